@@ -1,0 +1,1 @@
+//! RESP3 on the wire.

@@ -1,0 +1,1 @@
+//! Real servers, faults and laws for the tests of every firth crate.
