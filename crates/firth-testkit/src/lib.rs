@@ -1,1 +1,37 @@
 //! Real servers, faults and laws for the tests of every firth crate.
+//!
+//! Nothing here knows firth's own client: the kit speaks to servers through its own small RESP2
+//! client ([`resp`]), so that it can judge the crates that it tests. Fixtures panic with a full
+//! story (what was awaited, the server's log) instead of returning errors, because a test has no
+//! better use for them.
+//!
+//! ```no_run
+//! use firth_testkit::{Flavor, Proxy, RedisServer};
+//! # async fn demo() {
+//! let server = RedisServer::start(Flavor::Redis).await;
+//! let proxy = Proxy::start(server.addr()).await;
+//! assert_eq!(server.command(&["PING"]).await.text(), "PONG");
+//! proxy.cut().await; // every connection through the proxy is reset, the server lives on
+//! server.kill().await; // kill -9
+//! server.restart().await; // same port, same data
+//! # }
+//! ```
+
+mod bins;
+mod certs;
+mod flavors;
+pub mod ports;
+mod proxy;
+pub mod resp;
+mod server;
+pub mod wait;
+
+pub use bins::Flavor;
+pub use certs::{Certs, Identity};
+pub use proxy::{Direction, Fault, Proxy};
+pub use resp::Reply;
+pub use server::sentinel::SentinelSet;
+pub use server::{Persist, RedisServer, RedisServerBuilder};
+
+#[doc(hidden)]
+pub use flavors::run as __run;
