@@ -1,2 +1,51 @@
-//! Build automation.
-fn main() {}
+//! `cargo xtask`: the project's own commands, in plain Rust, so that they work wherever cargo does.
+
+mod bench;
+mod ci;
+mod setup;
+mod shell;
+mod test;
+mod tidy;
+
+use std::process::ExitCode;
+
+use crate::shell::Outcome;
+
+const HELP: &str = "\
+cargo xtask COMMAND
+
+  setup              install what the tests need (redis-server, valkey-server)
+  test [ARGS…]       setup, then all tests and doctests; ARGS go to the test runner instead
+  ci                 everything that must hold before a merge: format, lints, tests, docs,
+                     feature sets, dependency rules
+  bench NAME [ARGS…] run a benchmark of bench/ in release mode (`bench --help` lists them)
+  tidy               check the source tree's own rules (also part of `test`)
+";
+
+fn main() -> ExitCode {
+    let mut args = std::env::args().skip(1);
+    let command = args.next();
+    let rest: Vec<String> = args.collect();
+    match dispatch(command.as_deref(), &rest) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("\n{failure}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn dispatch(command: Option<&str>, rest: &[String]) -> Outcome {
+    match command {
+        Some("setup") => setup::run(),
+        Some("test") => test::run(rest),
+        Some("ci") => ci::run(),
+        Some("bench") => bench::run(rest),
+        Some("tidy") => tidy::run(),
+        None | Some("help" | "-h" | "--help") => {
+            print!("{HELP}");
+            Ok(())
+        }
+        Some(other) => Err(format!("unknown command `{other}`\n\n{HELP}").into()),
+    }
+}
