@@ -1,0 +1,44 @@
+//! Benches of firth beside its peers. `bench <BENCH> [options]` starts its own server, measures every
+//! subject in a process of its own (`bench cell …`, see [`cell`]) and prints a table or JSON lines.
+
+mod alloc;
+mod args;
+mod cell;
+mod client;
+mod measure;
+mod plot;
+mod report;
+mod server;
+mod turns;
+mod verdict;
+
+use anyhow::{Result, bail};
+
+use args::{Options, USAGE};
+use cell::Cell;
+
+fn main() -> Result<()> {
+    let mut args = std::env::args().skip(1);
+    match args.next().as_deref() {
+        Some(client::NAME) => client::run(&Options::parse(args)?),
+        Some("cell") => {
+            let row = measure(&Cell::parse(&args.next().unwrap_or_default())?)?;
+            println!("{}", serde_json::to_string(&row)?);
+            Ok(())
+        }
+        Some("--help" | "-h") => {
+            print!("{USAGE}");
+            Ok(())
+        }
+        Some(other) => bail!("no bench {other}\n\n{USAGE}"),
+        None => bail!("which bench?\n\n{USAGE}"),
+    }
+}
+
+/// The child's side of a cell.
+fn measure(cell: &Cell) -> Result<measure::Row> {
+    match cell.bench.as_str() {
+        client::NAME => client::measure(cell),
+        other => bail!("no bench {other}"),
+    }
+}

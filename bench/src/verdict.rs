@@ -1,0 +1,93 @@
+//! Whether firth reaches a target: a figure of firth beside the best figure of its peers in the same run.
+//!
+//! Pure. Each bench states its limits in a `targets.rs` of its own and asks here; the report prints.
+
+use crate::measure::Row;
+
+/// The subject that is judged.
+pub(crate) const FIRTH: &str = "firth";
+
+/// One target of one workload.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Limit {
+    /// CPU per op at most this many times the lowest of the peers.
+    Cpu(f64),
+    /// Rate at least this many times the highest of the peers.
+    Rate(f64),
+    /// 99th percentile at most this many times the lowest of the peers.
+    P99(f64),
+}
+
+/// How a run did against one target.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Verdict {
+    pub(crate) limit: Limit,
+    /// Firth's figure divided by that of the best peer.
+    pub(crate) ratio: f64,
+    /// The peer that set the mark.
+    pub(crate) peer: String,
+}
+
+impl Verdict {
+    pub(crate) fn met(&self) -> bool {
+        match self.limit {
+            Limit::Cpu(most) | Limit::P99(most) => self.ratio <= most,
+            Limit::Rate(least) => self.ratio >= least,
+        }
+    }
+}
+
+/// Judges firth's row against the other rows; nothing without firth or without a peer.
+pub(crate) fn judge(limits: &[Limit], rows: &[Row]) -> Vec<Verdict> {
+    let Some(firth) = rows.iter().find(|row| row.subject == FIRTH) else { return vec![] };
+    limits
+        .iter()
+        .filter_map(|limit| {
+            let (figure, higher_wins) = figure(*limit);
+            let best = best_peer(rows, figure, higher_wins)?;
+            Some(Verdict { limit: *limit, ratio: figure(firth) / figure(best), peer: best.subject.clone() })
+        })
+        .collect()
+}
+
+/// The peer that is best by one figure.
+pub(crate) fn best_peer(rows: &[Row], figure: fn(&Row) -> f64, higher_wins: bool) -> Option<&Row> {
+    let peers = rows.iter().filter(|row| row.subject != FIRTH);
+    let order = |a: &&Row, b: &&Row| figure(a).total_cmp(&figure(b));
+    if higher_wins { peers.max_by(order) } else { peers.min_by(order) }
+}
+
+fn figure(limit: Limit) -> (fn(&Row) -> f64, bool) {
+    match limit {
+        Limit::Cpu(_) => (|row| row.cpu_us_per_op, false),
+        Limit::Rate(_) => (|row| row.ops_per_s, true),
+        Limit::P99(_) => (|row| row.p99_us, false),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::measure::sample_row;
+
+    fn rows() -> Vec<Row> {
+        vec![
+            sample_row("w", "firth", 200.0, 0.5),
+            sample_row("w", "redis", 100.0, 1.5),
+            sample_row("w", "fred", 80.0, 1.0),
+        ]
+    }
+
+    #[test]
+    fn each_figure_is_compared_with_the_peer_that_is_best_at_it() {
+        let verdicts = judge(&[Limit::Cpu(0.5), Limit::Rate(2.1), Limit::P99(1.0)], &rows());
+        let seen: Vec<_> = verdicts.iter().map(|v| (v.peer.as_str(), v.ratio, v.met())).collect();
+        assert_eq!(seen, [("fred", 0.5, true), ("redis", 2.0, false), ("redis", 1.0, true)]);
+    }
+
+    #[test]
+    fn there_is_no_verdict_without_firth_or_without_peers() {
+        assert_eq!(judge(&[Limit::Cpu(1.0)], &rows()[1..]), []);
+        assert_eq!(judge(&[Limit::Cpu(1.0)], &rows()[..1]), []);
+    }
+}
