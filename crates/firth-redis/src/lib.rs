@@ -1,2 +1,34 @@
 //! An async client for Redis and Valkey: one task owns one socket, and everything else is messages.
+//!
+//! - [`Client`]: requests to one server; typed answers, pipelines, transactions, scripts, blocking commands.
+//! - [`Config`]: URLs, TLS, limits, reconnection.
+//! - [`resp`]: the RESP3 protocol by itself.
+
+pub mod backoff;
+mod call;
+mod client;
+mod command;
+pub mod config;
+mod connection;
+mod error;
+mod lanes;
+mod metrics;
 pub mod resp;
+mod script;
+mod secret;
+mod sentinel;
+mod trace;
+
+pub use self::{
+    backoff::Backoff,
+    call::{Call, FromReplies, PipelineCall, Unpack},
+    client::{Client, Push, Pushes, Session},
+    command::{Command, Pipe, cmd, pipe},
+    config::{Config, IntoConfig},
+    connection::{ConnectionEvent, ConnectionEvents, EventKind, Greeting, Stage, State},
+    error::{CallError, ConnectError, ConnectStage, Fault, LostCause},
+    resp::{FromValue, ServerError, ToArg},
+    script::{Script, ScriptCall},
+    secret::Secret,
+    trace::{RequestTrace, TraceHook},
+};

@@ -1,0 +1,223 @@
+//! The futures that [`Client`](crate::Client) gives out: one command, a pipeline, a transaction. They turn frames into
+//! the caller's types in the caller's task.
+
+use std::{
+    future::Future,
+    marker::PhantomData,
+    pin::Pin,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use crate::{
+    connection::{Flight, Replies},
+    error::CallError,
+    resp::{Frame, FromValue, ServerError, Value},
+};
+
+/// Where a request is: on its way, refused before it could be sent, or being routed through a cluster.
+pub(crate) enum Journey<'c> {
+    Flight(Flight<'c>),
+    Refused(Option<CallError>),
+}
+
+impl Journey<'_> {
+    fn set_timeout(&mut self, timeout: Option<Duration>) {
+        if let Self::Flight(flight) = self {
+            flight.set_timeout(timeout);
+        }
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Replies, CallError>> {
+        match self {
+            Self::Flight(flight) => Pin::new(flight).poll(cx),
+            Self::Refused(error) => {
+                Poll::Ready(Err(error.take().expect("a finished call is not polled again")))
+            }
+        }
+    }
+}
+
+/// A command under way. Nothing is sent before it is first polled; dropping it is safe at any time, but a command that
+/// was sent may still run.
+#[must_use = "a call does nothing until it is awaited"]
+pub struct Call<'c, T> {
+    journey: Journey<'c>,
+    answer: PhantomData<fn() -> T>,
+}
+
+impl<'c, T> Call<'c, T> {
+    pub(crate) fn new(journey: Journey<'c>) -> Self {
+        Self { journey, answer: PhantomData }
+    }
+
+    /// Gives up waiting after this time instead of the configured one.
+    pub fn timeout(mut self, limit: Duration) -> Self {
+        self.journey.set_timeout(Some(limit));
+        self
+    }
+
+    /// Waits as long as it takes.
+    pub fn no_timeout(mut self) -> Self {
+        self.journey.set_timeout(None);
+        self
+    }
+}
+
+impl<T: FromValue> Future for Call<'_, T> {
+    type Output = Result<T, CallError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let frame = match ready!(self.journey.poll(cx))? {
+            Replies::One(frame) => frame,
+            Replies::Many(_) => unreachable!("one command has one reply"),
+        };
+        Poll::Ready(convert(frame))
+    }
+}
+
+/// Several commands under way that were sent in one piece; see [`Call`].
+#[must_use = "a pipeline does nothing until it is awaited"]
+pub struct PipelineCall<'c, R> {
+    journey: Journey<'c>,
+    commands: usize,
+    transaction: bool,
+    answer: PhantomData<fn() -> R>,
+}
+
+impl<'c, R> PipelineCall<'c, R> {
+    pub(crate) fn new(journey: Journey<'c>, commands: usize, transaction: bool) -> Self {
+        Self { journey, commands, transaction, answer: PhantomData }
+    }
+
+    /// Gives up waiting after this time instead of the configured one.
+    pub fn timeout(mut self, limit: Duration) -> Self {
+        self.journey.set_timeout(Some(limit));
+        self
+    }
+
+    /// Waits as long as it takes.
+    pub fn no_timeout(mut self) -> Self {
+        self.journey.set_timeout(None);
+        self
+    }
+}
+
+impl<R: FromReplies> Future for PipelineCall<'_, R> {
+    type Output = Result<R::Output, CallError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        if R::COUNT.is_some_and(|count| count != self.commands) {
+            let expected = R::COUNT.unwrap_or_default();
+            let problem =
+                format!("a pipeline of {} commands was asked for {expected} answers", self.commands);
+            return Poll::Ready(Err(CallError::Invalid(problem)));
+        }
+        if self.commands == 0 {
+            return Poll::Ready(Ok(R::from_replies(Vec::new())));
+        }
+        let frames = match ready!(self.journey.poll(cx))? {
+            Replies::One(frame) => vec![frame],
+            Replies::Many(frames) => frames,
+        };
+        let frames = if self.transaction { executed(frames)? } else { frames };
+        Poll::Ready(Ok(R::from_replies(frames)))
+    }
+}
+
+/// The answers inside EXEC's answer.
+fn executed(mut frames: Vec<Frame>) -> Result<Vec<Frame>, CallError> {
+    let exec = frames.pop().expect("a transaction ends with EXEC");
+    if let Some(error) = ServerError::from_value(exec.value()) {
+        let first = frames.iter().find_map(|f| ServerError::from_value(f.value()));
+        return Err(first.unwrap_or(error).into());
+    }
+    if exec.value().is_null() {
+        return Err(CallError::Conflict);
+    }
+    Ok(exec.value().iter().map(Value::to_frame).collect())
+}
+
+pub(crate) fn convert<T: FromValue>(frame: Frame) -> Result<T, CallError> {
+    if frame.kind().is_error()
+        && let Some(error) = ServerError::from_value(frame.value())
+    {
+        return Err(error.into());
+    }
+    Ok(T::from_frame(frame)?)
+}
+
+/// What the answers of a pipeline are turned into: a tuple for a fixed number of commands, a `Vec` for any number. Each
+/// answer is a `Result` of its own: one that fails does not hide the others.
+pub trait FromReplies {
+    /// What the caller gets.
+    type Output;
+    /// How many answers there must be, if that is fixed.
+    const COUNT: Option<usize>;
+    /// Converts the answers, in order.
+    fn from_replies(frames: Vec<Frame>) -> Self::Output;
+}
+
+impl<T: FromValue> FromReplies for Vec<T> {
+    type Output = Vec<Result<T, CallError>>;
+    const COUNT: Option<usize> = None;
+
+    fn from_replies(frames: Vec<Frame>) -> Self::Output {
+        frames.into_iter().map(convert).collect()
+    }
+}
+
+macro_rules! tuples {
+    ($($count:literal: $($name:ident)+;)+) => {$(
+        impl<$($name: FromValue),+> FromReplies for ($($name,)+) {
+            type Output = ($(Result<$name, CallError>,)+);
+            const COUNT: Option<usize> = Some($count);
+
+            fn from_replies(frames: Vec<Frame>) -> Self::Output {
+                let mut frames = frames.into_iter();
+                ($(convert::<$name>(frames.next().expect("the number of answers was checked")),)+)
+            }
+        }
+
+        impl<$($name),+> Unpack for ($(Result<$name, CallError>,)+) {
+            type Values = ($($name,)+);
+
+            #[allow(non_snake_case)]
+            fn unpack(self) -> Result<Self::Values, CallError> {
+                let ($($name,)+) = self;
+                Ok(($($name?,)+))
+            }
+        }
+    )+};
+}
+
+tuples! {
+    1: A;
+    2: A B;
+    3: A B C;
+    4: A B C D;
+    5: A B C D E;
+    6: A B C D E F;
+    7: A B C D E F G;
+    8: A B C D E F G H;
+    9: A B C D E F G H I;
+    10: A B C D E F G H I J;
+    11: A B C D E F G H I J K;
+    12: A B C D E F G H I J K L;
+}
+
+/// All answers, or the first error among them.
+pub trait Unpack {
+    /// The answers without their `Result`s.
+    type Values;
+    /// Gives the values if none is an error.
+    fn unpack(self) -> Result<Self::Values, CallError>;
+}
+
+impl<T> Unpack for Vec<Result<T, CallError>> {
+    type Values = Vec<T>;
+
+    fn unpack(self) -> Result<Vec<T>, CallError> {
+        self.into_iter().collect()
+    }
+}

@@ -1,0 +1,362 @@
+//! What is sent: one [`Command`], or a [`Pipe`] of several. Arguments are written in wire form as they are added, in
+//! place for small commands, so that sending one is a single copy into the connection's output and no allocation.
+//! A command knows its key (hence its slot) and whether the server may block on it.
+
+use std::{borrow::Cow, ops::Range};
+
+use smallvec::SmallVec;
+
+use crate::resp::{Sink, ToArg, put_array_header, put_bulk};
+
+/// Bytes of a command that need no heap.
+pub(crate) type Body = SmallVec<[u8; 128]>;
+
+/// Starts a command: `cmd("SET").key("greeting").arg("hello")`.
+///
+/// The name is one word; further words are arguments: `cmd("CLIENT").arg("ID")`.
+pub fn cmd(name: &str) -> Command {
+    Command::new(name)
+}
+
+/// Starts an empty pipeline: commands that go out together and whose answers come back together.
+pub fn pipe() -> Pipe {
+    Pipe::default()
+}
+
+/// What the name of a command tells about sending it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Nature {
+    /// One reply, soon.
+    Plain,
+    /// Blocks if one of its arguments is BLOCK (XREAD, XREADGROUP).
+    MayBlock,
+    /// The server may hold the reply back for long: not on a shared connection.
+    Blocking,
+    /// Changes how the connection itself talks: never on a shared connection.
+    Session,
+}
+
+impl Nature {
+    fn of(name: &str) -> Self {
+        let upper = name.len() <= 16 && name.bytes().all(|b| !b.is_ascii_lowercase());
+        if upper { Self::of_upper(name) } else { Self::of_upper(&name.to_ascii_uppercase()) }
+    }
+
+    fn of_upper(name: &str) -> Self {
+        match name {
+            "XREAD" | "XREADGROUP" => Self::MayBlock,
+            "BLPOP" | "BRPOP" | "BLMOVE" | "BLMPOP" | "BRPOPLPUSH" | "BZPOPMIN" | "BZPOPMAX" | "BZMPOP"
+            | "WAIT" | "WAITAOF" => Self::Blocking,
+            "SUBSCRIBE" | "PSUBSCRIBE" | "SSUBSCRIBE" | "UNSUBSCRIBE" | "PUNSUBSCRIBE" | "SUNSUBSCRIBE"
+            | "MONITOR" | "SYNC" | "PSYNC" | "RESET" | "QUIT" | "HELLO" => Self::Session,
+            _ => Self::Plain,
+        }
+    }
+}
+
+/// One command with its arguments, already in wire form.
+#[derive(Clone)]
+pub struct Command {
+    /// The arguments, the name first, without the array header.
+    body: Body,
+    args: u32,
+    /// Where the first key stands in `body`; empty if there is none.
+    key: Range<u32>,
+    nature: Nature,
+}
+
+impl Command {
+    /// See [`cmd`].
+    pub fn new(name: &str) -> Self {
+        let mut body = Body::new();
+        put_bulk(&mut body, name.as_bytes());
+        Self { body, args: 1, key: 0..0, nature: Nature::of(name) }
+    }
+
+    /// Adds an argument.
+    #[must_use]
+    pub fn arg(mut self, value: impl ToArg) -> Self {
+        self.push(value);
+        self
+    }
+
+    /// Adds an argument that is a key. The first key decides the slot in a cluster.
+    #[must_use]
+    pub fn key(mut self, key: impl ToArg) -> Self {
+        let before = self.body.len();
+        self.push(key);
+        if self.key.is_empty() {
+            // The key's bytes end before the closing CRLF and begin after the length line.
+            let end = self.body.len() - 2;
+            let line = memchr::memchr(b'\n', &self.body[before..]).expect("a bulk string has a length line");
+            self.key = narrow(before + line + 1)..narrow(end);
+        }
+        self
+    }
+
+    /// Adds several arguments.
+    #[must_use]
+    pub fn args<T: ToArg>(mut self, values: impl IntoIterator<Item = T>) -> Self {
+        for value in values {
+            self.push(value);
+        }
+        self
+    }
+
+    /// Adds several keys. The first one decides the slot in a cluster.
+    #[must_use]
+    pub fn keys<T: ToArg>(mut self, keys: impl IntoIterator<Item = T>) -> Self {
+        for key in keys {
+            self = self.key(key);
+        }
+        self
+    }
+
+    /// Adds a name and its value, as in a stream entry or a hash.
+    #[must_use]
+    pub fn field(self, name: impl ToArg, value: impl ToArg) -> Self {
+        self.arg(name).arg(value)
+    }
+
+    /// Says that the server may hold the answer back for long, so that the command gets a connection of its own.
+    /// Known blocking commands (BLPOP, XREAD with BLOCK, WAIT…) are recognised without it.
+    #[must_use]
+    pub fn blocking(mut self) -> Self {
+        self.nature = Nature::Blocking;
+        self
+    }
+
+    fn push(&mut self, value: impl ToArg) {
+        let before = self.body.len();
+        value.write_arg(&mut self.body);
+        self.args += 1;
+        if self.nature == Nature::MayBlock && self.body[before..].eq_ignore_ascii_case(b"$5\r\nBLOCK\r\n") {
+            self.nature = Nature::Blocking;
+        }
+    }
+
+    /// The name, in the case in which it was given.
+    pub fn name(&self) -> &str {
+        let line = memchr::memchr(b'\n', &self.body).expect("a bulk string has a length line");
+        let rest = &self.body[line + 1..];
+        let end = memchr::memchr(b'\r', rest).unwrap_or(rest.len());
+        std::str::from_utf8(&rest[..end]).unwrap_or("?")
+    }
+
+    /// The first key, if one was added with [`key`](Self::key).
+    pub fn first_key(&self) -> Option<&[u8]> {
+        (!self.key.is_empty()).then(|| &self.body[self.key.start as usize..self.key.end as usize])
+    }
+
+    pub(crate) fn nature(&self) -> Nature {
+        self.nature
+    }
+
+    /// An `EVALSHA digest …` as `EVAL source …`.
+    pub(crate) fn with_script_source(&self, source: &str) -> Self {
+        const HEAD: usize = "$7\r\nEVALSHA\r\n$40\r\n".len() + 40 + "\r\n".len();
+        debug_assert_eq!(self.name(), "EVALSHA");
+        let mut body = Body::new();
+        put_bulk(&mut body, b"EVAL");
+        put_bulk(&mut body, source.as_bytes());
+        let moved = |at: u32| if self.key.is_empty() { 0 } else { narrow(at as usize - HEAD + body.len()) };
+        let key = moved(self.key.start)..moved(self.key.end);
+        body.extend_from_slice(&self.body[HEAD..]);
+        Self { body, args: self.args, key, nature: self.nature }
+    }
+
+    /// Bytes on the wire, at most.
+    pub(crate) fn wire_len(&self) -> usize {
+        self.body.len() + 16
+    }
+
+    pub(crate) fn encode(&self, out: &mut impl Sink) {
+        put_array_header(out, self.args as usize);
+        out.put(&self.body);
+    }
+}
+
+impl std::fmt::Debug for Command {
+    /// Name and number of arguments only: arguments may be secrets or payloads (invariant 10).
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} ({} arguments)", self.name(), self.args - 1)
+    }
+}
+
+fn narrow(n: usize) -> u32 {
+    u32::try_from(n).expect("a command is smaller than 4 GiB")
+}
+
+/// Where one command of a pipeline stands in its wire form.
+#[derive(Debug, Clone)]
+pub(crate) struct Part {
+    pub(crate) end: usize,
+    pub(crate) key: Range<usize>,
+}
+
+/// Commands that are sent in one piece, in order, without any other command between them.
+#[derive(Clone, Default)]
+pub struct Pipe {
+    wire: Vec<u8>,
+    parts: Vec<Part>,
+    nature: Option<Nature>,
+}
+
+impl Pipe {
+    /// Adds a command.
+    #[must_use]
+    pub fn then(mut self, command: Command) -> Self {
+        self.push(&command);
+        self
+    }
+
+    /// Adds a command in place, for pipelines built in a loop.
+    pub fn push(&mut self, command: &Command) {
+        command.encode(&mut self.wire);
+        let end = self.wire.len();
+        let body = end - command.body.len();
+        let key = body + command.key.start as usize..body + command.key.end as usize;
+        self.parts.push(Part { end, key });
+        self.nature = match (self.nature, command.nature) {
+            (Some(Nature::Session), _) | (_, Nature::Session) => Some(Nature::Session),
+            (Some(Nature::Blocking), _) | (_, Nature::Blocking) => Some(Nature::Blocking),
+            _ => Some(Nature::Plain),
+        };
+    }
+
+    /// Number of commands.
+    pub fn len(&self) -> usize {
+        self.parts.len()
+    }
+
+    /// Whether there is no command yet.
+    pub fn is_empty(&self) -> bool {
+        self.parts.is_empty()
+    }
+
+    /// The same commands between MULTI and EXEC.
+    pub(crate) fn in_transaction(self) -> Self {
+        let mut all = pipe().then(cmd("MULTI"));
+        let shift = all.wire.len();
+        all.wire.extend_from_slice(&self.wire);
+        all.parts.extend(
+            self.parts
+                .into_iter()
+                .map(|p| Part { end: p.end + shift, key: p.key.start + shift..p.key.end + shift }),
+        );
+        all.nature = self.nature;
+        all.then(cmd("EXEC"))
+    }
+
+    pub(crate) fn nature(&self) -> Nature {
+        self.nature.unwrap_or(Nature::Plain)
+    }
+
+    pub(crate) fn wire(&self) -> &[u8] {
+        &self.wire
+    }
+
+    /// The first key of each command, with its bytes on the wire.
+    pub(crate) fn pieces(&self) -> impl Iterator<Item = (Option<&[u8]>, &[u8])> {
+        let mut start = 0;
+        self.parts.iter().map(move |part| {
+            let bytes = &self.wire[start..part.end];
+            start = part.end;
+            ((!part.key.is_empty()).then(|| &self.wire[part.key.clone()]), bytes)
+        })
+    }
+
+    /// Adds one command that is already in wire form.
+    pub(crate) fn push_wire(&mut self, bytes: &[u8]) {
+        self.wire.extend_from_slice(bytes);
+        let end = self.wire.len();
+        self.parts.push(Part { end, key: end..end });
+    }
+}
+
+impl FromIterator<Command> for Pipe {
+    fn from_iter<I: IntoIterator<Item = Command>>(commands: I) -> Self {
+        let mut all = Self::default();
+        commands.into_iter().for_each(|c| all.push(&c));
+        all
+    }
+}
+
+impl From<Pipe> for Cow<'_, Pipe> {
+    fn from(pipe: Pipe) -> Self {
+        Self::Owned(pipe)
+    }
+}
+
+impl<'a> From<&'a Pipe> for Cow<'a, Pipe> {
+    fn from(pipe: &'a Pipe) -> Self {
+        Self::Borrowed(pipe)
+    }
+}
+
+impl std::fmt::Debug for Pipe {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "pipeline of {} commands", self.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wire(command: &Command) -> String {
+        let mut out = Vec::new();
+        command.encode(&mut out);
+        String::from_utf8(out).expect("text")
+    }
+
+    #[test]
+    fn a_command_is_an_array_of_bulk_strings() {
+        let c = cmd("SET").key("k").arg(42).arg(b"\0\xff");
+        assert_eq!((c.name(), c.first_key()), ("SET", Some(&b"k"[..])));
+        let mut out = Vec::new();
+        c.encode(&mut out);
+        assert_eq!(out, b"*4\r\n$3\r\nSET\r\n$1\r\nk\r\n$2\r\n42\r\n$2\r\n\0\xff\r\n");
+        assert_eq!(wire(&cmd("MGET").keys(["a", "b"])), "*3\r\n$4\r\nMGET\r\n$1\r\na\r\n$1\r\nb\r\n");
+    }
+
+    #[test]
+    fn blocking_commands_are_recognised() {
+        assert_eq!(cmd("BLPOP").nature(), Nature::Blocking);
+        assert_eq!(cmd("blpop").nature(), Nature::Blocking);
+        assert_eq!(cmd("XREAD").arg("COUNT").nature(), Nature::MayBlock);
+        assert_eq!(cmd("XREAD").arg("block").arg(0).nature(), Nature::Blocking);
+        assert_eq!(cmd("SET").key("BLOCK").nature(), Nature::Plain);
+        assert_eq!(pipe().then(cmd("GET")).then(cmd("WAIT")).then(cmd("GET")).nature(), Nature::Blocking);
+        assert_eq!(cmd("subscribe").nature(), Nature::Session);
+    }
+
+    #[test]
+    fn a_script_call_in_full_keeps_keys_and_arguments() {
+        let call = crate::Script::new("return KEYS[1]").key("k").arg("v");
+        let full = call.in_full();
+        assert_eq!(
+            wire(&full),
+            "*5\r\n$4\r\nEVAL\r\n$14\r\nreturn KEYS[1]\r\n$1\r\n1\r\n$1\r\nk\r\n$1\r\nv\r\n"
+        );
+        assert_eq!(full.first_key(), Some(&b"k"[..]));
+    }
+
+    #[test]
+    fn debug_shows_no_argument() {
+        let c = cmd("AUTH").arg("hunter2");
+        assert_eq!(
+            format!("{c:?} {:?}", pipe().then(c.clone())),
+            "AUTH (1 arguments) pipeline of 1 commands"
+        );
+    }
+
+    #[test]
+    fn a_transaction_wraps_its_commands_and_keeps_their_keys() {
+        let p = pipe().then(cmd("INCR").key("n")).then(cmd("PING")).in_transaction();
+        let keys: Vec<Option<&[u8]>> = p.pieces().map(|(key, _)| key).collect();
+        assert_eq!(keys, [None, Some(&b"n"[..]), None, None]);
+        let joined: Vec<u8> = p.pieces().flat_map(|(_, bytes)| bytes.to_vec()).collect();
+        assert_eq!(joined, p.wire());
+    }
+}

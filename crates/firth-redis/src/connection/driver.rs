@@ -1,0 +1,385 @@
+//! The loop of an open connection: the only code that touches its socket (invariant 1). Each turn reads what came,
+//! pairs it with the requests, takes what callers have encoded, and writes it; reading and writing never wait for
+//! each other.
+//!
+//! *Flush coalescing*: with more than one request under way the task yields to itself once before it writes, so that
+//! one write carries what dozens of callers encode meanwhile; a lone caller never waits.
+
+use std::{
+    future::Future,
+    pin::Pin,
+    task::{Context, Poll, Waker},
+};
+
+use bytes::BytesMut;
+use tokio::{
+    io::AsyncWrite,
+    time::{Sleep, sleep_until},
+};
+use tokio_util::io::poll_read_buf;
+
+use super::{
+    handshake::Established,
+    pipeline::NEVER,
+    pulse::{Pulse, Verdict},
+    shared::{Inner, Shared},
+    state::State,
+    transport::Transport,
+};
+use crate::{
+    config::Server,
+    error::LostCause,
+    resp::{Decoder, Frame, Kind},
+};
+
+/// What is read at once: grows while reads fill the buffer, falls back when the connection is idle.
+const READ_MIN: usize = 8 << 10;
+const READ_MAX: usize = 256 << 10;
+/// A read is not worth a system call with less room than this.
+const READ_ROOM: usize = 4 << 10;
+/// Frames that are delivered in one go at most.
+const BATCH: usize = 4096;
+/// An output buffer larger than this is given back when the connection is idle.
+const OUTPUT_KEPT: usize = 256 << 10;
+
+/// Why the loop ended.
+pub(crate) enum Exit {
+    /// Closed, with everything answered or the end called for.
+    Closed,
+    /// The connection broke.
+    Lost(LostCause),
+}
+
+pub(crate) struct Driver<'a> {
+    shared: &'a Shared,
+    transport: Transport,
+    decoder: Decoder,
+    input: BytesMut,
+    read_size: usize,
+    replies: Vec<Frame>,
+    pushes: Vec<Frame>,
+    output: Vec<u8>,
+    written: usize,
+    flushed: bool,
+    yielded: bool,
+    wakers: Vec<Waker>,
+    timer: Pin<Box<Sleep>>,
+    armed: u64,
+    pulse: Pulse,
+    /// Bytes came since the last exchange.
+    heard: bool,
+    /// Set once the connection cannot go on; what was read before is delivered first.
+    ending: Option<LostCause>,
+    follows_master: bool,
+    /// Bytes that the network has taken.
+    pub(crate) sent: u64,
+}
+
+/// What a look at the shared state told.
+enum Step {
+    Idle,
+    Yield,
+    Exit(Exit),
+}
+
+impl<'a> Driver<'a> {
+    pub(crate) fn new(shared: &'a Shared, established: Established) -> Self {
+        let Established { transport, decoder, input, .. } = established;
+        Self {
+            shared,
+            transport,
+            decoder,
+            input,
+            read_size: READ_MIN,
+            replies: Vec::new(),
+            pushes: Vec::new(),
+            output: Vec::new(),
+            written: 0,
+            flushed: true,
+            yielded: false,
+            wakers: Vec::new(),
+            timer: Box::pin(sleep_until(shared.instant(shared.now()))),
+            armed: NEVER,
+            pulse: Pulse::new(shared.config.liveness, shared.now()),
+            heard: true,
+            ending: None,
+            follows_master: matches!(shared.config.server, Server::Sentinel(_)),
+            sent: 0,
+        }
+    }
+
+    // ---- input -------------------------------------------------------------------------------------------------
+
+    /// Reads what is there. True if anything came.
+    fn poll_input(&mut self, cx: &mut Context<'_>) -> bool {
+        if self.ending.is_some() {
+            return false;
+        }
+        if self.shared.feed.as_ref().is_some_and(|feed| feed.poll_room(cx).is_pending()) {
+            // We are the silent one: the peer is not to blame.
+            self.pulse.heard(self.shared.now());
+            return false;
+        }
+        self.reserve();
+        let room = self.input.capacity() - self.input.len();
+        match poll_read_buf(Pin::new(&mut self.transport), cx, &mut self.input) {
+            Poll::Pending => return false,
+            Poll::Ready(Ok(0)) => self.ending = Some(LostCause::Eof),
+            Poll::Ready(Err(e)) => self.ending = Some(e.into()),
+            Poll::Ready(Ok(n)) => {
+                self.heard = true;
+                self.shared.meter.bytes_received.increment(n as u64);
+                if n == room {
+                    self.read_size = (self.read_size * 2).min(READ_MAX);
+                }
+                while self.decode() {
+                    self.deliver_early();
+                }
+            }
+        }
+        true
+    }
+
+    fn reserve(&mut self) {
+        let missing = self.decoder.missing();
+        let room = self.input.capacity() - self.input.len();
+        if room < missing.clamp(READ_ROOM, READ_MAX) {
+            self.input.reserve(missing.min(64 * READ_MAX).max(self.read_size));
+        }
+    }
+
+    /// Decodes what was read. True if there may be more, but enough was decoded for one delivery.
+    fn decode(&mut self) -> bool {
+        let streams = self.shared.feed.is_some();
+        while self.replies.len() < BATCH {
+            match self.decoder.decode(&mut self.input) {
+                Ok(Some(frame)) if frame.is_push() && !streams => self.pushes.push(frame),
+                Ok(Some(frame)) => self.replies.push(frame),
+                Ok(None) => return false,
+                Err(error) => {
+                    self.ending = Some(error.into());
+                    return false;
+                }
+            }
+        }
+        true
+    }
+
+    /// A huge batch is delivered before the rest is decoded, so that memory stays bounded.
+    fn deliver_early(&mut self) {
+        let shared = self.shared;
+        self.deliver(&mut shared.lock());
+        self.tell_pushes();
+        self.wake_callers();
+    }
+
+    // ---- the meeting of callers and socket -----------------------------------------------------------------------
+
+    /// Under one lock: delivers replies, takes new output, registers for being woken.
+    fn exchange(&mut self, cx: &Context<'_>) -> Step {
+        let shared = self.shared;
+        let mut inner = shared.lock();
+        inner.now = shared.now();
+        if std::mem::take(&mut self.heard) {
+            self.pulse.heard(inner.now);
+            self.deliver(&mut inner);
+        }
+        self.beat(&mut inner);
+        if let Some(cause) = self.ending.take() {
+            return Step::Exit(Exit::Lost(cause));
+        }
+        if let Some(exit) = self.finished(&inner) {
+            return Step::Exit(exit);
+        }
+        if self.output.is_empty() && !inner.out.is_empty() {
+            if inner.pipeline.len() > 1 && !std::mem::replace(&mut self.yielded, true) {
+                return Step::Yield;
+            }
+            self.yielded = false;
+            std::mem::swap(&mut inner.out, &mut self.output);
+            inner.taken += self.output.len() as u64;
+        }
+        let unwritten = self.output.len() - self.written;
+        if unwritten < inner.unwritten {
+            shared.make_room(&inner, 1);
+        }
+        inner.unwritten = unwritten;
+        inner.task = Some(cx.waker().clone());
+        Step::Idle
+    }
+
+    fn deliver(&mut self, inner: &mut Inner) {
+        let count = self.replies.len();
+        if let Some(feed) = &self.shared.feed {
+            self.shared.meter.pushes.increment(count as u64);
+            feed.frames(&mut self.replies);
+            return;
+        }
+        for frame in self.replies.drain(..) {
+            if self.follows_master && is_readonly(&frame) {
+                self.ending = Some(LostCause::Demoted);
+            }
+            match inner.pipeline.reply(frame) {
+                Ok(waker) => self.wakers.extend(waker),
+                Err(_) => self.ending = Some(LostCause::Unsolicited),
+            }
+        }
+        self.shared.meter.replies.increment(count as u64);
+        self.shared.meter.in_flight.set(inner.pipeline.len() as f64);
+        self.shared.make_room(inner, count);
+    }
+
+    fn finished(&self, inner: &Inner) -> Option<Exit> {
+        match inner.machine.state() {
+            State::Closed => Some(Exit::Closed),
+            State::Closing if inner.pipeline.is_empty() && inner.out.is_empty() && self.output.is_empty() => {
+                Some(Exit::Closed)
+            }
+            _ => None,
+        }
+    }
+
+    /// Deadlines and signs of life, looked at only when their time has come.
+    fn beat(&mut self, inner: &mut Inner) {
+        let now = inner.now;
+        if now >= inner.pipeline.earliest() {
+            let before = self.wakers.len();
+            inner.pipeline.expire(now, self.sent, &mut self.wakers);
+            self.shared.meter.timeouts.increment((self.wakers.len() - before) as u64);
+        }
+        match self.pulse.check(now, inner.pipeline.is_patient()) {
+            Verdict::Fine => {}
+            Verdict::Ping => {
+                inner.ping();
+                if inner.pipeline.len() <= 1 {
+                    self.slim_down();
+                }
+            }
+            Verdict::Dead(silence) => self.ending = Some(LostCause::Silent(silence)),
+        }
+        self.arm(inner.pipeline.earliest().min(self.pulse.due()));
+    }
+
+    /// Nothing happens on this connection: its buffers need not be large.
+    fn slim_down(&mut self) {
+        self.read_size = READ_MIN;
+        if self.input.is_empty() {
+            self.input = BytesMut::new();
+        }
+        if self.output.capacity() > OUTPUT_KEPT && self.output.is_empty() {
+            self.output = Vec::new();
+        }
+    }
+
+    fn arm(&mut self, due: u64) {
+        if due < self.armed {
+            self.armed = due;
+            self.timer.as_mut().reset(self.shared.instant(due));
+        }
+    }
+
+    /// The timer only wakes the task; `beat` looks at the clock.
+    fn poll_timer(&mut self, cx: &mut Context<'_>) -> bool {
+        let fired = self.armed != NEVER && self.timer.as_mut().poll(cx).is_ready();
+        if fired {
+            self.armed = NEVER;
+        }
+        fired
+    }
+
+    fn wake_callers(&mut self) {
+        self.wakers.drain(..).for_each(Waker::wake);
+    }
+
+    fn tell_pushes(&mut self) {
+        if self.pushes.is_empty() {
+            return;
+        }
+        self.shared.meter.pushes.increment(self.pushes.len() as u64);
+        for frame in self.pushes.drain(..) {
+            // Without a listener a push has no receiver.
+            let _ = self.shared.pushes.send(std::sync::Arc::new(frame));
+        }
+    }
+
+    // ---- output ------------------------------------------------------------------------------------------------
+
+    /// Writes what was taken. True if anything went out.
+    fn poll_output(&mut self, cx: &mut Context<'_>) -> bool {
+        let before = self.sent;
+        while self.written < self.output.len() && self.ending.is_none() {
+            match Pin::new(&mut self.transport).poll_write(cx, &self.output[self.written..]) {
+                Poll::Pending => break,
+                Poll::Ready(Ok(0)) => {
+                    self.ending = Some(std::io::Error::from(std::io::ErrorKind::WriteZero).into())
+                }
+                Poll::Ready(Err(e)) => self.ending = Some(e.into()),
+                Poll::Ready(Ok(n)) => {
+                    self.written += n;
+                    self.sent += n as u64;
+                    self.flushed = false;
+                    self.shared.meter.writes.increment(1);
+                }
+            }
+        }
+        self.shared.meter.bytes_sent.increment(self.sent - before);
+        if self.written == self.output.len() {
+            self.output.clear();
+            self.written = 0;
+        }
+        self.poll_flush(cx);
+        self.sent > before || self.ending.is_some()
+    }
+
+    /// TLS keeps bytes back until it is flushed.
+    fn poll_flush(&mut self, cx: &mut Context<'_>) {
+        if self.flushed {
+            return;
+        }
+        match Pin::new(&mut self.transport).poll_flush(cx) {
+            Poll::Pending => {}
+            Poll::Ready(Ok(())) => self.flushed = true,
+            Poll::Ready(Err(e)) => self.ending = Some(e.into()),
+        }
+    }
+
+    /// Says goodbye to the peer, as far as that is possible without waiting.
+    pub(crate) async fn shut_down(mut self) {
+        let goodbye = std::future::poll_fn(|cx| Pin::new(&mut self.transport).poll_shutdown(cx));
+        if let Err(error) = goodbye.await {
+            tracing::trace!(%error, "the socket was gone before it was closed");
+        }
+    }
+}
+
+impl Future for Driver<'_> {
+    type Output = Exit;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Exit> {
+        let this = self.get_mut();
+        loop {
+            let read = this.poll_input(cx);
+            let step = this.exchange(cx);
+            this.tell_pushes();
+            this.wake_callers();
+            match step {
+                Step::Exit(exit) => return Poll::Ready(exit),
+                Step::Yield => {
+                    cx.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
+                Step::Idle => {}
+            }
+            let wrote = this.poll_output(cx);
+            let fired = this.poll_timer(cx);
+            if !(read || wrote || fired) {
+                return Poll::Pending;
+            }
+        }
+    }
+}
+
+fn is_readonly(frame: &Frame) -> bool {
+    matches!(frame.kind(), Kind::SimpleError | Kind::BlobError)
+        && frame.value().error().is_some_and(|(code, _)| code == "READONLY")
+}

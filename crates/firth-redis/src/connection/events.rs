@@ -1,0 +1,69 @@
+//! What happens to a connection, as a stream that anyone may watch. Bounded: a watcher that falls behind is told how
+//! many events it missed.
+
+use tokio::sync::broadcast;
+
+use crate::error::LostCause;
+
+/// How many events are kept for a slow watcher.
+pub(crate) const CAPACITY: usize = 64;
+
+/// One thing that happened to a connection.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct ConnectionEvent {
+    /// What happened.
+    pub kind: EventKind,
+    /// During which part of the connection's life.
+    pub stage: Stage,
+    /// Which connection: 1 is the first that stood, 0 if none stood yet.
+    pub generation: u64,
+    /// Failed tries since a connection last stood.
+    pub attempts: u32,
+    /// Why, unless all is well.
+    pub cause: Option<LostCause>,
+}
+
+/// Kinds of events.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EventKind {
+    /// A connection stands.
+    Connected,
+    /// A connection, or a try to make one, failed.
+    Disconnected,
+    /// The end; nothing follows unless the connection is opened again.
+    Closed,
+}
+
+/// Parts of a connection's life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stage {
+    /// The first socket.
+    Connect,
+    /// HELLO, AUTH, SELECT.
+    Handshake,
+    /// Requests and replies.
+    Runtime,
+    /// A socket after the first.
+    Reconnect,
+    /// The orderly end.
+    Close,
+}
+
+/// The events of one connection, from the moment of asking on.
+#[derive(Debug)]
+pub struct ConnectionEvents(pub(crate) broadcast::Receiver<ConnectionEvent>);
+
+impl ConnectionEvents {
+    /// The next event, or `None` once the connection is gone for good. Events that this watcher was too slow for
+    /// are skipped.
+    pub async fn next(&mut self) -> Option<ConnectionEvent> {
+        loop {
+            match self.0.recv().await {
+                Ok(event) => return Some(event),
+                Err(broadcast::error::RecvError::Lagged(_)) => {}
+                Err(broadcast::error::RecvError::Closed) => return None,
+            }
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! Where everything goes that the server sends on a connection without requests (the mux's subscriptions): one bounded
+//! queue, read by swapping it out whole. Breaks of the connection stand in it in order, between the frames around
+//! them. When the queue is full the connection stops reading, so that TCP pushes back on the server.
+
+use std::{
+    sync::{Mutex, MutexGuard, PoisonError},
+    task::{Context, Poll, Waker},
+};
+
+use super::handshake::Greeting;
+use crate::{error::LostCause, resp::Frame};
+
+/// What the reader of a feed sees.
+#[derive(Debug)]
+pub(crate) enum FeedItem {
+    /// A connection stands; whatever was subscribed before is gone.
+    Opened(Greeting),
+    /// A push or a reply.
+    Frame(Frame),
+    /// The connection broke, or a try failed.
+    Lost(LostCause),
+    /// The end.
+    Closed,
+}
+
+/// A bounded queue between the connection's task and one reader.
+#[derive(Debug)]
+pub(crate) struct Feed {
+    inner: Mutex<Inner>,
+    limit: usize,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    items: Vec<FeedItem>,
+    bytes: usize,
+    reader: Option<Waker>,
+    writer: Option<Waker>,
+}
+
+impl Feed {
+    /// A feed that holds at most about `limit` bytes of frames.
+    pub(crate) fn new(limit: usize) -> Self {
+        Self { inner: Mutex::default(), limit }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes frames out of `frames`. They have been read already, so they are always taken; `poll_room` keeps more
+    /// from being read.
+    pub(crate) fn frames(&self, frames: &mut Vec<Frame>) {
+        if frames.is_empty() {
+            return;
+        }
+        let mut inner = self.lock();
+        inner.bytes += frames.iter().map(Frame::wire_len).sum::<usize>();
+        inner.items.extend(frames.drain(..).map(FeedItem::Frame));
+        Self::wake_reader(inner);
+    }
+
+    /// Adds a notice; never refused.
+    pub(crate) fn notice(&self, item: FeedItem) {
+        let mut inner = self.lock();
+        inner.items.push(item);
+        Self::wake_reader(inner);
+    }
+
+    fn wake_reader(mut inner: MutexGuard<'_, Inner>) {
+        let reader = inner.reader.take();
+        drop(inner);
+        if let Some(reader) = reader {
+            reader.wake();
+        }
+    }
+
+    /// Whether the connection may read on.
+    pub(crate) fn poll_room(&self, cx: &Context<'_>) -> Poll<()> {
+        let mut inner = self.lock();
+        if inner.bytes < self.limit {
+            return Poll::Ready(());
+        }
+        inner.writer = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
+    /// Swaps everything that is there into `into`, which must be empty.
+    pub(crate) fn poll_take(&self, cx: &Context<'_>, into: &mut Vec<FeedItem>) -> Poll<()> {
+        debug_assert!(into.is_empty(), "the reader has dealt with the last batch");
+        let mut inner = self.lock();
+        if inner.items.is_empty() {
+            inner.reader = Some(cx.waker().clone());
+            return Poll::Pending;
+        }
+        std::mem::swap(&mut inner.items, into);
+        inner.bytes = 0;
+        let writer = inner.writer.take();
+        drop(inner);
+        if let Some(writer) = writer {
+            writer.wake();
+        }
+        Poll::Ready(())
+    }
+}

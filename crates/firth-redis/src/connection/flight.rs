@@ -1,0 +1,170 @@
+//! A request under way: a future that submits it when first polled, waits in its slot, and may be dropped at any
+//! point without harm: the reply is then thrown away, never given to another request.
+
+use std::{
+    future::Future,
+    pin::Pin,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use tokio::time::Instant;
+
+use super::{
+    Route,
+    pipeline::{Failure, Outcome, Replies},
+    request::Request,
+    shared::Submitted,
+};
+use crate::{
+    error::CallError,
+    resp::Frame,
+    trace::{RequestTrace, TraceHook},
+};
+
+enum Stage {
+    New,
+    /// Waits for room in the queue; the slow path, hence the box.
+    Room(Pin<Box<dyn Future<Output = ()> + Send>>),
+    Waiting(usize),
+    Done,
+}
+
+pub(crate) struct Flight<'c> {
+    route: Route<'c>,
+    request: Request<'c>,
+    timeout: Option<Duration>,
+    stage: Stage,
+    /// Set if somebody traces, or if the request had to wait for room.
+    started: Option<Instant>,
+}
+
+impl<'c> Flight<'c> {
+    pub(crate) fn new(route: Route<'c>, request: Request<'c>, timeout: Option<Duration>) -> Self {
+        let started = route.shared().config.trace.is_some().then(Instant::now);
+        Self { route, request, timeout, stage: Stage::New, started }
+    }
+
+    pub(crate) fn set_timeout(&mut self, timeout: Option<Duration>) {
+        self.timeout = timeout;
+    }
+
+    /// The request, to be sent elsewhere after a redirection.
+    pub(crate) fn request(&self) -> &Request<'c> {
+        &self.request
+    }
+
+    fn submit(&mut self, cx: &Context<'_>) -> Poll<Result<Replies, CallError>> {
+        let Some(left) = self.time_left() else { return Poll::Ready(Err(self.late(false))) };
+        match self.route.shared().submit(&self.request, left, cx.waker()) {
+            Submitted::Queued(slot) => self.stage = Stage::Waiting(slot),
+            Submitted::Refused(error) => return Poll::Ready(Err(error)),
+            Submitted::Wait => {
+                self.started.get_or_insert_with(Instant::now);
+                let room = self.route.shared().clone().wait_for_room(self.request.wire_len());
+                self.stage = Stage::Room(match left {
+                    None => Box::pin(room),
+                    Some(left) => Box::pin(async move {
+                        // Whether there is room or the time is up shows at the next try.
+                        let _ = tokio::time::timeout(left, room).await;
+                    }),
+                });
+            }
+        }
+        Poll::Pending
+    }
+
+    /// The timeout less what was spent waiting for room; `None` if nothing is left.
+    fn time_left(&self) -> Option<Option<Duration>> {
+        let Some(timeout) = self.timeout else { return Some(None) };
+        let spent = match self.stage {
+            Stage::Room(_) => self.started.map_or(Duration::ZERO, |s| s.elapsed()),
+            _ => Duration::ZERO,
+        };
+        timeout.checked_sub(spent).filter(|left| !left.is_zero()).map(Some)
+    }
+
+    fn late(&self, sent: bool) -> CallError {
+        CallError::Timeout { after: self.timeout.unwrap_or_default(), sent }
+    }
+
+    fn explain(&self, outcome: Outcome) -> Result<Replies, CallError> {
+        outcome.map_err(|failure| match failure {
+            Failure::Timeout { sent } => self.late(sent),
+            Failure::Lost { sent, cause } => CallError::Lost { sent, cause },
+            Failure::Closed { sent } => CallError::Closed { sent },
+        })
+    }
+
+    fn finish(&mut self, result: Result<Replies, CallError>) -> Poll<Result<Replies, CallError>> {
+        self.stage = Stage::Done;
+        self.route.landed(&result);
+        if let Some(hook) = &self.route.shared().config.trace {
+            self.trace(hook, &result);
+        }
+        Poll::Ready(result)
+    }
+
+    fn trace(&self, hook: &TraceHook, result: &Result<Replies, CallError>) {
+        static IDS: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
+        let frames: &[Frame] = match result {
+            Ok(Replies::One(frame)) => std::slice::from_ref(frame),
+            Ok(Replies::Many(frames)) => frames,
+            Err(_) => &[],
+        };
+        let commands = self.request.replies() as usize;
+        let ok = frames.iter().filter(|f| f.value().error().is_none()).count();
+        let first =
+            frames.iter().find_map(|f| f.value().error()).map(|(code, text)| format!("{code} {text}"));
+        hook.tell(&RequestTrace {
+            id: IDS.fetch_add(1, std::sync::atomic::Ordering::Relaxed),
+            name: self.request.name().to_owned(),
+            commands,
+            bytes: self.request.wire_len(),
+            duration: self.started.map_or(Duration::ZERO, |s| s.elapsed()),
+            ok,
+            errors: commands - ok,
+            first_error: first.or_else(|| result.as_ref().err().map(ToString::to_string)),
+        });
+    }
+}
+
+impl Future for Flight<'_> {
+    type Output = Result<Replies, CallError>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.get_mut();
+        loop {
+            match &mut this.stage {
+                Stage::Waiting(slot) => {
+                    let slot = *slot;
+                    let Some(outcome) = this.route.shared().poll_outcome(slot, cx.waker()) else {
+                        return Poll::Pending;
+                    };
+                    let result = this.explain(outcome);
+                    return this.finish(result);
+                }
+                Stage::Room(room) => {
+                    if room.as_mut().poll(cx).is_pending() {
+                        return Poll::Pending;
+                    }
+                }
+                Stage::New => {}
+                Stage::Done => unreachable!("a finished request is not polled again"),
+            }
+            match this.submit(cx) {
+                Poll::Ready(result) => return this.finish(result),
+                Poll::Pending if matches!(this.stage, Stage::Waiting(_)) => return Poll::Pending,
+                Poll::Pending => {}
+            }
+        }
+    }
+}
+
+impl Drop for Flight<'_> {
+    fn drop(&mut self) {
+        if let Stage::Waiting(slot) = self.stage {
+            self.route.shared().abandon(slot);
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! From a bare socket to a connection that is ready for requests: HELLO 3 with AUTH and SETNAME in one step, SELECT,
+//! and what the configuration wants set up. A server that does not know HELLO is spoken to in RESP2.
+
+use bytes::BytesMut;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use super::transport::{Endpoint, Transport, within};
+use crate::{
+    command::{Command, cmd},
+    config::Config,
+    error::{ConnectError, ConnectStage, LostCause},
+    resp::{Decoder, Frame, ServerError},
+};
+
+/// A connection that is ready: the socket, what was read beyond the handshake, and what the server said of itself.
+pub(crate) struct Established {
+    pub(crate) transport: Transport,
+    pub(crate) decoder: Decoder,
+    pub(crate) input: BytesMut,
+    pub(crate) greeting: Greeting,
+}
+
+/// What a server says of itself when greeted.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Greeting {
+    /// `redis` or `valkey`; empty if the server does not know HELLO.
+    pub server: String,
+    /// Its version, such as `7.0.15`.
+    pub version: String,
+    /// 3, or 2 if the server does not know HELLO.
+    pub protocol: u8,
+    /// The number of this connection at the server.
+    pub connection_id: i64,
+    /// `standalone`, `cluster` or `sentinel`.
+    pub mode: String,
+    /// `master` or `replica`.
+    pub role: String,
+}
+
+/// Opens the socket and shakes hands, each within its time limit.
+pub(crate) async fn establish(config: &Config, endpoint: &Endpoint) -> Result<Established, ConnectError> {
+    let transport = Transport::open(config, endpoint).await?;
+    let decoder = Decoder::new(config.reply_limits.clone());
+    let mut talk = Talk { endpoint, transport, decoder, input: BytesMut::new() };
+    let limit = config.timeouts.handshake;
+    let greeting = within(limit, ConnectStage::Handshake, endpoint, talk.shake_hands(config)).await??;
+    let Talk { transport, decoder, input, .. } = talk;
+    Ok(Established { transport, decoder, input, greeting })
+}
+
+/// The few questions and answers before the pipeline takes over.
+struct Talk<'a> {
+    endpoint: &'a Endpoint,
+    transport: Transport,
+    decoder: Decoder,
+    input: BytesMut,
+}
+
+impl Talk<'_> {
+    async fn shake_hands(&mut self, config: &Config) -> Result<Greeting, ConnectError> {
+        let greeting = match self.ask(&[hello(config)]).await?.remove(0) {
+            Ok(frame) => greeting(&frame),
+            Err(error) if speaks_only_resp2(&error) => {
+                self.log_in_by_resp2(config).await?;
+                Greeting { protocol: 2, ..Greeting::default() }
+            }
+            Err(error) => return Err(self.refused("HELLO", error)),
+        };
+        self.settle_in(config).await?;
+        Ok(greeting)
+    }
+
+    async fn log_in_by_resp2(&mut self, config: &Config) -> Result<(), ConnectError> {
+        if let Some(password) = &config.password {
+            let auth = config
+                .username
+                .iter()
+                .fold(cmd("AUTH"), |c, user| c.arg(user.as_str()))
+                .arg(password.expose());
+            self.ask(&[auth]).await?.remove(0).map_err(|e| self.refused("AUTH", e))?;
+        }
+        if let Some(name) = &config.client_name {
+            self.ask(&[cmd("CLIENT").arg("SETNAME").arg(name.as_str())])
+                .await?
+                .remove(0)
+                .map_err(|e| self.refused("CLIENT SETNAME", e))?;
+        }
+        Ok(())
+    }
+
+    /// What must succeed (SELECT, set-up commands) and what may fail (our name for `CLIENT LIST`, new in Redis 7.2).
+    async fn settle_in(&mut self, config: &Config) -> Result<(), ConnectError> {
+        let mut steps: Vec<Command> = Vec::new();
+        if config.database != 0 {
+            steps.push(cmd("SELECT").arg(config.database));
+        }
+        let selects = steps.len();
+        steps.extend(config.setup.iter().cloned());
+        let must = steps.len();
+        steps.push(cmd("CLIENT").arg("SETINFO").arg("LIB-NAME").arg("firth-redis"));
+        steps.push(cmd("CLIENT").arg("SETINFO").arg("LIB-VER").arg(env!("CARGO_PKG_VERSION")));
+        for (i, answer) in self.ask(&steps).await?.into_iter().enumerate().take(must) {
+            answer.map_err(|e| {
+                self.refused(if i < selects { "SELECT" } else { "the connection's set-up" }, e)
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Sends some commands in one write and reads their answers; pushes that come between are not ours.
+    async fn ask(&mut self, commands: &[Command]) -> Result<Vec<Result<Frame, ServerError>>, ConnectError> {
+        let mut out = Vec::new();
+        commands.iter().for_each(|c| c.encode(&mut out));
+        self.transport.write_all(&out).await.map_err(|e| self.broken(e.into()))?;
+        self.transport.flush().await.map_err(|e| self.broken(e.into()))?;
+        let mut answers = Vec::with_capacity(commands.len());
+        while answers.len() < commands.len() {
+            let frame = self.read().await.map_err(|cause| self.broken(cause))?;
+            if !frame.is_push() {
+                answers.push(ServerError::from_value(frame.value()).map_or(Ok(frame), Err));
+            }
+        }
+        Ok(answers)
+    }
+
+    async fn read(&mut self) -> Result<Frame, LostCause> {
+        loop {
+            if let Some(frame) = self.decoder.decode(&mut self.input)? {
+                return Ok(frame);
+            }
+            if self.transport.read_buf(&mut self.input).await? == 0 {
+                return Err(LostCause::Eof);
+            }
+        }
+    }
+
+    fn refused(&self, step: &'static str, error: ServerError) -> ConnectError {
+        ConnectError::Refused { endpoint: self.endpoint.to_string(), step, error }
+    }
+
+    fn broken(&self, source: LostCause) -> ConnectError {
+        ConnectError::Broken { endpoint: self.endpoint.to_string(), source }
+    }
+}
+
+fn hello(config: &Config) -> Command {
+    let mut hello = cmd("HELLO").arg(3);
+    if let Some(password) = &config.password {
+        let user = config.username.as_deref().unwrap_or("default");
+        hello = hello.arg("AUTH").arg(user).arg(password.expose());
+    }
+    match &config.client_name {
+        Some(name) => hello.arg("SETNAME").arg(name.as_str()),
+        None => hello,
+    }
+}
+
+/// `ERR unknown command` from servers before 6.0 and from some proxies, `NOPROTO` from those that only speak RESP2.
+fn speaks_only_resp2(error: &ServerError) -> bool {
+    &*error.code == "NOPROTO" || (&*error.code == "ERR" && error.message.contains("unknown command"))
+}
+
+fn greeting(frame: &Frame) -> Greeting {
+    let mut greeting = Greeting { protocol: 3, ..Greeting::default() };
+    for (name, value) in frame.value().pairs().into_iter().flatten() {
+        let text = || value.as_str().unwrap_or_default().to_owned();
+        match name.as_str() {
+            Some("server") => greeting.server = text(),
+            Some("version") => greeting.version = text(),
+            Some("mode") => greeting.mode = text(),
+            Some("role") => greeting.role = text(),
+            Some("id") => greeting.connection_id = value.as_i64().unwrap_or_default(),
+            _ => {}
+        }
+    }
+    greeting
+}

@@ -1,0 +1,183 @@
+//! One connection: a task that owns the socket, and cloneable handles that give it requests.
+//!
+//! `state` and `pipeline` and `pulse` are pure; `shared` is the lock between handles and task; `driver` is the loop of
+//! an open connection; `actor` is its whole life; `flight` is one request.
+
+mod actor;
+mod driver;
+mod events;
+pub(crate) mod feed;
+mod flight;
+mod handshake;
+pub(crate) mod pipeline;
+mod pulse;
+mod request;
+mod shared;
+mod state;
+#[cfg(feature = "tls")]
+mod tls;
+mod transport;
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::sync::broadcast;
+
+pub use self::{
+    events::{ConnectionEvent, ConnectionEvents, EventKind, Stage},
+    handshake::Greeting,
+    state::State,
+};
+use self::{feed::Feed, shared::Shared};
+pub(crate) use self::{flight::Flight, pipeline::Replies, request::Request, transport::Endpoint};
+use crate::{
+    config::Config,
+    error::{CallError, ConnectError, LostCause},
+    lanes::Lease,
+    resp::Frame,
+};
+
+/// A handle on a connection. When the last one is dropped, the connection is closed at once.
+#[derive(Clone)]
+pub(crate) struct Connection {
+    shared: Arc<Shared>,
+    /// Counts the handles, and only those.
+    _alive: Arc<Alive>,
+}
+
+struct Alive(Arc<Shared>);
+
+impl Drop for Alive {
+    fn drop(&mut self) {
+        self.0.closed(0);
+    }
+}
+
+impl Connection {
+    /// Starts a connection; requests may be given to it at once.
+    pub(crate) fn spawn(config: Config, lane: &'static str) -> Self {
+        Self::spawn_with(config, lane, None)
+    }
+
+    /// Starts a connection without requests, whose every frame goes to `feed`.
+    pub(crate) fn spawn_feeding(config: Config, lane: &'static str, feed: Arc<Feed>) -> Self {
+        Self::spawn_with(config, lane, Some(feed))
+    }
+
+    fn spawn_with(config: Config, lane: &'static str, feed: Option<Arc<Feed>>) -> Self {
+        let shared = Arc::new(Shared::new(config, lane, feed));
+        let connection = Self { _alive: Arc::new(Alive(shared.clone())), shared };
+        connection.start();
+        connection
+    }
+
+    /// Starts the task, for the first time or after the connection was closed. False if it runs.
+    pub(crate) fn start(&self) -> bool {
+        let fresh = self.shared.start();
+        if fresh {
+            tokio::spawn(actor::run(self.shared.clone()));
+        }
+        fresh
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// Whether both are handles on the same connection.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.shared, &other.shared)
+    }
+
+    pub(crate) fn config(&self) -> &Config {
+        &self.shared.config
+    }
+
+    pub(crate) fn state(&self) -> State {
+        self.shared.state()
+    }
+
+    pub(crate) fn last_error(&self) -> Option<LostCause> {
+        self.shared.last_error()
+    }
+
+    pub(crate) fn greeting(&self) -> Option<Greeting> {
+        self.shared.greeting()
+    }
+
+    pub(crate) fn events(&self) -> ConnectionEvents {
+        ConnectionEvents(self.shared.watch_events())
+    }
+
+    pub(crate) fn pushes(&self) -> broadcast::Receiver<Arc<Frame>> {
+        self.shared.pushes.subscribe()
+    }
+
+    /// Sends a request over this connection.
+    pub(crate) fn send<'c>(&'c self, request: Request<'c>, timeout: Option<Duration>) -> Flight<'c> {
+        Flight::new(Route::Borrowed(self), request, timeout)
+    }
+
+    /// Sends bytes whose answers go to the feed.
+    pub(crate) fn send_unpaired(&self, bytes: &[u8]) -> Result<(), CallError> {
+        self.shared.send_unpaired(bytes)
+    }
+
+    /// Waits until the connection stands, or is closed, or (with `fail_fast`) until a try failed.
+    pub(crate) async fn opened(&self, fail_fast: bool) -> Result<(), ConnectError> {
+        let mut state = self.shared.watch_state();
+        let wanted = |s: &State| match s {
+            State::Open | State::Closing | State::Closed => true,
+            State::Failed => fail_fast,
+            _ => false,
+        };
+        let reached = state.wait_for(wanted).await.map_or(State::Closed, |s| *s);
+        match (reached, self.last_error()) {
+            (State::Open, _) => Ok(()),
+            (_, Some(LostCause::Reconnect(error))) => Err((*error).clone()),
+            (_, Some(cause)) => Err(ConnectError::Broken { endpoint: "the server".into(), source: cause }),
+            (_, None) => Err(ConnectError::Closed),
+        }
+    }
+
+    /// Finishes what is under way, then ends; what is not done within the configured time fails. Returns when the task
+    /// is gone.
+    pub(crate) async fn close(&self) {
+        self.shared.begin_close();
+        let mut running = self.shared.watch_running();
+        if tokio::time::timeout(self.config().timeouts.close, running.wait_for(|r| !r)).await.is_err() {
+            self.abort().await;
+        }
+    }
+
+    /// Ends at once; whatever is under way fails.
+    pub(crate) async fn abort(&self) {
+        self.shared.closed(u64::MAX);
+        // The sender lives in `shared`, which we hold.
+        let _ = self.shared.watch_running().wait_for(|r| !r).await;
+    }
+}
+
+/// Which connection a request goes over, and who keeps that connection alive meanwhile.
+pub(crate) enum Route<'c> {
+    Borrowed(&'c Connection),
+    Owned(Connection),
+    /// A connection of the blocking lane, returned when the answer has come.
+    Leased(Lease),
+}
+
+impl Route<'_> {
+    fn shared(&self) -> &Arc<Shared> {
+        match self {
+            Self::Borrowed(connection) => connection.shared(),
+            Self::Owned(connection) => connection.shared(),
+            Self::Leased(lease) => lease.connection().shared(),
+        }
+    }
+
+    /// The request is over; a leased connection that gave its answer may be used again.
+    fn landed(&mut self, result: &Result<Replies, CallError>) {
+        if let (Self::Leased(lease), Ok(_)) = (self, result) {
+            lease.give_back();
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! One request as the connection sees it: bytes to send and a number of replies to expect.
+
+use std::borrow::Cow;
+
+use crate::command::{Command, Nature, Pipe};
+
+/// A command, or commands that go out in one piece.
+#[derive(Debug)]
+pub(crate) enum Request<'a> {
+    One(Command),
+    Many(Cow<'a, Pipe>),
+}
+
+impl Request<'_> {
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::One(command) => command.encode(out),
+            Self::Many(pipe) => out.extend_from_slice(pipe.wire()),
+        }
+    }
+
+    /// Bytes on the wire, at most.
+    pub(crate) fn wire_len(&self) -> usize {
+        match self {
+            Self::One(command) => command.wire_len(),
+            Self::Many(pipe) => pipe.wire().len(),
+        }
+    }
+
+    pub(crate) fn replies(&self) -> u32 {
+        match self {
+            Self::One(_) => 1,
+            Self::Many(pipe) => u32::try_from(pipe.len()).expect("a pipeline holds fewer than 2^32 commands"),
+        }
+    }
+
+    pub(crate) fn nature(&self) -> Nature {
+        match self {
+            Self::One(command) => command.nature(),
+            Self::Many(pipe) => pipe.nature(),
+        }
+    }
+
+    /// Whether silence is no sign of death while this is under way.
+    pub(crate) fn is_patient(&self) -> bool {
+        self.nature() == Nature::Blocking
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        match self {
+            Self::One(command) => command.name(),
+            Self::Many(_) => "pipeline",
+        }
+    }
+}

@@ -1,0 +1,411 @@
+//! What the handles of a connection and its task share: the state, the pipeline and the output buffer, under one lock
+//! that is held for a few dozen nanoseconds. Callers encode straight into the output; the task swaps it out whole.
+//! Bounded by requests and bytes (invariant 4).
+
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::Waker,
+    time::Duration,
+};
+
+use tokio::{
+    sync::{Notify, broadcast, watch},
+    time::Instant,
+};
+
+use super::{
+    events::{self, ConnectionEvent, EventKind, Stage},
+    feed::{Feed, FeedItem},
+    handshake::Greeting,
+    pipeline::{Failure, NEVER, Outcome, Pipeline, Ticket},
+    request::Request,
+    state::{Machine, State},
+};
+use crate::{
+    config::{Config, WhenFull},
+    error::{CallError, LostCause},
+    metrics::Meter,
+    resp::Frame,
+};
+
+/// How many pushes are kept for a slow listener of [`Client::pushes`](crate::Client::pushes).
+const PUSH_CAPACITY: usize = 1024;
+
+pub(crate) struct Shared {
+    pub(crate) config: Config,
+    pub(crate) meter: Meter,
+    /// Set for a connection without requests: everything that comes goes there.
+    pub(crate) feed: Option<Arc<Feed>>,
+    pub(crate) pushes: broadcast::Sender<Arc<Frame>>,
+    inner: Mutex<Inner>,
+    room: Arc<Notify>,
+    base: Instant,
+    state: watch::Sender<State>,
+    running: watch::Sender<bool>,
+    events: broadcast::Sender<ConnectionEvent>,
+}
+
+pub(crate) struct Inner {
+    pub(crate) machine: Machine,
+    pub(crate) pipeline: Pipeline,
+    /// Encoded and not yet taken by the task.
+    pub(crate) out: Vec<u8>,
+    /// Bytes that the task has taken since this connection stands: the offset at which `out` begins.
+    pub(crate) taken: u64,
+    /// Bytes that the task has taken and the network has not.
+    pub(crate) unwritten: usize,
+    /// Set while the task sleeps; whoever gives it work takes this and wakes it.
+    pub(crate) task: Option<Waker>,
+    /// The time in ms, as fresh as the task's last turn.
+    pub(crate) now: u64,
+    /// Requests that wait for room.
+    waiting: usize,
+    last_error: Option<LostCause>,
+    greeting: Option<Greeting>,
+}
+
+/// What became of a request that wants to be sent.
+pub(crate) enum Submitted {
+    Queued(usize),
+    /// No room, and the configuration says to wait for some.
+    Wait,
+    Refused(CallError),
+}
+
+impl Shared {
+    pub(crate) fn new(config: Config, lane: &'static str, feed: Option<Arc<Feed>>) -> Self {
+        Self {
+            config,
+            meter: Meter::new(lane),
+            feed,
+            pushes: broadcast::Sender::new(PUSH_CAPACITY),
+            inner: Mutex::new(Inner {
+                machine: Machine::new(),
+                pipeline: Pipeline::new(),
+                out: Vec::new(),
+                taken: 0,
+                unwritten: 0,
+                task: None,
+                now: 0,
+                waiting: 0,
+                last_error: None,
+                greeting: None,
+            }),
+            room: Arc::new(Notify::new()),
+            base: Instant::now(),
+            state: watch::Sender::new(State::Init),
+            running: watch::Sender::new(false),
+            events: broadcast::Sender::new(events::CAPACITY),
+        }
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Milliseconds since the connection was made.
+    pub(crate) fn now(&self) -> u64 {
+        u64::try_from(self.base.elapsed().as_millis()).unwrap_or(NEVER - 1)
+    }
+
+    /// The instant of a time in ms.
+    pub(crate) fn instant(&self, at: u64) -> Instant {
+        self.base + Duration::from_millis(at)
+    }
+
+    /// Puts a request into the output and the line, if there is room.
+    pub(crate) fn submit(
+        &self,
+        request: &Request<'_>,
+        timeout: Option<Duration>,
+        waker: &Waker,
+    ) -> Submitted {
+        let mut inner = self.lock();
+        if let Err(refusal) = inner.admit(self, request.wire_len()) {
+            return refusal;
+        }
+        let task = inner.task.take();
+        if task.is_some() {
+            // The task sleeps, so its clock may stand still.
+            inner.now = self.now();
+        }
+        let deadline = timeout.map_or(NEVER, |t| inner.now.saturating_add(millis(t)));
+        let start = inner.taken + inner.out.len() as u64;
+        request.encode(&mut inner.out);
+        let ticket = Ticket { replies: request.replies(), start, deadline, patient: request.is_patient() };
+        let slot = inner.pipeline.push(ticket, waker.clone());
+        drop(inner);
+        wake(task);
+        Submitted::Queued(slot)
+    }
+
+    /// Sends bytes whose answers go to the feed.
+    pub(crate) fn send_unpaired(&self, bytes: &[u8]) -> Result<(), CallError> {
+        let mut inner = self.lock();
+        match inner.admit(self, bytes.len()) {
+            Err(Submitted::Refused(error)) => return Err(error),
+            Err(_) => return Err(CallError::Full { what: "the output", limit: self.config.queue.bytes }),
+            Ok(()) => inner.out.extend_from_slice(bytes),
+        }
+        let task = inner.task.take();
+        drop(inner);
+        wake(task);
+        Ok(())
+    }
+
+    /// The outcome of a request, or the promise to wake.
+    pub(crate) fn poll_outcome(&self, slot: usize, waker: &Waker) -> Option<Outcome> {
+        self.lock().pipeline.poll(slot, waker)
+    }
+
+    pub(crate) fn abandon(&self, slot: usize) {
+        self.lock().pipeline.abandon(slot);
+    }
+
+    /// Waits until a request of this size may enter, or must be refused. Somebody else may be quicker: try, and
+    /// wait again.
+    pub(crate) async fn wait_for_room(self: Arc<Self>, bytes: usize) {
+        let _counted = RoomWait::new(&self);
+        loop {
+            let notified = self.room.notified();
+            tokio::pin!(notified);
+            notified.as_mut().enable();
+            if !matches!(self.lock().admit(&self, bytes), Err(Submitted::Wait)) {
+                return;
+            }
+            notified.await;
+        }
+    }
+
+    /// Lets as many waiters try again as requests were answered.
+    pub(crate) fn make_room(&self, inner: &Inner, freed: usize) {
+        for _ in 0..freed.min(inner.waiting) {
+            self.room.notify_one();
+        }
+    }
+
+    // ---- state -------------------------------------------------------------------------------------------------
+
+    /// Begins a life; false if one is under way.
+    pub(crate) fn start(&self) -> bool {
+        let mut inner = self.lock();
+        if *self.running.borrow() || !inner.machine.start() {
+            return false;
+        }
+        self.running.send_replace(true);
+        self.publish(&inner);
+        true
+    }
+
+    /// The last act of the task.
+    pub(crate) fn ended(&self) {
+        self.running.send_replace(false);
+    }
+
+    pub(crate) fn opened(&self, greeting: &Greeting) -> bool {
+        let mut inner = self.lock();
+        if !inner.machine.opened() {
+            return false;
+        }
+        inner.greeting = Some(greeting.clone());
+        inner.taken = 0;
+        self.publish(&inner);
+        self.meter.opened.increment(1);
+        self.tell(&inner, EventKind::Connected, Stage::Connect, None);
+        if let Some(feed) = &self.feed {
+            feed.notice(FeedItem::Opened(greeting.clone()));
+        }
+        true
+    }
+
+    /// The connection, or a try, failed: every request ends, and until the next try new ones are refused.
+    pub(crate) fn failed(&self, cause: &LostCause, stage: Stage, sent: u64) {
+        let mut inner = self.lock();
+        if !inner.machine.failed() {
+            return;
+        }
+        let failure = |sent| Failure::Lost { sent, cause: cause.clone() };
+        let wakers = inner.end_all(sent, failure);
+        inner.last_error = Some(cause.clone());
+        self.publish(&inner);
+        self.make_room(&inner, usize::MAX);
+        match stage {
+            Stage::Runtime => self.meter.lost.increment(1),
+            _ => self.meter.failed_attempts.increment(1),
+        }
+        self.tell(&inner, EventKind::Disconnected, stage, Some(cause.clone()));
+        drop(inner);
+        if let Some(feed) = &self.feed {
+            feed.notice(FeedItem::Lost(cause.clone()));
+        }
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
+    pub(crate) fn retry(&self) -> bool {
+        let mut inner = self.lock();
+        let retried = inner.machine.retry();
+        if retried {
+            self.publish(&inner);
+        }
+        retried
+    }
+
+    /// The end: whatever still waits fails.
+    pub(crate) fn closed(&self, sent: u64) {
+        let mut inner = self.lock();
+        inner.machine.give_up();
+        let wakers = inner.end_all(sent, |sent| Failure::Closed { sent });
+        let news = *self.state.borrow() != State::Closed;
+        self.publish(&inner);
+        self.make_room(&inner, usize::MAX);
+        if news {
+            let cause = inner.last_error.clone();
+            self.tell(&inner, EventKind::Closed, Stage::Close, cause);
+        }
+        let task = inner.task.take();
+        drop(inner);
+        if let Some(feed) = self.feed.as_ref().filter(|_| news) {
+            feed.notice(FeedItem::Closed);
+        }
+        wakers.into_iter().for_each(Waker::wake);
+        wake(task);
+    }
+
+    /// Asks for an orderly end: an open connection finishes what is under way.
+    pub(crate) fn begin_close(&self) {
+        let mut inner = self.lock();
+        if inner.machine.state() == State::Open {
+            inner.machine.close();
+            self.publish(&inner);
+            self.make_room(&inner, usize::MAX);
+            let task = inner.task.take();
+            drop(inner);
+            wake(task);
+        } else if inner.machine.state() != State::Closing {
+            drop(inner);
+            self.closed(0);
+        }
+    }
+
+    fn publish(&self, inner: &Inner) {
+        self.state.send_replace(inner.machine.state());
+    }
+
+    fn tell(&self, inner: &Inner, kind: EventKind, stage: Stage, cause: Option<LostCause>) {
+        let (generation, attempts) = (inner.machine.generation(), inner.machine.attempts());
+        let stage = if stage == Stage::Connect && generation > 1 { Stage::Reconnect } else { stage };
+        tracing::debug!(
+            ?kind,
+            ?stage,
+            generation,
+            attempts,
+            cause = cause.as_ref().map(tracing::field::display),
+            "connection"
+        );
+        // Nobody may be watching: then there is nobody to tell.
+        let _ = self.events.send(ConnectionEvent { kind, stage, generation, attempts, cause });
+    }
+
+    pub(crate) fn state(&self) -> State {
+        *self.state.borrow()
+    }
+
+    pub(crate) fn watch_state(&self) -> watch::Receiver<State> {
+        self.state.subscribe()
+    }
+
+    pub(crate) fn watch_running(&self) -> watch::Receiver<bool> {
+        self.running.subscribe()
+    }
+
+    pub(crate) fn watch_events(&self) -> broadcast::Receiver<ConnectionEvent> {
+        self.events.subscribe()
+    }
+
+    pub(crate) fn last_error(&self) -> Option<LostCause> {
+        self.lock().last_error.clone()
+    }
+
+    pub(crate) fn greeting(&self) -> Option<Greeting> {
+        self.lock().greeting.clone()
+    }
+
+    pub(crate) fn attempts(&self) -> u32 {
+        self.lock().machine.attempts()
+    }
+}
+
+impl Inner {
+    /// Whether a request of this size may enter now.
+    fn admit(&self, shared: &Shared, bytes: usize) -> Result<(), Submitted> {
+        let state = self.machine.state();
+        if !state.accepts() {
+            return Err(Submitted::Refused(self.refusal(state)));
+        }
+        let limits = shared.config.queue;
+        let unsent = self.out.len() + self.unwritten;
+        let full = if self.pipeline.len() >= limits.requests {
+            Some(("the queue of requests", limits.requests))
+        } else if unsent > 0 && unsent + bytes > limits.bytes {
+            Some(("the output", limits.bytes))
+        } else {
+            None
+        };
+        match (full, limits.when_full) {
+            (None, _) => Ok(()),
+            (Some(_), WhenFull::Wait) => Err(Submitted::Wait),
+            (Some((what, limit)), WhenFull::Fail) => Err(Submitted::Refused(CallError::Full { what, limit })),
+        }
+    }
+
+    fn refusal(&self, state: State) -> CallError {
+        match state {
+            State::Failed => CallError::Down { cause: self.last_error.clone().unwrap_or(LostCause::Closed) },
+            _ => CallError::Closed { sent: false },
+        }
+    }
+
+    /// Asks the peer for a sign of life; the answer goes to nobody.
+    pub(crate) fn ping(&mut self) {
+        let start = self.taken + self.out.len() as u64;
+        self.out.extend_from_slice(b"*1\r\n$4\r\nPING\r\n");
+        self.pipeline.push_unheard(Ticket { replies: 1, start, deadline: NEVER, patient: false });
+    }
+
+    fn end_all(&mut self, sent: u64, failure: impl Fn(bool) -> Failure) -> Vec<Waker> {
+        let mut wakers = Vec::new();
+        self.pipeline.fail_all(sent, failure, &mut wakers);
+        self.out = Vec::new();
+        self.taken = 0;
+        self.unwritten = 0;
+        wakers
+    }
+}
+
+/// Counts a caller that waits for room. When it is done, with or without success, the next one may look.
+struct RoomWait<'a>(&'a Shared);
+
+impl<'a> RoomWait<'a> {
+    fn new(shared: &'a Shared) -> Self {
+        shared.lock().waiting += 1;
+        Self(shared)
+    }
+}
+
+impl Drop for RoomWait<'_> {
+    fn drop(&mut self) {
+        let mut inner = self.0.lock();
+        inner.waiting -= 1;
+        self.0.make_room(&inner, 1);
+    }
+}
+
+pub(crate) fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(NEVER - 1)
+}
+
+fn wake(task: Option<Waker>) {
+    if let Some(task) = task {
+        task.wake();
+    }
+}

@@ -1,0 +1,179 @@
+//! The socket under a connection: TCP, Unix or TLS, opened within its time limits. Used by `establish` only.
+
+use std::{
+    future::Future,
+    io,
+    path::PathBuf,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::{TcpStream, UnixStream},
+};
+
+use crate::{
+    config::{Address, Config},
+    error::{ConnectError, ConnectStage},
+};
+
+/// An address that a socket can be opened to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Endpoint {
+    Tcp(Address),
+    Unix(PathBuf),
+}
+
+impl std::fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Tcp(address) => address.fmt(f),
+            Self::Unix(path) => path.display().fmt(f),
+        }
+    }
+}
+
+/// A connected socket of any kind.
+pub(crate) enum Transport {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+    #[cfg(feature = "tls")]
+    Tls(Box<tokio_rustls::client::TlsStream<TcpStream>>),
+}
+
+impl Transport {
+    /// Opens the socket, TLS included.
+    pub(crate) async fn open(config: &Config, endpoint: &Endpoint) -> Result<Self, ConnectError> {
+        let limits = config.timeouts;
+        match endpoint {
+            Endpoint::Unix(path) => {
+                let opened =
+                    within(limits.connect, ConnectStage::Connect, endpoint, UnixStream::connect(path))
+                        .await?;
+                opened.map(Self::Unix).map_err(|e| refused(endpoint, e))
+            }
+            Endpoint::Tcp(address) => {
+                let addresses = resolve(limits.resolve, endpoint, address).await?;
+                let secured = async {
+                    let tcp = first_reachable(endpoint, &addresses).await?;
+                    secure(config, endpoint, address, tcp).await
+                };
+                within(limits.connect, ConnectStage::Connect, endpoint, secured).await?
+            }
+        }
+    }
+}
+
+/// Runs a step of connecting under its limit.
+pub(crate) async fn within<T>(
+    limit: Option<Duration>,
+    stage: ConnectStage,
+    endpoint: &Endpoint,
+    step: impl Future<Output = T>,
+) -> Result<T, ConnectError> {
+    let Some(limit) = limit else { return Ok(step.await) };
+    let late = |_| ConnectError::Timeout { stage, endpoint: endpoint.to_string(), limit };
+    tokio::time::timeout(limit, step).await.map_err(late)
+}
+
+async fn resolve(
+    limit: Option<Duration>,
+    endpoint: &Endpoint,
+    address: &Address,
+) -> Result<Vec<std::net::SocketAddr>, ConnectError> {
+    let host = &address.host;
+    let unresolved = |e: io::Error| ConnectError::Resolve { host: host.clone(), source: Arc::new(e) };
+    let lookup = tokio::net::lookup_host((host.as_str(), address.port));
+    let found: Vec<_> =
+        within(limit, ConnectStage::Resolve, endpoint, lookup).await?.map_err(unresolved)?.collect();
+    if found.is_empty() {
+        Err(unresolved(io::Error::new(io::ErrorKind::NotFound, "no address")))
+    } else {
+        Ok(found)
+    }
+}
+
+async fn first_reachable(
+    endpoint: &Endpoint,
+    addresses: &[std::net::SocketAddr],
+) -> Result<TcpStream, ConnectError> {
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "no address");
+    for address in addresses {
+        match TcpStream::connect(address).await {
+            Ok(tcp) => {
+                tune(&tcp).map_err(|e| refused(endpoint, e))?;
+                return Ok(tcp);
+            }
+            Err(e) => last = e,
+        }
+    }
+    Err(refused(endpoint, last))
+}
+
+/// No delay for small writes, and keepalive for peers that vanish while nothing is asked of them.
+fn tune(tcp: &TcpStream) -> io::Result<()> {
+    tcp.set_nodelay(true)?;
+    let keepalive = socket2::TcpKeepalive::new()
+        .with_time(Duration::from_secs(15))
+        .with_interval(Duration::from_secs(5))
+        .with_retries(3);
+    socket2::SockRef::from(tcp).set_tcp_keepalive(&keepalive)
+}
+
+#[cfg(feature = "tls")]
+async fn secure(
+    config: &Config,
+    endpoint: &Endpoint,
+    address: &Address,
+    tcp: TcpStream,
+) -> Result<Transport, ConnectError> {
+    let Some(tls) = &config.tls else { return Ok(Transport::Tcp(tcp)) };
+    let (connector, name) = super::tls::connector(tls, &address.host)?;
+    let failed = |e| ConnectError::Tls { endpoint: endpoint.to_string(), source: Arc::new(e) };
+    let stream = connector.connect(name, tcp).await.map_err(failed)?;
+    Ok(Transport::Tls(Box::new(stream)))
+}
+
+#[cfg(not(feature = "tls"))]
+async fn secure(_: &Config, _: &Endpoint, _: &Address, tcp: TcpStream) -> Result<Transport, ConnectError> {
+    Ok(Transport::Tcp(tcp))
+}
+
+fn refused(endpoint: &Endpoint, source: io::Error) -> ConnectError {
+    ConnectError::Connect { endpoint: endpoint.to_string(), source: Arc::new(source) }
+}
+
+/// Calls the same method on whichever socket it is.
+macro_rules! each {
+    ($self:ident, $socket:ident => $call:expr) => {
+        match $self.get_mut() {
+            Transport::Tcp($socket) => $call,
+            Transport::Unix($socket) => $call,
+            #[cfg(feature = "tls")]
+            Transport::Tls($socket) => $call,
+        }
+    };
+}
+
+impl AsyncRead for Transport {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        each!(self, socket => Pin::new(socket).poll_read(cx, buf))
+    }
+}
+
+impl AsyncWrite for Transport {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        each!(self, socket => Pin::new(socket).poll_write(cx, buf))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        each!(self, socket => Pin::new(socket).poll_flush(cx))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        each!(self, socket => Pin::new(socket).poll_shutdown(cx))
+    }
+}

@@ -1,0 +1,157 @@
+//! The connections to one server: the shared one, and on demand one for bulk and some for blocking requests, so that
+//! nothing waits behind a big or blocking request of somebody else.
+
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use crate::{
+    command::Nature,
+    config::Config,
+    connection::{Connection, Request, Route, State},
+    error::CallError,
+};
+
+/// Idle connections of the blocking lane that are kept for the next blocking command.
+const IDLE_KEPT: usize = 4;
+
+pub(crate) struct NodeLanes {
+    config: Config,
+    shared: Connection,
+    bulk: OnceLock<Connection>,
+    blocking: Arc<Pool>,
+}
+
+impl NodeLanes {
+    /// Starts the shared connection.
+    pub(crate) fn spawn(config: Config) -> Self {
+        let blocking = Arc::new(Pool { config: config.clone(), state: Mutex::default() });
+        Self { shared: Connection::spawn(config.clone(), "shared"), bulk: OnceLock::new(), blocking, config }
+    }
+
+    pub(crate) fn config(&self) -> &Config {
+        &self.config
+    }
+
+    pub(crate) fn shared(&self) -> &Connection {
+        &self.shared
+    }
+
+    /// The connection for a request, by its nature and size.
+    pub(crate) fn route(&self, request: &Request<'_>) -> Result<Route<'_>, CallError> {
+        match request.nature() {
+            Nature::Session => Err(session_command(request.name())),
+            Nature::Blocking => self.blocking.lease().map(Route::Leased),
+            Nature::Plain | Nature::MayBlock if request.wire_len() >= self.config.lanes.bulk_from => {
+                Ok(Route::Borrowed(self.bulk.get_or_init(|| Connection::spawn(self.config.clone(), "bulk"))))
+            }
+            Nature::Plain | Nature::MayBlock => Ok(Route::Borrowed(&self.shared)),
+        }
+    }
+
+    /// Opens closed lanes again. False if the shared connection is not closed.
+    pub(crate) fn reopen(&self) -> bool {
+        self.blocking.lock().closed = false;
+        if let Some(bulk) = self.bulk.get() {
+            bulk.start();
+        }
+        self.shared.start()
+    }
+
+    /// Finishes what is under way on all lanes. Blocking commands are ended: they may never come to an end themselves.
+    pub(crate) async fn close(&self) {
+        self.blocking.close().await;
+        self.shared.close().await;
+        if let Some(bulk) = self.bulk.get() {
+            bulk.close().await;
+        }
+    }
+}
+
+pub(crate) fn session_command(name: &str) -> CallError {
+    let hint = match name.to_ascii_uppercase().as_str() {
+        "HELLO" | "RESET" | "QUIT" => "the client does this itself; use the configuration and close()",
+        "MONITOR" | "SYNC" | "PSYNC" => "it turns the connection into a one-way stream",
+        _ => "use Client::mux() for subscriptions",
+    };
+    CallError::Invalid(format!("{name} cannot be sent as a request: {hint}"))
+}
+
+/// The connections of the blocking lane. At most `lanes.blocking` at once.
+struct Pool {
+    config: Config,
+    state: Mutex<PoolState>,
+}
+
+#[derive(Default)]
+struct PoolState {
+    idle: Vec<Connection>,
+    /// Leased ones, so that `close` can end them.
+    leased: Vec<Connection>,
+    closed: bool,
+}
+
+impl Pool {
+    fn lock(&self) -> MutexGuard<'_, PoolState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lease(self: &Arc<Self>) -> Result<Lease, CallError> {
+        let mut state = self.lock();
+        if state.closed {
+            return Err(CallError::Closed { sent: false });
+        }
+        if state.leased.len() >= self.config.lanes.blocking {
+            return Err(CallError::Full {
+                what: "the lane of blocking commands",
+                limit: self.config.lanes.blocking,
+            });
+        }
+        state.idle.retain(|c| c.state() == State::Open);
+        let connection =
+            state.idle.pop().unwrap_or_else(|| Connection::spawn(self.config.clone(), "blocking"));
+        state.leased.push(connection.clone());
+        Ok(Lease { connection, pool: self.clone(), reusable: false })
+    }
+
+    async fn close(&self) {
+        let all = {
+            let mut state = self.lock();
+            state.closed = true;
+            let mut all = std::mem::take(&mut state.idle);
+            all.append(&mut state.leased);
+            all
+        };
+        for connection in all {
+            connection.abort().await;
+        }
+    }
+}
+
+/// The use of one connection for one blocking command. Dropped before the answer came, the connection is closed, so
+/// that the server does not hand an element to somebody who no longer waits.
+pub(crate) struct Lease {
+    connection: Connection,
+    pool: Arc<Pool>,
+    reusable: bool,
+}
+
+impl Lease {
+    pub(crate) fn connection(&self) -> &Connection {
+        &self.connection
+    }
+
+    /// The answer came: the connection may serve another command.
+    pub(crate) fn give_back(&mut self) {
+        self.reusable = true;
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        let mut state = self.pool.lock();
+        let Some(at) = state.leased.iter().position(|c| c.is(&self.connection)) else { return };
+        let connection = state.leased.swap_remove(at);
+        if self.reusable && state.idle.len() < IDLE_KEPT {
+            state.idle.push(connection);
+        }
+    }
+}

@@ -1,0 +1,36 @@
+//! All metric names of this crate, and the handles that are made once per connection so that recording is a few
+//! nanoseconds, and next to nothing when nobody records. Labels are bounded: the lane, never an address or a key.
+
+use metrics::{Counter, Gauge, counter, gauge};
+
+/// Handles of one connection. Updated once per turn of its task, not once per request.
+pub(crate) struct Meter {
+    pub(crate) replies: Counter,
+    pub(crate) pushes: Counter,
+    pub(crate) writes: Counter,
+    pub(crate) bytes_sent: Counter,
+    pub(crate) bytes_received: Counter,
+    pub(crate) opened: Counter,
+    pub(crate) lost: Counter,
+    pub(crate) failed_attempts: Counter,
+    pub(crate) timeouts: Counter,
+    pub(crate) in_flight: Gauge,
+}
+
+impl Meter {
+    /// The handles of a connection of this lane (`shared`, `bulk`, `blocking`, `dedicated`, `subscriptions`).
+    pub(crate) fn new(lane: &'static str) -> Self {
+        Self {
+            replies: counter!("firth_redis_replies_total", "lane" => lane),
+            pushes: counter!("firth_redis_pushes_total", "lane" => lane),
+            writes: counter!("firth_redis_writes_total", "lane" => lane),
+            bytes_sent: counter!("firth_redis_sent_bytes_total", "lane" => lane),
+            bytes_received: counter!("firth_redis_received_bytes_total", "lane" => lane),
+            opened: counter!("firth_redis_connections_opened_total", "lane" => lane),
+            lost: counter!("firth_redis_connections_lost_total", "lane" => lane),
+            failed_attempts: counter!("firth_redis_connect_failures_total", "lane" => lane),
+            timeouts: counter!("firth_redis_request_timeouts_total", "lane" => lane),
+            in_flight: gauge!("firth_redis_requests_in_flight", "lane" => lane),
+        }
+    }
+}

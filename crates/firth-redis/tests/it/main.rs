@@ -1,0 +1,3 @@
+//! Laws of the client, checked against real servers.
+
+mod basics;
