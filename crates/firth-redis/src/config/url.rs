@@ -139,13 +139,7 @@ fn option(config: &mut Config, name: &str, value: &str) -> Result<(), ConnectErr
                 (limit, limit, limit);
         }
         "request_timeout" => config.timeouts.request = duration("request_timeout", value)?,
-        "tls_ca" => tls(config)?.ca = Some(pem("tls_ca", value)?),
-        "tls_cert" => tls(config)?.certificate = Some(pem("tls_cert", value)?),
-        "tls_key" => {
-            let text =
-                String::from_utf8(pem("tls_key", value)?).map_err(|_| bad("tls_key", "is not a PEM file"))?;
-            tls(config)?.key = Some(Secret::new(text));
-        }
+        "tls_ca" | "tls_cert" | "tls_key" => tls_file(tls(config)?, name, value)?,
         "tls_name" => tls(config)?.server_name = Some(value.to_owned()),
         "sentinel_user" => sentinels(config)?.username = Some(value.to_owned()),
         "sentinel_password" => sentinels(config)?.password = Some(Secret::new(value)),
@@ -165,8 +159,17 @@ fn sentinels(config: &mut Config) -> Result<&mut Sentinels, ConnectError> {
     }
 }
 
-fn pem(field: &'static str, path: &str) -> Result<Vec<u8>, ConnectError> {
-    std::fs::read(path).map_err(|e| bad(field, &format!("the file cannot be read: {e}")))
+fn tls_file(tls: &mut Tls, name: &str, path: &str) -> Result<(), ConnectError> {
+    let pem = |field| std::fs::read(path).map_err(|e| bad(field, &format!("the file cannot be read: {e}")));
+    match name {
+        "tls_ca" => tls.ca = Some(pem("tls_ca")?),
+        "tls_cert" => tls.certificate = Some(pem("tls_cert")?),
+        _ => {
+            let text = String::from_utf8(pem("tls_key")?).map_err(|_| bad("tls_key", "is not a PEM file"))?;
+            tls.key = Some(Secret::new(text));
+        }
+    }
+    Ok(())
 }
 
 fn number<T: std::str::FromStr>(field: &'static str, text: &str) -> Result<T, ConnectError> {
