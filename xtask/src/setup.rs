@@ -9,10 +9,14 @@ mod valkey;
 
 use crate::shell::{Outcome, on_path};
 
-/// Makes sure that both servers can be started.
+/// Makes sure that both servers can be started; says all that is missing, not only the first.
 pub(crate) fn run() -> Outcome {
-    redis()?;
-    valkey::ensure()
+    let failures: Vec<String> = [redis(), valkey::ensure()]
+        .into_iter()
+        .filter_map(Result::err)
+        .map(|error| error.to_string())
+        .collect();
+    if failures.is_empty() { Ok(()) } else { Err(failures.join("\n\n").into()) }
 }
 
 fn redis() -> Outcome {
