@@ -61,8 +61,13 @@ fn published_crates() -> Outcome<Vec<String>> {
 
 fn dependency_rules() -> Outcome {
     if !shell::succeeds(&mut cargo(&["deny", "--version"])) {
-        eprintln!("cargo-deny is not installed: licences and advisories were NOT checked");
+        eprintln!("cargo-deny is not installed: licences, sources, bans and advisories were NOT checked");
         return Ok(());
     }
-    shell::run(&mut cargo(&["deny", "check"]))
+    shell::run(&mut cargo(&["deny", "check", "bans", "licenses", "sources"]))?;
+    if !shell::succeeds(&mut cargo(&["deny", "fetch", "db"])) {
+        eprintln!("the advisory database is out of reach: advisories were NOT checked");
+        return Ok(());
+    }
+    shell::run(&mut cargo(&["deny", "check", "advisories"]))
 }
