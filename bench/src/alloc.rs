@@ -73,6 +73,12 @@ impl Count {
     pub(crate) fn calls(&self) -> u64 {
         CALLS.load(Relaxed)
     }
+
+    /// Bytes allocated and not yet freed since the start.
+    #[allow(clippy::cast_precision_loss)] // far below 2^53
+    pub(crate) fn live_bytes(&self) -> f64 {
+        LIVE.load(Relaxed) as f64
+    }
 }
 
 impl Drop for Count {

@@ -9,6 +9,7 @@ usage: bench <BENCH> [options]
 
 benches:
   client    firth-redis beside the crates redis, fred and rustis, one connection each
+  pubsub    delivery to a subscriber of 1, 1 000 and 10 000 channels, beside the same crates
 
 options:
   --quick            one short slice per cell, under a minute in all

@@ -7,6 +7,7 @@ mod cell;
 mod client;
 mod measure;
 mod plot;
+mod pubsub;
 mod report;
 mod server;
 mod turns;
@@ -21,6 +22,8 @@ fn main() -> Result<()> {
     let mut args = std::env::args().skip(1);
     match args.next().as_deref() {
         Some(client::NAME) => client::run(&Options::parse(args)?),
+        Some(pubsub::NAME) => pubsub::run(&Options::parse(args)?),
+        Some("publish") => pubsub::publish(args),
         Some("cell") => {
             let row = measure(&Cell::parse(&args.next().unwrap_or_default())?)?;
             println!("{}", serde_json::to_string(&row)?);
@@ -39,6 +42,7 @@ fn main() -> Result<()> {
 fn measure(cell: &Cell) -> Result<measure::Row> {
     match cell.bench.as_str() {
         client::NAME => client::measure(cell),
+        pubsub::NAME => pubsub::measure(cell),
         other => bail!("no bench {other}"),
     }
 }

@@ -45,6 +45,19 @@ impl Row {
             ..first.clone()
         })
     }
+
+    /// Figures cut to what a reader can use: three decimals.
+    pub(crate) fn rounded(&self) -> Self {
+        let round = |value: f64| (value * 1000.0).round() / 1000.0;
+        Self {
+            ops_per_s: self.ops_per_s.round(),
+            cpu_us_per_op: round(self.cpu_us_per_op),
+            p50_us: round(self.p50_us),
+            p99_us: round(self.p99_us),
+            extra: self.extra.iter().map(|(name, value)| (name.clone(), round(*value))).collect(),
+            ..self.clone()
+        }
+    }
 }
 
 /// The middle value, or the mean of the two middle ones; 0 of nothing.

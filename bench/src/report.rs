@@ -38,7 +38,7 @@ impl<'a> Report<'a> {
         }
         if self.options.json {
             for row in &group.rows {
-                println!("{}", serde_json::to_string(row)?);
+                println!("{}", serde_json::to_string(&row.rounded())?);
             }
         } else if self.options.runs == 1 {
             print!("{}", table(&merge(&[&group])));
@@ -92,8 +92,8 @@ struct Merged {
 /// One target over all runs.
 struct Outcome {
     limit: Limit,
-    ratio: f64,
-    peer: String,
+    figure: f64,
+    peer: Option<String>,
     met: usize,
     runs: usize,
 }
@@ -104,11 +104,15 @@ impl Outcome {
             Limit::Cpu(most) => ("cpu", "≤", most),
             Limit::Rate(least) => ("ops/s", "≥", least),
             Limit::P99(most) => ("p99", "≤", most),
+            Limit::AtMost(name, most) => (heading(name), "≤", most),
         };
         let word = if self.met == self.runs { "met" } else { "MISSED" };
         let count = if self.runs > 1 { format!(" ({} of {})", self.met, self.runs) } else { String::new() };
-        let Self { ratio, peer, .. } = self;
-        format!("{what} {ratio:.2} × {peer}, target {least_or_most} {bound:.2}: {word}{count}")
+        let figure = match &self.peer {
+            Some(peer) => format!("{:.2} × {peer}", self.figure),
+            None => format!("{:.2}", self.figure),
+        };
+        format!("{what} {figure}, target {least_or_most} {bound:.2}: {word}{count}")
     }
 }
 
@@ -129,7 +133,7 @@ fn merge(groups: &[&Group]) -> Merged {
         let verdicts: Vec<&Verdict> = groups.iter().filter_map(|group| group.verdicts.get(at)).collect();
         Some(Outcome {
             limit: verdicts.first()?.limit,
-            ratio: median(verdicts.iter().map(|verdict| verdict.ratio).collect()),
+            figure: median(verdicts.iter().map(|verdict| verdict.figure).collect()),
             peer: verdicts.first()?.peer.clone(),
             met: verdicts.iter().filter(|verdict| verdict.met()).count(),
             runs: groups.len(),
@@ -142,6 +146,9 @@ fn merge(groups: &[&Group]) -> Merged {
 fn heading(name: &str) -> &str {
     match name {
         "allocs_per_op" => "allocs/op",
+        "bytes_per_item" => "B/item",
+        "connections" => "conns",
+        "lost_share" => "lost",
         "server_cpu_us_per_op" => "server µs",
         other => other,
     }

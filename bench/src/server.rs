@@ -31,6 +31,12 @@ impl Admin {
         commands.exec(&mut self.0).context("prepare data")
     }
 
+    /// How many clients are connected, this one included.
+    pub(crate) fn connections(&mut self) -> Result<u64> {
+        let list: String = redis::cmd("CLIENT").arg("LIST").query(&mut self.0).context("CLIENT LIST")?;
+        Ok(list.lines().count() as u64)
+    }
+
     /// User + system time that the server has used so far.
     pub(crate) fn server_cpu(&mut self) -> Result<Duration> {
         let info: String = redis::cmd("INFO").arg("cpu").query(&mut self.0).context("INFO cpu")?;

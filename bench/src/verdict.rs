@@ -16,38 +16,45 @@ pub(crate) enum Limit {
     Rate(f64),
     /// 99th percentile at most this many times the lowest of the peers.
     P99(f64),
+    /// A figure that the bench adds, at most this much, whatever the peers do.
+    AtMost(&'static str, f64),
 }
 
 /// How a run did against one target.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Verdict {
     pub(crate) limit: Limit,
-    /// Firth's figure divided by that of the best peer.
-    pub(crate) ratio: f64,
-    /// The peer that set the mark.
-    pub(crate) peer: String,
+    /// Firth's figure, divided by that of the best peer unless the limit stands by itself.
+    pub(crate) figure: f64,
+    /// The peer that set the mark, if one did.
+    pub(crate) peer: Option<String>,
 }
 
 impl Verdict {
     pub(crate) fn met(&self) -> bool {
         match self.limit {
-            Limit::Cpu(most) | Limit::P99(most) => self.ratio <= most,
-            Limit::Rate(least) => self.ratio >= least,
+            Limit::Cpu(most) | Limit::P99(most) | Limit::AtMost(_, most) => self.figure <= most,
+            Limit::Rate(least) => self.figure >= least,
         }
     }
 }
 
-/// Judges firth's row against the other rows; nothing without firth or without a peer.
+/// Judges firth's row against the other rows. Nothing without firth; a ratio needs a peer.
 pub(crate) fn judge(limits: &[Limit], rows: &[Row]) -> Vec<Verdict> {
     let Some(firth) = rows.iter().find(|row| row.subject == FIRTH) else { return vec![] };
-    limits
-        .iter()
-        .filter_map(|limit| {
-            let (figure, higher_wins) = figure(*limit);
-            let best = best_peer(rows, figure, higher_wins)?;
-            Some(Verdict { limit: *limit, ratio: figure(firth) / figure(best), peer: best.subject.clone() })
-        })
-        .collect()
+    let ratio = |limit: Limit, figure: fn(&Row) -> f64, higher_wins: bool| {
+        let best = best_peer(rows, figure, higher_wins)?;
+        Some(Verdict { limit, figure: figure(firth) / figure(best), peer: Some(best.subject.clone()) })
+    };
+    let judged = limits.iter().filter_map(|limit| match *limit {
+        Limit::Cpu(_) => ratio(*limit, |row| row.cpu_us_per_op, false),
+        Limit::Rate(_) => ratio(*limit, |row| row.ops_per_s, true),
+        Limit::P99(_) => ratio(*limit, |row| row.p99_us, false),
+        Limit::AtMost(name, _) => {
+            firth.extra.get(name).map(|figure| Verdict { limit: *limit, figure: *figure, peer: None })
+        }
+    });
+    judged.collect()
 }
 
 /// The peer that is best by one figure.
@@ -55,14 +62,6 @@ pub(crate) fn best_peer(rows: &[Row], figure: fn(&Row) -> f64, higher_wins: bool
     let peers = rows.iter().filter(|row| row.subject != FIRTH);
     let order = |a: &&Row, b: &&Row| figure(a).total_cmp(&figure(b));
     if higher_wins { peers.max_by(order) } else { peers.min_by(order) }
-}
-
-fn figure(limit: Limit) -> (fn(&Row) -> f64, bool) {
-    match limit {
-        Limit::Cpu(_) => (|row| row.cpu_us_per_op, false),
-        Limit::Rate(_) => (|row| row.ops_per_s, true),
-        Limit::P99(_) => (|row| row.p99_us, false),
-    }
 }
 
 #[cfg(test)]
@@ -80,9 +79,16 @@ mod tests {
 
     #[test]
     fn each_figure_is_compared_with_the_peer_that_is_best_at_it() {
-        let verdicts = judge(&[Limit::Cpu(0.5), Limit::Rate(2.1), Limit::P99(1.0)], &rows());
-        let seen: Vec<_> = verdicts.iter().map(|v| (v.peer.as_str(), v.ratio, v.met())).collect();
-        assert_eq!(seen, [("fred", 0.5, true), ("redis", 2.0, false), ("redis", 1.0, true)]);
+        let verdicts = judge(
+            &[Limit::Cpu(0.5), Limit::Rate(2.1), Limit::P99(1.0), Limit::AtMost("allocs_per_op", 3.0)],
+            &rows(),
+        );
+        let seen: Vec<_> =
+            verdicts.iter().map(|v| (v.peer.as_deref().unwrap_or(""), v.figure, v.met())).collect();
+        assert_eq!(
+            seen,
+            [("fred", 0.5, true), ("redis", 2.0, false), ("redis", 1.0, true), ("", 4.0, false)]
+        );
     }
 
     #[test]

@@ -1,0 +1,17 @@
+//! The pub/sub targets: ratios to the best Rust peer in the same run, and the heap of a channel.
+
+use crate::measure::Row;
+use crate::verdict::{self, Limit, Verdict};
+
+/// Judges one workload's rows.
+pub(crate) fn judge(workload: &str, rows: &[Row]) -> Vec<Verdict> {
+    verdict::judge(limits(workload), rows)
+}
+
+fn limits(workload: &str) -> &'static [Limit] {
+    match workload {
+        "deliver/1" | "deliver/1000" => &[Limit::Cpu(0.33), Limit::AtMost("lost_share", 0.0)],
+        "deliver/10000" => &[Limit::AtMost("bytes_per_item", 600.0), Limit::AtMost("lost_share", 0.0)],
+        _ => &[],
+    }
+}
