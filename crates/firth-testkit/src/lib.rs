@@ -19,6 +19,7 @@
 
 mod bins;
 mod certs;
+mod cluster;
 mod flavors;
 pub mod ports;
 mod proxy;
@@ -28,6 +29,7 @@ pub mod wait;
 
 pub use bins::Flavor;
 pub use certs::{Certs, Identity};
+pub use cluster::{ClusterBuilder, ClusterNode, Migration, RedisCluster, slot_of};
 pub use proxy::{Direction, Fault, Proxy};
 pub use resp::Reply;
 pub use server::sentinel::SentinelSet;

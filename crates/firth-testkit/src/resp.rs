@@ -3,6 +3,7 @@
 //! It exists so that fixtures and tests can look at a server without the client under test. Frames
 //! come from servers that we started, so lengths are trusted.
 
+use std::fmt;
 use std::io;
 
 use tokio::io::{
@@ -10,7 +11,7 @@ use tokio::io::{
 };
 
 /// One reply of a server.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub enum Reply {
     /// `+OK`
     Simple(String),
@@ -75,6 +76,20 @@ impl Reply {
     pub fn field(&self, name: &str) -> Option<&Self> {
         let Self::Array(items) = self else { return None };
         items.chunks_exact(2).find(|pair| pair[0].text() == name).map(|pair| &pair[1])
+    }
+}
+
+/// Bytes as text, so that a failed assertion can be read.
+impl fmt::Debug for Reply {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Simple(text) => write!(f, "+{text}"),
+            Self::Error(text) => write!(f, "-{text}"),
+            Self::Int(number) => write!(f, "{number}"),
+            Self::Bulk(bytes) => write!(f, "\"{}\"", bytes.escape_ascii()),
+            Self::Array(items) => f.debug_list().entries(items).finish(),
+            Self::Nil => f.write_str("nil"),
+        }
     }
 }
 

@@ -6,7 +6,7 @@
 //! process ends with the value, with the test process, and on panic, whichever comes first.
 
 mod builder;
-mod conf;
+pub(crate) mod conf;
 mod process;
 pub(crate) mod sentinel;
 
@@ -15,6 +15,7 @@ use std::fs;
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -39,6 +40,7 @@ pub struct RedisServer {
     settings: Settings,
     // dropped before the folder, so that no server writes into a folder that is being removed
     process: Mutex<Option<Process>>,
+    frozen: AtomicBool,
     port: Port,
     dir: TempDir,
 }
@@ -57,7 +59,7 @@ impl RedisServer {
     async fn launch(settings: Settings, port: Port) -> Self {
         let dir =
             tempfile::Builder::new().prefix("firth-").tempdir().expect("a temporary folder can be made");
-        let server = Self { settings, process: Mutex::new(None), port, dir };
+        let server = Self { settings, process: Mutex::new(None), frozen: AtomicBool::new(false), port, dir };
         fs::write(server.conf_path(), server.settings.render(server.dir.path(), server.port.number()))
             .expect("the temporary folder is writable");
         server.spawn();
@@ -123,6 +125,11 @@ impl RedisServer {
         self.process().as_mut().is_some_and(|process| process.exit_status().is_none())
     }
 
+    /// Whether the process runs and is not frozen.
+    pub fn is_live(&self) -> bool {
+        !self.frozen.load(Ordering::Relaxed) && self.is_running()
+    }
+
     /// `kill -9`, and waits until the process is gone. Does nothing if it is not running.
     pub async fn kill(&self) {
         self.end(Signal::SIGKILL).await;
@@ -135,12 +142,14 @@ impl RedisServer {
 
     /// Stops the process without ending it (SIGSTOP): connections stay open, nothing answers.
     pub fn freeze(&self) {
+        self.frozen.store(true, Ordering::Relaxed);
         self.signal(Signal::SIGSTOP);
     }
 
     /// Lets a frozen process go on.
     pub fn thaw(&self) {
         self.signal(Signal::SIGCONT);
+        self.frozen.store(false, Ordering::Relaxed);
     }
 
     /// Starts the server again on the same port and data, after `kill -9` if it still runs, and waits
@@ -181,6 +190,19 @@ impl RedisServer {
         tokio::time::timeout(COMMAND_LIMIT, exchange).await.unwrap_or_else(|_| {
             Err(io::Error::new(io::ErrorKind::TimedOut, format!("no reply in {COMMAND_LIMIT:?}")))
         })
+    }
+
+    /// A command that must not be refused.
+    ///
+    /// # Panics
+    /// If no reply comes, or an error.
+    pub async fn order<A: AsRef<[u8]>>(&self, args: &[A]) -> Reply {
+        let reply = self.command(args).await;
+        if let Reply::Error(text) = &reply {
+            let words: Vec<_> = args.iter().map(|arg| String::from_utf8_lossy(arg.as_ref())).collect();
+            panic!("{} server refused `{}`: {text}", self.flavor(), words.join(" "));
+        }
+        reply
     }
 
     /// A control connection that keeps its state between commands.
@@ -232,6 +254,7 @@ impl RedisServer {
             &self.settings.arguments(&self.conf_path()),
             &self.log_path(),
         );
+        self.frozen.store(false, Ordering::Relaxed);
         *self.process() = Some(process);
     }
 

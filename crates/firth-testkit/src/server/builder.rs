@@ -127,9 +127,14 @@ impl RedisServerBuilder {
     /// # Panics
     /// If the server cannot be started; the message carries the end of its log.
     pub async fn start(self) -> RedisServer {
+        self.start_on(Port::reserve()).await
+    }
+
+    /// As [`RedisServerBuilder::start`], on a port that was reserved before.
+    pub async fn start_on(self, port: Port) -> RedisServer {
         let flavor = self.settings.flavor;
         assert!(self.settings.tls.is_none() || flavor.has_tls(), "the {flavor} binary has no TLS");
-        RedisServer::launch(self.settings, Port::reserve()).await
+        RedisServer::launch(self.settings, port).await
     }
 
     fn with_tls(mut self, certs: &Certs, client_certs: bool) -> Self {

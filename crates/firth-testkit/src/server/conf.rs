@@ -9,8 +9,8 @@ use crate::bins::Flavor;
 use crate::certs::Certs;
 
 /// The user under which the fixture itself talks to the server.
-pub(super) const CONTROL_USER: &str = "firth-testkit";
-pub(super) const CONTROL_PASSWORD: &str = "only-for-tests";
+pub(crate) const CONTROL_USER: &str = "firth-testkit";
+pub(crate) const CONTROL_PASSWORD: &str = "only-for-tests";
 pub(super) const SOCKET_FILE: &str = "server.sock";
 
 /// Everything that a builder collects.
@@ -89,6 +89,11 @@ impl Settings {
             format!("tls-auth-clients {}", if tls.client_certs { "yes" } else { "no" }),
         ]
     }
+}
+
+/// `:password@`, as URLs write it.
+pub(crate) fn userinfo(password: &str) -> String {
+    format!(":{}@", percent_encoded(password))
 }
 
 /// A configuration value in double quotes.

@@ -50,7 +50,7 @@ async fn child_mode() {
         return;
     }
     let server = RedisServer::start(Flavor::Redis).await;
-    println!("pid={}", server.pid());
+    println!("\nserver {} {}", server.pid(), server.data_dir().display());
     std::future::pending::<()>().await;
 }
 
@@ -63,15 +63,18 @@ async fn a_test_process_that_is_killed_takes_its_servers_along() {
         .spawn()
         .unwrap();
     let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    let pid = lines.map_while(Result::ok).find_map(|line| {
-        let (_, pid) = line.split_once("pid=")?;
-        pid.parse::<u32>().ok()
-    });
-    let pid = pid.expect("the child names its server");
+    let (pid, dir) = lines
+        .map_while(Result::ok)
+        .find_map(|line| {
+            let (pid, dir) = line.strip_prefix("server ")?.split_once(' ')?;
+            Some((pid.parse::<u32>().ok()?, dir.to_owned()))
+        })
+        .expect("the child names its server");
     assert!(is_alive(pid));
     child.kill().unwrap();
     child.wait().unwrap();
     wait::until(Duration::from_secs(5), "the kernel ends the server", async || !is_alive(pid)).await;
+    std::fs::remove_dir_all(dir).unwrap(); // files are the one thing that a killed process leaves
 }
 
 /// Whether a process runs; a zombie, whose parent we are not, counts as ended.

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod auth;
+mod cluster;
 mod lifetime;
 mod proxy;
 mod proxy_speed;
