@@ -19,19 +19,25 @@
 mod convert;
 mod decode;
 mod encode;
+mod frame;
+mod kind;
 mod limits;
 mod parse;
+mod partial;
+mod quick;
 mod stream;
 mod tree;
 mod value;
 
-pub use convert::{ConvertError, FromValue, Ignore, Path, Problem, Segment};
+pub use convert::{ConvertError, FromValue, Ignore, Path, Problem, Segment, ServerError};
 pub use decode::Decoder;
 pub use encode::{Sink, ToArg, put_array_header, put_bulk};
+pub use frame::Frame;
+pub use kind::Kind;
 pub use limits::{Limits, ProtocolError};
 pub use stream::StreamEntry;
 pub use tree::Tree;
-pub use value::{Children, Frame, Kind, Pairs, ServerError, Value};
+pub use value::{Children, Pairs, Value};
 
 #[cfg(test)]
 mod tests;

@@ -1,12 +1,13 @@
 //! Reads one element (a scalar, or the header of an aggregate) out of a byte slice.
 //!
-//! Called by the decoder for each element in turn. A pure function of the bytes from the element's start: it
+//! Called by the decoder for each element that [`quick`](super::quick) does not know. A pure function of the bytes from the element's start: it
 //! answers with the element, or with how many bytes it must see before another look is of use. Invariant: an error
 //! depends only on a prefix of the input, so that however the bytes are split, the same error comes. Nothing is
 //! read twice but a header line of at most [`DIGITS`] characters that was cut.
 
+use super::frame::Node;
+use super::kind::Kind;
 use super::limits::{Limits, ProtocolError};
-use super::value::{Kind, Node};
 
 /// Longest number in a header or integer, sign included: `-9223372036854775808`.
 const DIGITS: usize = 20;
@@ -39,7 +40,7 @@ type Parsed = Result<Step, ProtocolError>;
 
 /// One look at the element that starts at `pos`, where there is at least one byte. A line is known to have no end
 /// before `seen`.
-#[inline(always)]
+#[inline(never)]
 pub(super) fn element(limits: &Limits, bytes: &[u8], pos: usize, seen: usize) -> Parsed {
     let at = pos + 1;
     match bytes[pos] {

@@ -4,7 +4,8 @@
 
 use super::convert::{ConvertError, FromValue};
 use super::encode::Sink;
-use super::value::{Kind, Value};
+use super::kind::Kind;
+use super::value::Value;
 
 /// A RESP value that owns what it holds.
 #[derive(Debug, Clone, PartialEq)]

@@ -1,219 +1,19 @@
-//! A decoded frame and the views into it.
+//! Views into a frame: typed access to scalars, iteration over aggregates.
 //!
-//! [`Decoder`](super::Decoder) makes frames; the connection moves them to whoever waits; [`FromValue`](super::FromValue)
-//! and users read them through [`Value`]. A frame keeps the bytes as they came plus a flat list of nodes in
-//! preorder, so that an aggregate costs one allocation whatever it holds, and a scalar none. Invariant: node
-//! offsets and links were checked against the chunk by the decoder, so that reading never fails and `Debug` never
-//! prints a payload.
+//! Conversions and users read frames through these. A view is two words and `Copy`; it borrows the frame and follows
+//! the links that the decoder laid, stepping over a sibling, however large, in one step.
 
 use std::fmt;
 
-use bytes::{Buf, Bytes};
+use bytes::Bytes;
 
-/// The type of a RESP value. RESP2 nulls (`$-1`, `*-1`) are [`Kind::Null`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Kind {
-    /// `+OK`
-    SimpleString,
-    /// `-ERR message`
-    SimpleError,
-    /// `$5 hello`, also streamed
-    BlobString,
-    /// `!21 SYNTAX invalid syntax`
-    BlobError,
-    /// `:42`
-    Integer,
-    /// `,3.5`
-    Double,
-    /// `(3492890328409238509324850943850943825024385`
-    BigNumber,
-    /// `#t`
-    Boolean,
-    /// `_`
-    Null,
-    /// `=15 txt:Some string`
-    Verbatim,
-    /// `*2`
-    Array,
-    /// `%2`
-    Map,
-    /// `~2`
-    Set,
-    /// `>2`, out of band
-    Push,
-    /// `|1`, about the value after it; met only through [`Value::attributes`]
-    Attribute,
-}
-
-impl Kind {
-    /// Whether values of this kind have children.
-    pub fn is_aggregate(self) -> bool {
-        matches!(self, Self::Array | Self::Map | Self::Set | Self::Push | Self::Attribute)
-    }
-
-    /// Whether values of this kind are errors from the server.
-    pub fn is_error(self) -> bool {
-        matches!(self, Self::SimpleError | Self::BlobError)
-    }
-}
-
-impl fmt::Display for Kind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::SimpleString => "simple string",
-            Self::SimpleError => "simple error",
-            Self::BlobString => "blob string",
-            Self::BlobError => "blob error",
-            Self::Integer => "integer",
-            Self::Double => "double",
-            Self::BigNumber => "big number",
-            Self::Boolean => "boolean",
-            Self::Null => "null",
-            Self::Verbatim => "verbatim string",
-            Self::Array => "array",
-            Self::Map => "map",
-            Self::Set => "set",
-            Self::Push => "push",
-            Self::Attribute => "attribute",
-        })
-    }
-}
-
-/// One element of a frame, in preorder.
-///
-/// | kind | `a` | `b` |
-/// |---|---|---|
-/// | strings, errors, big numbers | offset in the chunk | length |
-/// | integer, double | low half of the bits | high half |
-/// | boolean | – | 0 or 1 |
-/// | aggregates | index after the last descendant | children (two for each pair) |
-///
-/// A scalar's next sibling is the next node, an aggregate's stands at `a`: skipping a sibling is one step.
-#[derive(Clone, Copy)]
-pub(super) struct Node {
-    pub(super) kind: Kind,
-    /// Of the root only: nodes[0] is the attribute of the whole frame.
-    pub(super) attributed: bool,
-    pub(super) a: u32,
-    pub(super) b: u32,
-}
-
-impl Node {
-    #[inline]
-    pub(super) fn text(kind: Kind, at: usize, len: usize) -> Self {
-        // Limits::clamped keeps every offset within 32 bits.
-        Self { kind, attributed: false, a: at as u32, b: len as u32 }
-    }
-
-    #[inline]
-    pub(super) fn bits(kind: Kind, bits: u64) -> Self {
-        Self { kind, attributed: false, a: bits as u32, b: (bits >> 32) as u32 }
-    }
-
-    #[inline]
-    pub(super) fn flag(kind: Kind, on: bool) -> Self {
-        Self { kind, attributed: false, a: 0, b: u32::from(on) }
-    }
-
-    #[inline]
-    pub(super) fn aggregate(kind: Kind, children: u32) -> Self {
-        Self { kind, attributed: false, a: 0, b: children }
-    }
-
-    #[inline]
-    fn to_bits(self) -> u64 {
-        u64::from(self.a) | u64::from(self.b) << 32
-    }
-
-    /// Whether the payload lives in the chunk.
-    #[inline]
-    pub(super) fn is_text(self) -> bool {
-        matches!(
-            self.kind,
-            Kind::SimpleString
-                | Kind::SimpleError
-                | Kind::BlobString
-                | Kind::BlobError
-                | Kind::BigNumber
-                | Kind::Verbatim
-        )
-    }
-}
+use super::frame::{Frame, Node};
+use super::kind::Kind;
 
 /// Index that stands for the root; its successor is the first node.
 const ROOT: u32 = u32::MAX;
 /// No attributes.
 const NONE: u32 = u32::MAX;
-
-/// One whole reply or push: the bytes as they came plus a flat list of nodes.
-///
-/// Cheap to move; a scalar carries no heap allocation of its own. Holding a frame (or [`Bytes`] taken from it)
-/// keeps the read buffer alive that it arrived in.
-#[derive(Clone)]
-pub struct Frame {
-    pub(super) chunk: Bytes,
-    pub(super) root: Node,
-    pub(super) wire: u32,
-    pub(super) nodes: Box<[Node]>,
-}
-
-impl Frame {
-    /// The value that the frame holds.
-    #[inline]
-    pub fn value(&self) -> Value<'_> {
-        let attribute = if self.root.attributed { 0 } else { NONE };
-        Value { frame: self, index: ROOT, attribute }
-    }
-
-    /// The type of the value.
-    #[inline]
-    pub fn kind(&self) -> Kind {
-        self.root.kind
-    }
-
-    /// Whether this came out of band, so that it answers no request.
-    #[inline]
-    pub fn is_push(&self) -> bool {
-        self.root.kind == Kind::Push
-    }
-
-    /// The attributes in front of the value, if the server sent any.
-    pub fn attributes(&self) -> Option<Value<'_>> {
-        self.value().attributes()
-    }
-
-    /// Bytes that the frame took on the wire; 0 for a part taken out of another frame.
-    #[inline]
-    pub fn wire_len(&self) -> usize {
-        self.wire as usize
-    }
-
-    /// The text of a string or big number, without a copy and without touching a reference count.
-    ///
-    /// # Errors
-    /// Gives the frame back if it holds anything else.
-    #[inline]
-    pub fn into_bytes(self) -> Result<Bytes, Self> {
-        if !self.root.is_text() || self.root.kind.is_error() {
-            return Err(self);
-        }
-        let mut chunk = self.chunk;
-        chunk.advance(self.root.a as usize);
-        chunk.truncate(self.root.b as usize);
-        Ok(chunk)
-    }
-
-    #[inline]
-    fn node(&self, index: u32) -> Node {
-        if index == ROOT { self.root } else { self.nodes[index as usize] }
-    }
-}
-
-impl fmt::Debug for Frame {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Frame").field("wire_len", &self.wire).field("value", &self.value()).finish()
-    }
-}
 
 /// A view of one value inside a [`Frame`].
 #[derive(Clone, Copy)]
@@ -224,6 +24,11 @@ pub struct Value<'a> {
 }
 
 impl<'a> Value<'a> {
+    #[inline]
+    pub(super) fn root(frame: &'a Frame) -> Self {
+        Self { frame, index: ROOT, attribute: if frame.root.attributed { 0 } else { NONE } }
+    }
+
     /// The type of the value.
     #[inline]
     pub fn kind(self) -> Kind {
@@ -246,6 +51,7 @@ impl<'a> Value<'a> {
     }
 
     /// [`as_bytes`](Self::as_bytes) as a shared slice of the frame's chunk, without a copy.
+    #[inline]
     pub fn bytes(self) -> Option<Bytes> {
         let node = self.node();
         let at = node.a as usize;
@@ -331,6 +137,7 @@ impl<'a> Value<'a> {
     }
 
     /// Keys and values of a map, or of an array of even length (how RESP2 sends maps); `None` for anything else.
+    #[inline]
     pub fn pairs(self) -> Option<Pairs<'a>> {
         match self.kind() {
             Kind::Map | Kind::Attribute => Some(Pairs(self.iter())),
@@ -340,11 +147,13 @@ impl<'a> Value<'a> {
     }
 
     /// The child at `index`, found by stepping over those before it.
+    #[inline]
     pub fn get(self, index: usize) -> Option<Self> {
         self.iter().nth(index)
     }
 
     /// The attributes in front of this value, as a value of kind [`Kind::Attribute`] that has [`pairs`](Self::pairs).
+    #[inline]
     pub fn attributes(self) -> Option<Self> {
         (self.attribute != NONE).then_some(Self { frame: self.frame, index: self.attribute, attribute: NONE })
     }
@@ -362,7 +171,7 @@ impl<'a> Value<'a> {
             let shift = part.start as u32 - nodes.len() as u32;
             nodes.extend(self.frame.nodes[part].iter().map(|node| node.moved_back(shift)));
         }
-        Frame { chunk: self.frame.chunk.clone(), root, wire: 0, nodes: nodes.into_boxed_slice() }
+        Frame { chunk: self.frame.chunk.clone(), root, wire: 0, nodes: nodes.into() }
     }
 
     /// Bytes of an error, code included.
@@ -381,22 +190,13 @@ impl<'a> Value<'a> {
 
     #[inline]
     fn node(self) -> Node {
-        self.frame.node(self.index)
+        if self.index == ROOT { self.frame.root } else { self.frame.nodes[self.index as usize] }
     }
 
     #[inline]
     fn text(self, node: Node) -> &'a [u8] {
         let at = node.a as usize;
         &self.frame.chunk[at..at + node.b as usize]
-    }
-}
-
-impl Node {
-    fn moved_back(mut self, by: u32) -> Self {
-        if self.kind.is_aggregate() {
-            self.a -= by;
-        }
-        self
     }
 }
 
@@ -486,22 +286,3 @@ impl<'a> Iterator for Pairs<'a> {
 
 impl ExactSizeIterator for Pairs<'_> {}
 impl std::iter::FusedIterator for Pairs<'_> {}
-
-/// An error that the server answered with: `WRONGTYPE Operation against a key …`.
-#[derive(thiserror::Error, Debug, Clone, PartialEq, Eq)]
-#[error("{code}{space}{message}", space = if message.is_empty() { "" } else { " " })]
-pub struct ServerError {
-    /// The first word: `ERR`, `WRONGTYPE`, `MOVED`.
-    pub code: Box<str>,
-    /// The rest of the line.
-    pub message: Box<str>,
-}
-
-impl ServerError {
-    /// Reads an error value; `None` if the value is no error.
-    pub fn from_value(value: Value<'_>) -> Option<Self> {
-        let text = String::from_utf8_lossy(value.error_bytes()?);
-        let (code, message) = text.split_once(' ').unwrap_or((&text, ""));
-        Some(Self { code: code.into(), message: message.into() })
-    }
-}

@@ -4,7 +4,8 @@
 
 use std::fmt;
 
-use crate::resp::value::{Kind, ServerError, Value};
+use crate::resp::kind::Kind;
+use crate::resp::value::Value;
 
 /// A reply that does not fit the type asked for: `at [1].fields["price"]: expected integer, found blob string`.
 ///
@@ -156,5 +157,24 @@ impl Segment {
             Some(text) => Self::Key(text.chars().take(Self::KEY - 1).chain(['…']).collect::<String>().into()),
             None => Self::Index(index),
         }
+    }
+}
+
+/// An error that the server answered with: `WRONGTYPE Operation against a key …`.
+#[derive(thiserror::Error, Debug, Clone, PartialEq, Eq)]
+#[error("{code}{space}{message}", space = if message.is_empty() { "" } else { " " })]
+pub struct ServerError {
+    /// The first word: `ERR`, `WRONGTYPE`, `MOVED`.
+    pub code: Box<str>,
+    /// The rest of the line.
+    pub message: Box<str>,
+}
+
+impl ServerError {
+    /// Reads an error value; `None` if the value is no error.
+    pub fn from_value(value: Value<'_>) -> Option<Self> {
+        let text = String::from_utf8_lossy(value.error_bytes()?);
+        let (code, message) = text.split_once(' ').unwrap_or((&text, ""));
+        Some(Self { code: code.into(), message: message.into() })
     }
 }

@@ -5,7 +5,8 @@ use std::hash::{BuildHasher, Hash};
 
 use super::list::size_mismatch;
 use super::{ConvertError, FromValue, Problem, Segment};
-use crate::resp::value::{Children, Kind, Pairs, Value};
+use crate::resp::kind::Kind;
+use crate::resp::value::{Children, Pairs, Value};
 
 /// Keys and values, whatever shape they came in.
 pub(super) enum Entries<'a> {

@@ -12,9 +12,10 @@ mod scalar;
 #[cfg(test)]
 mod tests;
 
-pub use error::{ConvertError, Path, Problem, Segment};
+pub use error::{ConvertError, Path, Problem, Segment, ServerError};
 
-use super::value::{Frame, ServerError, Value};
+use super::frame::Frame;
+use super::value::Value;
 
 /// A type that can be read from a reply.
 pub trait FromValue: Sized {

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::{ConvertError, FromValue, Problem};
-use crate::resp::value::{Frame, Kind, Value};
+use crate::resp::frame::Frame;
+use crate::resp::kind::Kind;
+use crate::resp::value::Value;
 
 /// Lends the text of a string, or of a number, which is how RESP2 sends numbers.
 #[inline]
