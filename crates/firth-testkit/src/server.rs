@@ -34,7 +34,7 @@ use crate::wait::{PATIENCE, Poll};
 /// How long one control command may take; longer means that the server hangs.
 const COMMAND_LIMIT: Duration = Duration::from_secs(20);
 
-/// A running server; see the [module docs](self).
+/// A running server, ended with this value. Commands of the fixture itself bypass passwords and TLS.
 #[derive(Debug)]
 pub struct RedisServer {
     settings: Settings,
