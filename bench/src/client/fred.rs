@@ -5,6 +5,7 @@
 
 use anyhow::Result;
 use bytes::Bytes;
+use fred::bytes_utils::Str;
 use fred::prelude::*;
 use fred::types::Key as FredKey;
 use fred::types::config::TcpConfig;
@@ -16,7 +17,7 @@ use super::workload::{APPENDED, BATCH, CONSUMER, FIELD, GROUP, Key, READ};
 pub(crate) struct Fred(Client);
 
 /// Streams, each with its records: id, then fields and values in turn.
-type Read = Option<Vec<(Bytes, Vec<(String, Vec<Bytes>)>)>>;
+type Read = Option<Vec<(Bytes, Vec<(Str, Vec<Bytes>)>)>>;
 
 impl Subject for Fred {
     async fn connect(port: u16) -> Result<Self> {
@@ -52,7 +53,7 @@ impl Subject for Fred {
     async fn append(&mut self, value: &Bytes) -> Result<()> {
         let stream = FredKey::from_static_str(APPENDED);
         let record = vec![(FredKey::from_static_str(FIELD), Value::Bytes(value.clone()))];
-        let _id: String = self.0.xadd(stream, false, None, "*", record).await?;
+        let _id: Str = self.0.xadd(stream, false, None, "*", record).await?;
         Ok(())
     }
 
@@ -61,7 +62,7 @@ impl Subject for Fred {
         let streams: Read = self.0.xreadgroup(GROUP, CONSUMER, count, None, false, READ, ">").await?;
         let Some((_, records)) = streams.and_then(|mut streams| streams.pop()) else { return Ok(0) };
         let read = records.len();
-        let ids: Vec<String> = records.into_iter().map(|(id, _)| id).collect();
+        let ids: Vec<Str> = records.into_iter().map(|(id, _)| id).collect();
         let acked: usize = self.0.xack(FredKey::from_static_str(READ), GROUP, ids).await?;
         check("acknowledged records", acked, read)?;
         Ok(acked)

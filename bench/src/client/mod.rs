@@ -4,6 +4,7 @@
 //! turn in another order, so that noise of the machine hits all alike; a figure is the median of its slices.
 
 mod driver;
+mod firth;
 mod fred;
 mod redis_rs;
 mod rustis;
@@ -25,7 +26,7 @@ use workload::Workload;
 /// Name of this bench in the JSON lines.
 pub(crate) const NAME: &str = "client";
 
-const SUBJECTS: [&str; 4] = ["redis", "redis-rc", "fred", "rustis"];
+const SUBJECTS: [&str; 5] = ["firth", "redis", "redis-rc", "fred", "rustis"];
 
 /// Runs the whole bench and prints it.
 pub(crate) fn run(options: &Options) -> Result<()> {
@@ -62,6 +63,7 @@ pub(crate) fn measure(cell: &Cell) -> Result<Row> {
         .find(|workload| workload.name == cell.workload)
         .with_context(|| format!("no workload {}", cell.workload))?;
     match cell.subject.as_str() {
+        "firth" => driver::measure::<firth::Firth>(cell, workload),
         "redis" => driver::measure::<redis_rs::stable::Redis>(cell, workload),
         "redis-rc" => driver::measure::<redis_rs::next::Redis>(cell, workload),
         "fred" => driver::measure::<fred::Fred>(cell, workload),
