@@ -13,13 +13,24 @@ mod server;
 mod turns;
 mod verdict;
 
+use std::process::ExitCode;
+
 use anyhow::{Result, bail};
 
 use args::{Options, USAGE};
 use cell::Cell;
 
-fn main() -> Result<()> {
-    let mut args = std::env::args().skip(1);
+fn main() -> ExitCode {
+    match run(std::env::args().skip(1)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("bench: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(mut args: impl Iterator<Item = String>) -> Result<()> {
     match args.next().as_deref() {
         Some(client::NAME) => client::run(&Options::parse(args)?),
         Some(pubsub::NAME) => pubsub::run(&Options::parse(args)?),

@@ -14,7 +14,7 @@ use anyhow::{Context, Result, ensure};
 use tokio::sync::Barrier;
 
 use super::subject::{Subject, check};
-use super::workload::{self, BATCH, Data, Kind, LARGE, SMALL, Workload};
+use super::workload::{self, BATCH, Data, Key, Kind, LARGE, SMALL, Workload};
 use crate::alloc::Count;
 use crate::cell::Cell;
 use crate::measure::{Clock, Row, Samples, Spent, percentiles, precise};
@@ -22,7 +22,7 @@ use crate::server::Admin;
 
 /// Latency samples kept per round, over all tasks.
 const SAMPLES: usize = 1 << 20;
-/// From this many tasks on, only every n-th step is timed.
+/// From this many tasks on, only every n-th step is timed; a power of two.
 const BUSY_TASKS: usize = 64;
 const SAMPLE_EVERY: usize = 32;
 
@@ -60,6 +60,11 @@ impl<S> Shared<S> {
     }
 }
 
+/// The key for step `n`. The number of keys is a power of two: a mask costs less than a division.
+fn key(keys: &[Key], n: usize) -> &Key {
+    &keys[n & (keys.len() - 1)]
+}
+
 /// One step of a task; gives the number of ops that it did. `n` differs from step to step and task to task.
 trait Step: Send + 'static {
     fn step<S: Subject>(
@@ -79,7 +84,7 @@ struct XreadGroup;
 impl Step for Get {
     async fn step<S: Subject>(shared: &Shared<S>, subject: &mut S, n: usize) -> Result<u64> {
         let keys = &shared.data.small;
-        check("length of a value", subject.get(&keys[n % keys.len()]).await?, SMALL)?;
+        check("length of a value", subject.get(key(keys, n)).await?, SMALL)?;
         Ok(1)
     }
 }
@@ -87,7 +92,7 @@ impl Step for Get {
 impl Step for Set {
     async fn step<S: Subject>(shared: &Shared<S>, subject: &mut S, n: usize) -> Result<u64> {
         let keys = &shared.data.small;
-        subject.set(&keys[n % keys.len()], &shared.data.value).await?;
+        subject.set(key(keys, n), &shared.data.value).await?;
         Ok(1)
     }
 }
@@ -105,7 +110,7 @@ impl Step for Pipeline {
 impl Step for Get64k {
     async fn step<S: Subject>(shared: &Shared<S>, subject: &mut S, n: usize) -> Result<u64> {
         let keys = &shared.data.large;
-        check("length of a large value", subject.get(&keys[n % keys.len()]).await?, LARGE)?;
+        check("length of a large value", subject.get(key(keys, n)).await?, LARGE)?;
         Ok(1)
     }
 }
@@ -179,9 +184,9 @@ impl<S: Subject, P: Step> Run<S, P> {
     /// Allocations per op, in a round of their own.
     async fn allocations(&self, length: Duration) -> Result<f64> {
         let (tasks, gate, stop) = self.spawn();
+        let timer = stop_after(length, stop);
         let count = Count::start();
         gate.wait().await;
-        let timer = stop_after(length, stop);
         let (ops, _) = join(tasks).await?;
         let calls = count.calls();
         drop(count);
@@ -191,9 +196,9 @@ impl<S: Subject, P: Step> Run<S, P> {
 
     async fn round(&self, length: Duration) -> Result<Round> {
         let (tasks, gate, stop) = self.spawn();
+        let timer = stop_after(length, stop);
         let clock = Clock::start()?;
         gate.wait().await;
-        let timer = stop_after(length, stop);
         let (ops, samples) = join(tasks).await?;
         let spent = clock.stop()?;
         timer.join().ok().context("the timer thread cannot panic")?;
@@ -233,7 +238,7 @@ async fn repeat<S: Subject, P: Step>(
     // Far apart starts, so that tasks neither ask for the same key nor sample at the same moment.
     let mut n = seat.wrapping_mul(7919);
     while !stop.load(Relaxed) {
-        let began = n.is_multiple_of(every).then(Instant::now);
+        let began = (n & (every - 1) == 0).then(Instant::now);
         ops += P::step(shared, &mut subject, n).await?;
         if let Some(began) = began {
             samples.push(began.elapsed());

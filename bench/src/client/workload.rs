@@ -64,8 +64,9 @@ pub(crate) const SMALL: usize = 64;
 /// Length of a large value.
 pub(crate) const LARGE: usize = 64 * 1024;
 
-const SMALL_KEYS: usize = 1024;
-const LARGE_KEYS: usize = 16;
+/// Powers of two, which the driver relies on.
+const SMALL_KEYS: usize = 1 << 10;
+const LARGE_KEYS: usize = 1 << 4;
 /// Records that the XREADGROUP loop reads over and over.
 const RECORDS: usize = 20_000;
 
