@@ -82,6 +82,12 @@ pub enum ConnectError {
         /// What each sentinel said, in short.
         problem: String,
     },
+    /// No node of the cluster could tell who owns which slot.
+    #[error("no node could tell the cluster's topology: {problem}")]
+    NoTopology {
+        /// What each node said, in short.
+        problem: String,
+    },
     /// The client was closed before the connection stood.
     #[error("closed while connecting")]
     Closed,

@@ -7,6 +7,8 @@
 pub mod backoff;
 mod call;
 mod client;
+#[allow(dead_code, reason = "routing through it follows")]
+mod cluster;
 mod command;
 pub mod config;
 mod connection;
@@ -23,6 +25,7 @@ pub use self::{
     backoff::Backoff,
     call::{Call, FromReplies, PipelineCall, Unpack},
     client::{Client, Push, Pushes, Session},
+    cluster::slot,
     command::{Command, Pipe, cmd, pipe},
     config::{Config, IntoConfig},
     connection::{ConnectionEvent, ConnectionEvents, EventKind, Greeting, Stage, State},

@@ -1,7 +1,9 @@
 //! All metric names of this crate, and the handles that are made once per connection so that recording is a few
 //! nanoseconds, and next to nothing when nobody records. Labels are bounded: the lane, never an address or a key.
 
-use metrics::{Counter, Gauge, counter, gauge};
+use std::time::Duration;
+
+use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
 
 /// Handles of one connection. Updated once per turn of its task, not once per request.
 pub(crate) struct Meter {
@@ -32,5 +34,28 @@ impl Meter {
             timeouts: counter!("firth_redis_request_timeouts_total", "lane" => lane),
             in_flight: gauge!("firth_redis_requests_in_flight", "lane" => lane),
         }
+    }
+}
+
+/// Handles of one cluster client.
+pub(crate) struct ClusterMeter {
+    refreshes: Counter,
+    failed_refreshes: Counter,
+    refresh_seconds: Histogram,
+}
+
+impl ClusterMeter {
+    pub(crate) fn new() -> Self {
+        Self {
+            refreshes: counter!("firth_redis_topology_refreshes_total", "success" => "true"),
+            failed_refreshes: counter!("firth_redis_topology_refreshes_total", "success" => "false"),
+            refresh_seconds: histogram!("firth_redis_topology_refresh_seconds"),
+        }
+    }
+
+    /// The topology was asked for.
+    pub(crate) fn looked(&self, success: bool, took: Duration) {
+        if success { &self.refreshes } else { &self.failed_refreshes }.increment(1);
+        self.refresh_seconds.record(took);
     }
 }

@@ -1,0 +1,205 @@
+//! What is known of the cluster, shared by everyone who uses it: the view that requests are routed by, and the watchers
+//! of the topology. The monitor's looks and the callers' redirections both write here; they never wait for each other.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock},
+    time::Duration,
+};
+
+use tokio::{
+    sync::{Notify, broadcast, watch},
+    time::Instant,
+};
+
+use super::{node::Node, topology::Topology, view::View};
+use crate::{
+    config::{Address, Config},
+    error::ConnectError,
+    metrics::ClusterMeter,
+    resp::Frame,
+};
+
+/// What a redirection said is believed for so long, whatever a node says that has not heard of it yet.
+const HELD: Duration = Duration::from_secs(1);
+/// So many redirections change the view between two looks; the rest are followed, and the look learns them all.
+const PATCHES: u32 = 16;
+/// Redirections remembered at most.
+const REMEMBERED: usize = 1024;
+/// A node outside the topology that nobody was sent to for so long is forgotten.
+const GUEST_STAY: Duration = Duration::from_secs(60);
+/// How many pushes are kept for a slow listener.
+const PUSH_CAPACITY: usize = 1024;
+
+pub(crate) struct Chart {
+    pub(crate) config: Config,
+    pub(crate) meter: ClusterMeter,
+    pub(crate) hint: Notify,
+    pub(crate) pushes: broadcast::Sender<Arc<Frame>>,
+    view: RwLock<Arc<View>>,
+    topology: watch::Sender<Arc<Topology>>,
+    health: watch::Sender<Health>,
+    fresh: Mutex<Fresh>,
+}
+
+/// How the looks at the cluster go.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Health {
+    /// Looks that ended.
+    pub(crate) looks: u64,
+    /// Looks in a row that failed.
+    pub(crate) failures: u32,
+    /// Why the last look failed, if it did.
+    pub(crate) problem: Option<Arc<ConnectError>>,
+    /// The client was closed.
+    pub(crate) closed: bool,
+}
+
+/// What was learned since the last look.
+#[derive(Default)]
+struct Fresh {
+    moved: HashMap<u16, (Address, Instant)>,
+    patches: u32,
+    guests: HashMap<Address, (Arc<Node>, Instant)>,
+}
+
+impl Chart {
+    pub(crate) fn new(config: Config) -> Self {
+        let view = View::empty();
+        Self {
+            config,
+            meter: ClusterMeter::new(),
+            hint: Notify::new(),
+            pushes: broadcast::Sender::new(PUSH_CAPACITY),
+            topology: watch::Sender::new(view.topology().clone()),
+            view: RwLock::new(Arc::new(view)),
+            health: watch::Sender::new(Health::default()),
+            fresh: Mutex::default(),
+        }
+    }
+
+    /// What requests are routed by at this moment.
+    pub(crate) fn view(&self) -> Arc<View> {
+        self.view.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Calls `with` on the view without taking a share of it.
+    pub(crate) fn look_up<T>(&self, with: impl FnOnce(&View) -> T) -> T {
+        with(&self.view.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(crate) fn watch(&self) -> watch::Receiver<Arc<Topology>> {
+        self.topology.subscribe()
+    }
+
+    pub(crate) fn watch_health(&self) -> watch::Receiver<Health> {
+        self.health.subscribe()
+    }
+
+    pub(crate) fn health(&self) -> Health {
+        self.health.borrow().clone()
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.health.borrow().closed
+    }
+
+    /// Asks the monitor to look soon.
+    pub(crate) fn refresh(&self) {
+        self.hint.notify_one();
+    }
+
+    /// The node at an address that a redirection named, whether or not the topology knows it.
+    pub(crate) fn node(&self, address: &Address) -> Arc<Node> {
+        if let Some(node) = self.look_up(|view| view.node(address).cloned()) {
+            return node;
+        }
+        let mut fresh = self.fresh();
+        let (node, used) =
+            fresh.guests.entry(address.clone()).or_insert_with(|| (self.make(address), Instant::now()));
+        *used = Instant::now();
+        node.clone()
+    }
+
+    /// A node said that a slot lives elsewhere.
+    pub(crate) fn moved(&self, slot: u16, to: &Address) {
+        let mut fresh = self.fresh();
+        if fresh.moved.len() < REMEMBERED || fresh.moved.contains_key(&slot) {
+            fresh.moved.insert(slot, (to.clone(), Instant::now()));
+        }
+        fresh.patches += 1;
+        if fresh.patches <= PATCHES {
+            let current = self.view().topology().clone();
+            if let Some(topology) = current.with_slots_at([(slot, to)]) {
+                self.replace(&mut fresh, topology);
+            }
+        }
+    }
+
+    /// A node could not be reached: what redirections said of it no longer counts.
+    pub(crate) fn unreachable(&self, node: &Address) {
+        self.fresh().moved.retain(|_, (to, _)| to != node);
+    }
+
+    /// A look succeeded.
+    pub(crate) fn learn(&self, topology: Topology) {
+        let mut fresh = self.fresh();
+        let now = Instant::now();
+        fresh.patches = 0;
+        fresh.moved.retain(|_, (_, at)| now.duration_since(*at) < HELD);
+        fresh.guests.retain(|_, (_, used)| now.duration_since(*used) < GUEST_STAY);
+        let held = fresh.moved.iter().map(|(slot, (to, _))| (*slot, to));
+        let topology = topology.with_slots_at(held).unwrap_or(topology);
+        if topology != **self.view().topology() {
+            self.replace(&mut fresh, topology);
+        }
+        drop(fresh);
+        self.health.send_modify(|h| {
+            *h = Health { looks: h.looks + 1, closed: h.closed, ..Health::default() };
+        });
+    }
+
+    /// A look failed; what was known before stays.
+    pub(crate) fn learned_nothing(&self, problem: ConnectError) {
+        self.health.send_modify(|h| {
+            h.looks += 1;
+            h.failures = h.failures.saturating_add(1);
+            h.problem = Some(Arc::new(problem));
+        });
+    }
+
+    /// Says whether the client is closed. False if that was so already.
+    pub(crate) fn set_closed(&self, closed: bool) -> bool {
+        self.health.send_if_modified(|h| std::mem::replace(&mut h.closed, closed) != closed)
+    }
+
+    /// Takes every node out of use and gives them to be closed. The topology stays known.
+    pub(crate) fn clear(&self) -> Vec<Arc<Node>> {
+        let mut fresh = self.fresh();
+        let topology = self.view().topology().clone();
+        let nodes =
+            self.view().nodes().cloned().chain(fresh.guests.drain().map(|(_, (node, _))| node)).collect();
+        let view = View::empty().next(topology, |address| self.make(address));
+        *self.view.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(view);
+        nodes
+    }
+
+    /// Under the lock of `fresh`, so that two writers cannot undo each other's change.
+    fn replace(&self, fresh: &mut Fresh, topology: Topology) {
+        let topology = Arc::new(topology);
+        let guests = &mut fresh.guests;
+        let find =
+            |address: &Address| guests.remove(address).map_or_else(|| self.make(address), |guest| guest.0);
+        let view = self.view().next(topology.clone(), find);
+        *self.view.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(view);
+        self.topology.send_replace(topology);
+    }
+
+    fn make(&self, address: &Address) -> Arc<Node> {
+        Arc::new(Node::new(&self.config, address.clone(), self.pushes.clone()))
+    }
+
+    fn fresh(&self) -> MutexGuard<'_, Fresh> {
+        self.fresh.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

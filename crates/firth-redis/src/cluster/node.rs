@@ -1,0 +1,164 @@
+//! One node of the cluster and its connections, which are opened when first needed: for requests, and apart from them
+//! for reads that a replica may answer (READONLY), so that no ordinary read is ever answered by a demoted master.
+
+use std::sync::{
+    Arc, OnceLock,
+    atomic::{AtomicUsize, Ordering},
+};
+
+use tokio::sync::broadcast;
+
+use crate::{
+    command::cmd,
+    config::{Address, Config, Server},
+    connection::{Connection, Request, Route, State},
+    error::CallError,
+    lanes::NodeLanes,
+    resp::Frame,
+};
+
+/// A node and the lanes to it.
+pub(crate) struct Node {
+    address: Address,
+    config: Config,
+    pushes: broadcast::Sender<Arc<Frame>>,
+    lines: OnceLock<Lines>,
+    readers: OnceLock<Lines>,
+}
+
+impl Node {
+    /// A node that nothing is connected to yet. What it pushes goes to `pushes`.
+    pub(crate) fn new(cluster: &Config, address: Address, pushes: broadcast::Sender<Arc<Frame>>) -> Self {
+        let config = cluster.at(Server::Tcp(address.clone()));
+        Self { address, config, pushes, lines: OnceLock::new(), readers: OnceLock::new() }
+    }
+
+    pub(crate) fn address(&self) -> &Address {
+        &self.address
+    }
+
+    pub(crate) fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// The connection for a request.
+    pub(crate) fn route(&self, request: &Request<'_>) -> Result<Route<'static>, CallError> {
+        self.lines().route(request)
+    }
+
+    /// The connection for a request that only reads, at a replica.
+    pub(crate) fn read_route(&self, request: &Request<'_>) -> Result<Route<'static>, CallError> {
+        self.readers().route(request)
+    }
+
+    /// The shared connection, opened if it is not yet.
+    pub(crate) fn shared(&self) -> Connection {
+        self.lines().lanes.shared().clone()
+    }
+
+    /// The shared connection, if it was ever needed.
+    pub(crate) fn existing(&self) -> Option<Connection> {
+        self.lines.get().map(|lines| lines.lanes.shared().clone())
+    }
+
+    /// Whether reads may be sent there: nothing is known against it.
+    pub(crate) fn reads_well(&self) -> bool {
+        self.readers.get().is_none_or(|lines| lines.lanes.shared().state().accepts())
+    }
+
+    /// Whether requests may be sent there: nothing is known against it.
+    pub(crate) fn works_well(&self) -> bool {
+        self.lines.get().is_none_or(|lines| lines.lanes.shared().state().accepts())
+    }
+
+    /// Starts connections again that ended for good, where the configuration forbids them to do so themselves.
+    pub(crate) fn revive(&self) {
+        for connection in self.all().flat_map(Lines::all).filter(|c| c.state() == State::Closed) {
+            connection.start();
+        }
+    }
+
+    /// Finishes what is under way and ends every connection.
+    pub(crate) async fn close(&self) {
+        for lines in self.all() {
+            for connection in &lines.more {
+                connection.close().await;
+            }
+            lines.lanes.close().await;
+        }
+    }
+
+    fn lines(&self) -> &Lines {
+        self.lines.get_or_init(|| {
+            let lines = Lines::open(self.config.clone());
+            lines.all().for_each(|connection| forward(connection, self.pushes.clone()));
+            lines
+        })
+    }
+
+    fn readers(&self) -> &Lines {
+        self.readers.get_or_init(|| {
+            let setup = self.config.setup.iter().cloned().chain([cmd("READONLY")]).collect();
+            Lines::open(Config { setup, ..self.config.clone() })
+        })
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Lines> {
+        self.lines.get().into_iter().chain(self.readers.get())
+    }
+}
+
+impl std::fmt::Debug for Node {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.address.fmt(f)
+    }
+}
+
+/// The lanes to a node, with as many shared connections as configured.
+struct Lines {
+    lanes: NodeLanes,
+    more: Vec<Connection>,
+    turn: AtomicUsize,
+}
+
+impl Lines {
+    fn open(config: Config) -> Self {
+        let more = (1..config.cluster.connections_per_node)
+            .map(|_| Connection::spawn(config.clone(), "shared"))
+            .collect();
+        Self { lanes: NodeLanes::spawn(config), more, turn: AtomicUsize::new(0) }
+    }
+
+    fn route(&self, request: &Request<'_>) -> Result<Route<'static>, CallError> {
+        match self.lanes.route(request)? {
+            Route::Borrowed(connection) if !self.more.is_empty() && connection.is(self.lanes.shared()) => {
+                let turn = self.turn.fetch_add(1, Ordering::Relaxed) % (self.more.len() + 1);
+                Ok(Route::Owned(self.more.get(turn).unwrap_or(connection).clone()))
+            }
+            Route::Borrowed(connection) => Ok(Route::Owned(connection.clone())),
+            Route::Owned(connection) => Ok(Route::Owned(connection)),
+            Route::Leased(lease) => Ok(Route::Leased(lease)),
+        }
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Connection> {
+        self.more.iter().chain([self.lanes.shared()])
+    }
+}
+
+/// Hands on what a connection pushes, until the connection is gone.
+fn forward(connection: &Connection, to: broadcast::Sender<Arc<Frame>>) {
+    let mut from = connection.pushes();
+    tokio::spawn(async move {
+        loop {
+            match from.recv().await {
+                // Without a listener a push has no receiver.
+                Ok(frame) => drop(to.send(frame)),
+                Err(broadcast::error::RecvError::Lagged(missed)) => {
+                    tracing::warn!(missed, "pushes of a node were lost: too many at once");
+                }
+                Err(broadcast::error::RecvError::Closed) => return,
+            }
+        }
+    });
+}
