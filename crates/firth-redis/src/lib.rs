@@ -13,6 +13,8 @@ mod command;
 pub mod config;
 mod connection;
 mod error;
+#[doc(hidden)]
+pub mod fuzzing;
 mod lanes;
 mod metrics;
 pub mod resp;

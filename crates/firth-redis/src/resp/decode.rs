@@ -80,6 +80,11 @@ impl Decoder {
         self.missing
     }
 
+    /// Bytes of memory held beside the read buffer; for tests of the promise that it follows what really came.
+    pub(crate) fn held(&self) -> usize {
+        self.partial.held()
+    }
+
     #[inline(always)]
     fn within_frame<'a>(&self, bytes: &'a [u8]) -> &'a [u8] {
         &bytes[..bytes.len().min(self.limits.frame)]

@@ -32,7 +32,7 @@ pub(super) enum Item {
 pub(super) enum Step {
     /// The element, and the position after it.
     Item(Item, usize),
-    /// Nothing is to be gained before the slice is this long.
+    /// Any shorter slice than this gives the same answer.
     More(usize),
 }
 
@@ -96,7 +96,7 @@ fn fixed(bytes: &[u8], at: usize, len: usize, read: fn(&[u8]) -> Option<Node>, b
     let node = read(text).ok_or(bad)?;
     match tail {
         b"\r\n" => Ok(Step::Item(Item::Leaf(node), end)),
-        b"" | b"\r" => Ok(Step::More(end)),
+        b"" | b"\r" => Ok(Step::More(bytes.len() + 1)),
         _ => Err(bad),
     }
 }
@@ -165,7 +165,7 @@ fn no_length(bytes: &[u8], at: usize, null: bool, stream: Option<Item>) -> Parse
         },
         (b'?', Some(item)) => match bytes.get(at + 1..(at + 3).min(bytes.len())).unwrap_or_default() {
             b"\r\n" => Ok(Step::Item(item, at + 3)),
-            b"" | b"\r" => Ok(Step::More(at + 3)),
+            b"" | b"\r" => Ok(Step::More(bytes.len() + 1)),
             _ => Err(ProtocolError::BadLength),
         },
         _ => Err(ProtocolError::BadLength),

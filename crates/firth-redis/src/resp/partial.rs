@@ -135,6 +135,13 @@ impl Partial {
         if self.open.is_empty() { self.root.take() } else { None }
     }
 
+    /// Bytes of memory held.
+    pub(super) fn held(&self) -> usize {
+        self.nodes.capacity() * size_of::<Node>()
+            + self.open.capacity() * size_of::<Level>()
+            + self.moves.capacity() * size_of::<Move>()
+    }
+
     /// Joins the pieces of streamed strings inside the frame's own bytes.
     #[inline(always)]
     pub(super) fn join_texts(&mut self, chunk: &mut BytesMut) {

@@ -167,7 +167,7 @@ impl<'a> Value<'a> {
         });
         root.attributed = !attributes.is_empty();
         let mut nodes = Vec::with_capacity(attributes.len() + own.len());
-        for part in [attributes, own] {
+        for part in [attributes, own].into_iter().filter(|part| !part.is_empty()) {
             let shift = part.start as u32 - nodes.len() as u32;
             nodes.extend(self.frame.nodes[part].iter().map(|node| node.moved_back(shift)));
         }
