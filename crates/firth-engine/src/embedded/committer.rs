@@ -1,0 +1,328 @@
+//! The committer: the one thread that writes files, and the group commit.
+//!
+//! Callers send jobs over a bounded queue (by count and by bytes; full means they wait). The thread takes whatever has gathered, runs and
+//! writes step after step, syncs *once*, and only then answers all of them: while one group is being synced the next one
+//! gathers, so many concurrent callers share an fsync and a lone one never waits for company.
+//!
+//! A failed write or sync leaves the storage library unusable: the callers of that group get an error with unknown outcome, reads go on
+//! from the last durable state, and the store is opened again once there is room.
+
+use super::file::{Durability, FileStore, Opened};
+use super::hints::HintTable;
+use super::hooks::{CrashCounter, CrashPoint, Hooks};
+use super::step::{Batch, Chore, Now, Step};
+use crate::error::{Error, ErrorKind, Result};
+use fjall::PersistMode;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+
+/// Jobs that may wait; more callers wait outside.
+const QUEUE: usize = 4096;
+/// Bytes that may wait.
+const QUEUE_BYTES: usize = 64 << 20;
+/// Steps that share one sync.
+const GROUP: usize = 1024;
+/// How often the free space is looked up while writing.
+const LOOK_AT_DISK: Duration = Duration::from_millis(100);
+/// How long between two attempts to open a broken store again.
+const REOPEN: Duration = Duration::from_millis(500);
+/// Chores that may wait; a lost one is repeated by the next trim or the next opening.
+const CHORES: usize = 1024;
+
+type Finish = Box<dyn FnOnce(Result<()>) + Send>;
+/// Runs the step (or answers the caller with the refusal); what to do once its writes are durable.
+type Run = Box<dyn FnOnce(Result<&mut Step<'_>>) -> Option<Finish> + Send>;
+
+struct Job {
+    run: Run,
+    now: Now,
+    _room: OwnedSemaphorePermit,
+}
+
+/// The callers' side.
+pub(super) struct Committer {
+    queue: Mutex<Option<mpsc::Sender<Job>>>,
+    room: Arc<Semaphore>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Committer {
+    pub(super) fn start(store: Arc<FileStore>, hints: Arc<HintTable>, hooks: Hooks) -> Result<Self> {
+        let (sender, receiver) = mpsc::channel(QUEUE);
+        let (chores, waiting) = sync_channel(CHORES);
+        let janitor_store = store.clone();
+        let janitor = spawn("firth-janitor", move || janitor(&janitor_store, &waiting))?;
+        let thread = Thread::new(store, hints, hooks, chores);
+        let thread = spawn("firth-committer", move || thread.serve(receiver, janitor))?;
+        Ok(Self {
+            queue: Mutex::new(Some(sender)),
+            room: Arc::new(Semaphore::new(QUEUE_BYTES)),
+            thread: Mutex::new(Some(thread)),
+        })
+    }
+
+    /// Runs a step in the next group and answers once it is durable.
+    pub(super) async fn submit<T: Send + 'static>(
+        &self,
+        cost: usize,
+        now: Now,
+        run: impl FnOnce(&mut Step<'_>) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let queue = self.queue.lock().expect("nothing panics while it holds this lock").clone();
+        let queue = queue.ok_or_else(closed)?;
+        let cost = u32::try_from(cost.clamp(1, QUEUE_BYTES)).expect("the clamp fits");
+        let room = self.room.clone().acquire_many_owned(cost).await.map_err(|_| closed())?;
+        let (reply, answer) = oneshot::channel();
+        let run: Run = Box::new(move |step| match step.and_then(run) {
+            Err(error) => {
+                let _ = reply.send(Err(error));
+                None
+            }
+            Ok(value) => Some(Box::new(move |durable: Result<()>| {
+                let _ = reply.send(durable.map(|()| value));
+            })),
+        });
+        queue.send(Job { run, now, _room: room }).await.map_err(|_| closed())?;
+        answer.await.unwrap_or_else(|_| {
+            Err(Error::new(ErrorKind::Internal, "a step panicked").with_unknown_outcome())
+        })
+    }
+
+    /// Lets the queue run dry, syncs and closes the files.
+    pub(super) async fn close(&self) -> Result<()> {
+        self.queue.lock().expect("nothing panics while it holds this lock").take();
+        let thread = self.thread.lock().expect("nothing panics while it holds this lock").take();
+        let Some(thread) = thread else {
+            return Ok(());
+        };
+        let joined = tokio::task::spawn_blocking(move || thread.join().is_ok()).await;
+        match joined {
+            Ok(true) => Ok(()),
+            _ => Err(Error::new(ErrorKind::Internal, "the committer panicked")),
+        }
+    }
+}
+
+fn closed() -> Error {
+    Error::new(ErrorKind::Closed, "the engine was closed")
+}
+
+fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
+    std::thread::Builder::new()
+        .name(name.to_owned())
+        .spawn(run)
+        .map_err(|error| Error::new(ErrorKind::Unavailable, "cannot start a thread").with_source(error))
+}
+
+/// The thread's side.
+struct Thread {
+    store: Arc<FileStore>,
+    hints: Arc<HintTable>,
+    hooks: Hooks,
+    chores: SyncSender<Chore>,
+    crashes: CrashCounter,
+    latest: Now,
+    disk: Disk,
+    /// Why and since when the store is unusable.
+    broken: Option<(String, Instant)>,
+}
+
+/// What was last seen of the free space.
+struct Disk {
+    looked: Option<Instant>,
+    is_low: bool,
+}
+
+/// A group of steps that share one sync.
+#[derive(Default)]
+struct Group {
+    finishes: Vec<Finish>,
+    batch: Batch,
+    has_writes: bool,
+    needs_sync: bool,
+}
+
+impl Thread {
+    fn new(store: Arc<FileStore>, hints: Arc<HintTable>, hooks: Hooks, chores: SyncSender<Chore>) -> Self {
+        let disk = Disk { looked: None, is_low: false };
+        let latest = Now { us: 0 };
+        Self { store, hints, hooks, chores, crashes: CrashCounter::default(), latest, disk, broken: None }
+    }
+
+    fn serve(mut self, mut queue: mpsc::Receiver<Job>, janitor: JoinHandle<()>) {
+        let mut jobs = Vec::with_capacity(GROUP);
+        while queue.blocking_recv_many(&mut jobs, GROUP) > 0 {
+            self.serve_group(&mut jobs);
+        }
+        if let Ok(opened) = self.store.current() {
+            let _ = opened.sync(PersistMode::SyncAll);
+        }
+        drop(self.chores);
+        let _ = janitor.join();
+        self.store.shut();
+    }
+
+    fn serve_group(&mut self, jobs: &mut Vec<Job>) {
+        let opened = match self.usable() {
+            Ok(opened) => opened,
+            Err(refusal) => return self.refuse(jobs, &refusal),
+        };
+        self.look_at_disk();
+        let mut group = Group::default();
+        for job in jobs.drain(..) {
+            match self.broken {
+                None => self.run(&opened, job, &mut group),
+                Some(_) => refuse(job, &self.refusal()),
+            }
+        }
+        self.finish(&opened, group);
+    }
+
+    /// Runs and writes one step.
+    fn run(&mut self, opened: &Opened, job: Job, group: &mut Group) {
+        self.latest.us = self.latest.us.max(job.now.us);
+        let mut step = Step::new(opened, self.latest, &self.hooks);
+        let outcome = catch_unwind(AssertUnwindSafe(|| (job.run)(Ok(&mut step))));
+        let Ok(Some(finish)) = outcome else {
+            return;
+        };
+        let mut batch = step.batch;
+        if batch.writes.is_empty() {
+            group.finishes.push(finish);
+            return;
+        }
+        if self.disk.is_low && !batch.frugal {
+            return finish(Err(self.low_disk()));
+        }
+        self.crashes.pass(&self.hooks, CrashPoint::BeforeWrite);
+        let is_lost = self.hooks.planted(super::hooks::Mutation::AckBeforeWrite);
+        if !is_lost && let Err(error) = opened.write(std::mem::take(&mut batch.writes)) {
+            let error = self.fail(error);
+            return finish(Err(error));
+        }
+        self.crashes.pass(&self.hooks, CrashPoint::AfterWrite);
+        group.add(finish, batch);
+    }
+
+    /// Syncs the group and answers everyone.
+    fn finish(&mut self, opened: &Opened, group: Group) {
+        let mut result = self.broken.as_ref().map_or(Ok(()), |(why, _)| Err(why.clone()));
+        if result.is_ok() && group.has_writes {
+            let must_sync = group.needs_sync && self.store.options().durability == Durability::Synced;
+            let mode = if must_sync { PersistMode::SyncData } else { PersistMode::Buffer };
+            if let Err(error) = opened.sync(mode) {
+                result = Err(self.fail(error).context().to_owned());
+            }
+            self.crashes.pass(&self.hooks, CrashPoint::AfterSync);
+        }
+        if result.is_ok() {
+            self.hints.touch(group.batch.hints);
+            for chore in group.batch.chores {
+                let _ = self.chores.try_send(chore);
+            }
+        }
+        for finish in group.finishes {
+            finish(result.clone().map_err(|why| unknown(&why)));
+        }
+    }
+
+    /// Notes that the store is unusable; the error for whoever met it first.
+    fn fail(&mut self, error: fjall::Error) -> Error {
+        let why = format!("writing to {} failed ({})", self.store.dir().display(), describe(&error));
+        tracing::error!(%error, "the store failed and is read-only until it can be opened again");
+        self.broken = Some((why.clone(), Instant::now()));
+        unknown(&why).with_source(error)
+    }
+
+    /// The open store, opened again if it had failed and there may be room now.
+    fn usable(&mut self) -> Result<Arc<Opened>> {
+        if let Some((_, tried)) = &mut self.broken {
+            let is_time = tried.elapsed() >= REOPEN;
+            let has_room =
+                self.store.free_bytes().is_none_or(|free| free > self.store.options().min_free.max(1 << 20));
+            if !is_time || !has_room {
+                return Err(self.refusal());
+            }
+            *tried = Instant::now();
+            self.store.reopen()?;
+            tracing::info!("the store is open again");
+            self.broken = None;
+        }
+        self.store.current()
+    }
+
+    fn refuse(&self, jobs: &mut Vec<Job>, refusal: &Error) {
+        jobs.drain(..).for_each(|job| refuse(job, refusal));
+    }
+
+    fn refusal(&self) -> Error {
+        let why = self.broken.as_ref().map_or("the store is closed", |(why, _)| why.as_str());
+        Error::new(ErrorKind::Unavailable, format!("read-only: {why}; free space and it goes on by itself"))
+    }
+
+    fn look_at_disk(&mut self) {
+        if self.disk.looked.is_some_and(|looked| looked.elapsed() < LOOK_AT_DISK) {
+            return;
+        }
+        let is_low = self.store.free_bytes().is_some_and(|free| free < self.store.options().min_free);
+        if is_low != self.disk.is_low {
+            tracing::warn!(is_low, "the disk's free space crossed the limit for appends");
+        }
+        self.disk = Disk { looked: Some(Instant::now()), is_low };
+    }
+
+    fn low_disk(&self) -> Error {
+        Error::new(
+            ErrorKind::Unavailable,
+            format!(
+                "the disk of {} has less than {} MiB free: appends are refused until space is freed or topics are trimmed",
+                self.store.dir().display(),
+                self.store.options().min_free >> 20
+            ),
+        )
+    }
+}
+
+impl Group {
+    fn add(&mut self, finish: Finish, batch: Batch) {
+        self.finishes.push(finish);
+        self.has_writes = true;
+        self.needs_sync |= !batch.relaxed;
+        self.batch.hints.extend(batch.hints);
+        self.batch.chores.extend(batch.chores);
+    }
+}
+
+/// Answers a job without running it: certainly not done.
+fn refuse(job: Job, refusal: &Error) {
+    let _ = (job.run)(Err(Error::new(refusal.kind(), refusal.context().to_owned())));
+}
+
+fn unknown(why: &str) -> Error {
+    Error::new(ErrorKind::Unavailable, format!("{why}; it is unknown whether this step was stored"))
+        .with_unknown_outcome()
+}
+
+fn describe(error: &fjall::Error) -> String {
+    match error {
+        fjall::Error::Io(io) if io.kind() == std::io::ErrorKind::StorageFull => "the disk is full".to_owned(),
+        fjall::Error::Io(io) => io.to_string(),
+        fjall::Error::Poisoned => "an earlier write failed, the disk may be full".to_owned(),
+        other => other.to_string(),
+    }
+}
+
+/// Drops files that are no longer needed, outside the committer because it may wait for compactions.
+fn janitor(store: &FileStore, chores: &Receiver<Chore>) {
+    while let Ok(chore) = chores.recv() {
+        if let Ok(opened) = store.current()
+            && let Err(error) = opened.chore(chore)
+        {
+            tracing::warn!(%error, ?chore, "cannot drop old files; the next trim tries again");
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! How steps are run: on memory inside the caller's task, on files by the committer.
+
+use super::clock::Clock;
+use super::hints::HintTable;
+use super::hooks::{Hooks, Mutation};
+use super::memory::MemoryStore;
+use super::step::{Now, Step};
+#[cfg(feature = "embedded")]
+use super::{committer::Committer, file::FileStore};
+use crate::error::{Error, ErrorKind, Result};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// Runs steps, one after the other, each atomic.
+pub(super) struct Driver {
+    place: Place,
+    clock: Clock,
+    pub(super) hints: Arc<HintTable>,
+    hooks: Hooks,
+    is_closed: AtomicBool,
+}
+
+enum Place {
+    Memory(Mutex<MemoryStore>),
+    #[cfg(feature = "embedded")]
+    File {
+        store: Arc<FileStore>,
+        committer: Committer,
+    },
+}
+
+impl Driver {
+    pub(super) fn memory(hooks: Hooks) -> Self {
+        Self {
+            place: Place::Memory(Mutex::default()),
+            clock: Clock::start_after(0),
+            hints: Arc::default(),
+            hooks,
+            is_closed: AtomicBool::new(false),
+        }
+    }
+
+    #[cfg(feature = "embedded")]
+    pub(super) fn file(store: FileStore, newest_us: u64, hooks: Hooks) -> Result<Self> {
+        let (store, hints) = (Arc::new(store), Arc::<HintTable>::default());
+        let committer = Committer::start(store.clone(), hints.clone(), hooks)?;
+        Ok(Self {
+            place: Place::File { store, committer },
+            clock: Clock::start_after(newest_us),
+            hints,
+            hooks,
+            is_closed: AtomicBool::new(false),
+        })
+    }
+
+    /// Runs a step that changes something. `cost` is about how many bytes it carries.
+    pub(super) async fn change<T: Send + 'static>(
+        &self,
+        cost: usize,
+        run: impl FnOnce(&mut Step<'_>) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        self.check_open()?;
+        let now = self.clock.now();
+        match &self.place {
+            Place::Memory(store) => self.change_memory(store, now, run),
+            #[cfg(feature = "embedded")]
+            Place::File { committer, .. } => committer.submit(cost, now, run).await,
+        }
+    }
+
+    fn change_memory<T>(
+        &self,
+        store: &Mutex<MemoryStore>,
+        now: Now,
+        run: impl FnOnce(&mut Step<'_>) -> Result<T>,
+    ) -> Result<T> {
+        let mut store = store.lock().map_err(|_| Error::new(ErrorKind::Internal, "a step panicked"))?;
+        let mut step = Step::new(&*store, now, &self.hooks);
+        let answer = run(&mut step)?;
+        let mut batch = step.batch;
+        if !self.hooks.planted(Mutation::AckBeforeWrite) || batch.writes.len() < 3 {
+            store.apply(&mut batch);
+        }
+        drop(store);
+        self.hints.touch(batch.hints);
+        Ok(answer)
+    }
+
+    /// Runs a step that only looks, on what is durable.
+    pub(super) async fn look<T: Send + 'static>(
+        &self,
+        run: impl FnOnce(&Step<'_>) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        self.check_open()?;
+        let now = self.clock.now();
+        match &self.place {
+            Place::Memory(store) => {
+                let store = store.lock().map_err(|_| Error::new(ErrorKind::Internal, "a step panicked"))?;
+                run(&Step::new(&*store, now, &self.hooks))
+            }
+            #[cfg(feature = "embedded")]
+            Place::File { store, .. } => {
+                let (store, hooks) = (store.clone(), self.hooks);
+                let look = move || run(&Step::new(&store.durable()?, now, &hooks));
+                tokio::task::spawn_blocking(look).await.unwrap_or_else(|error| {
+                    Err(Error::new(ErrorKind::Internal, "a read did not finish").with_source(error))
+                })
+            }
+        }
+    }
+
+    fn check_open(&self) -> Result<()> {
+        match self.is_closed.load(Ordering::Acquire) {
+            true => Err(Error::new(ErrorKind::Closed, "the engine was closed")),
+            false => Ok(()),
+        }
+    }
+
+    pub(super) async fn close(&self) -> Result<()> {
+        if self.is_closed.swap(true, Ordering::AcqRel) {
+            return Ok(());
+        }
+        match &self.place {
+            Place::Memory(_) => Ok(()),
+            #[cfg(feature = "embedded")]
+            Place::File { committer, .. } => committer.close().await,
+        }
+    }
+}

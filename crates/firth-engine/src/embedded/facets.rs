@@ -1,0 +1,309 @@
+//! The facets of the embedded engine: each call checks what needs no stored state, then runs its step.
+
+use super::Embedded;
+use super::steps::catalog::Listing;
+use super::steps::log::PackedAppend;
+use super::steps::{catalog, commit, dead, due, groups, leases, log, partitions, trim};
+use crate::commit::Commit;
+use crate::error::{Error, Result};
+use crate::facet::{
+    Acquire, Acquired, Append, Appended, Backend, Bounds, Bus, Catalog, Committed, DeadLetter, DeadLetters,
+    Due, Entry, EntryKey, Expect, From, GroupStatus, Groups, LeaseQuery, Leases, Log, Max, Pending, Put,
+    Replay, Reply, Reset, Ripened, Subscription, Trim, Trimmed,
+};
+use crate::hold::{Hold, LeaseInfo, LeaseName};
+use crate::id::RecordId;
+use crate::limits::MAX_SIGNAL;
+use crate::name::{ChannelName, GroupName, Partition, SpaceName};
+use crate::progress::Progress;
+use crate::record::Record;
+use crate::watch::{Hint, HintKey, Hints};
+use bytes::Bytes;
+use std::time::Duration;
+
+/// About what a small step costs in memory while it waits.
+const SMALL: usize = 256;
+
+impl Embedded {
+    /// Removes what deleted partitions and groups left behind, in bounded steps.
+    async fn sweep(&self) -> Result<()> {
+        while self.driver.change(SMALL, partitions::sweep).await? {}
+        Ok(())
+    }
+}
+
+impl Log for Embedded {
+    fn create_partition<'a>(&'a self, at: &'a Partition) -> Reply<'a, bool> {
+        let at = at.clone();
+        Box::pin(self.driver.change(SMALL, move |step| partitions::create(step, &at)))
+    }
+
+    fn delete_partition<'a>(&'a self, at: &'a Partition) -> Reply<'a, bool> {
+        Box::pin(async move {
+            let name = at.clone();
+            let was_there = self.driver.change(SMALL, move |step| partitions::delete(step, &name)).await?;
+            self.sweep().await?;
+            Ok(was_there)
+        })
+    }
+
+    fn append<'a>(&'a self, at: &'a Partition, batch: Append) -> Reply<'a, Appended> {
+        Box::pin(async move {
+            batch.check().map_err(|error| error.during(format_args!("append to {at}")))?;
+            let records: Vec<_> = batch.records.iter().map(log::pack).collect();
+            let cost = records.iter().map(Vec::len).sum();
+            let packed = PackedAppend { records, after: batch.after, producer: batch.producer };
+            let at = at.clone();
+            self.driver.change(cost, move |step| log::append(step, &at, packed)).await
+        })
+    }
+
+    fn read<'a>(&'a self, at: &'a Partition, after: RecordId, max: Max) -> Reply<'a, Vec<Record>> {
+        let at = at.clone();
+        Box::pin(self.driver.look(move |step| log::read(step, &at, after, max)))
+    }
+
+    fn bounds<'a>(&'a self, at: &'a Partition) -> Reply<'a, Bounds> {
+        let at = at.clone();
+        Box::pin(self.driver.look(move |step| log::bounds(step, &at)))
+    }
+
+    fn ripen<'a>(&'a self, at: &'a Partition, max: usize) -> Reply<'a, Ripened> {
+        let at = at.clone();
+        Box::pin(self.driver.change(SMALL, move |step| log::ripen(step, &at, max)))
+    }
+
+    fn trim<'a>(&'a self, at: &'a Partition, to: Trim) -> Reply<'a, Trimmed> {
+        let at = at.clone();
+        Box::pin(self.driver.change(SMALL, move |step| trim::trim(step, &at, to)))
+    }
+}
+
+impl Groups for Embedded {
+    fn create_group<'a>(&'a self, at: &'a Partition, group: &'a GroupName, from: From) -> Reply<'a, bool> {
+        let (at, group) = (at.clone(), group.clone());
+        Box::pin(self.driver.change(SMALL, move |step| groups::create(step, &at, &group, from)))
+    }
+
+    fn open<'a>(
+        &'a self,
+        at: &'a Partition,
+        group: &'a GroupName,
+        from: From,
+        hold: &'a Hold,
+    ) -> Reply<'a, Progress> {
+        let (at, group, hold) = (at.clone(), group.clone(), hold.clone());
+        Box::pin(self.driver.change(SMALL, move |step| groups::open(step, &at, &group, from, &hold)))
+    }
+
+    fn commit<'a>(
+        &'a self,
+        at: &'a Partition,
+        group: &'a GroupName,
+        hold: &'a Hold,
+        commit: Commit,
+    ) -> Reply<'a, Committed> {
+        Box::pin(async move {
+            commit.check().map_err(|error| error.during(format_args!("commit of {group} on {at}")))?;
+            let cost = SMALL + commit.dead.iter().map(|dead| dead.record.content.packed_len()).sum::<usize>();
+            let (at, group, hold) = (at.clone(), group.clone(), hold.clone());
+            self.driver.change(cost, move |step| commit::commit(step, &at, &group, &hold, &commit)).await
+        })
+    }
+
+    fn due<'a>(
+        &'a self,
+        at: &'a Partition,
+        group: &'a GroupName,
+        hold: &'a Hold,
+        max: usize,
+    ) -> Reply<'a, Due> {
+        let (at, group, hold) = (at.clone(), group.clone(), hold.clone());
+        Box::pin(self.driver.change(SMALL, move |step| due::take(step, &at, &group, &hold, max)))
+    }
+
+    fn status<'a>(&'a self, at: &'a Partition, group: &'a GroupName) -> Reply<'a, GroupStatus> {
+        let (at, group) = (at.clone(), group.clone());
+        Box::pin(self.driver.look(move |step| groups::status(step, &at, &group)))
+    }
+
+    fn groups<'a>(&'a self, at: &'a Partition) -> Reply<'a, Vec<GroupName>> {
+        let at = at.clone();
+        Box::pin(self.driver.look(move |step| groups::list(step, &at)))
+    }
+
+    fn pending<'a>(
+        &'a self,
+        at: &'a Partition,
+        group: &'a GroupName,
+        after: RecordId,
+        max: usize,
+    ) -> Reply<'a, Vec<Pending>> {
+        let (at, group) = (at.clone(), group.clone());
+        Box::pin(self.driver.look(move |step| due::pending(step, &at, &group, after, max)))
+    }
+
+    fn reset<'a>(&'a self, at: &'a Partition, group: &'a GroupName, reset: Reset) -> Reply<'a, RecordId> {
+        let (at, group) = (at.clone(), group.clone());
+        Box::pin(self.driver.change(SMALL, move |step| groups::reset(step, &at, &group, reset)))
+    }
+
+    fn delete_group<'a>(&'a self, at: &'a Partition, group: &'a GroupName) -> Reply<'a, bool> {
+        Box::pin(async move {
+            let (at, group) = (at.clone(), group.clone());
+            let was_there = self.driver.change(SMALL, move |step| groups::delete(step, &at, &group)).await?;
+            self.sweep().await?;
+            Ok(was_there)
+        })
+    }
+}
+
+impl DeadLetters for Embedded {
+    fn dead<'a>(
+        &'a self,
+        at: &'a Partition,
+        group: &'a GroupName,
+        after: RecordId,
+        max: usize,
+    ) -> Reply<'a, Vec<DeadLetter>> {
+        let (at, group) = (at.clone(), group.clone());
+        Box::pin(self.driver.look(move |step| dead::list(step, &at, &group, after, max)))
+    }
+
+    fn replay<'a>(
+        &'a self,
+        at: &'a Partition,
+        group: &'a GroupName,
+        ids: &'a [RecordId],
+        to: Replay,
+    ) -> Reply<'a, usize> {
+        Box::pin(async move {
+            dead::check_ids(ids)?;
+            let (at, group, ids) = (at.clone(), group.clone(), ids.to_vec());
+            self.driver.change(SMALL, move |step| dead::replay(step, &at, &group, &ids, to)).await
+        })
+    }
+
+    fn delete_dead<'a>(
+        &'a self,
+        at: &'a Partition,
+        group: &'a GroupName,
+        ids: &'a [RecordId],
+    ) -> Reply<'a, usize> {
+        Box::pin(async move {
+            dead::check_ids(ids)?;
+            let (at, group, ids) = (at.clone(), group.clone(), ids.to_vec());
+            self.driver.change(SMALL, move |step| dead::delete(step, &at, &group, &ids)).await
+        })
+    }
+
+    fn expire_dead<'a>(&'a self, at: &'a Partition, group: &'a GroupName, age: Duration) -> Reply<'a, usize> {
+        let (at, group) = (at.clone(), group.clone());
+        Box::pin(self.driver.change(SMALL, move |step| dead::expire(step, &at, &group, age)))
+    }
+}
+
+impl Leases for Embedded {
+    fn acquire<'a>(&'a self, wish: Acquire) -> Reply<'a, Acquired> {
+        Box::pin(async move {
+            leases::check_wish(&wish)?;
+            self.driver.change(SMALL, move |step| leases::acquire(step, &wish)).await
+        })
+    }
+
+    fn renew<'a>(&'a self, holds: &'a [Hold], ttl: Duration) -> Reply<'a, Vec<bool>> {
+        Box::pin(async move {
+            leases::check_count(holds.len())?;
+            leases::check_ttl(ttl)?;
+            let holds = holds.to_vec();
+            self.driver.change(SMALL * holds.len(), move |step| leases::renew(step, &holds, ttl)).await
+        })
+    }
+
+    fn release<'a>(&'a self, hold: &'a Hold) -> Reply<'a, bool> {
+        let hold = hold.clone();
+        Box::pin(self.driver.change(SMALL, move |step| leases::release(step, &hold)))
+    }
+
+    fn revoke<'a>(&'a self, name: &'a LeaseName) -> Reply<'a, bool> {
+        let name = name.clone();
+        Box::pin(self.driver.change(SMALL, move |step| leases::revoke(step, &name)))
+    }
+
+    fn leases<'a>(&'a self, query: &'a LeaseQuery) -> Reply<'a, Vec<LeaseInfo>> {
+        let query = query.clone();
+        Box::pin(self.driver.look(move |step| leases::list(step, &query)))
+    }
+}
+
+impl Catalog for Embedded {
+    fn get<'a>(&'a self, key: &'a EntryKey) -> Reply<'a, Option<Entry>> {
+        let key = key.clone();
+        Box::pin(self.driver.look(move |step| catalog::get(step, &key)))
+    }
+
+    fn put<'a>(&'a self, key: &'a EntryKey, value: Bytes, expect: Expect) -> Reply<'a, Put> {
+        Box::pin(async move {
+            catalog::check_value(&value)?;
+            let key = key.clone();
+            self.driver
+                .change(value.len(), move |step| catalog::change(step, &key, Some(value), expect))
+                .await
+        })
+    }
+
+    fn remove<'a>(&'a self, key: &'a EntryKey, expect: Expect) -> Reply<'a, Put> {
+        let key = key.clone();
+        Box::pin(self.driver.change(SMALL, move |step| catalog::change(step, &key, None, expect)))
+    }
+
+    fn list<'a>(
+        &'a self,
+        space: &'a SpaceName,
+        prefix: &'a str,
+        after: &'a str,
+        max: usize,
+    ) -> Reply<'a, Vec<Entry>> {
+        let listing =
+            Listing { space: space.clone(), prefix: prefix.to_owned(), after: after.to_owned(), max };
+        Box::pin(self.driver.look(move |step| catalog::list(step, &listing)))
+    }
+}
+
+impl Bus for Embedded {
+    fn publish<'a>(&'a self, channel: &'a ChannelName, payload: Bytes) -> Reply<'a, ()> {
+        Box::pin(async move {
+            if payload.len() > MAX_SIGNAL {
+                return Err(Error::invalid(format!(
+                    "a bus payload of {} bytes; at most {MAX_SIGNAL}",
+                    payload.len()
+                )));
+            }
+            self.bus.publish(channel, &payload);
+            Ok(())
+        })
+    }
+
+    fn subscribe<'a>(&'a self, channel: &'a ChannelName) -> Reply<'a, Subscription> {
+        Box::pin(async move { Ok(self.bus.subscribe(channel)) })
+    }
+}
+
+impl Hints for Embedded {
+    fn hint(&self, key: HintKey) -> Hint {
+        self.driver.hints.listen(key)
+    }
+}
+
+impl Backend for Embedded {
+    fn describe(&self) -> String {
+        self.description.clone()
+    }
+
+    fn close(&self) -> Reply<'_, ()> {
+        Box::pin(async move {
+            self.bus.close();
+            self.driver.close().await
+        })
+    }
+}

@@ -1,0 +1,52 @@
+//! The version of our on-disk layout, in the file `FORMAT` of the data directory.
+//!
+//! Written before anything else, so that a directory with data always has one. A newer version is refused with a clear
+//! message; an older one is where an upgrade would start (there is none yet).
+
+use super::file::io_error;
+use super::keys::FORMAT;
+use crate::error::{Error, ErrorKind, Result};
+use std::io::{ErrorKind as Io, Write};
+use std::path::Path;
+
+const NAME: &str = "FORMAT";
+
+pub(super) fn check(dir: &Path) -> Result<()> {
+    match std::fs::read_to_string(dir.join(NAME)) {
+        Ok(text) => match text.trim().parse::<u32>() {
+            Ok(FORMAT) => Ok(()),
+            Ok(other) => Err(Error::new(
+                ErrorKind::Unsupported,
+                format!(
+                    "data directory {} has format {other}; this build reads format {FORMAT}: use the build that wrote it",
+                    dir.display()
+                ),
+            )),
+            Err(_) => {
+                Err(Error::corrupt(format!("{} does not hold a format number", dir.join(NAME).display())))
+            }
+        },
+        Err(error) if error.kind() == Io::NotFound => begin(dir),
+        Err(error) => Err(io_error(dir, "cannot read its format", error)),
+    }
+}
+
+/// Marks a new directory. A directory with a store but without a mark is not ours to touch.
+fn begin(dir: &Path) -> Result<()> {
+    if dir.join("store").exists() {
+        return Err(Error::corrupt(format!(
+            "data directory {} has a store but no {NAME} file: restore it from the backup",
+            dir.display()
+        )));
+    }
+    write_mark(dir).map_err(|error| io_error(dir, "cannot write to it", error))
+}
+
+fn write_mark(dir: &Path) -> std::io::Result<()> {
+    let temporary = dir.join("FORMAT.new");
+    let mut file = std::fs::File::create(&temporary)?;
+    writeln!(file, "{FORMAT}")?;
+    file.sync_all()?;
+    std::fs::rename(&temporary, dir.join(NAME))?;
+    std::fs::File::open(dir)?.sync_all()
+}

@@ -1,0 +1,31 @@
+//! Who waits for what, inside this process. Holds only keys that somebody listens to; the rest is forgotten when
+//! it is next touched.
+
+use crate::watch::{Hint, HintKey};
+use std::collections::HashMap;
+use std::sync::Mutex;
+use tokio::sync::watch;
+
+#[derive(Default)]
+pub(super) struct HintTable(Mutex<HashMap<HintKey, watch::Sender<u64>>>);
+
+impl HintTable {
+    pub(super) fn listen(&self, key: HintKey) -> Hint {
+        let mut table = self.0.lock().expect("nothing panics while it holds this lock");
+        let sender = table.entry(key).or_insert_with(|| watch::Sender::new(0));
+        Hint::new(sender.subscribe(), None)
+    }
+
+    pub(super) fn touch(&self, keys: impl IntoIterator<Item = HintKey>) {
+        let mut table = self.0.lock().expect("nothing panics while it holds this lock");
+        for key in keys {
+            if let Some(sender) = table.get(&key) {
+                if sender.receiver_count() == 0 {
+                    table.remove(&key);
+                } else {
+                    sender.send_modify(|changes| *changes += 1);
+                }
+            }
+        }
+    }
+}

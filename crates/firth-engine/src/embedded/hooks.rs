@@ -1,0 +1,138 @@
+//! Hooks for the tests of the tests: planted bugs and crash points.
+//!
+//! Without the feature `testing` every question here answers "no" at compile time. The conformance suite must catch
+//! each planted bug; the crash laws kill a child process at each crash point and reopen its data.
+
+/// A bug that can be planted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Mutation {
+    /// `commit` accepts any hold.
+    SkipFenceOnCommit,
+    /// `open` accepts any hold.
+    SkipFenceOnOpen,
+    /// Fencing compares the epoch and forgets the token.
+    IgnoreToken,
+    /// A renewal revives a lease that somebody else has.
+    RenewAnything,
+    /// A rival gets the lease although it still runs.
+    AcquireHeldLease,
+    /// The epoch stays the same when the holder changes.
+    SameEpoch,
+    /// The record is settled, but its dead letter is not written.
+    LoseDeadLetter,
+    /// The record is settled, but it never becomes due.
+    LoseRetry,
+    /// A retried record stays due after it was acknowledged.
+    KeepDoneDue,
+    /// Attempts are not counted.
+    ForgetAttempts,
+    /// A taken record is not given back when its owner vanishes.
+    LoseTaken,
+    /// Retention looks at the highest frontier instead of the lowest.
+    TrimToHighestFrontier,
+    /// Retention forgets records that are due.
+    TrimDue,
+    /// A producer's repeated batch is appended again.
+    ForgetProducer,
+    /// A batch stops in the middle without an error.
+    HalfBatch,
+    /// The frontier may go back.
+    FrontierGoesBack,
+    /// A ripe message enters the log and stays delayed too.
+    RipenTwice,
+    /// A delayed message is visible at once.
+    NoDelay,
+    /// Replaying to one group appends to the log for all.
+    ReplayToAll,
+    /// Replaying leaves the dead letter behind.
+    ReplayKeepsDead,
+    /// A retry of one group becomes due for all groups of the partition.
+    ShareDue,
+    /// A reset leaves the old owner in charge.
+    ResetWithoutFence,
+    /// A catalog change ignores the expected version.
+    IgnoreVersion,
+    /// A crashed owner is not counted.
+    ForgetCrashes,
+    /// Records are handed out before they are durable, and lost with the process.
+    AckBeforeWrite,
+}
+
+impl Mutation {
+    /// All of them.
+    pub const ALL: &'static [Self] = &[
+        Self::SkipFenceOnCommit,
+        Self::SkipFenceOnOpen,
+        Self::IgnoreToken,
+        Self::RenewAnything,
+        Self::AcquireHeldLease,
+        Self::SameEpoch,
+        Self::LoseDeadLetter,
+        Self::LoseRetry,
+        Self::KeepDoneDue,
+        Self::ForgetAttempts,
+        Self::LoseTaken,
+        Self::TrimToHighestFrontier,
+        Self::TrimDue,
+        Self::ForgetProducer,
+        Self::HalfBatch,
+        Self::FrontierGoesBack,
+        Self::RipenTwice,
+        Self::NoDelay,
+        Self::ReplayToAll,
+        Self::ReplayKeepsDead,
+        Self::ShareDue,
+        Self::ResetWithoutFence,
+        Self::IgnoreVersion,
+        Self::ForgetCrashes,
+        Self::AckBeforeWrite,
+    ];
+}
+
+/// A moment at which the process can be killed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum CrashPoint {
+    /// A step was decided, nothing is written.
+    BeforeWrite,
+    /// Its batch is written, not yet synced.
+    AfterWrite,
+    /// It is durable, the caller does not know yet.
+    AfterSync,
+}
+
+/// What a test asked for.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Hooks {
+    /// The planted bug.
+    pub mutation: Option<Mutation>,
+    /// Abort the process when this point is passed for the n-th time (from 1).
+    pub crash: Option<(CrashPoint, u32)>,
+}
+
+impl Hooks {
+    pub(super) fn planted(&self, mutation: Mutation) -> bool {
+        cfg!(feature = "testing") && self.mutation == Some(mutation)
+    }
+}
+
+/// Counts the passes of the crash point and aborts at the wanted one.
+#[derive(Debug, Default)]
+pub(super) struct CrashCounter(u32);
+
+impl CrashCounter {
+    pub(super) fn pass(&mut self, hooks: &Hooks, point: CrashPoint) {
+        if !cfg!(feature = "testing") {
+            return;
+        }
+        if let Some((wanted, nth)) = hooks.crash
+            && wanted == point
+        {
+            self.0 += 1;
+            if self.0 == nth {
+                // No destructor runs and no buffer is flushed: for the data this is kill -9.
+                std::process::abort();
+            }
+        }
+    }
+}

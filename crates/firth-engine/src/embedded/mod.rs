@@ -1,0 +1,63 @@
+//! The embedded engine: `memory:` and `file:DIR`, one process, nothing to install.
+//!
+//! ```text
+//! facets ─► driver ─► step (pure: view → batch) ─► memory: lock, apply
+//!                                               └► file:   committer thread: write, one fsync per group, answer
+//! ```
+//! Each call of the contract is one function in `steps/`, written once for both. Reads look at the last durable state.
+
+mod bus;
+mod clock;
+#[cfg(feature = "embedded")]
+mod committer;
+mod driver;
+mod facets;
+#[cfg(feature = "embedded")]
+mod file;
+#[cfg(feature = "embedded")]
+mod format;
+mod hints;
+mod hooks;
+mod keys;
+#[cfg(feature = "embedded")]
+mod lock;
+mod memory;
+#[cfg(feature = "embedded")]
+mod recover;
+mod step;
+mod steps;
+mod values;
+
+#[cfg(feature = "embedded")]
+pub use file::{Durability, FileOptions};
+#[cfg(not(feature = "testing"))]
+pub(crate) use hooks::Hooks;
+#[cfg(feature = "testing")]
+pub use hooks::{CrashPoint, Hooks, Mutation};
+
+use crate::error::Result;
+use bus::LocalBus;
+use driver::Driver;
+
+/// The embedded engine behind all facets.
+pub(crate) struct Embedded {
+    driver: Driver,
+    bus: LocalBus,
+    description: String,
+}
+
+impl Embedded {
+    pub(crate) fn memory(hooks: Hooks) -> Self {
+        Self { driver: Driver::memory(hooks), bus: LocalBus::default(), description: "memory:".to_owned() }
+    }
+
+    #[cfg(feature = "embedded")]
+    pub(crate) fn file(path: &std::path::Path, options: FileOptions, hooks: Hooks) -> Result<Self> {
+        let (store, newest_us) = file::FileStore::open(path, options)?;
+        Ok(Self {
+            driver: Driver::file(store, newest_us, hooks)?,
+            bus: LocalBus::default(),
+            description: format!("file:{}", path.display()),
+        })
+    }
+}

@@ -1,0 +1,76 @@
+//! What happens once after opening files: leases of the former process end, half-finished deletions are finished, and the clock
+//! learns how late it must be.
+
+use super::file::Opened;
+use super::hooks::Hooks;
+use super::keys::{self, Space};
+use super::step::{Batch, Chore, Now, Range, Step, View, Write};
+use super::steps::partitions;
+use super::values::{LeaseEntry, PartitionMeta, Value};
+use crate::error::{Error, ErrorKind, Result};
+use fjall::PersistMode;
+use std::collections::HashSet;
+
+/// Brings the store into order; answers the newest time that it knows, in µs.
+pub(super) fn recover(opened: &Opened) -> Result<u64> {
+    let (live, newest_ms) = partitions(opened)?;
+    for no in opened.logs().into_iter().filter(|no| !live.contains(no)) {
+        opened.chore(Chore::DropLog(no)).map_err(write_error)?;
+    }
+    let newest_epoch = end_leases(opened)?;
+    finish_deletions(opened)?;
+    opened.sync(PersistMode::SyncData).map_err(write_error)?;
+    Ok(newest_epoch.max(newest_ms.saturating_mul(1000)))
+}
+
+fn partitions(opened: &Opened) -> Result<(HashSet<u64>, u64)> {
+    let (mut live, mut newest_ms) = (HashSet::new(), 0);
+    opened.scan(Space::State, Range::prefix(b"p".to_vec()), &mut |_, value| {
+        let part = PartitionMeta::read(value)?;
+        newest_ms = newest_ms.max(part.last.ms);
+        live.insert(part.no);
+        Ok(true)
+    })?;
+    Ok((live, newest_ms))
+}
+
+/// Nobody but the former process could hold a lease here, and it is gone: all leases have run out. Their epochs stay, and
+/// so does the proof: a remote holder that comes back before anyone else took over may renew.
+fn end_leases(opened: &Opened) -> Result<u64> {
+    let (mut ended, mut newest) = (Vec::new(), 0);
+    opened.scan(Space::State, Range::prefix(b"l".to_vec()), &mut |key, value| {
+        let lease = LeaseEntry::read(value)?;
+        newest = newest.max(lease.epoch.0);
+        if lease.deadline > 0 {
+            let value = Some(LeaseEntry { deadline: 0, ..lease }.packed());
+            ended.push(Write { space: Space::State, key: key.to_vec(), value });
+        }
+        Ok(true)
+    })?;
+    opened.scan(Space::State, Range::prefix(b"e".to_vec()), &mut |_, value| {
+        newest = newest.max(u64::read(value)?);
+        Ok(true)
+    })?;
+    opened.write(ended).map_err(write_error)?;
+    Ok(newest)
+}
+
+fn finish_deletions(opened: &Opened) -> Result<()> {
+    loop {
+        let hooks = Hooks::default();
+        let mut step = Step::new(opened, Now { us: 0 }, &hooks);
+        let has_more = partitions::sweep(&mut step)?;
+        let Batch { writes, .. } = step.batch;
+        opened.write(writes).map_err(write_error)?;
+        if !has_more {
+            return Ok(());
+        }
+    }
+}
+
+fn write_error(error: fjall::Error) -> Error {
+    Error::new(ErrorKind::Unavailable, "the store cannot be written").with_source(error)
+}
+
+/// Kept here so that the key layout and its recovery are read together.
+const _: () = assert!(keys::FORMAT == 1, "recovery must know the layout");

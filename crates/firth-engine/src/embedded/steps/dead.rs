@@ -1,0 +1,194 @@
+//! Dead letters: looked at, taken back, deleted.
+
+use super::due;
+use super::log::write_records;
+use crate::embedded::hooks::Mutation;
+use crate::embedded::keys;
+use crate::embedded::step::{Range, Step};
+use crate::embedded::values::{DeadEntry, DueEntry, GroupMeta, PartitionMeta, Value};
+use crate::error::{Error, ErrorKind, Result};
+use crate::facet::{DeadLetter, Replay};
+use crate::id::RecordId;
+use crate::limits::{MAX_DUE, MAX_READ, MAX_VERDICTS};
+use crate::name::{GroupName, Partition};
+use crate::record::{Content, Origin};
+use crate::watch::HintKey;
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+/// How many dead letters one expiry looks at.
+const EXPIRE: usize = 1000;
+
+pub(in crate::embedded) fn list(
+    step: &Step<'_>,
+    at: &Partition,
+    group: &GroupName,
+    after: RecordId,
+    max: usize,
+) -> Result<Vec<DeadLetter>> {
+    let part = step.partition(at)?;
+    let meta = step.group(at, part.no, group)?;
+    let max = max.clamp(1, MAX_READ);
+    let mut found = Vec::new();
+    let range = Range::prefix_after(keys::numbered(b'x', meta.no), keys::dead(meta.no, after));
+    step.scan(range, &mut |key, value| {
+        let (id, entry) = read(key, value)?;
+        found.push(DeadLetter {
+            at: at.clone(),
+            group: group.clone(),
+            id,
+            content: Content::unpack(entry.content)?,
+            attempts: entry.attempts,
+            crashes: entry.crashes,
+            reason: entry.reason,
+            age: step.now.since(entry.ms),
+        });
+        Ok(found.len() < max)
+    })?;
+    Ok(found)
+}
+
+fn read(key: &[u8], value: bytes::Bytes) -> Result<(RecordId, DeadEntry)> {
+    let id = keys::id_at_end(key).ok_or_else(|| Error::corrupt("a dead letter has a damaged key"))?;
+    Ok((id, DeadEntry::read(value)?))
+}
+
+pub(in crate::embedded) fn check_ids(ids: &[RecordId]) -> Result<()> {
+    if ids.len() > MAX_VERDICTS {
+        return Err(Error::invalid(format!(
+            "{} dead letters in one call; at most {MAX_VERDICTS}",
+            ids.len()
+        )));
+    }
+    Ok(())
+}
+
+pub(in crate::embedded) fn replay(
+    step: &mut Step<'_>,
+    at: &Partition,
+    group: &GroupName,
+    ids: &[RecordId],
+    to: Replay,
+) -> Result<usize> {
+    let mut part = step.partition(at)?;
+    let mut meta = step.group(at, part.no, group)?;
+    let letters = find(step, &meta, ids)?;
+    let taken = letters.len();
+    let to = if step.planted(Mutation::ReplayToAll) { Replay::Everyone } else { to };
+    if to == Replay::Group && meta.due + taken as u64 > MAX_DUE {
+        return Err(Error::new(
+            ErrorKind::Overloaded,
+            format!("group {group} has too many records due on {at}"),
+        ));
+    }
+    if !step.planted(Mutation::ReplayKeepsDead) {
+        letters.iter().for_each(|(id, _)| step.remove(keys::dead(meta.no, *id)));
+        meta.dead -= taken as u64;
+    }
+    match to {
+        Replay::Group => {
+            letters.into_iter().for_each(|(id, letter)| revive(step, &mut meta, id, letter));
+            step.hint(HintKey::Log(at.clone()));
+        }
+        Replay::Everyone => append_again(step, at, &mut part, group, letters)?,
+    }
+    step.store(keys::group(part.no, group), &meta);
+    Ok(taken)
+}
+
+/// The dead letters among `ids`, each once, in order.
+fn find(step: &Step<'_>, meta: &GroupMeta, ids: &[RecordId]) -> Result<Vec<(RecordId, DeadEntry)>> {
+    let ids: BTreeSet<RecordId> = ids.iter().copied().collect();
+    let mut found = Vec::new();
+    for id in ids {
+        found.extend(step.load::<DeadEntry>(&keys::dead(meta.no, id))?.map(|letter| (id, letter)));
+    }
+    Ok(found)
+}
+
+/// Makes a dead letter due at once for its own group, with its content kept aside. After a reset its record may be waiting in
+/// the log again; then it comes anyway, and must not be in two places.
+fn revive(step: &mut Step<'_>, meta: &mut GroupMeta, id: RecordId, letter: DeadEntry) {
+    if id.seq > meta.frontier.seq && !meta.ahead.contains(id.seq) {
+        return;
+    }
+    let entry = DueEntry {
+        ms: step.now.ms(),
+        attempt: 1,
+        crashes: 0,
+        taken: false,
+        reason: letter.reason,
+        kept: Some(letter.content),
+    };
+    meta.due += 1;
+    due::write(step, meta.no, id, &entry);
+}
+
+fn append_again(
+    step: &mut Step<'_>,
+    at: &Partition,
+    part: &mut PartitionMeta,
+    group: &GroupName,
+    letters: Vec<(RecordId, DeadEntry)>,
+) -> Result<()> {
+    if letters.is_empty() {
+        return Ok(());
+    }
+    let mut records = Vec::with_capacity(letters.len());
+    for (id, letter) in letters {
+        let mut content = Content::unpack(letter.content)?;
+        content.origin = Some(Origin { at: at.clone(), id, group: group.clone() });
+        records.push(super::log::pack(&content));
+    }
+    write_records(step, at, part, records);
+    step.store(keys::partition(at), part);
+    Ok(())
+}
+
+pub(in crate::embedded) fn delete(
+    step: &mut Step<'_>,
+    at: &Partition,
+    group: &GroupName,
+    ids: &[RecordId],
+) -> Result<usize> {
+    let part = step.partition(at)?;
+    let meta = step.group(at, part.no, group)?;
+    let found = find(step, &meta, ids)?.into_iter().map(|(id, _)| id).collect();
+    Ok(remove(step, &part, group, meta, found))
+}
+
+pub(in crate::embedded) fn expire(
+    step: &mut Step<'_>,
+    at: &Partition,
+    group: &GroupName,
+    age: Duration,
+) -> Result<usize> {
+    let part = step.partition(at)?;
+    let meta = step.group(at, part.no, group)?;
+    let mut old = Vec::new();
+    step.scan(Range::prefix(keys::numbered(b'x', meta.no)), &mut |key, value| {
+        let (id, entry) = read(key, value)?;
+        if step.now.since(entry.ms) > age {
+            old.push(id);
+        }
+        Ok(old.len() < EXPIRE)
+    })?;
+    Ok(remove(step, &part, group, meta, old))
+}
+
+fn remove(
+    step: &mut Step<'_>,
+    part: &PartitionMeta,
+    group: &GroupName,
+    mut meta: GroupMeta,
+    ids: Vec<RecordId>,
+) -> usize {
+    step.batch.frugal = true;
+    let count = ids.len();
+    ids.into_iter().for_each(|id| step.remove(keys::dead(meta.no, id)));
+    if count > 0 {
+        meta.dead -= count as u64;
+        step.store(keys::group(part.no, group), &meta);
+    }
+    count
+}

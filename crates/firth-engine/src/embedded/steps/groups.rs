@@ -1,0 +1,201 @@
+//! Groups: made, opened, looked at, moved, deleted.
+
+use super::due;
+use super::leases::{self, fence};
+use super::log::{id_of, last_where, position_after, stored};
+use crate::embedded::hooks::Mutation;
+use crate::embedded::keys;
+use crate::embedded::step::{Range, Step};
+use crate::embedded::values::{GroupMeta, LeaseEntry, PartitionMeta};
+use crate::error::{Error, Result};
+use crate::facet::{From, GroupStatus, Reset};
+use crate::hold::{Hold, LeaseName};
+use crate::id::RecordId;
+use crate::limits::MAX_DUE;
+use crate::name::{GroupName, Partition};
+use crate::progress::Progress;
+use bytes::Bytes;
+
+pub(in crate::embedded) fn create(
+    step: &mut Step<'_>,
+    at: &Partition,
+    group: &GroupName,
+    from: From,
+) -> Result<bool> {
+    let part = step.partition(at)?;
+    if step.load::<GroupMeta>(&keys::group(part.no, group))?.is_some() {
+        return Ok(false);
+    }
+    let meta = fresh(step, &part, from)?;
+    step.store(keys::group(part.no, group), &meta);
+    Ok(true)
+}
+
+fn fresh(step: &mut Step<'_>, part: &PartitionMeta, from: From) -> Result<GroupMeta> {
+    let frontier = start(step, part, from)?;
+    Ok(GroupMeta { no: step.fresh_number()?, frontier, left: true, ..GroupMeta::default() })
+}
+
+/// The frontier of a group that starts at `from`.
+fn start(step: &Step<'_>, part: &PartitionMeta, from: From) -> Result<RecordId> {
+    let seq = match from {
+        From::Start => part.trimmed.seq,
+        From::End => part.last.seq,
+        From::After(id) => position_after(step, part, id)?,
+        From::Age(age) => {
+            let oldest = step.now.ms().saturating_sub(u64::try_from(age.as_millis()).unwrap_or(u64::MAX));
+            last_where(step, part, |id| id.ms < oldest)?
+        }
+    };
+    id_of(step, part, seq)
+}
+
+pub(in crate::embedded) fn open(
+    step: &mut Step<'_>,
+    at: &Partition,
+    group: &GroupName,
+    from: From,
+    hold: &Hold,
+) -> Result<Progress> {
+    step.batch.frugal = true;
+    let part = step.partition(at)?;
+    if !step.planted(Mutation::SkipFenceOnOpen) {
+        fence(step, hold, &LeaseName::group(at, group))?;
+    }
+    let mut meta = match step.load(&keys::group(part.no, group))? {
+        Some(meta) => meta,
+        None => fresh(step, &part, from)?,
+    };
+    let is_new_owner = meta.opened != hold.epoch;
+    let crashed = is_new_owner && !meta.left && !step.planted(Mutation::ForgetCrashes);
+    if !step.planted(Mutation::LoseTaken) {
+        due::give_back(step, meta.no, crashed)?;
+    }
+    if is_new_owner {
+        let had_work = waiting(&part, &meta) > 0;
+        count_crash(&mut meta, crashed, had_work);
+    }
+    (meta.opened, meta.left) = (hold.epoch, false);
+    step.store(keys::group(part.no, group), &meta);
+    let next_due = match meta.due {
+        0 => None,
+        _ => due::next(step, meta.no)?.or_else(|| taken_are_due_now(step)),
+    };
+    Ok(Progress {
+        frontier: meta.frontier,
+        ahead: meta.ahead,
+        crashes: meta.crashes,
+        due: meta.due,
+        next_due,
+        last: part.last,
+    })
+}
+
+/// Everything due was taken by the former owner, and this very step gives it back.
+fn taken_are_due_now(step: &Step<'_>) -> Option<std::time::Duration> {
+    Some(step.now.until(0))
+}
+
+/// Counts owners in a row that vanished with work at hand while the frontier stood still.
+fn count_crash(meta: &mut GroupMeta, crashed: bool, had_work: bool) {
+    let frontier = meta.frontier.seq;
+    meta.crashes = match (crashed && had_work, meta.crash_seq == frontier) {
+        (true, true) => meta.crashes + 1,
+        (true, false) => 1,
+        (false, _) => 0,
+    };
+    meta.crash_seq = frontier;
+}
+
+/// Records of the log that are waiting or in flight.
+fn waiting(part: &PartitionMeta, meta: &GroupMeta) -> u64 {
+    let from = meta.frontier.seq.max(part.trimmed.seq);
+    part.last.seq.saturating_sub(from) - meta.ahead.count_between(from + 1, part.last.seq + 1)
+}
+
+pub(in crate::embedded) fn status(step: &Step<'_>, at: &Partition, group: &GroupName) -> Result<GroupStatus> {
+    let part = step.partition(at)?;
+    let meta = step.group(at, part.no, group)?;
+    let name = LeaseName::group(at, group);
+    let lease: Option<LeaseEntry> = step.load(&keys::lease(&name))?;
+    let waiting = waiting(&part, &meta);
+    Ok(GroupStatus {
+        frontier: meta.frontier,
+        ahead: meta.ahead.len(),
+        waiting,
+        due: meta.due,
+        next_due: due::next(step, meta.no)?,
+        dead: meta.dead,
+        crashes: meta.crashes,
+        oldest: if waiting > 0 { oldest(step, &part, &meta)? } else { None },
+        owner: lease.map(|lease| leases::info(step.now, &name, &lease)),
+    })
+}
+
+fn oldest(step: &Step<'_>, part: &PartitionMeta, meta: &GroupMeta) -> Result<Option<std::time::Duration>> {
+    let mut seq = meta.frontier.seq.max(part.trimmed.seq) + 1;
+    if let Some((_, last)) = meta.ahead.runs().iter().find(|(first, last)| (*first..=*last).contains(&seq)) {
+        seq = last + 1;
+    }
+    Ok(stored(step, part, seq)?.map(|(id, _)| step.now.since(id.ms)))
+}
+
+pub(in crate::embedded) fn list(step: &Step<'_>, at: &Partition) -> Result<Vec<GroupName>> {
+    let part = step.partition(at)?;
+    let mut names = Vec::new();
+    step.scan(Range::prefix(keys::numbered(b'g', part.no)), &mut |key, _| {
+        names.push(keys::group_name(key).ok_or_else(|| Error::corrupt("a group has a damaged key"))?);
+        Ok(true)
+    })?;
+    Ok(names)
+}
+
+pub(in crate::embedded) fn reset(
+    step: &mut Step<'_>,
+    at: &Partition,
+    group: &GroupName,
+    reset: Reset,
+) -> Result<RecordId> {
+    let part = step.partition(at)?;
+    let mut meta = step.group(at, part.no, group)?;
+    let frontier = start(step, &part, reset.to)?;
+    for kept in [false, true] {
+        let count = usize::try_from(MAX_DUE).unwrap_or(usize::MAX);
+        for (id, entry) in due::entries(step, &meta, kept, RecordId::ZERO, count)? {
+            let comes_anyway = id.seq > frontier.seq;
+            if reset.drop_due || comes_anyway {
+                due::erase(step, meta.no, id, &entry);
+                meta.due -= 1;
+            } else if entry.taken {
+                step.remove(keys::taken(meta.no, id));
+                let ms = step.now.ms();
+                due::write(
+                    step,
+                    meta.no,
+                    id,
+                    &crate::embedded::values::DueEntry { ms, taken: false, ..entry },
+                );
+            }
+        }
+    }
+    meta.frontier = frontier;
+    meta.ahead = crate::ahead::Ahead::new();
+    (meta.left, meta.crashes, meta.crash_seq) = (true, 0, frontier.seq);
+    step.store(keys::group(part.no, group), &meta);
+    if !step.planted(Mutation::ResetWithoutFence) {
+        leases::revoke(step, &LeaseName::group(at, group))?;
+    }
+    Ok(frontier)
+}
+
+pub(in crate::embedded) fn delete(step: &mut Step<'_>, at: &Partition, group: &GroupName) -> Result<bool> {
+    let part = step.partition(at)?;
+    let Some(meta) = step.load::<GroupMeta>(&keys::group(part.no, group))? else {
+        return Ok(false);
+    };
+    step.remove(keys::group(part.no, group));
+    step.store_raw(keys::swept(meta.no), Bytes::new());
+    leases::revoke(step, &LeaseName::group(at, group))?;
+    step.batch.frugal = true;
+    Ok(true)
+}

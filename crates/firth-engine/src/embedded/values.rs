@@ -1,0 +1,348 @@
+//! The values of the state space: plain structs, each with its packed form. Nothing here decides anything.
+
+use crate::ahead::Ahead;
+use crate::codec::{Reader, put_number, put_run};
+use crate::error::{Error, Result};
+use crate::hold::Token;
+use crate::id::{Epoch, RecordId};
+use crate::name::HolderName;
+use bytes::Bytes;
+
+/// A value of the state space.
+pub(super) trait Value: Sized {
+    /// What it is, for error messages.
+    const WHAT: &'static str;
+    fn pack(&self, out: &mut Vec<u8>);
+    fn unpack(reader: &mut Reader) -> Option<Self>;
+
+    fn packed(&self) -> Bytes {
+        let mut out = Vec::with_capacity(64);
+        self.pack(&mut out);
+        out.into()
+    }
+
+    fn read(bytes: Bytes) -> Result<Self> {
+        let mut reader = Reader(bytes);
+        Self::unpack(&mut reader).ok_or_else(|| {
+            Error::corrupt(format!("a stored {} is damaged: restore the data directory", Self::WHAT))
+        })
+    }
+}
+
+fn put_id(out: &mut Vec<u8>, id: RecordId) {
+    put_number(out, id.ms);
+    put_number(out, id.seq);
+}
+
+fn id(reader: &mut Reader) -> Option<RecordId> {
+    Some(RecordId::new(reader.number()?, reader.number()?))
+}
+
+/// A partition.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct PartitionMeta {
+    /// Its number.
+    pub(super) no: u64,
+    /// The newest record.
+    pub(super) last: RecordId,
+    /// The newest record that was trimmed.
+    pub(super) trimmed: RecordId,
+    /// Delayed messages, and how many there ever were.
+    pub(super) delayed: u64,
+    pub(super) delayed_ever: u64,
+    /// Remembered idempotent producers.
+    pub(super) producers: u64,
+}
+
+impl Value for PartitionMeta {
+    const WHAT: &'static str = "partition";
+
+    fn pack(&self, out: &mut Vec<u8>) {
+        put_number(out, self.no);
+        put_id(out, self.last);
+        put_id(out, self.trimmed);
+        put_number(out, self.delayed);
+        put_number(out, self.delayed_ever);
+        put_number(out, self.producers);
+    }
+
+    fn unpack(reader: &mut Reader) -> Option<Self> {
+        Some(Self {
+            no: reader.number()?,
+            last: id(reader)?,
+            trimmed: id(reader)?,
+            delayed: reader.number()?,
+            delayed_ever: reader.number()?,
+            producers: reader.number()?,
+        })
+    }
+}
+
+/// A group in one partition.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct GroupMeta {
+    /// Its number.
+    pub(super) no: u64,
+    pub(super) frontier: RecordId,
+    pub(super) ahead: Ahead,
+    /// The epoch that opened it last, and whether that owner left properly.
+    pub(super) opened: Epoch,
+    pub(super) left: bool,
+    /// Owners in a row that vanished while the frontier stood at `crash_seq`.
+    pub(super) crashes: u32,
+    pub(super) crash_seq: u64,
+    pub(super) due: u64,
+    pub(super) dead: u64,
+}
+
+impl Value for GroupMeta {
+    const WHAT: &'static str = "group";
+
+    fn pack(&self, out: &mut Vec<u8>) {
+        put_number(out, self.no);
+        put_id(out, self.frontier);
+        self.ahead.pack(out);
+        put_number(out, self.opened.0);
+        out.push(u8::from(self.left));
+        put_number(out, u64::from(self.crashes));
+        put_number(out, self.crash_seq);
+        put_number(out, self.due);
+        put_number(out, self.dead);
+    }
+
+    fn unpack(reader: &mut Reader) -> Option<Self> {
+        Some(Self {
+            no: reader.number()?,
+            frontier: id(reader)?,
+            ahead: Ahead::unpack(reader)?,
+            opened: Epoch(reader.number()?),
+            left: reader.byte()? != 0,
+            crashes: reader.small()?,
+            crash_seq: reader.number()?,
+            due: reader.number()?,
+            dead: reader.number()?,
+        })
+    }
+}
+
+/// A record that waits for its next attempt.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct DueEntry {
+    /// Engine time in milliseconds.
+    pub(super) ms: u64,
+    /// The attempt that comes next.
+    pub(super) attempt: u32,
+    pub(super) crashes: u32,
+    /// Whether the owner has it.
+    pub(super) taken: bool,
+    pub(super) reason: String,
+    /// The packed content, if it is kept aside.
+    pub(super) kept: Option<Bytes>,
+}
+
+impl Value for DueEntry {
+    const WHAT: &'static str = "due record";
+
+    fn pack(&self, out: &mut Vec<u8>) {
+        put_number(out, self.ms);
+        put_number(out, u64::from(self.attempt));
+        put_number(out, u64::from(self.crashes));
+        out.push(u8::from(self.taken) | if self.kept.is_some() { 2 } else { 0 });
+        put_run(out, self.reason.as_bytes());
+        out.extend_from_slice(self.kept.as_deref().unwrap_or_default());
+    }
+
+    fn unpack(reader: &mut Reader) -> Option<Self> {
+        let (ms, attempt, crashes) = (reader.number()?, reader.small()?, reader.small()?);
+        let flags = reader.byte()?;
+        let reason = reader.text()?;
+        let kept = (flags & 2 != 0).then(|| reader.0.clone());
+        Some(Self { ms, attempt, crashes, taken: flags & 1 != 0, reason, kept })
+    }
+}
+
+/// A dead letter.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct DeadEntry {
+    /// When it died, engine time in milliseconds.
+    pub(super) ms: u64,
+    pub(super) attempts: u32,
+    pub(super) crashes: u32,
+    pub(super) reason: String,
+    /// The packed content.
+    pub(super) content: Bytes,
+}
+
+impl Value for DeadEntry {
+    const WHAT: &'static str = "dead letter";
+
+    fn pack(&self, out: &mut Vec<u8>) {
+        put_number(out, self.ms);
+        put_number(out, u64::from(self.attempts));
+        put_number(out, u64::from(self.crashes));
+        put_run(out, self.reason.as_bytes());
+        out.extend_from_slice(&self.content);
+    }
+
+    fn unpack(reader: &mut Reader) -> Option<Self> {
+        Some(Self {
+            ms: reader.number()?,
+            attempts: reader.small()?,
+            crashes: reader.small()?,
+            reason: reader.text()?,
+            content: reader.0.clone(),
+        })
+    }
+}
+
+/// A batch that a producer sent.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct SentBatch {
+    /// The producer's number of the first record, and how many records.
+    pub(super) first: u64,
+    pub(super) count: u64,
+    /// Where it went; [`RecordId::ZERO`] if it was delayed.
+    pub(super) id: RecordId,
+}
+
+/// What a partition remembers of an idempotent producer.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct ProducerState {
+    /// When it was last heard of.
+    pub(super) ms: u64,
+    /// Its last batches, oldest first.
+    pub(super) batches: Vec<SentBatch>,
+}
+
+impl Value for ProducerState {
+    const WHAT: &'static str = "producer";
+
+    fn pack(&self, out: &mut Vec<u8>) {
+        put_number(out, self.ms);
+        put_number(out, self.batches.len() as u64);
+        for batch in &self.batches {
+            put_number(out, batch.first);
+            put_number(out, batch.count);
+            put_id(out, batch.id);
+        }
+    }
+
+    fn unpack(reader: &mut Reader) -> Option<Self> {
+        let (ms, count) = (reader.number()?, reader.number()?);
+        let batches = (0..count)
+            .map(|_| Some(SentBatch { first: reader.number()?, count: reader.number()?, id: id(reader)? }))
+            .collect::<Option<Vec<_>>>()?;
+        Some(Self { ms, batches })
+    }
+}
+
+/// A lease.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct LeaseEntry {
+    pub(super) holder: Option<HolderName>,
+    pub(super) epoch: Epoch,
+    pub(super) token: Token,
+    /// Engine time in milliseconds.
+    pub(super) deadline: u64,
+    pub(super) beats: u64,
+    pub(super) note: Bytes,
+}
+
+impl Value for LeaseEntry {
+    const WHAT: &'static str = "lease";
+
+    fn pack(&self, out: &mut Vec<u8>) {
+        put_run(out, self.holder.as_ref().map_or("", |holder| holder.as_str()).as_bytes());
+        put_number(out, self.epoch.0);
+        out.extend_from_slice(&self.token.0.to_be_bytes());
+        put_number(out, self.deadline);
+        put_number(out, self.beats);
+        put_run(out, &self.note);
+    }
+
+    fn unpack(reader: &mut Reader) -> Option<Self> {
+        let holder = reader.text()?;
+        let holder = if holder.is_empty() { None } else { Some(HolderName::new(holder).ok()?) };
+        let epoch = Epoch(reader.number()?);
+        let mut token = [0; 16];
+        for byte in &mut token {
+            *byte = reader.byte()?;
+        }
+        Some(Self {
+            holder,
+            epoch,
+            token: Token(u128::from_be_bytes(token)),
+            deadline: reader.number()?,
+            beats: reader.number()?,
+            note: reader.run()?,
+        })
+    }
+}
+
+/// A catalog entry.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct CatalogEntry {
+    pub(super) version: u64,
+    pub(super) value: Bytes,
+}
+
+impl Value for CatalogEntry {
+    const WHAT: &'static str = "catalog entry";
+
+    fn pack(&self, out: &mut Vec<u8>) {
+        put_number(out, self.version);
+        out.extend_from_slice(&self.value);
+    }
+
+    fn unpack(reader: &mut Reader) -> Option<Self> {
+        Some(Self { version: reader.number()?, value: reader.0.clone() })
+    }
+}
+
+/// A bare counter.
+impl Value for u64 {
+    const WHAT: &'static str = "counter";
+
+    fn pack(&self, out: &mut Vec<u8>) {
+        put_number(out, *self);
+    }
+
+    fn unpack(reader: &mut Reader) -> Option<Self> {
+        reader.number()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn round<V: Value + PartialEq + std::fmt::Debug>(value: V) {
+        assert_eq!(V::read(value.packed()).unwrap(), value);
+    }
+
+    proptest! {
+        #[test]
+        fn values_survive_packing(a: u64, b: u64, c: u32, flag: bool, reason in ".{0,20}", bytes: Vec<u8>) {
+            let (id, bytes) = (RecordId::new(a, b), Bytes::from(bytes));
+            round(PartitionMeta { no: a, last: id, trimmed: id, delayed: b, delayed_ever: a, producers: b });
+            round(GroupMeta { no: b, frontier: id, ahead: [b / 2 + 1].into_iter().collect(), opened: Epoch(a), left: flag,
+                crashes: c, crash_seq: a, due: b, dead: a });
+            round(DueEntry { ms: a, attempt: c, crashes: c, taken: flag, reason: reason.clone(),
+                kept: flag.then(|| bytes.clone()) });
+            round(DeadEntry { ms: a, attempts: c, crashes: c, reason, content: bytes.clone() });
+            round(ProducerState { ms: a, batches: vec![SentBatch { first: a, count: b, id }] });
+            round(LeaseEntry { holder: flag.then(|| HolderName::new("h").unwrap()), epoch: Epoch(a),
+                token: Token(u128::from(a) << 64 | u128::from(b)), deadline: a, beats: b, note: bytes.clone() });
+            round(CatalogEntry { version: a, value: bytes });
+            round(a);
+        }
+
+        #[test]
+        fn any_bytes_are_a_value_or_an_error(bytes: Vec<u8>) {
+            let bytes = Bytes::from(bytes);
+            let _ = (GroupMeta::read(bytes.clone()), DueEntry::read(bytes.clone()), LeaseEntry::read(bytes.clone()));
+            let _ = (PartitionMeta::read(bytes.clone()), ProducerState::read(bytes.clone()), DeadEntry::read(bytes));
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! [`Engine`]: the cloneable handle on whichever engine a URL names.
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::facet::{Backend, Entry, LeaseQuery};
+use crate::limits::MAX_READ;
+use crate::name::SpaceName;
+use crate::watch::{CatalogWatch, LeaseWatch};
+use std::fmt;
+use std::ops::Deref;
+use std::sync::Arc;
+
+/// A handle on an engine. All facets are methods of it; clones share the engine.
+///
+/// ```
+/// # use firth_engine::*;
+/// # use firth_engine::facet::*;
+/// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+/// let engine = Engine::at("memory:").await?;
+/// let orders = Partition::new(TopicName::new("orders")?, 0);
+/// engine.create_partition(&orders).await?;
+/// engine.append(&orders, Append::new([Content::new("first")])).await?;
+/// let records = engine.read(&orders, RecordId::ZERO, Max::records(10)).await?;
+/// assert_eq!(records[0].content.payload, "first");
+/// # Ok::<_, Error>(()) }).unwrap();
+/// ```
+#[derive(Clone)]
+pub struct Engine(Arc<dyn Backend>);
+
+impl Engine {
+    /// Opens the engine that `url` names: `memory:`, or `file:DIR` with an optional `?durability=fast`.
+    pub async fn at(url: &str) -> Result<Self> {
+        let Some((scheme, rest)) = url.split_once(':') else {
+            return Err(Error::invalid("an engine URL looks like memory: or file:./data or redis://host"));
+        };
+        match scheme {
+            "memory" if rest.is_empty() => Ok(Self::memory()),
+            #[cfg(feature = "embedded")]
+            "file" => {
+                let (path, options) = parse_file(rest)?;
+                Self::file(path, options).await
+            }
+            "redis" | "rediss" | "redis+cluster" | "redis+sentinel" | "redis+unix" => Err(Error::new(
+                ErrorKind::Unsupported,
+                format!("this build has no engine for {scheme}: URLs"),
+            )),
+            _ => Err(Error::invalid(format!(
+                "unknown engine {scheme:?}: use memory: or file:./data or redis://host"
+            ))),
+        }
+    }
+
+    /// An engine in memory: for tests and for data that may go with the process.
+    pub fn memory() -> Self {
+        Self::new(crate::embedded::Embedded::memory(Default::default()))
+    }
+
+    /// An engine in the directory `path`, made if missing.
+    #[cfg(feature = "embedded")]
+    pub async fn file(
+        path: impl AsRef<std::path::Path>,
+        options: crate::embedded::FileOptions,
+    ) -> Result<Self> {
+        Self::open_file(path.as_ref().to_owned(), options, Default::default()).await
+    }
+
+    /// An engine in memory with planted bugs.
+    #[cfg(feature = "testing")]
+    pub fn memory_with(hooks: crate::embedded::Hooks) -> Self {
+        Self::new(crate::embedded::Embedded::memory(hooks))
+    }
+
+    /// An engine on files with planted bugs or crash points.
+    #[cfg(all(feature = "testing", feature = "embedded"))]
+    pub async fn file_with(
+        path: impl AsRef<std::path::Path>,
+        options: crate::embedded::FileOptions,
+        hooks: crate::embedded::Hooks,
+    ) -> Result<Self> {
+        Self::open_file(path.as_ref().to_owned(), options, hooks).await
+    }
+
+    #[cfg(feature = "embedded")]
+    async fn open_file(
+        path: std::path::PathBuf,
+        options: crate::embedded::FileOptions,
+        hooks: crate::embedded::Hooks,
+    ) -> Result<Self> {
+        let open = move || crate::embedded::Embedded::file(&path, options, hooks);
+        let opened = tokio::task::spawn_blocking(open).await;
+        let opened =
+            opened.map_err(|error| Error::new(ErrorKind::Internal, "opening failed").with_source(error))?;
+        opened.map(Self::new)
+    }
+
+    /// A handle on any implementation of the facets.
+    pub fn new(backend: impl Backend) -> Self {
+        Self(Arc::new(backend))
+    }
+
+    /// Watches leases for changes of holder, also by expiry.
+    pub fn watch_leases(&self, query: LeaseQuery) -> LeaseWatch {
+        LeaseWatch::new(self.clone(), query)
+    }
+
+    /// Watches the entries of a space whose names start with `prefix`.
+    pub fn watch_catalog(&self, space: SpaceName, prefix: impl Into<String>) -> CatalogWatch {
+        CatalogWatch::new(self.clone(), space, prefix.into())
+    }
+
+    /// All entries of a space whose names start with `prefix`, however many pages they take.
+    pub async fn list_all(&self, space: &SpaceName, prefix: &str) -> Result<Vec<Entry>> {
+        let (mut all, mut after) = (Vec::new(), String::new());
+        loop {
+            let page = self.list(space, prefix, &after, MAX_READ).await?;
+            let is_last = page.len() < MAX_READ;
+            if let Some(last) = page.last() {
+                after.clone_from(&last.name);
+            }
+            all.extend(page);
+            if is_last {
+                return Ok(all);
+            }
+        }
+    }
+}
+
+#[cfg(feature = "embedded")]
+fn parse_file(rest: &str) -> Result<(&str, crate::embedded::FileOptions)> {
+    use crate::embedded::{Durability, FileOptions};
+    let (path, query) = rest.split_once('?').unwrap_or((rest, ""));
+    let path = path.strip_prefix("//").unwrap_or(path);
+    if path.is_empty() {
+        return Err(Error::invalid("file: needs a directory, for example file:./data"));
+    }
+    let mut options = FileOptions::default();
+    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+        options.durability = match pair {
+            "durability=synced" => Durability::Synced,
+            "durability=fast" => Durability::Fast,
+            _ => {
+                return Err(Error::invalid(format!(
+                    "unknown option {pair:?}: use durability=synced or durability=fast"
+                )));
+            }
+        };
+    }
+    Ok((path, options))
+}
+
+impl Deref for Engine {
+    type Target = dyn Backend;
+
+    fn deref(&self) -> &Self::Target {
+        &*self.0
+    }
+}
+
+impl fmt::Debug for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Engine({})", self.0.describe())
+    }
+}

@@ -1,0 +1,71 @@
+//! Dead letters: records that a group gave up, kept with their reason until somebody decides.
+
+use super::Reply;
+use crate::id::RecordId;
+use crate::name::{GroupName, Partition};
+use crate::record::Content;
+use std::time::Duration;
+
+/// The dead letters of one group in one partition, by the id of the record they were.
+pub trait DeadLetters {
+    /// Dead letters after `after` in the order of their ids, at most `max`.
+    fn dead<'a>(
+        &'a self,
+        at: &'a Partition,
+        group: &'a GroupName,
+        after: RecordId,
+        max: usize,
+    ) -> Reply<'a, Vec<DeadLetter>>;
+
+    /// Takes dead letters back, each in one step with its removal: to the group that failed (due at once, attempt 1, content kept aside,
+    /// invisible to other groups), or appended again for everyone with its origin. Ids without a dead letter are skipped.
+    /// Answers how many were taken. At most [`MAX_VERDICTS`](crate::limits::MAX_VERDICTS) ids.
+    fn replay<'a>(
+        &'a self,
+        at: &'a Partition,
+        group: &'a GroupName,
+        ids: &'a [RecordId],
+        to: Replay,
+    ) -> Reply<'a, usize>;
+
+    /// Deletes dead letters; answers how many there were. At most [`MAX_VERDICTS`](crate::limits::MAX_VERDICTS) ids.
+    fn delete_dead<'a>(
+        &'a self,
+        at: &'a Partition,
+        group: &'a GroupName,
+        ids: &'a [RecordId],
+    ) -> Reply<'a, usize>;
+
+    /// Deletes dead letters that died longer ago than `age`; answers how many. Bounded per call: repeat until it answers zero.
+    fn expire_dead<'a>(&'a self, at: &'a Partition, group: &'a GroupName, age: Duration) -> Reply<'a, usize>;
+}
+
+/// Who gets a dead letter again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Replay {
+    /// Only the group that gave it up.
+    Group,
+    /// Everyone: it is appended to its partition again.
+    Everyone,
+}
+
+/// A record given up, with everything needed to understand and repeat it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeadLetter {
+    /// The partition where it stood.
+    pub at: Partition,
+    /// The group that gave it up.
+    pub group: GroupName,
+    /// The id of the record.
+    pub id: RecordId,
+    /// Key, payload, headers, time.
+    pub content: Content,
+    /// How often it was tried.
+    pub attempts: u32,
+    /// How many owners vanished while they had it.
+    pub crashes: u32,
+    /// Why it was given up.
+    pub reason: String,
+    /// How long ago.
+    pub age: Duration,
+}

@@ -1,0 +1,85 @@
+//! Leases: exclusive rights that end by themselves.
+
+use super::Reply;
+use crate::hold::{Hold, LeaseInfo, LeaseName};
+use crate::id::Epoch;
+use crate::name::{HolderName, PoolName};
+use bytes::Bytes;
+use std::time::Duration;
+
+/// Exclusive rights with a deadline on the engine's clock and an epoch that fences.
+///
+/// - At most one hold is the newest; only it can renew, release or commit.
+/// - Each change of holder gives a larger epoch: `max(stored + 1, engine time in µs)`, and a fresh random token.
+/// - A lease is free when nobody has it or its time ran out. A renewal that comes late still succeeds as long as
+///   nobody else acquired the lease; after that it never does.
+/// - The same holder name gives no right: a process that restarts waits for its former life like anyone else.
+/// - A holder counts its own deadline from *before* it sent the call, on its own monotonic clock.
+pub trait Leases {
+    /// Takes a lease if it is free, or tells who has it.
+    fn acquire<'a>(&'a self, wish: Acquire) -> Reply<'a, Acquired>;
+
+    /// Renews many leases in one call; per hold, whether it is still the newest. At most
+    /// [`MAX_RENEW`](crate::limits::MAX_RENEW).
+    fn renew<'a>(&'a self, holds: &'a [Hold], ttl: Duration) -> Reply<'a, Vec<bool>>;
+
+    /// Gives a lease back; false if the hold was not the newest (then nothing changes). Who releases has not crashed.
+    fn release<'a>(&'a self, hold: &'a Hold) -> Reply<'a, bool>;
+
+    /// Takes a lease away from whoever has it, for admin: the epoch grows, nobody holds it. False if it never existed.
+    fn revoke<'a>(&'a self, name: &'a LeaseName) -> Reply<'a, bool>;
+
+    /// Leases as they stand: all of a pool in the order of their names, or the named ones that exist.
+    fn leases<'a>(&'a self, query: &'a LeaseQuery) -> Reply<'a, Vec<LeaseInfo>>;
+}
+
+/// A wish for a lease.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Acquire {
+    /// Which lease.
+    pub name: LeaseName,
+    /// Who wants it.
+    pub holder: HolderName,
+    /// For how long, 1 ms to [`MAX_TTL`](crate::limits::MAX_TTL).
+    pub ttl: Duration,
+    /// Anything others should see, at most [`MAX_NOTE`](crate::limits::MAX_NOTE) bytes.
+    pub note: Bytes,
+    /// What the wisher saw standing still for a whole TTL on its own clock: epoch and beats. If both are unchanged
+    /// the lease is taken even though the engine's clock says that it still runs (the clock may have gone back).
+    pub stalled: Option<(Epoch, u64)>,
+}
+
+impl Acquire {
+    /// A plain wish.
+    pub fn new(name: LeaseName, holder: HolderName, ttl: Duration) -> Self {
+        Self { name, holder, ttl, note: Bytes::new(), stalled: None }
+    }
+}
+
+/// The answer to a wish.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Acquired {
+    /// It is yours.
+    Granted(Hold),
+    /// Somebody has it; come back after `remaining`.
+    Held(LeaseInfo),
+}
+
+impl Acquired {
+    /// The hold, if it was granted.
+    pub fn granted(self) -> Option<Hold> {
+        match self {
+            Self::Granted(hold) => Some(hold),
+            Self::Held(_) => None,
+        }
+    }
+}
+
+/// Which leases to look at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LeaseQuery {
+    /// All of a pool.
+    Pool(PoolName),
+    /// These.
+    Names(Vec<LeaseName>),
+}

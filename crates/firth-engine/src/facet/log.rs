@@ -1,0 +1,193 @@
+//! The log: partitions of records in append order.
+
+use super::Reply;
+use crate::commit::check_delay;
+use crate::error::{Error, Result};
+use crate::id::RecordId;
+use crate::limits::{MAX_BATCH, MAX_BATCH_BYTES};
+use crate::name::{Partition, ProducerName};
+use crate::record::{Content, Record};
+use std::time::Duration;
+
+/// Partitions: made, appended to, read, trimmed, deleted.
+///
+/// - A partition exists only after [`create_partition`](Log::create_partition): appending to a missing one is
+///   `NotFound`, so that a late producer cannot bring a deleted topic back to life.
+/// - Ids grow with each record; `seq` has no holes; `ms` never goes back, even if the clock does.
+/// - A reader sees a record only once it is as durable as its acknowledgement says.
+pub trait Log {
+    /// Makes a partition; true if it was not there before.
+    fn create_partition<'a>(&'a self, at: &'a Partition) -> Reply<'a, bool>;
+
+    /// Deletes a partition with its groups, due records, delayed messages and dead letters; true if it was there. A
+    /// partition made again under this name is empty and starts at `seq` 1.
+    fn delete_partition<'a>(&'a self, at: &'a Partition) -> Reply<'a, bool>;
+
+    /// Appends a batch: all of it in order, or nothing. See [`Append`] for delays and idempotence.
+    fn append<'a>(&'a self, at: &'a Partition, batch: Append) -> Reply<'a, Appended>;
+
+    /// Records after `after`, in order, at most `max`; at least one if there is any. Trimmed records are skipped
+    /// silently: compare `seq` to see how many. `attempt` is 1 and `crashes` 0 on all of them.
+    fn read<'a>(&'a self, at: &'a Partition, after: RecordId, max: Max) -> Reply<'a, Vec<Record>>;
+
+    /// First and last record, and how many messages are delayed.
+    fn bounds<'a>(&'a self, at: &'a Partition) -> Reply<'a, Bounds>;
+
+    /// Moves delayed messages whose time has come into the log, ordered by that time, at most `max`, in one step:
+    /// a message is delayed or in the log, never both, never neither. Anyone may call it at any time.
+    fn ripen<'a>(&'a self, at: &'a Partition, max: usize) -> Reply<'a, Ripened>;
+
+    /// Removes the oldest records up to a mark, but never one that some group has not settled (its frontier, or a
+    /// due record that is not kept aside, stands before it), unless the call says `lossy`.
+    fn trim<'a>(&'a self, at: &'a Partition, trim: Trim) -> Reply<'a, Trimmed>;
+}
+
+/// A batch to append.
+#[derive(Clone, Debug, Default)]
+pub struct Append {
+    /// 1 to [`MAX_BATCH`] records of together at most [`MAX_BATCH_BYTES`] (a single record may be larger).
+    pub records: Vec<Content>,
+    /// How long the batch stays invisible. Zero: it is in the log at once. Otherwise it gets its ids when it ripens.
+    pub after: Duration,
+    /// Makes the append idempotent.
+    pub producer: Option<ProducerSeq>,
+}
+
+/// Says which batch of which producer this is, so that sending it again changes nothing.
+///
+/// `first` numbers the first record of the batch; the next batch starts at `first + records`. What was appended before is
+/// answered with the same ids (for the last [`PRODUCER_WINDOW`](crate::limits::PRODUCER_WINDOW) batches; older ones without ids). A
+/// gap, or a batch that overlaps an earlier one in part, is `Invalid`: something before it is missing. An unknown producer may start anywhere.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProducerSeq {
+    /// The producer. Choose a fresh name per process.
+    pub name: ProducerName,
+    /// The number of the batch's first record.
+    pub first: u64,
+}
+
+impl Append {
+    /// An append of `records`, visible at once.
+    pub fn new(records: impl Into<Vec<Content>>) -> Self {
+        Self { records: records.into(), ..Self::default() }
+    }
+
+    /// Checks everything that needs no stored state.
+    pub fn check(&self) -> Result<()> {
+        let count = self.records.len();
+        if count == 0 || count > MAX_BATCH {
+            return Err(Error::invalid(format!("a batch of {count} records; give 1 to {MAX_BATCH}")));
+        }
+        let bytes: usize = self.records.iter().map(Content::packed_len).sum();
+        if count > 1 && bytes > MAX_BATCH_BYTES {
+            return Err(Error::invalid(format!(
+                "a batch of {bytes} bytes; at most {MAX_BATCH_BYTES}: split it"
+            )));
+        }
+        if self.producer.as_ref().is_some_and(|p| p.first.checked_add(count as u64).is_none()) {
+            return Err(Error::invalid("the producer's sequence number is too large"));
+        }
+        check_delay(self.after)?;
+        self.records.iter().try_for_each(Content::check)
+    }
+}
+
+/// What an append did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Appended {
+    /// The first record's id; the others follow without a hole. `None` when delayed, or a duplicate too old to remember.
+    pub first: Option<RecordId>,
+    /// How many records.
+    pub count: u64,
+    /// Whether the producer had sent this batch before; then nothing was appended.
+    pub duplicate: bool,
+}
+
+impl Appended {
+    /// The ids of all records, if they have ids yet.
+    pub fn ids(&self) -> impl Iterator<Item = RecordId> + use<> {
+        let first = self.first;
+        (0..self.count).filter_map(move |offset| Some(first?.plus(offset)))
+    }
+}
+
+/// How much to read at most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Max {
+    /// Records, at most [`MAX_READ`](crate::limits::MAX_READ).
+    pub records: usize,
+    /// Bytes of packed content; the first record is returned whatever its size.
+    pub bytes: usize,
+}
+
+impl Max {
+    /// At most `records`, and 8 MiB.
+    pub const fn records(records: usize) -> Self {
+        Self { records, bytes: MAX_BATCH_BYTES }
+    }
+}
+
+/// The ends of a partition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    /// The newest record that was trimmed away; [`RecordId::ZERO`] if none was. Everything kept comes after it.
+    pub trimmed: RecordId,
+    /// The newest record; [`RecordId::ZERO`] before the first append. Stays when everything is trimmed.
+    pub last: RecordId,
+    /// How many messages are delayed.
+    pub delayed: u64,
+    /// When the first of them ripens.
+    pub next_ripe: Option<Duration>,
+}
+
+impl Bounds {
+    /// How many records the log holds.
+    pub fn len(&self) -> u64 {
+        self.last.seq - self.trimmed.seq
+    }
+
+    /// Whether it holds none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// What ripening did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ripened {
+    /// How many messages entered the log.
+    pub moved: usize,
+    /// When the next one is ready; zero if more are ready now.
+    pub next: Option<Duration>,
+}
+
+/// How far to trim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TrimTo {
+    /// Remove everything up to and including this id.
+    Id(RecordId),
+    /// Keep this many of the newest records.
+    Keep(u64),
+    /// Remove what is older than this.
+    OlderThan(Duration),
+}
+
+/// A wish to trim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Trim {
+    /// How far.
+    pub to: TrimTo,
+    /// Remove also what some group has not settled. Its owner sees a gap in `seq`.
+    pub lossy: bool,
+}
+
+/// What trimming did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Trimmed {
+    /// How many records were removed.
+    pub removed: u64,
+    /// Everything up to here is gone.
+    pub trimmed: RecordId,
+    /// Whether some group held it back.
+    pub held_back: bool,
+}

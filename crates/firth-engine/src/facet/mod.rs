@@ -1,0 +1,44 @@
+//! The facets: what an engine must do atomically or durably, and nothing else.
+//!
+//! The docs of each trait are the contract, and the conformance laws test it word by word on every engine. The traits
+//! are object-safe; a call returns one boxed future per *batch*, never per record.
+//!
+//! Rules that hold for all of them:
+//! - A step is atomic: it happens whole or not at all, and it checks everything before its first write.
+//! - Time crosses the interface as a duration, never as an instant; the engine's clock decides.
+//! - A step touches one partition, one pool or one space, so that an engine may spread those over nodes.
+//! - An error whose [`may_have_happened`](crate::Error::may_have_happened) is false means: not done.
+//! - Dropping a future does not undo its step: it may still happen.
+
+mod bus;
+mod catalog;
+mod dead;
+mod groups;
+mod leases;
+mod log;
+
+pub use bus::{Bus, Signal, Subscription};
+pub use catalog::{Catalog, Entry, EntryKey, Expect, Put};
+pub use dead::{DeadLetter, DeadLetters, Replay};
+pub use groups::{Committed, Due, From, GroupStatus, Groups, Pending, Reset};
+pub use leases::{Acquire, Acquired, LeaseQuery, Leases};
+pub use log::{Append, Appended, Bounds, Log, Max, ProducerSeq, Ripened, Trim, TrimTo, Trimmed};
+
+use crate::error::Result;
+use crate::watch::Hints;
+use std::pin::Pin;
+
+/// What a facet call returns.
+pub type Reply<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'a>>;
+
+/// An engine: all facets together.
+pub trait Backend:
+    Log + Groups + DeadLetters + Leases + Catalog + Bus + Hints + Send + Sync + 'static
+{
+    /// What this engine is, for people: `memory:`, `file:./data`. Never contains secrets.
+    fn describe(&self) -> String;
+
+    /// Stops background work and makes everything acknowledged as durable as promised. Later calls fail with
+    /// [`ErrorKind::Closed`](crate::ErrorKind::Closed). Closing twice is fine.
+    fn close(&self) -> Reply<'_, ()>;
+}

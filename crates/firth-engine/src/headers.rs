@@ -1,0 +1,95 @@
+//! Headers of a record, kept in their packed form: cloning and storing them costs nothing per header.
+//!
+//! Order is kept and a name may repeat. Names are text, values are bytes.
+
+use crate::codec::{Reader, put_run};
+use crate::error::{Error, Result};
+use crate::limits::{MAX_HEADER_BYTES, MAX_HEADERS};
+use bytes::Bytes;
+use std::fmt;
+
+/// An ordered list of (name, value), bounded by [`MAX_HEADERS`] and [`MAX_HEADER_BYTES`].
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Headers {
+    raw: Bytes,
+    count: usize,
+}
+
+impl Headers {
+    /// No headers.
+    pub const fn new() -> Self {
+        Self { raw: Bytes::new(), count: 0 }
+    }
+
+    /// Packs `list`, or says which limit it breaks.
+    pub fn from_pairs<N: AsRef<str>, V: AsRef<[u8]>>(list: impl IntoIterator<Item = (N, V)>) -> Result<Self> {
+        let (mut raw, mut count) = (Vec::new(), 0);
+        for (name, value) in list {
+            let (name, value) = (name.as_ref(), value.as_ref());
+            if name.is_empty() {
+                return Err(Error::invalid("a header has an empty name"));
+            }
+            put_run(&mut raw, name.as_bytes());
+            put_run(&mut raw, value);
+            count += 1;
+        }
+        let headers = Self { raw: raw.into(), count };
+        headers.check()?;
+        Ok(headers)
+    }
+
+    /// The first value under `name`.
+    pub fn get(&self, name: &str) -> Option<Bytes> {
+        self.iter().find_map(|(key, value)| (key == name).then_some(value))
+    }
+
+    /// All headers in order.
+    pub fn iter(&self) -> impl Iterator<Item = (String, Bytes)> + '_ {
+        let mut reader = Reader(self.raw.clone());
+        std::iter::from_fn(move || (!reader.is_empty()).then(|| Some((reader.text()?, reader.run()?)))?)
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.count
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    pub(crate) fn raw(&self) -> &Bytes {
+        &self.raw
+    }
+
+    /// Takes packed headers back from storage, checking that they really are headers.
+    pub(crate) fn from_raw(raw: Bytes) -> Option<Self> {
+        let (mut reader, mut count) = (Reader(raw.clone()), 0);
+        while !reader.is_empty() {
+            std::str::from_utf8(&reader.run()?).ok().filter(|name| !name.is_empty())?;
+            reader.run()?;
+            count += 1;
+        }
+        Some(Self { raw, count })
+    }
+
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.count > MAX_HEADERS {
+            return Err(Error::invalid(format!("{} headers; at most {MAX_HEADERS} are allowed", self.count)));
+        }
+        if self.raw.len() > MAX_HEADER_BYTES {
+            let size = self.raw.len();
+            return Err(Error::invalid(format!(
+                "headers take {size} bytes; at most {MAX_HEADER_BYTES} are allowed"
+            )));
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Headers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Headers({} in {} bytes)", self.count, self.raw.len())
+    }
+}

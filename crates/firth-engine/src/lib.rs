@@ -1,0 +1,44 @@
+//! Storage engines of firth: one set of laws, several engines.
+//!
+//! An [`Engine`] does what must be atomic or durable and nothing else, in small facets ([`facet`]): the log of a
+//! partition, the progress of groups, dead letters, leases, a catalog, a bus. Everything above (queue, claims, router) gets
+//! its correctness from here. `memory:` and `file:DIR` run inside the process; the facets are cut so that a
+//! server with scripts can implement them too: one step touches one partition, pool or space.
+//!
+//! The contract is the documentation of the facets; the crate `firth-laws` tests it on every engine.
+
+mod ahead;
+mod codec;
+mod commit;
+mod embedded;
+mod engine;
+mod error;
+pub mod facet;
+mod headers;
+mod hold;
+mod id;
+pub mod limits;
+mod name;
+mod progress;
+mod record;
+mod watch;
+
+pub use ahead::Ahead;
+pub use commit::{Commit, Dead, Retry, Verdict, cut_reason};
+#[cfg(feature = "testing")]
+#[doc(hidden)]
+pub use embedded::{CrashPoint, Hooks, Mutation};
+#[cfg(feature = "embedded")]
+pub use embedded::{Durability, FileOptions};
+pub use engine::Engine;
+pub use error::{Error, ErrorKind, Result};
+pub use headers::Headers;
+pub use hold::{Hold, LeaseInfo, LeaseName, Token};
+pub use id::{Epoch, RecordId};
+pub use name::{
+    ChannelName, GroupName, HolderName, MAX_NAME, MemberName, Partition, PoolName, ProducerName, SpaceName,
+    TopicName,
+};
+pub use progress::{MAX_SPAN, Offer, Progress, Window};
+pub use record::{Content, Origin, Record};
+pub use watch::{CatalogWatch, Hint, HintKey, Hints, LeaseWatch};

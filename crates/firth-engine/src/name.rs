@@ -1,0 +1,168 @@
+//! Validated names. Whatever holds one of these types may put it into a key, a path, a hash tag or a metric
+//! without another thought: 1 to 128 characters of `[a-zA-Z0-9._-]`, and never `..`.
+//!
+//! Names are cheap to clone. Braces, slashes, spaces and control characters cannot occur, so that a name can
+//! neither break out of a hash tag nor out of a directory.
+
+use crate::error::{Error, Result};
+use std::fmt;
+use std::sync::Arc;
+
+/// The longest name, in bytes.
+pub const MAX_NAME: usize = 128;
+
+fn check(field: &'static str, value: &str) -> Result<()> {
+    if value.is_empty() {
+        return Err(Error::invalid(format!("{field} is empty; give 1 to {MAX_NAME} characters")));
+    }
+    if value.len() > MAX_NAME {
+        return Err(Error::invalid(format!(
+            "{field} has {} bytes; at most {MAX_NAME} are allowed",
+            value.len()
+        )));
+    }
+    if let Some(bad) = value.chars().find(|c| !c.is_ascii_alphanumeric() && !matches!(c, '.' | '_' | '-')) {
+        return Err(Error::invalid(format!(
+            "{field} contains {bad:?}; use letters, digits, '.', '_' and '-' only"
+        )));
+    }
+    if value.contains("..") {
+        return Err(Error::invalid(format!("{field} contains \"..\"; separate the dots")));
+    }
+    Ok(())
+}
+
+macro_rules! name_type {
+    ($(#[$doc:meta])* $name:ident, $field:literal) => {
+        $(#[$doc])*
+        #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(Arc<str>);
+
+        impl $name {
+            /// Checks `value` and wraps it; the error names the field, the problem and the limit.
+            pub fn new(value: impl AsRef<str>) -> Result<Self> {
+                let value = value.as_ref();
+                check($field, value)?;
+                Ok(Self(value.into()))
+            }
+
+            /// The name as text.
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{:?}", &*self.0)
+            }
+        }
+
+        impl std::str::FromStr for $name {
+            type Err = Error;
+            fn from_str(value: &str) -> Result<Self> {
+                Self::new(value)
+            }
+        }
+
+        impl TryFrom<&str> for $name {
+            type Error = Error;
+            fn try_from(value: &str) -> Result<Self> {
+                Self::new(value)
+            }
+        }
+
+        impl AsRef<str> for $name {
+            fn as_ref(&self) -> &str {
+                &self.0
+            }
+        }
+    };
+}
+
+name_type!(
+    /// A topic: a named log of one or more partitions.
+    TopicName, "topic name"
+);
+name_type!(
+    /// A group: readers who share a topic.
+    GroupName, "group name"
+);
+name_type!(
+    /// Who holds a lease. Choose a fresh one per process: a restarted process must not look like its zombie.
+    HolderName, "holder name"
+);
+name_type!(
+    /// An idempotent producer.
+    ProducerName, "producer name"
+);
+name_type!(
+    /// A pool of leases that are listed and renewed together.
+    PoolName, "pool name"
+);
+name_type!(
+    /// One lease inside a pool.
+    MemberName, "lease name"
+);
+name_type!(
+    /// A section of the catalog, listed and watched as one.
+    SpaceName, "catalog space"
+);
+name_type!(
+    /// A channel of the bus.
+    ChannelName, "channel name"
+);
+
+/// One partition of a topic.
+///
+/// Everything that a fenced step touches (records, groups, due and dead letters, the group's lease) belongs to
+/// one partition, so that an engine can keep it together: one hash tag, one script, one atomic batch.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Partition {
+    /// The topic.
+    pub topic: TopicName,
+    /// Which part of it, from 0.
+    pub index: u32,
+}
+
+impl Partition {
+    /// Partition `index` of `topic`.
+    pub fn new(topic: TopicName, index: u32) -> Self {
+        Self { topic, index }
+    }
+}
+
+impl fmt::Display for Partition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.topic, self.index)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_could_break_out_of_a_key_or_a_path_are_refused() {
+        let long = "a".repeat(129);
+        for bad in ["", "a b", "a/b", "{a}", "a..b", "a\0b", "a\nb", "ä", long.as_str()] {
+            let error = TopicName::new(bad).unwrap_err();
+            assert_eq!(error.kind(), crate::ErrorKind::Invalid, "{bad:?}");
+            assert!(error.context().starts_with("topic name"), "{error}");
+        }
+    }
+
+    #[test]
+    fn usual_names_pass_and_print_as_they_are() {
+        let longest = "a".repeat(128);
+        for good in ["orders", "orders.v2", "A-b_c.9", longest.as_str()] {
+            assert_eq!(TopicName::new(good).unwrap().to_string(), good);
+        }
+    }
+}
