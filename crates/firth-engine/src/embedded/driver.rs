@@ -61,6 +61,7 @@ impl Driver {
     ) -> Result<T> {
         self.check_open()?;
         let now = self.clock.now();
+        let _ = cost;
         match &self.place {
             Place::Memory(store) => self.change_memory(store, now, run),
             #[cfg(feature = "embedded")]

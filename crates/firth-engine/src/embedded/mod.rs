@@ -17,7 +17,12 @@ mod file;
 #[cfg(feature = "embedded")]
 mod format;
 mod hints;
+#[cfg_attr(
+    not(all(feature = "testing", feature = "embedded")),
+    allow(dead_code, unreachable_pub, reason = "only tests ask for them")
+)]
 mod hooks;
+#[cfg_attr(not(feature = "embedded"), allow(dead_code, reason = "the format is that of files"))]
 mod keys;
 #[cfg(feature = "embedded")]
 mod lock;
@@ -35,7 +40,6 @@ pub(crate) use hooks::Hooks;
 #[cfg(feature = "testing")]
 pub use hooks::{CrashPoint, Hooks, Mutation};
 
-use crate::error::Result;
 use bus::LocalBus;
 use driver::Driver;
 
@@ -52,7 +56,7 @@ impl Embedded {
     }
 
     #[cfg(feature = "embedded")]
-    pub(crate) fn file(path: &std::path::Path, options: FileOptions, hooks: Hooks) -> Result<Self> {
+    pub(crate) fn file(path: &std::path::Path, options: FileOptions, hooks: Hooks) -> crate::Result<Self> {
         let (store, newest_us) = file::FileStore::open(path, options)?;
         Ok(Self {
             driver: Driver::file(store, newest_us, hooks)?,

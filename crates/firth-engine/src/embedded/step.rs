@@ -84,8 +84,11 @@ impl Now {
         self.us / 1000
     }
 
-    /// The millisecond that lies `after` from now, rounded up: never early.
+    /// The millisecond that lies `after` from now, rounded up: never early. No delay is no delay.
     pub(super) fn later_ms(self, after: Duration) -> u64 {
+        if after.is_zero() {
+            return self.ms();
+        }
         let us = u64::try_from(after.as_micros()).unwrap_or(u64::MAX);
         self.us.saturating_add(us).div_ceil(1000)
     }

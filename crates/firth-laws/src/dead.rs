@@ -1,0 +1,151 @@
+//! Laws of dead letters (laws 5 and 9).
+
+use crate::world::{Owner, append, dead, group, numbered, numbers, partition, read_all, retry, status};
+use firth_engine::facet::{Append, Replay};
+use firth_engine::{Content, Engine, GroupName, Headers, Partition, RecordId, Verdict};
+use std::time::Duration;
+
+/// Gives up records `0..count` of a fresh partition; answers their ids.
+async fn bury(engine: &Engine, name: &GroupName, count: u64) -> (Partition, Vec<RecordId>, Owner) {
+    let at = partition(engine).await;
+    let ids = append(engine, &at, 0, count).await;
+    let mut owner = Owner::new(engine, &at, name).await;
+    for record in owner.take(count as usize).await {
+        owner.settle(&record, dead("given up"));
+    }
+    owner.commit().await;
+    (at, ids, owner)
+}
+
+async fn letters(engine: &Engine, at: &Partition, name: &GroupName) -> Vec<RecordId> {
+    let found = engine.dead(at, name, RecordId::ZERO, 1000).await.unwrap();
+    found.iter().map(|letter| letter.id).collect()
+}
+
+/// There is no moment at which a record is settled and its dead letter missing, or the other way round.
+pub async fn a_dead_letter_and_its_record_are_settled_together(engine: Engine) {
+    let name = group("g");
+    let (at, ids, mut owner) = bury(&engine, &name, 5).await;
+    assert_eq!(letters(&engine, &at, &name).await, ids);
+    let now = status(&engine, &at, &name).await;
+    assert_eq!((now.frontier, now.lag(), now.dead), (ids[4], 0, 5));
+    assert!(owner.next().await.is_none());
+    let mut next = Owner::after_crash(&engine, &at, &name).await;
+    assert!(next.next().await.is_none() && next.due(9).await.is_empty());
+}
+
+/// Topic, partition, group, key, headers, original id, attempts, reason, time.
+pub async fn a_dead_letter_tells_its_whole_story(engine: Engine) {
+    let at = partition(&engine).await;
+    let name = group("g");
+    let headers = Headers::from_pairs([("trace", "7")]).unwrap();
+    let content = Content { headers, timestamp: 77, ..Content::new("payload").with_key("key") };
+    let id = engine.append(&at, Append::new([content.clone()])).await.unwrap().first.unwrap();
+    let mut owner = Owner::new(&engine, &at, &name).await;
+    let record = owner.take(1).await.remove(0);
+    owner.judge(&record, retry(Duration::ZERO)).await;
+    let record = owner.due(1).await.remove(0);
+    owner.judge(&record, retry(Duration::ZERO)).await;
+    let record = owner.due(1).await.remove(0);
+    owner.judge(&record, dead("the end")).await;
+    let letter = engine.dead(&at, &name, RecordId::ZERO, 9).await.unwrap().remove(0);
+    assert_eq!((&letter.at, &letter.group, letter.id), (&at, &name, id));
+    assert_eq!((letter.attempts, letter.crashes, letter.reason.as_str()), (3, 0, "the end"));
+    assert_eq!(letter.content, content);
+    assert!(letter.age < Duration::from_secs(60));
+}
+
+/// Law 9: a replay concerns the group that failed, and nobody else.
+pub async fn a_replay_to_the_group_is_invisible_to_others(engine: Engine) {
+    let (name, other) = (group("g"), group("other"));
+    let (at, ids, mut owner) = bury(&engine, &name, 3).await;
+    let mut calm = Owner::new(&engine, &at, &other).await;
+    assert_eq!(calm.drain().await.len(), 3);
+    assert_eq!(engine.replay(&at, &name, &ids[..2], Replay::Group).await.unwrap(), 2);
+    assert_eq!(letters(&engine, &at, &name).await, ids[2..]);
+    let now = status(&engine, &at, &name).await;
+    assert_eq!((now.due, now.dead, now.next_due), (2, 1, Some(Duration::ZERO)));
+    assert_eq!(read_all(&engine, &at).await.len(), 3, "the log does not grow");
+    let due = owner.due(9).await;
+    assert_eq!(
+        due.iter().map(|record| (record.id, record.attempt)).collect::<Vec<_>>(),
+        [(ids[0], 1), (ids[1], 1)]
+    );
+    assert_eq!(numbers(&due), [0, 1]);
+    owner.settle(&due[0], Verdict::Ack);
+    owner.judge(&due[1], dead("again")).await;
+    assert_eq!(letters(&engine, &at, &name).await, ids[1..]);
+    assert!(calm.due(9).await.is_empty() && calm.next().await.is_none());
+}
+
+/// To everyone on request: a new record that says where it came from.
+pub async fn a_replay_to_everyone_carries_its_origin(engine: Engine) {
+    let (name, other) = (group("g"), group("other"));
+    let (at, ids, mut owner) = bury(&engine, &name, 2).await;
+    let mut calm = Owner::new(&engine, &at, &other).await;
+    calm.drain().await;
+    assert_eq!(engine.replay(&at, &name, &ids, Replay::Everyone).await.unwrap(), 2);
+    assert!(letters(&engine, &at, &name).await.is_empty());
+    let log = read_all(&engine, &at).await;
+    assert_eq!(numbers(&log), [0, 1, 0, 1]);
+    for (record, id) in log[2..].iter().zip(&ids) {
+        let origin = record.content.origin.as_ref().expect("it says where it came from");
+        assert_eq!((&origin.at, origin.id, &origin.group), (&at, *id, &name));
+    }
+    assert_eq!(calm.drain().await, [0, 1]);
+    assert_eq!(owner.drain().await, [0, 1]);
+}
+
+/// Replay and removal are one step: racing replays take each letter once.
+pub async fn a_dead_letter_is_replayed_once(engine: Engine) {
+    let name = group("g");
+    let (at, ids, mut owner) = bury(&engine, &name, 6).await;
+    let tasks: Vec<_> = (0..8)
+        .map(|n| {
+            let (engine, at, name, ids) = (engine.clone(), at.clone(), name.clone(), ids.clone());
+            let to = if n % 2 == 0 { Replay::Group } else { Replay::Everyone };
+            tokio::spawn(async move { engine.replay(&at, &name, &ids, to).await.unwrap() })
+        })
+        .collect();
+    let mut taken = 0;
+    for task in tasks {
+        taken += task.await.unwrap();
+    }
+    assert_eq!(taken, 6);
+    let missing = [RecordId::new(1, 999)];
+    assert_eq!(engine.replay(&at, &name, &missing, Replay::Group).await.unwrap(), 0);
+    let again = owner.due(100).await.len() + owner.drain().await.len();
+    assert_eq!(again, 6);
+    assert_eq!(status(&engine, &at, &name).await.dead, 0);
+}
+
+/// Deleting takes those named; expiring takes the old.
+pub async fn dead_letters_are_deleted_and_expire(engine: Engine) {
+    let name = group("g");
+    let (at, ids, mut owner) = bury(&engine, &name, 4).await;
+    assert_eq!(engine.delete_dead(&at, &name, &[ids[1], ids[1], RecordId::MAX]).await.unwrap(), 1);
+    assert_eq!(letters(&engine, &at, &name).await, [ids[0], ids[2], ids[3]]);
+    assert_eq!(engine.expire_dead(&at, &name, Duration::from_secs(3600)).await.unwrap(), 0);
+    tokio::time::sleep(Duration::from_millis(400)).await;
+    engine.append(&at, Append::new([numbered(9)])).await.unwrap();
+    let record = owner.take(1).await.remove(0);
+    owner.judge(&record, dead("young")).await;
+    assert_eq!(engine.expire_dead(&at, &name, Duration::from_millis(200)).await.unwrap(), 3);
+    assert_eq!(letters(&engine, &at, &name).await, [record.id]);
+    assert_eq!(status(&engine, &at, &name).await.dead, 1);
+}
+
+/// Pages follow each other without loss or overlap.
+pub async fn dead_letters_are_paged(engine: Engine) {
+    let name = group("g");
+    let (at, ids, _owner) = bury(&engine, &name, 25).await;
+    let (mut seen, mut after) = (Vec::new(), RecordId::ZERO);
+    loop {
+        let page = engine.dead(&at, &name, after, 10).await.unwrap();
+        assert!(page.len() <= 10);
+        let Some(last) = page.last() else { break };
+        after = last.id;
+        seen.extend(page.iter().map(|letter| letter.id));
+    }
+    assert_eq!(seen, ids);
+}

@@ -1,0 +1,140 @@
+//! Laws of fencing: only the newest hold changes anything (law 3).
+
+use crate::world::{
+    LONG, Owner, SHORT, acquire, append, dead, eventually, fails, group, holder, partition, retry, status,
+    take_over,
+};
+use firth_engine::facet::{Acquire, From};
+use firth_engine::{Commit, Engine, ErrorKind, LeaseName, RecordId, Token, Verdict};
+use std::time::Duration;
+
+/// A paused owner that wakes up finds that nothing of what it does has an effect.
+pub async fn a_zombie_changes_nothing(engine: Engine) {
+    let at = partition(&engine).await;
+    let name = group("g");
+    let ids = append(&engine, &at, 0, 10).await;
+    let mut zombie = Owner::with(&engine, &at, &name, acquire(&engine, &at, &name, SHORT).await).await;
+    let taken = zombie.take(4).await;
+    // It freezes; its lease runs out; somebody else comes.
+    let wish = || Acquire::new(LeaseName::group(&at, &name), holder(), LONG);
+    let mut newest = None;
+    eventually("the lease runs out", || async { engine.acquire(wish()).await.unwrap().granted().is_some() })
+        .await;
+    newest.replace(take_over(&engine, &at, &name).await);
+    let mut owner = Owner::with(&engine, &at, &name, newest.unwrap()).await;
+    let first = owner.take(1).await;
+    owner.judge(&first[0], retry(Duration::ZERO)).await;
+    let before = status(&engine, &at, &name).await;
+    // It thaws.
+    let stale = &zombie.hold;
+    let corpse = firth_engine::Dead { record: taken[1].clone(), reason: "zombie".into() };
+    fails(zombie.send(Commit::up_to(ids[3])).await, ErrorKind::Fenced);
+    fails(
+        zombie.send(Commit { frontier: ids[1], dead: vec![corpse], ..Commit::default() }).await,
+        ErrorKind::Fenced,
+    );
+    fails(engine.open(&at, &name, From::Start, stale).await, ErrorKind::Fenced);
+    fails(engine.due(&at, &name, stale, 9).await, ErrorKind::Fenced);
+    assert_eq!(engine.renew(std::slice::from_ref(stale), LONG).await.unwrap(), [false]);
+    assert!(!engine.release(stale).await.unwrap());
+    let mut after = status(&engine, &at, &name).await;
+    assert_eq!(
+        after.owner.as_ref().map(|lease| (&lease.holder, lease.epoch)),
+        before.owner.as_ref().map(|lease| (&lease.holder, lease.epoch))
+    );
+    (after.owner, after.oldest, after.next_due) = (before.owner.clone(), before.oldest, before.next_due);
+    assert_eq!(after, before);
+    assert_eq!(owner.due(9).await.len(), 1, "the owner works on");
+    assert_eq!(owner.drain().await, (1..10).collect::<Vec<_>>());
+}
+
+/// Two sides of a network partition may hand out one epoch: the token tells them apart.
+pub async fn an_equal_epoch_with_another_token_is_fenced(engine: Engine) {
+    let at = partition(&engine).await;
+    let name = group("g");
+    let ids = append(&engine, &at, 0, 2).await;
+    let owner = Owner::new(&engine, &at, &name).await;
+    let mut forged = owner.hold.clone();
+    forged.token = Token(forged.token.0.wrapping_add(1));
+    fails(engine.commit(&at, &name, &forged, Commit::up_to(ids[0])).await, ErrorKind::Fenced);
+    fails(engine.open(&at, &name, From::Start, &forged).await, ErrorKind::Fenced);
+    fails(engine.due(&at, &name, &forged, 1).await, ErrorKind::Fenced);
+    assert_eq!(engine.renew(&[forged.clone()], LONG).await.unwrap(), [false]);
+    assert!(!engine.release(&forged).await.unwrap());
+    assert_eq!(status(&engine, &at, &name).await.frontier, RecordId::ZERO);
+    owner.send(Commit::up_to(ids[0])).await.unwrap();
+}
+
+/// Safety rests on the epoch, not on time: late work of the only owner is not thrown away.
+pub async fn an_expired_lease_that_nobody_took_still_counts(engine: Engine) {
+    let at = partition(&engine).await;
+    let name = group("g");
+    append(&engine, &at, 0, 3).await;
+    let mut owner = Owner::with(&engine, &at, &name, acquire(&engine, &at, &name, SHORT).await).await;
+    let taken = owner.take(3).await;
+    eventually("the lease runs out", || async {
+        status(&engine, &at, &name).await.owner.unwrap().remaining.is_zero()
+    })
+    .await;
+    taken.iter().for_each(|record| owner.settle(record, Verdict::Ack));
+    owner.commit().await;
+    assert_eq!(status(&engine, &at, &name).await.lag(), 0);
+    assert_eq!(engine.renew(&[owner.hold.clone()], LONG).await.unwrap(), [true]);
+}
+
+/// The hold of one group, or one partition, opens no other door.
+pub async fn a_hold_is_good_for_its_own_lease_only(engine: Engine) {
+    let (at, elsewhere) = (partition(&engine).await, partition(&engine).await);
+    let (name, other) = (group("g"), group("other"));
+    append(&engine, &at, 0, 1).await;
+    let hold = acquire(&engine, &at, &name, LONG).await;
+    engine.create_group(&at, &other, From::Start).await.unwrap();
+    engine.create_group(&elsewhere, &name, From::Start).await.unwrap();
+    fails(engine.open(&at, &other, From::Start, &hold).await, ErrorKind::Invalid);
+    fails(engine.commit(&elsewhere, &name, &hold, Commit::default()).await, ErrorKind::Invalid);
+    fails(engine.due(&at, &other, &hold, 1).await, ErrorKind::Invalid);
+    let mut forged = hold.clone();
+    forged.lease = LeaseName::group(&at, &other);
+    fails(engine.commit(&at, &other, &forged, Commit::default()).await, ErrorKind::Fenced);
+}
+
+/// Owners that die over the same record are counted, so that somebody can break the chain; progress starts the count anew.
+pub async fn a_vanished_owner_is_counted(engine: Engine) {
+    let at = partition(&engine).await;
+    let name = group("g");
+    append(&engine, &at, 0, 5).await;
+    let mut owner = Owner::new(&engine, &at, &name).await;
+    assert_eq!(owner.progress.crashes, 0);
+    for expected in 1..=3 {
+        owner = Owner::after_crash(&engine, &at, &name).await;
+        assert_eq!(owner.progress.crashes, expected);
+        assert_eq!(status(&engine, &at, &name).await.crashes, expected);
+    }
+    let again = engine.open(&at, &name, From::Start, &owner.hold).await.unwrap();
+    assert_eq!(again.crashes, 3, "opening again is no crash");
+    let mut owner = Owner::with(&engine, &at, &name, owner.hold).await;
+    let first = owner.take(1).await;
+    owner.judge(&first[0], dead("it kills")).await;
+    assert_eq!(status(&engine, &at, &name).await.crashes, 0);
+    let mut owner = Owner::after_crash(&engine, &at, &name).await;
+    assert_eq!(owner.progress.crashes, 1, "another record, another count");
+    owner.drain().await;
+    let idle = Owner::after_crash(&engine, &at, &name).await;
+    assert_eq!(idle.progress.crashes, 0, "who died with nothing to do blames nobody");
+}
+
+/// Releasing, and being revoked, is no crash.
+pub async fn an_owner_that_leaves_properly_is_not_counted(engine: Engine) {
+    let at = partition(&engine).await;
+    let name = group("g");
+    append(&engine, &at, 0, 5).await;
+    let mut owner = Owner::new(&engine, &at, &name).await;
+    let taken = owner.take(1).await;
+    owner.judge(&taken[0], retry(Duration::ZERO)).await;
+    assert_eq!(owner.due(1).await.len(), 1);
+    owner.leave().await;
+    let mut owner = Owner::new(&engine, &at, &name).await;
+    assert_eq!(owner.progress.crashes, 0);
+    let due = owner.due(1).await;
+    assert_eq!((due[0].attempt, due[0].crashes), (2, 0));
+}

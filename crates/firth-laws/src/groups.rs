@@ -1,0 +1,290 @@
+//! Laws of groups and their progress.
+
+use crate::world::{
+    LONG, Owner, acquire, append, dead, fails, group, number, numbers, partition, retry, status, take_over,
+};
+use firth_engine::facet::{From, Reset, Trim, TrimTo};
+use firth_engine::{Ahead, Commit, Engine, ErrorKind, RecordId, Retry, Verdict};
+use std::time::Duration;
+
+/// Law 1: whoever existed, or was made from the start, gets everything that was acknowledged.
+pub async fn every_group_gets_every_record(engine: Engine) {
+    let at = partition(&engine).await;
+    let (early, late) = (group("early"), group("late"));
+    assert!(engine.create_group(&at, &early, From::End).await.unwrap());
+    append(&engine, &at, 0, 250).await;
+    assert!(!engine.create_group(&at, &early, From::End).await.unwrap(), "it is there already");
+    for name in [&early, &late] {
+        let mut owner = Owner::new(&engine, &at, name).await;
+        assert_eq!(owner.drain().await, (0..250).collect::<Vec<_>>());
+        assert_eq!(status(&engine, &at, name).await.lag(), 0);
+        owner.leave().await;
+    }
+    append(&engine, &at, 250, 260).await;
+    let mut owner = Owner::new(&engine, &at, &early).await;
+    assert_eq!(owner.drain().await, (250..260).collect::<Vec<_>>());
+    assert_eq!(engine.groups(&at).await.unwrap(), [early, late]);
+}
+
+/// Start, end, after an id, by age; also when the log was trimmed or is empty.
+pub async fn a_group_starts_where_it_is_told(engine: Engine) {
+    let at = partition(&engine).await;
+    let waiting = |name: &'static str, from| {
+        let (engine, at, name) = (engine.clone(), at.clone(), group(name));
+        async move {
+            assert!(engine.create_group(&at, &name, from).await.unwrap());
+            status(&engine, &at, &name).await.waiting
+        }
+    };
+    assert_eq!(waiting("empty-end", From::End).await, 0);
+    assert_eq!(waiting("empty-age", From::Age(Duration::from_secs(9))).await, 0);
+    let old = append(&engine, &at, 0, 10).await;
+    tokio::time::sleep(Duration::from_millis(400)).await;
+    append(&engine, &at, 10, 14).await;
+    assert_eq!(status(&engine, &at, &group("empty-end")).await.waiting, 14);
+    assert_eq!(waiting("start", From::Start).await, 14);
+    assert_eq!(waiting("end", From::End).await, 0);
+    assert_eq!(waiting("id", From::After(old[3])).await, 10);
+    assert_eq!(waiting("before-all", From::After(RecordId::ZERO)).await, 14);
+    assert_eq!(waiting("after-all", From::After(RecordId::MAX)).await, 0);
+    assert_eq!(waiting("time", From::After(RecordId::before_ms(old[9].ms + 100))).await, 4);
+    assert_eq!(waiting("young", From::Age(Duration::from_millis(200))).await, 4);
+    assert_eq!(waiting("any-age", From::Age(Duration::from_secs(3600))).await, 14);
+    let lossy = Trim { to: TrimTo::Id(old[5]), lossy: true };
+    engine.trim(&at, lossy).await.unwrap();
+    assert_eq!(waiting("trimmed-start", From::Start).await, 8);
+    assert_eq!(waiting("trimmed-id", From::After(old[1])).await, 8);
+}
+
+/// Law 7: the next owner goes on exactly where the frontier stands, in order.
+pub async fn order_survives_a_takeover(engine: Engine) {
+    let at = partition(&engine).await;
+    let name = group("g");
+    append(&engine, &at, 0, 100).await;
+    let mut seen = Vec::new();
+    let mut owner = Owner::new(&engine, &at, &name).await;
+    for _ in 0..5 {
+        for record in owner.take(20).await {
+            seen.push(number(&record));
+            owner.settle(&record, Verdict::Ack);
+        }
+        owner.commit().await;
+        let lost = owner.next().await.map(|record| number(&record));
+        assert_eq!(lost, Some(seen.len() as u64).filter(|n| *n < 100), "delivered but never settled");
+        owner = Owner::after_crash(&engine, &at, &name).await;
+    }
+    assert_eq!(seen, (0..100).collect::<Vec<_>>());
+    assert!(owner.next().await.is_none());
+}
+
+/// Records settled out of order are remembered over a takeover, and only the open ones come again.
+pub async fn what_is_settled_ahead_is_not_delivered_again(engine: Engine) {
+    let at = partition(&engine).await;
+    let name = group("g");
+    append(&engine, &at, 0, 10).await;
+    let mut owner = Owner::new(&engine, &at, &name).await;
+    let taken = owner.take(10).await;
+    for record in taken.iter().filter(|record| ![0, 4, 7].contains(&number(record))) {
+        owner.settle(record, Verdict::Ack);
+    }
+    owner.commit().await;
+    let before = status(&engine, &at, &name).await;
+    assert_eq!((before.frontier, before.ahead, before.waiting), (RecordId::ZERO, 7, 3));
+    let mut next = Owner::after_crash(&engine, &at, &name).await;
+    assert_eq!(next.drain().await, [0, 4, 7]);
+    let after = status(&engine, &at, &name).await;
+    assert_eq!((after.frontier, after.ahead, after.lag()), (taken[9].id, 0, 0));
+}
+
+/// The frontier and what is ahead of it only grow.
+pub async fn progress_never_goes_back(engine: Engine) {
+    let at = partition(&engine).await;
+    let name = group("g");
+    let ids = append(&engine, &at, 0, 10).await;
+    let owner = Owner::new(&engine, &at, &name).await;
+    let ahead = |seqs: &[u64]| seqs.iter().copied().collect::<Ahead>();
+    let commit = |frontier, seqs: &[u64]| Commit { frontier, ahead: ahead(seqs), ..Commit::default() };
+    owner.send(commit(ids[3], &[6, 7, 9])).await.unwrap();
+    fails(owner.send(commit(ids[2], &[6, 7, 9])).await, ErrorKind::Invalid);
+    fails(owner.send(commit(ids[3], &[6, 9])).await, ErrorKind::Invalid);
+    fails(owner.send(commit(ids[4], &[7, 9])).await.map(drop), ErrorKind::Invalid);
+    fails(owner.send(commit(RecordId::new(ids[9].ms, 11), &[])).await, ErrorKind::Invalid);
+    fails(owner.send(commit(ids[3], &[6, 7, 9, 11])).await, ErrorKind::Invalid);
+    let now = status(&engine, &at, &name).await;
+    assert_eq!((now.frontier, now.ahead), (ids[3], 3));
+    owner.send(commit(ids[6], &[9])).await.unwrap();
+    owner.send(commit(ids[6], &[9])).await.unwrap();
+    owner.send(commit(ids[9], &[])).await.unwrap();
+    assert_eq!(status(&engine, &at, &name).await.lag(), 0);
+}
+
+fn retry_of(id: RecordId) -> Retry {
+    Retry { id, after: Duration::ZERO, reason: String::new(), kept: None }
+}
+
+/// Law 2: what is done, or was never handed out, cannot be judged again.
+pub async fn a_verdict_needs_an_open_record(engine: Engine) {
+    let at = partition(&engine).await;
+    let name = group("g");
+    let ids = append(&engine, &at, 0, 5).await;
+    let mut owner = Owner::new(&engine, &at, &name).await;
+    let taken = owner.take(2).await;
+    owner.settle(&taken[0], Verdict::Ack);
+    owner.judge(&taken[1], retry(Duration::ZERO)).await;
+    let at_two = || Commit::up_to(ids[1]);
+    // Settled before, not passed by the commit, due but not taken, never due.
+    fails(owner.send(Commit { retries: vec![retry_of(ids[0])], ..at_two() }).await, ErrorKind::Invalid);
+    fails(owner.send(Commit { retries: vec![retry_of(ids[3])], ..at_two() }).await, ErrorKind::Invalid);
+    fails(owner.send(Commit { retries: vec![retry_of(ids[1])], ..at_two() }).await, ErrorKind::Invalid);
+    fails(owner.send(Commit { done: vec![ids[1]], ..at_two() }).await, ErrorKind::Invalid);
+    fails(owner.send(Commit { done: vec![ids[0]], ..at_two() }).await, ErrorKind::Invalid);
+    let corpse = firth_engine::Dead { record: taken[0].clone(), reason: "x".into() };
+    fails(owner.send(Commit { dead: vec![corpse], ..at_two() }).await, ErrorKind::Invalid);
+    let due = owner.due(9).await;
+    assert_eq!(numbers(&due), [1]);
+    owner.judge(&due[0], Verdict::Ack).await;
+    fails(owner.send(Commit { done: vec![ids[1]], ..at_two() }).await, ErrorKind::Invalid);
+    let now = status(&engine, &at, &name).await;
+    assert_eq!((now.waiting, now.due, now.dead), (3, 0, 0));
+}
+
+/// One wrong verdict, and nothing of the commit happens.
+pub async fn a_refused_commit_changes_nothing(engine: Engine) {
+    let at = partition(&engine).await;
+    let name = group("g");
+    let ids = append(&engine, &at, 0, 5).await;
+    let mut owner = Owner::new(&engine, &at, &name).await;
+    let taken = owner.take(3).await;
+    let corpse = firth_engine::Dead { record: taken[1].clone(), reason: "x".into() };
+    let commit = Commit {
+        frontier: ids[2],
+        retries: vec![retry_of(ids[0]), retry_of(ids[4])],
+        dead: vec![corpse],
+        ..Commit::default()
+    };
+    let before = status(&engine, &at, &name).await;
+    fails(owner.send(commit).await, ErrorKind::Invalid);
+    let after = status(&engine, &at, &name).await;
+    assert_eq!((after.frontier, after.waiting, after.due, after.dead), (before.frontier, 5, 0, 0));
+    assert!(engine.dead(&at, &name, RecordId::ZERO, 9).await.unwrap().is_empty());
+    assert!(owner.due(9).await.is_empty());
+}
+
+/// Waiting, due and dead are counted, not estimated.
+pub async fn lag_is_exact(engine: Engine) {
+    let at = partition(&engine).await;
+    let name = group("g");
+    engine.create_group(&at, &name, From::Start).await.unwrap();
+    append(&engine, &at, 0, 100).await;
+    let fresh = status(&engine, &at, &name).await;
+    assert_eq!((fresh.waiting, fresh.due, fresh.lag(), fresh.owner), (100, 0, 100, None));
+    assert!(fresh.oldest.is_some());
+    let mut owner = Owner::new(&engine, &at, &name).await;
+    let taken = owner.take(50).await;
+    for record in &taken {
+        match number(record) {
+            n if n % 10 == 0 => {}
+            n if n % 10 == 1 => owner.settle(record, retry(Duration::from_secs(3600))),
+            n if n % 10 == 2 => owner.settle(record, dead("bad")),
+            _ => owner.settle(record, Verdict::Ack),
+        }
+    }
+    owner.commit().await;
+    let now = status(&engine, &at, &name).await;
+    assert_eq!((now.waiting, now.due, now.dead, now.lag()), (55, 5, 5, 60));
+    assert!(now.next_due.unwrap() > Duration::from_secs(3000));
+    assert_eq!(now.owner.unwrap().holder.as_ref(), Some(&owner.hold.holder));
+    for record in taken.iter().filter(|record| number(record).is_multiple_of(10)) {
+        owner.settle(record, Verdict::Ack);
+    }
+    owner.drain().await;
+    let end = status(&engine, &at, &name).await;
+    assert_eq!((end.waiting, end.lag(), end.oldest), (0, 5, None));
+}
+
+/// A reset is explicit, and the owner of the old position is out.
+pub async fn a_reset_moves_the_group_and_fences_its_owner(engine: Engine) {
+    let at = partition(&engine).await;
+    let name = group("g");
+    let ids = append(&engine, &at, 0, 10).await;
+    for (to, expected) in [
+        (From::Start, (0..10).collect::<Vec<u64>>()),
+        (From::After(ids[6]), vec![7, 8, 9]),
+        (From::End, vec![]),
+        (From::Age(Duration::from_secs(3600)), (0..10).collect()),
+    ] {
+        let mut owner = Owner::with(&engine, &at, &name, acquire(&engine, &at, &name, LONG).await).await;
+        owner.drain().await;
+        let frontier = engine.reset(&at, &name, Reset { to, drop_due: false }).await.unwrap();
+        assert_eq!(status(&engine, &at, &name).await.frontier, frontier);
+        fails(owner.send(Commit::up_to(ids[9])).await, ErrorKind::Fenced);
+        assert_eq!(engine.renew(&[owner.hold.clone()], LONG).await.unwrap(), [false]);
+        let mut next = Owner::new(&engine, &at, &name).await;
+        assert_eq!(next.progress.crashes, 0, "who was reset has not crashed");
+        assert_eq!(next.drain().await, expected);
+        next.leave().await;
+    }
+}
+
+/// What waits for a retry is kept, or dropped, as asked; what comes anyway is not doubled.
+pub async fn a_reset_keeps_or_drops_what_is_due(engine: Engine) {
+    let at = partition(&engine).await;
+    let name = group("g");
+    let ids = append(&engine, &at, 0, 10).await;
+    let mut owner = Owner::new(&engine, &at, &name).await;
+    for record in owner.take(10).await {
+        let verdict = if number(&record) % 4 == 1 { retry(Duration::ZERO) } else { Verdict::Ack };
+        owner.settle(&record, verdict);
+    }
+    owner.commit().await;
+    assert_eq!(status(&engine, &at, &name).await.due, 3);
+    let keep = Reset { to: From::After(ids[4]), drop_due: false };
+    engine.reset(&at, &name, keep).await.unwrap();
+    let now = status(&engine, &at, &name).await;
+    assert_eq!((now.waiting, now.due), (5, 1), "1 stays due; 5 and 9 come anyway");
+    let mut owner = Owner::new(&engine, &at, &name).await;
+    assert_eq!(numbers(&owner.due(9).await), [1]);
+    assert_eq!(numbers(&owner.take(5).await), [5, 6, 7, 8, 9]);
+    engine.reset(&at, &name, Reset { to: From::End, drop_due: true }).await.unwrap();
+    let now = status(&engine, &at, &name).await;
+    assert_eq!((now.waiting, now.due, now.lag()), (0, 0, 0));
+}
+
+/// Deleting a group ends its owner and frees its name.
+pub async fn a_deleted_group_comes_back_empty(engine: Engine) {
+    let at = partition(&engine).await;
+    let (name, other) = (group("g"), group("other"));
+    append(&engine, &at, 0, 5).await;
+    engine.create_group(&at, &other, From::Start).await.unwrap();
+    let mut owner = Owner::new(&engine, &at, &name).await;
+    for record in owner.take(4).await {
+        let verdict = if number(&record).is_multiple_of(2) { dead("x") } else { retry(Duration::ZERO) };
+        owner.settle(&record, verdict);
+    }
+    owner.commit().await;
+    assert!(engine.delete_group(&at, &name).await.unwrap());
+    assert!(!engine.delete_group(&at, &name).await.unwrap());
+    assert!(owner.send(Commit::default()).await.is_err());
+    assert_eq!(engine.groups(&at).await.unwrap(), std::slice::from_ref(&other));
+    let mut again = Owner::new(&engine, &at, &name).await;
+    assert!(again.hold.epoch > owner.hold.epoch);
+    assert!(again.due(9).await.is_empty());
+    assert!(engine.dead(&at, &name, RecordId::ZERO, 9).await.unwrap().is_empty());
+    assert_eq!(again.drain().await, (0..5).collect::<Vec<_>>());
+    assert_eq!(status(&engine, &at, &other).await.lag(), 5);
+}
+
+/// Looking at nothing is not found; opening makes the group.
+pub async fn a_group_that_does_not_exist_is_not_found(engine: Engine) {
+    let at = partition(&engine).await;
+    let name = group("g");
+    fails(engine.status(&at, &name).await, ErrorKind::NotFound);
+    fails(engine.dead(&at, &name, RecordId::ZERO, 1).await, ErrorKind::NotFound);
+    let reset = Reset { to: From::Start, drop_due: false };
+    fails(engine.reset(&at, &name, reset).await, ErrorKind::NotFound);
+    let hold = acquire(&engine, &at, &name, LONG).await;
+    fails(engine.commit(&at, &name, &hold, Commit::default()).await, ErrorKind::NotFound);
+    engine.open(&at, &name, From::Start, &hold).await.unwrap();
+    engine.status(&at, &name).await.unwrap();
+    take_over(&engine, &at, &name).await;
+}

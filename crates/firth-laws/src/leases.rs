@@ -1,0 +1,222 @@
+//! Laws of leases.
+
+use crate::world::{LONG, SHORT, eventually, fails, fresh, group, holder, partition, pool_lease, soon};
+use firth_engine::facet::{Acquire, Acquired, LeaseQuery};
+use firth_engine::{Engine, Epoch, ErrorKind, Hold, LeaseInfo, LeaseName, MemberName, PoolName, Token};
+use std::time::Duration;
+use tokio::time::Instant;
+
+async fn try_acquire(engine: &Engine, name: &LeaseName, ttl: Duration) -> Acquired {
+    engine.acquire(Acquire::new(name.clone(), holder(), ttl)).await.unwrap()
+}
+
+async fn granted(engine: &Engine, name: &LeaseName, ttl: Duration) -> Hold {
+    try_acquire(engine, name, ttl).await.granted().expect("the lease is free")
+}
+
+async fn look(engine: &Engine, name: &LeaseName) -> Option<LeaseInfo> {
+    engine.leases(&LeaseQuery::Names(vec![name.clone()])).await.unwrap().pop()
+}
+
+/// Leases of both kinds, where a law speaks of both.
+async fn both(engine: &Engine) -> [LeaseName; 2] {
+    [pool_lease(), LeaseName::group(&partition(engine).await, &group("g"))]
+}
+
+/// Twenty racers, one winner; the losers learn who has it and for how long.
+pub async fn one_holder_at_a_time(engine: Engine) {
+    for name in both(&engine).await {
+        let racers: Vec<_> = (0..20)
+            .map(|_| {
+                let (engine, name) = (engine.clone(), name.clone());
+                tokio::spawn(async move { try_acquire(&engine, &name, LONG).await })
+            })
+            .collect();
+        let (mut winners, mut losers) = (Vec::new(), Vec::new());
+        for racer in racers {
+            match racer.await.unwrap() {
+                Acquired::Granted(hold) => winners.push(hold),
+                Acquired::Held(info) => losers.push(info),
+            }
+        }
+        assert_eq!((winners.len(), losers.len()), (1, 19));
+        for info in losers {
+            assert_eq!((info.holder.as_ref(), info.epoch), (Some(&winners[0].holder), winners[0].epoch));
+            // Engines count in milliseconds and round up: a lease is never too short.
+            assert!(info.is_held() && info.remaining <= LONG + Duration::from_millis(1));
+            assert!(info.remaining > LONG / 2);
+        }
+    }
+}
+
+/// Every change of holder grows the epoch: by release, by revocation, by expiry.
+pub async fn epochs_always_grow(engine: Engine) {
+    for name in both(&engine).await {
+        let mut newest = Epoch(0);
+        for round in 0..6 {
+            let hold = granted(&engine, &name, if round % 3 == 2 { SHORT } else { LONG }).await;
+            assert!(hold.epoch > newest, "round {round}: {} after {newest}", hold.epoch);
+            newest = hold.epoch;
+            match round % 3 {
+                0 => assert!(engine.release(&hold).await.unwrap()),
+                1 => {
+                    assert!(engine.revoke(&name).await.unwrap());
+                    assert_eq!(engine.renew(std::slice::from_ref(&hold), LONG).await.unwrap(), [false]);
+                    assert!(!engine.release(&hold).await.unwrap());
+                }
+                _ => {
+                    eventually("it runs out", || async { !look(&engine, &name).await.unwrap().is_held() })
+                        .await;
+                }
+            }
+        }
+    }
+    assert!(!engine.revoke(&pool_lease()).await.unwrap(), "there is nothing to revoke");
+}
+
+/// Without renewal it ends, not before its time; with renewal it stays.
+pub async fn a_lease_runs_out_and_a_renewal_keeps_it(engine: Engine) {
+    for name in both(&engine).await {
+        let start = Instant::now();
+        let hold = granted(&engine, &name, SHORT).await;
+        let mut beats = look(&engine, &name).await.unwrap().beats;
+        while start.elapsed() < SHORT * 3 {
+            assert_eq!(engine.renew(std::slice::from_ref(&hold), SHORT * 4).await.unwrap(), [true]);
+            assert!(matches!(try_acquire(&engine, &name, SHORT).await, Acquired::Held(_)));
+            let now = look(&engine, &name).await.unwrap().beats;
+            assert!(now > beats, "each renewal is a beat");
+            beats = now;
+            tokio::time::sleep(SHORT / 5).await;
+        }
+        let last = Instant::now();
+        assert_eq!(engine.renew(std::slice::from_ref(&hold), SHORT).await.unwrap(), [true]);
+        let rival = loop {
+            if let Acquired::Granted(rival) = try_acquire(&engine, &name, LONG).await {
+                break rival;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        };
+        assert!(last.elapsed() >= SHORT, "taken while it still ran");
+        assert!(rival.epoch > hold.epoch);
+        assert_eq!(engine.renew(&[hold], SHORT).await.unwrap(), [false]);
+    }
+}
+
+/// Being late is no crime as long as nobody came; after that it is final.
+pub async fn a_late_renewal_counts_only_if_nobody_took_over(engine: Engine) {
+    for name in both(&engine).await {
+        let hold = granted(&engine, &name, SHORT).await;
+        eventually("it runs out", || async { !look(&engine, &name).await.unwrap().is_held() }).await;
+        assert_eq!(engine.renew(std::slice::from_ref(&hold), SHORT).await.unwrap(), [true]);
+        assert!(look(&engine, &name).await.unwrap().is_held());
+        eventually("it runs out again", || async { !look(&engine, &name).await.unwrap().is_held() }).await;
+        let rival = granted(&engine, &name, LONG).await;
+        assert_eq!(engine.renew(std::slice::from_ref(&hold), LONG).await.unwrap(), [false]);
+        assert!(!engine.release(&hold).await.unwrap());
+        assert_eq!(look(&engine, &name).await.unwrap().holder, Some(rival.holder));
+    }
+}
+
+/// A restarted process is not its former life.
+pub async fn the_same_name_gives_no_right(engine: Engine) {
+    let (name, who) = (pool_lease(), holder());
+    let wish = Acquire { note: "here I am".into(), ..Acquire::new(name.clone(), who.clone(), LONG) };
+    let hold = engine.acquire(wish.clone()).await.unwrap().granted().unwrap();
+    let Acquired::Held(info) = engine.acquire(wish).await.unwrap() else {
+        panic!("the name alone gave the right");
+    };
+    assert_eq!((info.holder, info.note.as_ref()), (Some(who), &b"here I am"[..]));
+    let mut forged = hold.clone();
+    forged.token = Token(!forged.token.0);
+    assert_eq!(engine.renew(&[forged.clone(), hold], LONG).await.unwrap(), [false, true]);
+    assert!(!engine.release(&forged).await.unwrap());
+}
+
+/// One call, an answer for each; a pool lists what it holds in the order of names.
+pub async fn many_leases_are_renewed_in_one_call(engine: Engine) {
+    let pool = PoolName::new(fresh("pool")).unwrap();
+    let name = |n: usize| LeaseName::pool(&pool, &MemberName::new(format!("member-{n:04}")).unwrap());
+    let mut holds = Vec::new();
+    for n in 0..200 {
+        holds.push(granted(&engine, &name(n), LONG).await);
+    }
+    assert!(engine.release(&holds[7]).await.unwrap());
+    assert!(engine.revoke(&name(9)).await.unwrap());
+    let renewed = engine.renew(&holds, LONG).await.unwrap();
+    let expected: Vec<bool> = (0..200).map(|n| ![7, 9].contains(&n)).collect();
+    assert_eq!(renewed, expected);
+    let listed = engine.leases(&LeaseQuery::Pool(pool.clone())).await.unwrap();
+    let held: Vec<_> =
+        listed.iter().filter(|lease| lease.is_held()).map(|lease| lease.name.clone()).collect();
+    let expected: Vec<_> = (0..200).filter(|n| ![7, 9].contains(n)).map(name).collect();
+    assert_eq!(held, expected);
+    assert!(engine.renew(&[], LONG).await.unwrap().is_empty());
+}
+
+/// Giving back is immediate.
+pub async fn a_released_lease_is_free_at_once(engine: Engine) {
+    for name in both(&engine).await {
+        let hold = granted(&engine, &name, LONG).await;
+        assert!(engine.release(&hold).await.unwrap());
+        assert!(!engine.release(&hold).await.unwrap(), "it was given back already");
+        assert_eq!(engine.renew(&[hold], LONG).await.unwrap(), [false]);
+        assert!(look(&engine, &name).await.is_none_or(|lease| !lease.is_held()));
+        granted(&engine, &name, LONG).await;
+    }
+}
+
+/// When the engine's clock cannot be trusted, a counter that stands still is the second way; one beat refutes it.
+pub async fn a_lease_that_stands_still_can_be_taken(engine: Engine) {
+    for name in both(&engine).await {
+        let hold = granted(&engine, &name, LONG).await;
+        let seen = look(&engine, &name).await.unwrap();
+        assert_eq!(engine.renew(std::slice::from_ref(&hold), LONG).await.unwrap(), [true]);
+        let wish = |epoch, beats| Acquire {
+            stalled: Some((epoch, beats)),
+            ..Acquire::new(name.clone(), holder(), LONG)
+        };
+        let refuted = engine.acquire(wish(seen.epoch, seen.beats)).await.unwrap();
+        assert!(matches!(refuted, Acquired::Held(_)), "it is alive");
+        let now = look(&engine, &name).await.unwrap();
+        let wrong_epoch = engine.acquire(wish(Epoch(now.epoch.0 - 1), now.beats)).await.unwrap();
+        assert!(matches!(wrong_epoch, Acquired::Held(_)));
+        let rival =
+            engine.acquire(wish(now.epoch, now.beats)).await.unwrap().granted().expect("it stands still");
+        assert!(rival.epoch > hold.epoch);
+        assert_eq!(engine.renew(&[hold], LONG).await.unwrap(), [false]);
+    }
+}
+
+/// A watcher need not poll: it sees a grant, an expiry, a takeover and a release, but no renewals.
+pub async fn a_watcher_sees_takeovers_and_expiry(engine: Engine) {
+    for name in both(&engine).await {
+        let mut watch = engine.watch_leases(LeaseQuery::Names(vec![name.clone()]));
+        assert!(soon("the first look", watch.changed()).await.unwrap().is_empty());
+        let hold = granted(&engine, &name, SHORT).await;
+        let seen = soon("the grant", watch.changed()).await.unwrap();
+        assert_eq!(seen[0].epoch, hold.epoch);
+        if seen[0].is_held() {
+            let seen = soon("the expiry", watch.changed()).await.unwrap();
+            assert!(!seen[0].is_held() && seen[0].epoch == hold.epoch);
+        }
+        let rival = granted(&engine, &name, LONG).await;
+        let seen = soon("the takeover", watch.changed()).await.unwrap();
+        assert_eq!((seen[0].epoch, seen[0].is_held()), (rival.epoch, true));
+        assert_eq!(engine.renew(std::slice::from_ref(&rival), LONG).await.unwrap(), [true]);
+        assert!(engine.release(&rival).await.unwrap());
+        let seen = soon("the release", watch.changed()).await.unwrap();
+        assert!(seen.iter().all(|lease| !lease.is_held()), "a renewal is no change");
+    }
+}
+
+/// Limits are checked.
+pub async fn odd_wishes_are_refused(engine: Engine) {
+    let name = pool_lease();
+    let wish = |ttl| Acquire::new(name.clone(), holder(), ttl);
+    fails(engine.acquire(wish(Duration::ZERO)).await, ErrorKind::Invalid);
+    fails(engine.acquire(wish(Duration::from_secs(90_000))).await, ErrorKind::Invalid);
+    let chatty = Acquire { note: vec![b'x'; 5000].into(), ..wish(LONG) };
+    fails(engine.acquire(chatty).await, ErrorKind::Invalid);
+    let hold = granted(&engine, &name, LONG).await;
+    fails(engine.renew(&[hold], Duration::ZERO).await, ErrorKind::Invalid);
+}

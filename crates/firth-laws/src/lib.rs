@@ -1,0 +1,117 @@
+//! The laws that every engine obeys.
+//!
+//! Each law is a plain async function over an [`Engine`]; [`for_each_law!`] lists them all, once, and each engine's tests
+//! instantiate the list.
+//!
+//! This is a crate of its own, and not part of `firth-testkit`, because the laws need `firth-engine` while `firth-redis`, which the
+//! engine builds on, takes its own tests' servers from the testkit.
+//!
+//! Rules for laws: every name is fresh (engines may share a server); time is waited for only where time is the subject, with
+//! margins that a busy machine keeps; nothing is assumed about an engine beyond its contract.
+
+#![allow(clippy::unwrap_used, reason = "a law speaks by panicking")]
+
+pub mod bus;
+pub mod catalog;
+pub mod dead;
+pub mod fencing;
+pub mod groups;
+pub mod leases;
+pub mod log;
+pub mod retention;
+pub mod retry;
+pub mod world;
+
+use firth_engine::Engine;
+use std::pin::Pin;
+
+/// A law, ready to be run on an engine. It panics when the engine breaks it.
+pub type Law = fn(Engine) -> Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// Calls a macro with the list of all laws as `module::law` paths, after the given tokens.
+#[macro_export]
+macro_rules! for_each_law {
+    ($callback:path $(, $($given:tt)*)?) => {
+        $callback! { { $($($given)*)? }
+            log::an_acknowledged_record_is_read_back_whole
+            log::ids_grow_without_holes
+            log::concurrent_appends_keep_their_batches_together
+            log::a_batch_is_appended_whole_or_not_at_all
+            log::appending_to_a_missing_partition_is_refused
+            log::a_deleted_partition_comes_back_empty
+            log::a_repeated_batch_is_appended_once
+            log::racing_repetitions_append_once
+            log::a_gap_in_a_producers_sequence_is_refused
+            log::a_delayed_message_is_invisible_until_its_time
+            log::ripe_messages_enter_in_the_order_of_their_times
+            log::racing_ripeners_move_each_message_once
+            log::a_read_respects_both_limits
+            log::a_waiting_reader_is_woken
+            log::partitions_do_not_share_anything
+            groups::every_group_gets_every_record
+            groups::a_group_starts_where_it_is_told
+            groups::order_survives_a_takeover
+            groups::what_is_settled_ahead_is_not_delivered_again
+            groups::progress_never_goes_back
+            groups::a_verdict_needs_an_open_record
+            groups::a_refused_commit_changes_nothing
+            groups::lag_is_exact
+            groups::a_reset_moves_the_group_and_fences_its_owner
+            groups::a_reset_keeps_or_drops_what_is_due
+            groups::a_deleted_group_comes_back_empty
+            groups::a_group_that_does_not_exist_is_not_found
+            fencing::a_zombie_changes_nothing
+            fencing::an_equal_epoch_with_another_token_is_fenced
+            fencing::an_expired_lease_that_nobody_took_still_counts
+            fencing::a_hold_is_good_for_its_own_lease_only
+            fencing::a_vanished_owner_is_counted
+            fencing::an_owner_that_leaves_properly_is_not_counted
+            retry::a_retry_keeps_its_id_and_counts_attempts
+            retry::a_retry_is_never_early
+            retry::due_records_come_in_the_order_of_their_times
+            retry::a_retry_is_invisible_to_other_groups
+            retry::a_taken_record_is_not_handed_out_twice
+            retry::what_a_vanished_owner_had_taken_is_due_again
+            retry::pending_records_are_listed_with_their_reasons
+            retry::a_record_is_in_exactly_one_place
+            dead::a_dead_letter_and_its_record_are_settled_together
+            dead::a_dead_letter_tells_its_whole_story
+            dead::a_replay_to_the_group_is_invisible_to_others
+            dead::a_replay_to_everyone_carries_its_origin
+            dead::a_dead_letter_is_replayed_once
+            dead::dead_letters_are_deleted_and_expire
+            dead::dead_letters_are_paged
+            retention::nothing_unsettled_is_trimmed
+            retention::a_due_record_holds_retention_back
+            retention::a_kept_record_does_not_hold_retention_back
+            retention::a_lossy_trim_is_seen_as_a_gap
+            retention::trimming_by_count_age_and_id
+            leases::one_holder_at_a_time
+            leases::epochs_always_grow
+            leases::a_lease_runs_out_and_a_renewal_keeps_it
+            leases::a_late_renewal_counts_only_if_nobody_took_over
+            leases::the_same_name_gives_no_right
+            leases::many_leases_are_renewed_in_one_call
+            leases::a_released_lease_is_free_at_once
+            leases::a_lease_that_stands_still_can_be_taken
+            leases::a_watcher_sees_takeovers_and_expiry
+            leases::odd_wishes_are_refused
+            catalog::a_change_happens_only_as_expected
+            catalog::racing_changes_have_one_winner
+            catalog::a_version_never_comes_back
+            catalog::entries_are_listed_in_order_and_paged
+            catalog::a_watcher_sees_every_change
+            bus::who_listens_gets_it_in_order
+            bus::a_slow_listener_gets_a_gap
+        }
+    };
+}
+
+macro_rules! as_table {
+    ({} $($module:ident :: $law:ident)*) => {
+        /// All laws with their names.
+        pub const LAWS: &[(&str, Law)] =
+            &[$((concat!(stringify!($module), "::", stringify!($law)), |engine| Box::pin($module::$law(engine)))),*];
+    };
+}
+for_each_law!(as_table);
