@@ -6,11 +6,13 @@ use tokio::sync::broadcast;
 
 use crate::{
     call::{Call, Journey, PipelineCall, convert},
+    cluster::monitor::Monitor,
     command::{Command, Nature, Pipe},
-    config::{Config, IntoConfig},
+    config::{Config, IntoConfig, Server},
     connection::{Connection, ConnectionEvents, Flight, Greeting, Replies, Request, State},
     error::{CallError, ConnectError, LostCause},
     lanes::{NodeLanes, session_command},
+    mux::{Mux, MuxConfig},
     resp::{Frame, FromValue},
     script::ScriptCall,
 };
@@ -115,6 +117,18 @@ impl Client {
     /// from now on.
     pub fn pushes(&self) -> Pushes {
         Pushes(self.lanes.shared().pushes())
+    }
+
+    /// The pub/sub multiplexer of this client, made when first asked for.
+    pub fn mux(&self) -> &Mux {
+        self.lanes.mux(|| self.mux_with(MuxConfig::default()))
+    }
+
+    /// A multiplexer of its own, with its own settings and connections.
+    pub fn mux_with(&self, config: MuxConfig) -> Mux {
+        let base = self.config().clone();
+        let monitor = matches!(base.server, Server::Cluster(_)).then(|| Monitor::spawn(base.clone()));
+        Mux::start(base, config, monitor)
     }
 
     /// What happens to the shared connection, from now on.

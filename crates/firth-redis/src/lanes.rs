@@ -18,13 +18,24 @@ pub(crate) struct NodeLanes {
     shared: Connection,
     bulk: OnceLock<Connection>,
     blocking: Arc<Pool>,
+    mux: OnceLock<crate::mux::Mux>,
 }
 
 impl NodeLanes {
+    pub(crate) fn mux(&self, make: impl FnOnce() -> crate::mux::Mux) -> &crate::mux::Mux {
+        self.mux.get_or_init(make)
+    }
+
     /// Starts the shared connection.
     pub(crate) fn spawn(config: Config) -> Self {
         let blocking = Arc::new(Pool { config: config.clone(), state: Mutex::default() });
-        Self { shared: Connection::spawn(config.clone(), "shared"), bulk: OnceLock::new(), blocking, config }
+        Self {
+            shared: Connection::spawn(config.clone(), "shared"),
+            bulk: OnceLock::new(),
+            blocking,
+            config,
+            mux: OnceLock::new(),
+        }
     }
 
     pub(crate) fn config(&self) -> &Config {

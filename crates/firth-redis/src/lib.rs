@@ -17,6 +17,7 @@ mod error;
 pub mod fuzzing;
 mod lanes;
 mod metrics;
+pub mod mux;
 pub mod resp;
 mod script;
 mod secret;

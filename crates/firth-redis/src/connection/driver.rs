@@ -185,6 +185,9 @@ impl<'a> Driver<'a> {
             self.deliver(&mut inner);
         }
         self.beat(&mut inner);
+        if inner.reset {
+            self.ending.get_or_insert(LostCause::Unsolicited);
+        }
         if let Some(cause) = self.ending.take() {
             return Step::Exit(Exit::Lost(cause));
         }
@@ -311,7 +314,7 @@ impl<'a> Driver<'a> {
             match Pin::new(&mut self.transport).poll_write(cx, &self.output[self.written..]) {
                 Poll::Pending => break,
                 Poll::Ready(Ok(0)) => {
-                    self.ending = Some(std::io::Error::from(std::io::ErrorKind::WriteZero).into())
+                    self.ending = Some(std::io::Error::from(std::io::ErrorKind::WriteZero).into());
                 }
                 Poll::Ready(Err(e)) => self.ending = Some(e.into()),
                 Poll::Ready(Ok(n)) => {

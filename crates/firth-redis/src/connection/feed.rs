@@ -3,22 +3,23 @@
 //! them. When the queue is full the connection stops reading, so that TCP pushes back on the server.
 
 use std::{
+    collections::VecDeque,
     sync::{Mutex, MutexGuard, PoisonError},
     task::{Context, Poll, Waker},
 };
 
 use super::handshake::Greeting;
-use crate::{error::LostCause, resp::Frame};
+use crate::resp::Frame;
 
 /// What the reader of a feed sees.
 #[derive(Debug)]
 pub(crate) enum FeedItem {
     /// A connection stands; whatever was subscribed before is gone.
-    Opened(Greeting),
+    Opened { generation: u64, greeting: Greeting },
     /// A push or a reply.
     Frame(Frame),
     /// The connection broke, or a try failed.
-    Lost(LostCause),
+    Lost,
     /// The end.
     Closed,
 }
@@ -32,7 +33,7 @@ pub(crate) struct Feed {
 
 #[derive(Debug, Default)]
 struct Inner {
-    items: Vec<FeedItem>,
+    items: VecDeque<FeedItem>,
     bytes: usize,
     reader: Option<Waker>,
     writer: Option<Waker>,
@@ -63,7 +64,7 @@ impl Feed {
     /// Adds a notice; never refused.
     pub(crate) fn notice(&self, item: FeedItem) {
         let mut inner = self.lock();
-        inner.items.push(item);
+        inner.items.push_back(item);
         Self::wake_reader(inner);
     }
 
@@ -86,7 +87,7 @@ impl Feed {
     }
 
     /// Swaps everything that is there into `into`, which must be empty.
-    pub(crate) fn poll_take(&self, cx: &Context<'_>, into: &mut Vec<FeedItem>) -> Poll<()> {
+    pub(crate) fn poll_take(&self, cx: &Context<'_>, into: &mut VecDeque<FeedItem>) -> Poll<()> {
         debug_assert!(into.is_empty(), "the reader has dealt with the last batch");
         let mut inner = self.lock();
         if inner.items.is_empty() {

@@ -38,6 +38,14 @@ pub struct Greeting {
     pub role: String,
 }
 
+impl Greeting {
+    /// What matters of a modern server, for tests.
+    #[cfg(test)]
+    pub(crate) fn of_resp3() -> Self {
+        Self { protocol: 3, ..Self::default() }
+    }
+}
+
 /// Opens the socket and shakes hands, each within its time limit.
 pub(crate) async fn establish(config: &Config, endpoint: &Endpoint) -> Result<Established, ConnectError> {
     let transport = Transport::open(config, endpoint).await?;

@@ -117,9 +117,14 @@ impl Connection {
         Flight::new(Route::Borrowed(self), request, timeout)
     }
 
-    /// Sends bytes whose answers go to the feed.
-    pub(crate) fn send_unpaired(&self, bytes: &[u8]) -> Result<(), CallError> {
-        self.shared.send_unpaired(bytes)
+    /// Sends bytes whose answers go to the feed, if the connection of this generation still stands.
+    pub(crate) fn send_unpaired(&self, generation: u64, bytes: &[u8]) -> bool {
+        self.shared.send_unpaired(generation, bytes)
+    }
+
+    /// Breaks the connection, which then starts afresh.
+    pub(crate) fn reset(&self) {
+        self.shared.reset();
     }
 
     /// Waits until the connection stands, or is closed, or (with `fail_fast`) until a try failed.

@@ -62,6 +62,8 @@ pub(crate) struct Inner {
     waiting: usize,
     last_error: Option<LostCause>,
     greeting: Option<Greeting>,
+    /// Somebody wants the connection broken and made anew.
+    pub(crate) reset: bool,
 }
 
 /// What became of a request that wants to be sent.
@@ -90,6 +92,7 @@ impl Shared {
                 waiting: 0,
                 last_error: None,
                 greeting: None,
+                reset: false,
             }),
             room: Arc::new(Notify::new()),
             base: Instant::now(),
@@ -139,18 +142,27 @@ impl Shared {
         Submitted::Queued(slot)
     }
 
-    /// Sends bytes whose answers go to the feed.
-    pub(crate) fn send_unpaired(&self, bytes: &[u8]) -> Result<(), CallError> {
+    /// Sends bytes whose answers go to the feed, if this very connection still stands. Never refused for lack of room:
+    /// what a feed's owner sends is bounded by what it wants subscribed.
+    pub(crate) fn send_unpaired(&self, generation: u64, bytes: &[u8]) -> bool {
         let mut inner = self.lock();
-        match inner.admit(self, bytes.len()) {
-            Err(Submitted::Refused(error)) => return Err(error),
-            Err(_) => return Err(CallError::Full { what: "the output", limit: self.config.queue.bytes }),
-            Ok(()) => inner.out.extend_from_slice(bytes),
+        if inner.machine.generation() != generation || inner.machine.state() != State::Open {
+            return false;
         }
+        inner.out.extend_from_slice(bytes);
         let task = inner.task.take();
         drop(inner);
         wake(task);
-        Ok(())
+        true
+    }
+
+    /// Breaks the connection, which then starts afresh.
+    pub(crate) fn reset(&self) {
+        let mut inner = self.lock();
+        inner.reset = true;
+        let task = inner.task.take();
+        drop(inner);
+        wake(task);
     }
 
     /// The outcome of a request, or the promise to wake.
@@ -209,11 +221,13 @@ impl Shared {
         }
         inner.greeting = Some(greeting.clone());
         inner.taken = 0;
+        inner.reset = false;
         self.publish(&inner);
         self.meter.opened.increment(1);
         self.tell(&inner, EventKind::Connected, Stage::Connect, None);
         if let Some(feed) = &self.feed {
-            feed.notice(FeedItem::Opened(greeting.clone()));
+            let generation = inner.machine.generation();
+            feed.notice(FeedItem::Opened { generation, greeting: greeting.clone() });
         }
         true
     }
@@ -236,7 +250,7 @@ impl Shared {
         self.tell(&inner, EventKind::Disconnected, stage, Some(cause.clone()));
         drop(inner);
         if let Some(feed) = &self.feed {
-            feed.notice(FeedItem::Lost(cause.clone()));
+            feed.notice(FeedItem::Lost);
         }
         wakers.into_iter().for_each(Waker::wake);
     }

@@ -1,3 +1,4 @@
 //! Laws of the client, checked against real servers.
 
 mod basics;
+mod mux;

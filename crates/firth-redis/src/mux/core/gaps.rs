@@ -1,0 +1,112 @@
+//! Holes in what subscribers receive, and the signals about them. Signals are gathered per subscriber: one signal
+//! names all of its channels that the event touched.
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use tokio::time::Instant;
+
+use super::Core;
+use crate::{
+    config::Address,
+    mux::{
+        event::{GapReason, Kind, Names, Signal},
+        mailbox::Mailbox,
+        registry::{ChannelId, Gap, Home, LinkId},
+    },
+};
+
+impl Core {
+    /// These channels are served no longer: tells their subscribers and puts them on the list of the homeless.
+    pub(super) fn begin_gap(&mut self, ids: &[ChannelId], reason: &GapReason, now: Instant) {
+        let mut news = Vec::new();
+        for &id in ids {
+            let Some(link) = self.registry[id].home.link() else { continue };
+            let from = self.links[link].address.clone();
+            if self.registry[id].gap.is_none() {
+                let gap = Gap { reason: reason.clone(), since: now, from, stalled: false, timed_out: false };
+                self.registry[id].gap = Some(Box::new(gap));
+                news.push(id);
+                self.gapped.push(id);
+            }
+            self.settle_at(id, Home::Homeless);
+            self.look_for_home(id);
+        }
+        self.tally.gaps_begun(news.len());
+        let since = now.into_std();
+        self.tell(&news, |channels| Signal::Gap { reason: reason.clone(), since, channels });
+    }
+
+    pub(super) fn tell_node_lost(&mut self, link: LinkId, ids: &[ChannelId]) {
+        let node = self.links[link].address.clone();
+        self.tell(ids, |channels| Signal::NodeLost { node: node.clone(), channels });
+    }
+
+    /// Tells of channels that were confirmed again. Called before the next message, so that the order is right.
+    pub(super) fn tell_resumed(&mut self, now: Instant) {
+        if self.resumed.is_empty() {
+            return;
+        }
+        let mut moves: HashMap<(u16, Address, Address), Vec<ChannelId>> = HashMap::new();
+        let mut ended: HashMap<Duration, Vec<ChannelId>> = HashMap::new();
+        for id in std::mem::take(&mut self.resumed) {
+            let Some(channel) = self.registry.get_mut(id) else { continue };
+            let (Some(gap), Home::Live { link }) = (channel.gap.take(), channel.home) else { continue };
+            let to = self.links[link].address.clone();
+            if channel.kind == Kind::Sharded && gap.from != to {
+                moves.entry((channel.slot, gap.from, to)).or_default().push(id);
+            }
+            let after = now - gap.since;
+            self.tally.gap_ended(after);
+            ended.entry(after).or_default().push(id);
+        }
+        for ((slot, from, to), ids) in moves {
+            self.tell(&ids, |channels| Signal::Moved { slot, from: from.clone(), to: to.clone(), channels });
+        }
+        for (after, ids) in ended {
+            self.tell(&ids, |channels| Signal::Resumed { after, channels });
+        }
+    }
+
+    /// Time passes: looks again for homes, and tells of gaps that last.
+    pub(crate) fn tick(&mut self, now: Instant) {
+        let (stalled_after, timed_out_after) = (self.config.stalled_after, self.config.timed_out_after);
+        let (mut stalled, mut timed_out) = (Vec::new(), Vec::new());
+        let registry = &mut self.registry;
+        self.gapped.retain(|&id| {
+            let Some(gap) = registry.get_mut(id).and_then(|c| c.gap.as_mut()) else { return false };
+            let age = now - gap.since;
+            if age >= stalled_after && !std::mem::replace(&mut gap.stalled, true) {
+                stalled.push(id);
+            }
+            if age >= timed_out_after && !std::mem::replace(&mut gap.timed_out, true) {
+                timed_out.push(id);
+            }
+            !gap.timed_out
+        });
+        self.tally.stalled(stalled.len());
+        self.tally.timed_out(timed_out.len());
+        self.tell(&stalled, |channels| Signal::Stalled { after: stalled_after, channels });
+        self.tell(&timed_out, |channels| Signal::TimedOut { after: timed_out_after, channels });
+        if !self.homeless.is_empty() {
+            self.orders.push(super::Order::Refresh);
+        }
+        self.reconcile(now);
+    }
+
+    /// Gives each subscriber of these channels one signal that names its own.
+    pub(super) fn tell(&mut self, ids: &[ChannelId], signal: impl Fn(Names) -> Signal) {
+        let mut per_mailbox: HashMap<*const Mailbox, (Arc<Mailbox>, Vec<Bytes>)> = HashMap::new();
+        for &id in ids {
+            let Some(channel) = self.registry.get(id) else { continue };
+            for mailbox in &channel.listeners {
+                let entry =
+                    per_mailbox.entry(Arc::as_ptr(mailbox)).or_insert_with(|| (mailbox.clone(), Vec::new()));
+                entry.1.push(channel.name.clone());
+            }
+        }
+        for (mailbox, names) in per_mailbox.into_values() {
+            self.wakers.extend(mailbox.signal(signal(names.into())));
+        }
+    }
+}

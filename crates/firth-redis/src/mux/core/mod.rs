@@ -1,0 +1,384 @@
+//! The mux's mind: a desired set of channels, the nodes that serve them, and one reconcile step. Every event (a
+//! subscriber comes or goes, a frame, a broken connection, a new topology, a tick) only changes this state; what must
+//! be done about it comes out as [`Order`]s. No I/O and no clock: `now` is a parameter.
+
+mod gaps;
+mod hear;
+mod reconcile;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::Arc,
+    task::Waker,
+};
+
+use bytes::Bytes;
+use slab::Slab;
+use tokio::time::Instant;
+
+use super::{
+    config::MuxConfig,
+    event::{GapReason, Kind},
+    link::{Link, LinkState, Op},
+    mailbox::Mailbox,
+    registry::{ChannelId, Confirm, Home, LinkId, Registry},
+    stats::Tally,
+    wire,
+};
+use crate::{
+    cluster::topology::Topology,
+    config::{Address, AddressMap},
+};
+
+/// What the driver must do.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Order {
+    /// Make a connection to this node.
+    Open(LinkId, Address),
+    /// Send these bytes to this node.
+    Send(LinkId, Vec<u8>),
+    /// The connection to this node is no longer needed.
+    Close(LinkId),
+    /// The node's answers make no sense: start its connection afresh.
+    Reset(LinkId),
+    /// Ask for the topology now.
+    Refresh,
+}
+
+pub(crate) struct Core {
+    pub(crate) config: MuxConfig,
+    pub(crate) registry: Registry,
+    pub(crate) links: Slab<Link>,
+    pub(crate) tally: Tally,
+    by_address: HashMap<Address, LinkId>,
+    topology: Arc<Topology>,
+    /// Owners learned from a redirection, until the topology changes.
+    hints: HashMap<u16, Address>,
+    homeless: Vec<ChannelId>,
+    next_op: u64,
+    orders: Vec<Order>,
+    wakers: Vec<Waker>,
+    /// Messages for one mailbox that came in a row, delivered together.
+    run: VecDeque<super::Message>,
+    run_for: Option<Arc<Mailbox>>,
+    /// Channels that were confirmed again since the last message, told before the next one.
+    resumed: Vec<ChannelId>,
+    /// Channels with a gap whose age still matters.
+    gapped: Vec<ChannelId>,
+    address_map: Option<AddressMap>,
+}
+
+impl Core {
+    pub(crate) fn new(config: MuxConfig, topology: Arc<Topology>, address_map: Option<AddressMap>) -> Self {
+        Self {
+            config,
+            registry: Registry::default(),
+            links: Slab::new(),
+            tally: Tally::default(),
+            by_address: HashMap::new(),
+            topology,
+            hints: HashMap::new(),
+            homeless: Vec::new(),
+            next_op: 1,
+            orders: Vec::new(),
+            wakers: Vec::new(),
+            run: VecDeque::new(),
+            run_for: None,
+            resumed: Vec::new(),
+            gapped: Vec::new(),
+            address_map,
+        }
+    }
+
+    /// What is to be done since the last time, and whom to wake once no lock is held.
+    pub(crate) fn drain(&mut self, orders: &mut Vec<Order>, wakers: &mut Vec<Waker>) {
+        orders.append(&mut self.orders);
+        wakers.append(&mut self.wakers);
+    }
+
+    /// Whether a tick has anything to look at.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.homeless.is_empty() && self.gapped.is_empty()
+    }
+
+    // ---- subscribers ---------------------------------------------------------------------------------------------
+
+    /// A subscriber wants these names; `confirm` hears when each is served.
+    pub(crate) fn join(
+        &mut self,
+        kind: Kind,
+        names: &[Bytes],
+        mailbox: &Arc<Mailbox>,
+        confirm: &Arc<Confirm>,
+        now: Instant,
+    ) {
+        for name in names {
+            let id = self.registry.find_or_insert(kind, name);
+            let channel = &mut self.registry[id];
+            channel.listeners.push(mailbox.clone());
+            if let Home::Live { .. } = channel.home {
+                confirm.done();
+                continue;
+            }
+            channel.waiters.push(confirm.clone());
+            channel.retry_at = None;
+            if let Home::Leaving { .. } = channel.home {
+                self.settle_at(id, Home::Homeless);
+            }
+            self.look_for_home(id);
+        }
+        self.reconcile(now);
+    }
+
+    /// A subscriber no longer wants these names. The last one out ends the subscription on the server; `confirm` then
+    /// has one more thing to wait for.
+    pub(crate) fn leave(
+        &mut self,
+        kind: Kind,
+        names: &[Bytes],
+        mailbox: &Arc<Mailbox>,
+        confirm: Option<&Arc<Confirm>>,
+    ) {
+        let mut goodbyes: HashMap<LinkId, Vec<ChannelId>> = HashMap::new();
+        let mut forgotten = Vec::new();
+        for name in names {
+            let Some(id) = self.registry.find(kind, name) else { continue };
+            let channel = &mut self.registry[id];
+            channel.listeners.retain(|m| !Arc::ptr_eq(m, mailbox));
+            if !channel.listeners.is_empty() {
+                continue;
+            }
+            channel.gap = None;
+            channel.waiters.clear();
+            if let Some(former) = channel.former.take() {
+                goodbyes.entry(former).or_default().push(id);
+            }
+            match channel.home {
+                Home::Homeless => forgotten.push(id),
+                Home::Asked { link, .. } | Home::Live { link } => goodbyes.entry(link).or_default().push(id),
+                Home::Leaving { .. } => {}
+            }
+        }
+        for (link, channels) in goodbyes {
+            self.unsubscribe(link, kind, &channels, confirm);
+        }
+        if !forgotten.is_empty() {
+            forgotten.iter().for_each(|&id| self.registry.remove(id));
+            self.homeless.retain(|&id| self.registry.get(id).is_some());
+        }
+    }
+
+    /// Sends the end of some subscriptions of one kind to a node.
+    fn unsubscribe(
+        &mut self,
+        link: LinkId,
+        kind: Kind,
+        channels: &[ChannelId],
+        confirm: Option<&Arc<Confirm>>,
+    ) {
+        if self.links[link].state != LinkState::Open {
+            // The connection is gone, and its subscriptions with it.
+            return channels.iter().for_each(|&id| self.forget_unless_wanted(id, link));
+        }
+        for by_slot in self.by_slot(kind, channels) {
+            for chunk in wire::chunks(&by_slot) {
+                let id = self.take_op();
+                let mut bytes = Vec::new();
+                wire::change(kind, false, chunk.iter().map(|&c| &self.registry[c].name), &mut bytes);
+                wire::barrier(id, &mut bytes);
+                for &channel in chunk {
+                    if self.registry[channel].listeners.is_empty()
+                        && self.registry[channel].home.link() == Some(link)
+                    {
+                        self.settle_at(channel, Home::Leaving { link, op: id });
+                    }
+                }
+                if let Some(confirm) = confirm {
+                    confirm.expect();
+                }
+                let waiter = confirm.cloned();
+                self.links[link].ops.push_back(Op::Unsubscribe { id, channels: chunk.to_vec(), waiter });
+                self.orders.push(Order::Send(link, bytes));
+            }
+        }
+    }
+
+    fn forget_unless_wanted(&mut self, id: ChannelId, link: LinkId) {
+        if self.registry[id].listeners.is_empty() && self.registry[id].home.link() == Some(link) {
+            self.settle_at(id, Home::Homeless);
+            self.registry.remove(id);
+        }
+    }
+
+    /// Channels that may go into one command: sharded ones only with those of the same slot.
+    fn by_slot(&self, kind: Kind, channels: &[ChannelId]) -> Vec<Vec<ChannelId>> {
+        if kind != Kind::Sharded {
+            return vec![channels.to_vec()];
+        }
+        let mut sorted: Vec<ChannelId> = channels.to_vec();
+        sorted.sort_by_key(|&id| self.registry[id].slot);
+        sorted
+            .chunk_by(|&a, &b| self.registry[a].slot == self.registry[b].slot)
+            .map(<[ChannelId]>::to_vec)
+            .collect()
+    }
+
+    /// Subscribes what was given up because automatic resubscription is off.
+    pub(crate) fn revive(&mut self, kind: Kind, names: &[Bytes], now: Instant) {
+        let ids: Vec<ChannelId> = names.iter().filter_map(|name| self.registry.find(kind, name)).collect();
+        for id in ids {
+            if self.registry[id].home == Home::Homeless {
+                self.queue(id);
+            }
+        }
+        self.reconcile(now);
+    }
+
+    // ---- bookkeeping ---------------------------------------------------------------------------------------------
+
+    fn take_op(&mut self) -> u64 {
+        self.next_op += 1;
+        self.next_op
+    }
+
+    /// Changes where a channel is served and keeps the loads right.
+    fn settle_at(&mut self, id: ChannelId, home: Home) {
+        let counted = |home: Home| match home {
+            Home::Asked { link, .. } | Home::Live { link } => Some(link),
+            Home::Homeless | Home::Leaving { .. } => None,
+        };
+        let channel = &mut self.registry[id];
+        let before = std::mem::replace(&mut channel.home, home);
+        if let Some(link) = counted(before).and_then(|link| self.links.get_mut(link)) {
+            link.load -= 1;
+        }
+        if let Some(link) = counted(home) {
+            self.links[link].load += 1;
+        }
+    }
+
+    /// Puts a channel without a home on the list, unless it waits to be revived by its subscriber.
+    fn look_for_home(&mut self, id: ChannelId) {
+        let channel = &self.registry[id];
+        let given_up = channel.gap.is_some() && !self.config.auto_resubscribe && channel.waiters.is_empty();
+        if channel.home == Home::Homeless && !given_up {
+            self.queue(id);
+        }
+    }
+
+    fn queue(&mut self, id: ChannelId) {
+        let channel = &mut self.registry[id];
+        if !channel.queued {
+            channel.queued = true;
+            self.homeless.push(id);
+        }
+    }
+
+    // ---- nodes ---------------------------------------------------------------------------------------------------
+
+    /// A connection stands; the server knows of no subscription on it.
+    pub(crate) fn opened(&mut self, link: LinkId, generation: u64, now: Instant) {
+        let Some(node) = self.links.get_mut(link) else { return };
+        node.state = LinkState::Open;
+        node.generation = generation;
+        node.well();
+        self.reconcile(now);
+    }
+
+    /// A connection broke, or could not be made.
+    pub(crate) fn lost(&mut self, link: LinkId, now: Instant) {
+        let Some(node) = self.links.get_mut(link) else { return };
+        node.state = LinkState::Down;
+        node.stuck.clear();
+        let ops = std::mem::take(&mut node.ops);
+        for op in ops {
+            if let Op::Unsubscribe { waiter: Some(waiter), .. } = op {
+                waiter.done();
+            }
+        }
+        let touched = |c: &super::registry::Channel| c.home.link() == Some(link) || c.former == Some(link);
+        let ids: Vec<ChannelId> =
+            self.registry.iter().filter(|(_, c)| touched(c)).map(|(id, _)| id).collect();
+        let mut silent = Vec::new();
+        for id in ids {
+            self.forget_link(id, link, &mut silent);
+        }
+        self.tell_node_lost(link, &silent);
+        self.begin_gap(&silent, &GapReason::NodeLost, now);
+        self.orders.push(Order::Refresh);
+        self.reconcile(now);
+    }
+
+    fn forget_link(&mut self, id: ChannelId, link: LinkId, silent: &mut Vec<ChannelId>) {
+        let channel = &mut self.registry[id];
+        if channel.former == Some(link) {
+            channel.former = None;
+        }
+        match channel.home {
+            Home::Live { link: at } if at == link => silent.push(id),
+            Home::Asked { link: at, .. } if at == link => {
+                self.settle_at(id, Home::Homeless);
+                self.look_for_home(id);
+            }
+            Home::Leaving { link: at, .. } if at == link => self.registry.remove(id),
+            _ => {}
+        }
+    }
+
+    /// The cluster looks different now: channels whose node is no longer the right one move.
+    pub(crate) fn retopologise(&mut self, topology: Arc<Topology>, now: Instant) {
+        self.topology = topology;
+        self.hints.clear();
+        let misplaced: Vec<ChannelId> =
+            self.registry.iter().filter(|(_, c)| self.is_misplaced(c)).map(|(id, _)| id).collect();
+        for &id in &misplaced {
+            let channel = &mut self.registry[id];
+            if let (Home::Live { link }, Kind::Sharded) = (channel.home, channel.kind) {
+                // What the old owner still sends is still ours.
+                channel.former = Some(link);
+            }
+        }
+        let mut elsewhere: HashMap<(LinkId, Kind), Vec<ChannelId>> = HashMap::new();
+        for &id in &misplaced {
+            let channel = &self.registry[id];
+            if let (None, Some(link)) = (channel.former, channel.home.link()) {
+                elsewhere.entry((link, channel.kind)).or_default().push(id);
+            }
+        }
+        self.begin_gap(&misplaced, &GapReason::Reassigned, now);
+        for ((link, kind), ids) in elsewhere {
+            self.unsubscribe(link, kind, &ids, None);
+        }
+        self.reconcile(now);
+        self.close_unneeded();
+    }
+
+    fn is_misplaced(&self, channel: &super::registry::Channel) -> bool {
+        let Home::Live { link } = channel.home else { return false };
+        let node = &self.links[link].address;
+        match channel.kind {
+            Kind::Sharded => !super::placement::serves(&self.topology, channel.slot, self.config.nodes, node),
+            Kind::Channel | Kind::Pattern => !self.topology.contains(node),
+        }
+    }
+
+    /// Connections to nodes that left the cluster and serve nothing.
+    fn close_unneeded(&mut self) {
+        let gone: Vec<LinkId> = self
+            .links
+            .iter()
+            .filter(|(_, l)| l.load == 0 && l.ops.is_empty() && !self.topology.contains(&l.address))
+            .map(|(id, _)| id)
+            .collect();
+        for id in gone {
+            if self.registry.iter().any(|(_, c)| c.former == Some(id)) {
+                continue;
+            }
+            let link = self.links.remove(id);
+            self.by_address.remove(&link.address);
+            self.orders.push(Order::Close(id));
+        }
+    }
+}

@@ -1,0 +1,253 @@
+//! The mux's body: the lock around its core, the connections that its orders are carried out on, one task per node
+//! that reads what the node sends, and one keeper that watches the topology and the clock.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    future::poll_fn,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::{sync::Notify, time::Instant};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use super::{
+    config::MuxConfig,
+    core::{Core, Order},
+    mailbox::Mailbox,
+    registry::LinkId,
+    stats::{MuxMeter, MuxStats},
+};
+use crate::{
+    backoff::Backoff,
+    cluster::{monitor::Monitor, topology::Topology},
+    config::{Address, Config, Server},
+    connection::{
+        Connection,
+        feed::{Feed, FeedItem},
+    },
+};
+
+/// How often homeless channels are looked after.
+const TICK: Duration = Duration::from_millis(50);
+
+/// How a node's connection is made again: quickly, because a whole node's channels wait for it.
+const RECONNECT: Backoff = Backoff {
+    immediate: 2,
+    first: Duration::from_millis(25),
+    max: Duration::from_secs(1),
+    factor: 2.0,
+    jitter: 0.2,
+};
+
+pub(crate) struct Hub {
+    state: Mutex<State>,
+    base: Config,
+    /// The cluster's topology; `None` for a single server.
+    monitor: Option<Monitor>,
+    nudge: Notify,
+    pub(crate) meter: MuxMeter,
+    pub(crate) closing: CancellationToken,
+    pub(crate) tasks: TaskTracker,
+    pub(crate) subscriptions: AtomicUsize,
+}
+
+struct State {
+    core: Core,
+    lines: HashMap<LinkId, Line>,
+}
+
+/// A connection to a node.
+struct Line {
+    connection: Connection,
+    feed: Arc<Feed>,
+}
+
+impl Hub {
+    pub(crate) fn start(base: Config, config: MuxConfig, monitor: Option<Monitor>) -> Arc<Self> {
+        let topology = match &monitor {
+            Some(monitor) => monitor.watch().borrow().clone(),
+            None => Arc::new(Topology::single(single_address(&base))),
+        };
+        let core = Core::new(config, topology, base.cluster.address_map.clone());
+        let hub = Arc::new(Self {
+            state: Mutex::new(State { core, lines: HashMap::new() }),
+            base,
+            monitor,
+            nudge: Notify::new(),
+            meter: MuxMeter::new(),
+            closing: CancellationToken::new(),
+            tasks: TaskTracker::new(),
+            subscriptions: AtomicUsize::new(0),
+        });
+        hub.tasks.spawn(keep(hub.clone()));
+        hub
+    }
+
+    /// Changes the core under the lock, carries out its orders, and wakes whom it touched.
+    pub(crate) fn with<T>(self: &Arc<Self>, change: impl FnOnce(&mut Core, Instant) -> T) -> T {
+        let (mut orders, mut wakers) = (Vec::new(), Vec::new());
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let outcome = change(&mut state.core, Instant::now());
+        state.core.drain(&mut orders, &mut wakers);
+        self.meter.record(&mut state.core.tally);
+        for order in orders {
+            self.carry_out(&mut state, order);
+        }
+        let settled = state.core.is_settled();
+        drop(state);
+        wakers.into_iter().for_each(std::task::Waker::wake);
+        if !settled {
+            self.nudge.notify_one();
+        }
+        outcome
+    }
+
+    fn carry_out(self: &Arc<Self>, state: &mut State, order: Order) {
+        match order {
+            Order::Open(link, address) => {
+                let line = self.dial(&address, state.core.config.read_ahead);
+                self.tasks.spawn(listen(self.clone(), link, line.feed.clone()));
+                state.lines.insert(link, line);
+                self.meter.connections_opened.increment(1);
+            }
+            Order::Send(link, bytes) => {
+                if let (Some(line), Some(node)) = (state.lines.get(&link), state.core.links.get(link)) {
+                    // A connection that is gone says so in its feed.
+                    line.connection.send_unpaired(node.generation, &bytes);
+                }
+            }
+            Order::Close(link) => drop(state.lines.remove(&link)),
+            Order::Reset(link) => {
+                if let Some(line) = state.lines.get(&link) {
+                    line.connection.reset();
+                }
+            }
+            Order::Refresh => {
+                if let Some(monitor) = &self.monitor {
+                    monitor.refresh();
+                }
+            }
+        }
+    }
+
+    fn dial(&self, address: &Address, read_ahead: usize) -> Line {
+        let mut config = match self.monitor {
+            Some(_) => self.base.at(Server::Tcp(address.clone())),
+            None => self.base.clone(),
+        };
+        config.reconnect = Some(RECONNECT);
+        config.setup = Arc::from([]);
+        let feed = Arc::new(Feed::new(read_ahead));
+        Line { connection: Connection::spawn_feeding(config, "subscriptions", feed.clone()), feed }
+    }
+
+    /// Deals with what a node sent; `Err` if the line is no longer ours to read.
+    fn hear(
+        self: &Arc<Self>,
+        link: LinkId,
+        feed: &Arc<Feed>,
+        items: &mut VecDeque<FeedItem>,
+    ) -> Result<Option<Arc<Mailbox>>, ()> {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let ours = state.lines.get(&link).is_some_and(|line| Arc::ptr_eq(&line.feed, feed));
+        drop(state);
+        if !ours {
+            return Err(());
+        }
+        let lost = items.iter().filter(|i| matches!(i, FeedItem::Lost)).count();
+        self.meter.connections_lost.increment(lost as u64);
+        Ok(self.with(|core, now| core.hear(link, items, now)))
+    }
+
+    pub(crate) fn stats(&self) -> MuxStats {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut stats = state.core.tally.totals.clone();
+        [stats.channels, stats.patterns, stats.sharded] = state.core.registry.counts();
+        stats.homeless = state.core.registry.iter().filter(|(_, c)| c.home.link().is_none()).count();
+        stats.connections = state.lines.len();
+        stats.subscriptions = self.subscriptions.load(Ordering::Relaxed);
+        stats
+    }
+
+    /// Ends every task and connection of the mux.
+    pub(crate) fn shut(&self) {
+        self.closing.cancel();
+        self.tasks.close();
+        let lines = {
+            let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+            for (_, channel) in state.core.registry.iter() {
+                channel.listeners.iter().for_each(|mailbox| mailbox.close());
+            }
+            std::mem::take(&mut state.lines)
+        };
+        drop(lines);
+    }
+
+    /// The connections, to be closed one by one.
+    pub(crate) fn take_connections(&self) -> Vec<Connection> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.lines.drain().map(|(_, line)| line.connection).collect()
+    }
+}
+
+/// A name for the only server of a mux without a cluster.
+fn single_address(config: &Config) -> Address {
+    match &config.server {
+        Server::Tcp(address) => address.clone(),
+        Server::Unix(path) => Address::new(path.display().to_string(), 0),
+        Server::Sentinel(sentinels) => Address::new(sentinels.master.clone(), 0),
+        Server::Cluster(_) => unreachable!("a cluster has a monitor"),
+    }
+}
+
+/// Reads one node's feed until its line is closed.
+async fn listen(hub: Arc<Hub>, link: LinkId, feed: Arc<Feed>) {
+    let closing = hub.closing.clone();
+    let mut items = VecDeque::new();
+    let reading = async {
+        loop {
+            poll_fn(|cx| feed.poll_take(cx, &mut items)).await;
+            loop {
+                match hub.hear(link, &feed, &mut items) {
+                    Err(()) => return,
+                    Ok(None) => break,
+                    Ok(Some(full)) => poll_fn(|cx| full.poll_room(cx)).await,
+                }
+            }
+        }
+    };
+    tokio::select! {
+        () = closing.cancelled() => {}
+        () = reading => {}
+    }
+}
+
+/// Watches the topology, and the clock while anything is homeless.
+async fn keep(hub: Arc<Hub>) {
+    let mut topology = hub.monitor.as_ref().map(Monitor::watch);
+    let mut gauges = tokio::time::interval(Duration::from_secs(1));
+    gauges.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        let unsettled = !hub.with(|core, _| core.is_settled());
+        tokio::select! {
+            () = hub.closing.cancelled() => return,
+            news = next_topology(&mut topology) => hub.with(|core, now| core.retopologise(news, now)),
+            () = tokio::time::sleep(TICK), if unsettled => hub.with(|core, now| core.tick(now)),
+            () = hub.nudge.notified(), if !unsettled => {}
+            _ = gauges.tick() => hub.meter.hold(&hub.stats()),
+        }
+    }
+}
+
+async fn next_topology(watch: &mut Option<tokio::sync::watch::Receiver<Arc<Topology>>>) -> Arc<Topology> {
+    if let Some(watch) = watch
+        && watch.changed().await.is_ok()
+    {
+        return watch.borrow_and_update().clone();
+    }
+    std::future::pending().await
+}

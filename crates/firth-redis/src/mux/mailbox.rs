@@ -1,0 +1,253 @@
+//! The bounded buffer of one subscription. Messages are subject to its overflow policy; signals are always kept, in
+//! order. The subscriber swaps the whole content out in one go.
+
+use std::{
+    collections::VecDeque,
+    sync::{Mutex, MutexGuard, PoisonError},
+    task::{Context, Poll, Waker},
+};
+
+use super::{
+    config::{Buffer, Overflow},
+    event::{Event, Message, Signal},
+};
+
+/// What a queued message costs beside its payload and channel.
+const OVERHEAD: usize = std::mem::size_of::<Event>();
+
+#[derive(Debug)]
+pub(crate) struct Mailbox {
+    state: Mutex<State>,
+    buffer: Buffer,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    queue: VecDeque<Event>,
+    bytes: usize,
+    /// Messages dropped at the tail since the last accepted event.
+    dropped_newest: u64,
+    reader: Option<Waker>,
+    /// Links that wait for room.
+    writers: Vec<Waker>,
+    closed: bool,
+}
+
+/// What a message costs in a mailbox.
+pub(crate) fn cost(message: &Message) -> usize {
+    OVERHEAD + message.payload.len() + message.channel.len()
+}
+
+impl Mailbox {
+    pub(crate) fn new(buffer: Buffer) -> Self {
+        Self { state: Mutex::default(), buffer: buffer.sanitised() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes messages from the front of `messages` until all are taken, or (policy `Block`) until it is full; then the
+    /// rest stays. Returns how many were dropped, and whom to wake.
+    pub(crate) fn deliver(&self, messages: &mut VecDeque<Message>) -> (u64, Option<Waker>) {
+        let mut state = self.lock();
+        if state.closed {
+            messages.clear();
+            return (0, None);
+        }
+        let mut dropped = 0;
+        while let Some(message) = messages.front() {
+            let size = cost(message);
+            if !state.queue.is_empty() && state.bytes + size > self.buffer.bytes {
+                match self.buffer.overflow {
+                    Overflow::Block => break,
+                    Overflow::DropNewest => {
+                        messages.pop_front();
+                        state.dropped_newest += 1;
+                        dropped += 1;
+                        continue;
+                    }
+                    Overflow::DropOldest => {
+                        dropped += state.drop_oldest(self.buffer.bytes.saturating_sub(size))
+                    }
+                }
+            }
+            state.mark_drops();
+            state.bytes += size;
+            state.queue.extend(messages.pop_front().map(Event::Message));
+        }
+        (dropped, state.reader.take())
+    }
+
+    /// Adds a signal; it is never refused.
+    pub(crate) fn signal(&self, signal: Signal) -> Option<Waker> {
+        let mut state = self.lock();
+        if state.closed {
+            return None;
+        }
+        state.mark_drops();
+        state.queue.push_back(Event::Signal(signal));
+        state.reader.take()
+    }
+
+    /// Whether a blocked link may go on; remembers whom to wake.
+    pub(crate) fn poll_room(&self, cx: &Context<'_>) -> Poll<()> {
+        let mut state = self.lock();
+        if state.closed || state.bytes < self.buffer.bytes {
+            return Poll::Ready(());
+        }
+        state.writers.push(cx.waker().clone());
+        Poll::Pending
+    }
+
+    /// Swaps everything into `into`. `Ready(false)` when it is closed and empty.
+    pub(crate) fn poll_take(&self, cx: &Context<'_>, into: &mut VecDeque<Event>) -> Poll<bool> {
+        let mut state = self.lock();
+        state.mark_drops();
+        if state.queue.is_empty() {
+            if state.closed {
+                return Poll::Ready(false);
+            }
+            state.reader = Some(cx.waker().clone());
+            return Poll::Pending;
+        }
+        std::mem::swap(&mut state.queue, into);
+        state.bytes = 0;
+        let writers = std::mem::take(&mut state.writers);
+        drop(state);
+        writers.into_iter().for_each(Waker::wake);
+        Poll::Ready(true)
+    }
+
+    /// Events that wait.
+    pub(crate) fn len(&self) -> usize {
+        self.lock().queue.len()
+    }
+
+    /// Takes nothing more; what is there can still be read.
+    pub(crate) fn close(&self) {
+        let mut state = self.lock();
+        state.closed = true;
+        let mut wakers = std::mem::take(&mut state.writers);
+        wakers.extend(state.reader.take());
+        drop(state);
+        wakers.into_iter().for_each(Waker::wake);
+    }
+}
+
+impl State {
+    /// Drops messages from the front until at most `limit` bytes are left, and leaves one marker in their place.
+    fn drop_oldest(&mut self, limit: usize) -> u64 {
+        let mut dropped = 0;
+        while self.bytes > limit {
+            let Some(at) = self.queue.iter().position(|e| matches!(e, Event::Message(_))) else { break };
+            let Event::Message(message) = &self.queue[at] else { break };
+            self.bytes -= cost(message);
+            dropped += 1;
+            match at.checked_sub(1).map(|before| &mut self.queue[before]) {
+                Some(Event::Signal(Signal::Lagged { dropped })) => {
+                    *dropped += 1;
+                    self.queue.remove(at);
+                }
+                _ => self.queue[at] = Event::Signal(Signal::Lagged { dropped: 1 }),
+            }
+        }
+        dropped
+    }
+
+    /// The place for the notice of messages dropped at the tail is before whatever comes next.
+    fn mark_drops(&mut self) {
+        if self.dropped_newest > 0 {
+            let dropped = std::mem::take(&mut self.dropped_newest);
+            self.queue.push_back(Event::Signal(Signal::Lagged { dropped }));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+
+    fn message(n: u32) -> Message {
+        Message { channel: Bytes::from_static(b"c"), pattern: None, payload: Bytes::from(n.to_string()) }
+    }
+
+    fn mailbox(room_for: usize, overflow: Overflow) -> Mailbox {
+        let bytes = room_for * cost(&message(0));
+        Mailbox { state: Mutex::default(), buffer: Buffer { bytes, overflow } }
+    }
+
+    fn send(mailbox: &Mailbox, numbers: std::ops::Range<u32>) -> usize {
+        let mut messages: VecDeque<Message> = numbers.map(message).collect();
+        mailbox.deliver(&mut messages);
+        messages.len()
+    }
+
+    fn read(mailbox: &Mailbox) -> String {
+        let mut events = VecDeque::new();
+        let cx = Context::from_waker(Waker::noop());
+        match mailbox.poll_take(&cx, &mut events) {
+            Poll::Ready(true) => {}
+            Poll::Ready(false) => return "closed".into(),
+            Poll::Pending => return "empty".into(),
+        }
+        let show = |e: &Event| match e {
+            Event::Message(m) => String::from_utf8_lossy(&m.payload).into_owned(),
+            Event::Signal(Signal::Lagged { dropped }) => format!("-{dropped}"),
+            Event::Signal(_) => "s".into(),
+        };
+        events.iter().map(show).collect::<Vec<_>>().join(" ")
+    }
+
+    fn some_signal() -> Signal {
+        Signal::Resumed { after: std::time::Duration::ZERO, channels: [].into() }
+    }
+
+    #[test]
+    fn dropping_the_oldest_marks_the_hole_where_it_is() {
+        let m = mailbox(3, Overflow::DropOldest);
+        assert_eq!(send(&m, 0..5), 0);
+        assert_eq!(read(&m), "-2 2 3 4");
+        m.signal(some_signal());
+        send(&m, 0..5);
+        assert_eq!(read(&m), "s -2 2 3 4", "signals stay, and stay in place");
+    }
+
+    #[test]
+    fn dropping_the_newest_marks_the_hole_where_it_is() {
+        let m = mailbox(3, Overflow::DropNewest);
+        assert_eq!(send(&m, 0..5), 0);
+        m.signal(some_signal());
+        assert_eq!(read(&m), "0 1 2 -2 s");
+        send(&m, 0..5);
+        assert_eq!(read(&m), "0 1 2 -2");
+    }
+
+    #[test]
+    fn blocking_keeps_what_does_not_fit_with_the_sender() {
+        let m = mailbox(3, Overflow::Block);
+        assert_eq!(send(&m, 0..5), 2);
+        let cx = Context::from_waker(Waker::noop());
+        assert!(m.poll_room(&cx).is_pending());
+        assert_eq!(read(&m), "0 1 2");
+        assert!(m.poll_room(&cx).is_ready());
+    }
+
+    #[test]
+    fn one_message_is_always_accepted() {
+        let m = mailbox(0, Overflow::Block);
+        assert_eq!(send(&m, 0..2), 1);
+        assert_eq!(read(&m), "0");
+    }
+
+    #[test]
+    fn a_closed_mailbox_can_be_read_to_its_end() {
+        let m = mailbox(3, Overflow::Block);
+        send(&m, 0..2);
+        m.close();
+        assert_eq!(send(&m, 2..3), 0);
+        assert_eq!((read(&m), read(&m)), ("0 1".into(), "closed".into()));
+    }
+}

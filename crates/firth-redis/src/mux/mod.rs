@@ -1,0 +1,145 @@
+//! The pub/sub multiplexer: any number of subscriptions over one connection per node, with no silent gap.
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! use firth_redis::{Client, mux::Event};
+//!
+//! let client = Client::connect("redis+cluster://10.0.0.1,10.0.0.2").await?;
+//! let mut prices = client.mux().subscribe_sharded(["eur", "usd"]).await?;
+//! while let Some(event) = prices.next().await {
+//!     match event {
+//!         Event::Message(message) => println!("{} bytes on {:?}", message.payload.len(), message.channel),
+//!         Event::Signal(signal) => eprintln!("{signal:?}"),
+//!     }
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! **What is promised.** Pub/sub delivers at most once. Every message that the server sent on a confirmed subscription is
+//! given to its subscriber, in order, unless a [`Signal`] says that some may be missing: [`Signal::Gap`] to
+//! [`Signal::Resumed`] around a change of the cluster, [`Signal::Lagged`] where a full buffer dropped some.
+//!
+//! **How it works.** The `core` is a pure state: the desired set of (kind, name), the nodes that serve it, and one
+//! reconcile step. The `hub` carries out its orders. Subscriptions live on connections of their own, so that a push can
+//! never be taken for the reply of a request.
+
+mod config;
+mod core;
+mod event;
+mod hub;
+mod link;
+mod mailbox;
+mod placement;
+mod pool;
+mod registry;
+mod stats;
+mod subscription;
+mod wire;
+
+use std::sync::{Arc, OnceLock, atomic::Ordering};
+
+use bytes::Bytes;
+
+pub use self::{
+    config::{Buffer, MuxConfig, NodePreference, Overflow},
+    event::{Event, GapReason, Kind, Message, Names, Signal},
+    pool::CallbackSubscription,
+    stats::MuxStats,
+    subscription::{Subscribe, Subscription},
+};
+use self::{hub::Hub, pool::Pool};
+use crate::{cluster::monitor::Monitor, config::Config};
+
+/// A multiplexer of subscriptions. Cheap to clone; lives as long as a clone or a subscription does.
+#[derive(Clone)]
+pub struct Mux {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    hub: Arc<Hub>,
+    config: MuxConfig,
+    pool: OnceLock<Arc<Pool>>,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if let Some(pool) = self.pool.get() {
+            pool.abort();
+        }
+        self.hub.shut();
+    }
+}
+
+impl Mux {
+    pub(crate) fn start(base: Config, config: MuxConfig, monitor: Option<Monitor>) -> Self {
+        let config = config.sanitised();
+        let hub = Hub::start(base, config.clone(), monitor);
+        Self { inner: Arc::new(Inner { hub, config, pool: OnceLock::new() }) }
+    }
+
+    /// Subscribes to channels by their exact names.
+    pub fn subscribe<N: Into<Bytes>>(&self, names: impl IntoIterator<Item = N>) -> Subscribe<'_> {
+        self.prepare(Kind::Channel, names)
+    }
+
+    /// Subscribes to all channels that match patterns such as `news.*`.
+    pub fn subscribe_pattern<N: Into<Bytes>>(&self, patterns: impl IntoIterator<Item = N>) -> Subscribe<'_> {
+        self.prepare(Kind::Pattern, patterns)
+    }
+
+    /// Subscribes to sharded channels, which live in the slot of their name (Redis 7 and newer, Valkey).
+    pub fn subscribe_sharded<N: Into<Bytes>>(&self, names: impl IntoIterator<Item = N>) -> Subscribe<'_> {
+        self.prepare(Kind::Sharded, names)
+    }
+
+    fn prepare<N: Into<Bytes>>(&self, kind: Kind, names: impl IntoIterator<Item = N>) -> Subscribe<'_> {
+        Subscribe::new(self, kind, names.into_iter().map(Into::into).collect())
+    }
+
+    /// What the mux has done and what it holds.
+    pub fn stats(&self) -> MuxStats {
+        let mut stats = self.inner.hub.stats();
+        if let Some(pool) = self.inner.pool.get() {
+            stats.callbacks = pool.runs.load(Ordering::Relaxed);
+            stats.callback_panics = pool.panics.load(Ordering::Relaxed);
+        }
+        stats
+    }
+
+    /// Ends all subscriptions: what was received can still be read, callbacks may finish it within the configured
+    /// time, and a stuck callback is abandoned. Every task of the mux is gone when this returns, but for such a one.
+    pub async fn close(&self) {
+        let hub = &self.inner.hub;
+        let connections = hub.take_connections();
+        hub.shut();
+        for connection in connections {
+            connection.abort().await;
+        }
+        hub.tasks.wait().await;
+        if let Some(pool) = self.inner.pool.get() {
+            pool.close(self.inner.config.close_timeout).await;
+        }
+    }
+
+    /// The settings of this mux.
+    pub fn config(&self) -> &MuxConfig {
+        &self.inner.config
+    }
+
+    pub(crate) fn hub(&self) -> &Arc<Hub> {
+        &self.inner.hub
+    }
+
+    fn pool(&self) -> &Arc<Pool> {
+        let MuxConfig { callback_workers, max_callbacks, .. } = self.inner.config;
+        self.inner.pool.get_or_init(|| Pool::new(&self.inner.hub, callback_workers, max_callbacks))
+    }
+}
+
+impl std::fmt::Debug for Mux {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Mux").field("stats", &self.stats()).finish()
+    }
+}

@@ -1,0 +1,142 @@
+//! Which node serves a channel. Pure: sharded channels follow their slot, the others may be anywhere; the preference
+//! says which roles are wanted, and among equals the least loaded wins, so that load spreads first and then balances.
+
+use super::config::NodePreference;
+use crate::{
+    cluster::topology::{Shard, Topology},
+    config::Address,
+};
+
+/// What placement knows of a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Load {
+    /// Channels that it serves.
+    pub(crate) channels: usize,
+    /// Whether the connection to it is broken now.
+    pub(crate) down: bool,
+}
+
+/// The nodes that may serve a sharded channel of this slot, best first by role.
+fn of_shard(shard: &Shard, preference: NodePreference) -> (Vec<&Address>, Vec<&Address>) {
+    match preference {
+        NodePreference::Masters => (vec![&shard.master], vec![]),
+        NodePreference::Balanced => (shard.nodes().collect(), vec![]),
+        NodePreference::Replicas => (shard.replicas.iter().collect(), vec![&shard.master]),
+    }
+}
+
+/// The node for a sharded channel, or `None` if its slot has no owner.
+pub(crate) fn for_slot<'t>(
+    topology: &'t Topology,
+    slot: u16,
+    preference: NodePreference,
+    load: impl Fn(&Address) -> Load,
+) -> Option<&'t Address> {
+    let (wanted, fallback) = of_shard(topology.shard_of(slot)?, preference);
+    choose(&wanted, &fallback, load)
+}
+
+/// The node for a channel that every node delivers, or `None` if there is no node.
+pub(crate) fn for_any<'t>(
+    topology: &'t Topology,
+    preference: NodePreference,
+    load: impl Fn(&Address) -> Load,
+) -> Option<&'t Address> {
+    let masters = || topology.shards().iter().map(|s| &s.master);
+    let replicas = || topology.shards().iter().flat_map(|s| &s.replicas);
+    let (wanted, fallback): (Vec<_>, Vec<_>) = match preference {
+        NodePreference::Masters => (masters().collect(), replicas().collect()),
+        NodePreference::Balanced => (topology.nodes().collect(), vec![]),
+        NodePreference::Replicas => (replicas().collect(), masters().collect()),
+    };
+    choose(&wanted, &fallback, load)
+}
+
+/// Whether this node may serve a sharded channel of this slot.
+pub(crate) fn serves(topology: &Topology, slot: u16, preference: NodePreference, node: &Address) -> bool {
+    topology.shard_of(slot).is_some_and(|shard| match preference {
+        NodePreference::Masters => shard.master == *node,
+        NodePreference::Balanced | NodePreference::Replicas => shard.nodes().any(|n| n == node),
+    })
+}
+
+/// The least loaded reachable node of the wanted ones, then of the others; if none is reachable, a wanted one: its
+/// connection is being made again.
+fn choose<'t>(
+    wanted: &[&'t Address],
+    fallback: &[&'t Address],
+    load: impl Fn(&Address) -> Load,
+) -> Option<&'t Address> {
+    let least = |nodes: &[&'t Address], up_only: bool| {
+        let candidates = nodes.iter().map(|node| (*node, load(node))).filter(|(_, l)| !(up_only && l.down));
+        candidates.min_by_key(|(_, l)| l.channels).map(|(node, _)| node)
+    };
+    least(wanted, true)
+        .or_else(|| least(fallback, true))
+        .or_else(|| least(wanted, false))
+        .or_else(|| least(fallback, false))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use super::*;
+
+    fn node(port: u16) -> Address {
+        Address::new("n", port)
+    }
+
+    /// Masters 1, 2, 3 with replicas 11, 12, 13.
+    fn topology() -> Topology {
+        let shard = |n| Shard { master: node(n), replicas: vec![node(10 + n)] };
+        Topology::from_ranges([(0..=5460, shard(1)), (5461..=10922, shard(2)), (10923..=16383, shard(3))])
+    }
+
+    fn idle(_: &Address) -> Load {
+        Load { channels: 0, down: false }
+    }
+
+    #[test]
+    fn sharded_channels_follow_their_slot_and_the_preference() {
+        let t = topology();
+        let at = |preference| for_slot(&t, 6000, preference, idle).cloned();
+        assert_eq!(at(NodePreference::Masters), Some(node(2)));
+        assert_eq!(at(NodePreference::Replicas), Some(node(12)));
+        let busy = |n: &Address| Load { channels: usize::from(n.port == 2), down: false };
+        assert_eq!(for_slot(&t, 6000, NodePreference::Balanced, busy), Some(&node(12)));
+        assert_eq!(for_slot(&Topology::empty(), 1, NodePreference::Masters, idle), None);
+    }
+
+    #[test]
+    fn a_dead_replica_gives_way_to_its_master() {
+        let t = topology();
+        let dead = |n: &Address| Load { channels: 0, down: n.port == 12 };
+        assert_eq!(for_slot(&t, 6000, NodePreference::Replicas, dead), Some(&node(2)));
+        let all_dead = |_: &Address| Load { channels: 0, down: true };
+        assert_eq!(for_slot(&t, 6000, NodePreference::Masters, all_dead), Some(&node(2)));
+    }
+
+    #[test]
+    fn ordinary_channels_spread_first_and_then_balance() {
+        let t = topology();
+        let mut loads: HashMap<Address, usize> = HashMap::new();
+        for _ in 0..300 {
+            let chosen = for_any(&t, NodePreference::Masters, |n| Load {
+                channels: loads.get(n).copied().unwrap_or(0),
+                down: false,
+            });
+            *loads.entry(chosen.expect("there are masters").clone()).or_default() += 1;
+        }
+        assert_eq!(loads, HashMap::from([(node(1), 100), (node(2), 100), (node(3), 100)]));
+    }
+
+    #[test]
+    fn only_the_owner_serves_with_masters_and_the_whole_shard_otherwise() {
+        let t = topology();
+        assert!(serves(&t, 0, NodePreference::Masters, &node(1)));
+        assert!(!serves(&t, 0, NodePreference::Masters, &node(11)));
+        assert!(serves(&t, 0, NodePreference::Replicas, &node(11)));
+        assert!(!serves(&t, 0, NodePreference::Balanced, &node(12)));
+    }
+}

@@ -1,0 +1,287 @@
+//! Callbacks on a fixed number of workers. Each subscription is a job that stands in the queue at most once, so order
+//! is kept per subscription; a worker runs a few events of a job and then takes the next, so that a busy subscription
+//! does not starve a quiet one. Panics are caught and counted. Nothing waits for a stuck callback.
+
+use std::{
+    collections::VecDeque,
+    future::Future,
+    panic::{AssertUnwindSafe, catch_unwind},
+    pin::Pin,
+    sync::{
+        Arc, Mutex, PoisonError, Weak,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+    },
+    task::{Context, Poll, Wake, Waker},
+    time::Duration,
+};
+
+use tokio::{sync::Notify, task::JoinSet, time::Instant};
+use tokio_util::sync::CancellationToken;
+
+use super::{event::Event, hub::Hub, mailbox::Mailbox, subscription::Subscription};
+use crate::error::CallError;
+
+/// Events of one job before the next job has its turn.
+const TURN: usize = 16;
+
+type BoxFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
+type Callback = dyn Fn(Event, CancellationToken) -> BoxFuture + Send + Sync;
+
+pub(crate) struct Pool {
+    queue: Mutex<VecDeque<(Arc<Job>, Instant)>>,
+    work: Notify,
+    workers: Mutex<Option<JoinSet<()>>>,
+    jobs: AtomicUsize,
+    max_jobs: usize,
+    worker_count: usize,
+    hub: Weak<Hub>,
+    stop: CancellationToken,
+    pub(crate) runs: AtomicU64,
+    pub(crate) panics: AtomicU64,
+}
+
+/// One callback subscription.
+struct Job {
+    pool: Weak<Pool>,
+    mailbox: Arc<Mailbox>,
+    callback: Box<Callback>,
+    pending: Mutex<VecDeque<Event>>,
+    /// Stands in the queue, or is being worked on.
+    scheduled: AtomicBool,
+    /// The subscriber went away: what is left is not run.
+    ended: AtomicBool,
+}
+
+impl Wake for Job {
+    fn wake(self: Arc<Self>) {
+        self.schedule();
+    }
+}
+
+impl Job {
+    fn schedule(self: Arc<Self>) {
+        if !self.scheduled.swap(true, Ordering::AcqRel)
+            && let Some(pool) = self.pool.upgrade()
+        {
+            pool.push(self);
+        }
+    }
+
+    /// The next event; `None` if there is none now, in which case news will schedule the job again.
+    fn take(self: &Arc<Self>) -> Option<Event> {
+        let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(event) = pending.pop_front() {
+            return Some(event);
+        }
+        // From here on news may schedule the job; if there is some already, it is ours.
+        self.scheduled.store(false, Ordering::Release);
+        let waker = Waker::from(self.clone());
+        match self.mailbox.poll_take(&Context::from_waker(&waker), &mut pending) {
+            Poll::Ready(true) if !self.scheduled.swap(true, Ordering::AcqRel) => pending.pop_front(),
+            // Somebody else has put the job into the queue meanwhile; its events wait in `pending`.
+            Poll::Ready(_) | Poll::Pending => None,
+        }
+    }
+}
+
+impl Pool {
+    pub(crate) fn new(hub: &Arc<Hub>, worker_count: usize, max_jobs: usize) -> Arc<Self> {
+        hub.meter.callback_queue_capacity.set(max_jobs as f64);
+        Arc::new(Self {
+            queue: Mutex::default(),
+            work: Notify::new(),
+            workers: Mutex::new(None),
+            jobs: AtomicUsize::new(0),
+            max_jobs,
+            worker_count,
+            hub: Arc::downgrade(hub),
+            stop: CancellationToken::new(),
+            runs: AtomicU64::new(0),
+            panics: AtomicU64::new(0),
+        })
+    }
+
+    /// Lets the workers run `callback` for the events of a subscription.
+    pub(crate) fn adopt<F, Fut>(
+        self: &Arc<Self>,
+        subscription: Subscription,
+        callback: F,
+    ) -> Result<CallbackSubscription, CallError>
+    where
+        F: Fn(Event, CancellationToken) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = ()> + Send + 'static,
+    {
+        if self.jobs.fetch_add(1, Ordering::Relaxed) >= self.max_jobs {
+            self.jobs.fetch_sub(1, Ordering::Relaxed);
+            return Err(CallError::Full {
+                what: "the number of callback subscriptions",
+                limit: self.max_jobs,
+            });
+        }
+        self.ensure_workers();
+        let job = Arc::new(Job {
+            pool: Arc::downgrade(self),
+            mailbox: subscription.mailbox().clone(),
+            callback: Box::new(move |event, token| Box::pin(callback(event, token))),
+            pending: Mutex::default(),
+            scheduled: AtomicBool::new(false),
+            ended: AtomicBool::new(false),
+        });
+        job.clone().schedule();
+        Ok(CallbackSubscription { subscription: Some(subscription), job, pool: self.clone() })
+    }
+
+    fn ensure_workers(self: &Arc<Self>) {
+        let mut workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
+        workers.get_or_insert_with(|| {
+            let mut set = JoinSet::new();
+            for _ in 0..self.worker_count {
+                set.spawn(work(self.clone()));
+            }
+            set
+        });
+    }
+
+    fn push(&self, job: Arc<Job>) {
+        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        queue.push_back((job, Instant::now()));
+        self.depth(queue.len());
+        drop(queue);
+        self.work.notify_one();
+    }
+
+    fn pop(&self) -> Option<(Arc<Job>, Instant)> {
+        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        let next = queue.pop_front();
+        self.depth(queue.len());
+        if !queue.is_empty() {
+            self.work.notify_one();
+        }
+        next
+    }
+
+    fn depth(&self, depth: usize) {
+        if let Some(hub) = self.hub.upgrade() {
+            hub.meter.callback_queue.set(depth as f64);
+        }
+    }
+
+    fn is_idle(&self) -> bool {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+    }
+
+    /// Runs one event, whatever the callback does.
+    async fn run(&self, job: &Job, event: Event) {
+        let token = self.hub.upgrade().map_or_else(CancellationToken::new, |hub| hub.closing.clone());
+        let started = Instant::now();
+        let calm =
+            Caught { future: catch_unwind(AssertUnwindSafe(|| (job.callback)(event, token))).ok() }.await;
+        self.runs.fetch_add(1, Ordering::Relaxed);
+        if !calm {
+            self.panics.fetch_add(1, Ordering::Relaxed);
+            tracing::error!("a subscription's callback panicked; the subscription goes on");
+        }
+        if let Some(hub) = self.hub.upgrade() {
+            hub.meter.callbacks.increment(1);
+            hub.meter.callback_panics.increment(u64::from(!calm));
+            hub.meter.callback_seconds.record(started.elapsed().as_secs_f64());
+        }
+    }
+
+    /// Lets the workers finish what was received, for at most so long; then they are abandoned.
+    pub(crate) async fn close(&self, limit: Duration) {
+        self.stop.cancel();
+        let workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(mut workers) = workers else { return };
+        let all = async { while workers.join_next().await.is_some() {} };
+        if tokio::time::timeout(limit, all).await.is_err() {
+            tracing::warn!("callbacks were still running when the mux was closed; they are abandoned");
+        }
+        workers.abort_all();
+        workers.detach_all();
+    }
+
+    /// Ends the workers at once.
+    pub(crate) fn abort(&self) {
+        self.stop.cancel();
+        if let Some(mut workers) = self.workers.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            workers.abort_all();
+            workers.detach_all();
+        }
+    }
+}
+
+/// One worker: takes jobs in turn until the pool stops and nothing is left.
+async fn work(pool: Arc<Pool>) {
+    loop {
+        let Some((job, queued)) = pool.pop() else {
+            if pool.stop.is_cancelled() && pool.is_idle() {
+                return;
+            }
+            tokio::select! {
+                () = pool.work.notified() => {}
+                () = pool.stop.cancelled(), if !pool.stop.is_cancelled() => {}
+            }
+            continue;
+        };
+        if let Some(hub) = pool.hub.upgrade() {
+            hub.meter.callback_wait_seconds.record(queued.elapsed().as_secs_f64());
+        }
+        turn(&pool, job).await;
+    }
+}
+
+async fn turn(pool: &Arc<Pool>, job: Arc<Job>) {
+    for _ in 0..TURN {
+        if job.ended.load(Ordering::Acquire) {
+            return;
+        }
+        let Some(event) = job.take() else { return };
+        pool.run(&job, event).await;
+    }
+    pool.push(job);
+}
+
+/// A future that tells a panic from an end. `true` is a calm end.
+struct Caught {
+    future: Option<BoxFuture>,
+}
+
+impl Future for Caught {
+    type Output = bool;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<bool> {
+        let Some(future) = &mut self.future else { return Poll::Ready(false) };
+        match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(cx))) {
+            Ok(Poll::Pending) => Poll::Pending,
+            Ok(Poll::Ready(())) => Poll::Ready(true),
+            Err(_) => Poll::Ready(false),
+        }
+    }
+}
+
+/// A subscription whose events go to a callback. Dropping it ends the subscription; an event that is being worked on
+/// is finished.
+#[must_use = "dropping it ends the subscription"]
+pub struct CallbackSubscription {
+    subscription: Option<Subscription>,
+    job: Arc<Job>,
+    pool: Arc<Pool>,
+}
+
+impl CallbackSubscription {
+    /// Ends the subscription and waits until the server has confirmed what only this subscriber wanted.
+    pub async fn unsubscribe(mut self) -> Result<(), CallError> {
+        match self.subscription.take() {
+            Some(subscription) => subscription.unsubscribe().await,
+            None => Ok(()),
+        }
+    }
+}
+
+impl Drop for CallbackSubscription {
+    fn drop(&mut self) {
+        self.job.ended.store(true, Ordering::Release);
+        self.pool.jobs.fetch_sub(1, Ordering::Relaxed);
+    }
+}

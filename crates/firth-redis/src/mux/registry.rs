@@ -1,0 +1,200 @@
+//! Who listens to what, and where it is served: the desired set, keyed by (kind, name). Pure.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use slab::Slab;
+use smallvec::SmallVec;
+use tokio::{sync::Notify, time::Instant};
+
+use super::{
+    event::{GapReason, Kind},
+    mailbox::Mailbox,
+};
+use crate::{cluster::slot, config::Address, error::CallError};
+
+/// Index of a channel (or pattern) in the registry.
+pub(crate) type ChannelId = usize;
+/// Index of a node's link.
+pub(crate) type LinkId = usize;
+
+/// Where a channel is served.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Home {
+    /// Nowhere: the next reconcile step looks for a node.
+    Homeless,
+    /// The subscription was sent as this operation and is not confirmed.
+    Asked { link: LinkId, op: u64 },
+    /// The server confirmed it.
+    Live { link: LinkId },
+    /// Nobody listens; the end of the subscription was sent as this operation.
+    Leaving { link: LinkId, op: u64 },
+}
+
+impl Home {
+    pub(crate) fn link(self) -> Option<LinkId> {
+        match self {
+            Self::Homeless => None,
+            Self::Asked { link, .. } | Self::Live { link } | Self::Leaving { link, .. } => Some(link),
+        }
+    }
+}
+
+/// A hole in what a channel's listeners receive.
+#[derive(Debug)]
+pub(crate) struct Gap {
+    pub(crate) reason: GapReason,
+    pub(crate) since: Instant,
+    /// Who served the channel before.
+    pub(crate) from: Address,
+    pub(crate) stalled: bool,
+    pub(crate) timed_out: bool,
+}
+
+/// One channel or pattern that somebody wants.
+#[derive(Debug)]
+pub(crate) struct Channel {
+    pub(crate) kind: Kind,
+    pub(crate) name: Bytes,
+    pub(crate) slot: u16,
+    pub(crate) home: Home,
+    /// A former home that still delivers until the new one is confirmed.
+    pub(crate) former: Option<LinkId>,
+    pub(crate) listeners: SmallVec<[Arc<Mailbox>; 1]>,
+    pub(crate) waiters: Vec<Arc<Confirm>>,
+    pub(crate) gap: Option<Box<Gap>>,
+    /// Stands in the list of the homeless.
+    pub(crate) queued: bool,
+    /// Not to be asked for before this time (refused a moment ago).
+    pub(crate) retry_at: Option<Instant>,
+}
+
+impl Channel {
+    /// Whether what this link delivers is for us: a node that we left may still send a little.
+    pub(crate) fn accepts(&self, from: LinkId) -> bool {
+        self.home.link() == Some(from) || self.former == Some(from)
+    }
+}
+
+/// The desired set.
+#[derive(Debug, Default)]
+pub(crate) struct Registry {
+    channels: Slab<Channel>,
+    index: [HashMap<Bytes, ChannelId>; 3],
+}
+
+impl Registry {
+    pub(crate) fn find(&self, kind: Kind, name: &[u8]) -> Option<ChannelId> {
+        self.index[kind.index()].get(name).copied()
+    }
+
+    pub(crate) fn find_or_insert(&mut self, kind: Kind, name: &Bytes) -> ChannelId {
+        if let Some(id) = self.find(kind, name) {
+            return id;
+        }
+        let id = self.channels.insert(Channel {
+            kind,
+            name: name.clone(),
+            slot: slot(name),
+            home: Home::Homeless,
+            former: None,
+            listeners: SmallVec::new(),
+            waiters: Vec::new(),
+            gap: None,
+            queued: false,
+            retry_at: None,
+        });
+        self.index[kind.index()].insert(name.clone(), id);
+        id
+    }
+
+    pub(crate) fn remove(&mut self, id: ChannelId) {
+        let channel = self.channels.remove(id);
+        self.index[channel.kind.index()].remove(&channel.name);
+    }
+
+    pub(crate) fn get(&self, id: ChannelId) -> Option<&Channel> {
+        self.channels.get(id)
+    }
+
+    pub(crate) fn get_mut(&mut self, id: ChannelId) -> Option<&mut Channel> {
+        self.channels.get_mut(id)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (ChannelId, &Channel)> {
+        self.channels.iter()
+    }
+
+    /// Names of each kind, in the order of [`Kind::ALL`].
+    pub(crate) fn counts(&self) -> [usize; 3] {
+        Kind::ALL.map(|kind| self.index[kind.index()].len())
+    }
+}
+
+impl std::ops::Index<ChannelId> for Registry {
+    type Output = Channel;
+
+    fn index(&self, id: ChannelId) -> &Channel {
+        &self.channels[id]
+    }
+}
+
+impl std::ops::IndexMut<ChannelId> for Registry {
+    fn index_mut(&mut self, id: ChannelId) -> &mut Channel {
+        &mut self.channels[id]
+    }
+}
+
+/// Somebody waits until the server has confirmed a number of things, or refused one.
+#[derive(Debug)]
+pub(crate) struct Confirm {
+    state: Mutex<(usize, Option<CallError>)>,
+    changed: Notify,
+}
+
+impl Confirm {
+    pub(crate) fn new(count: usize) -> Arc<Self> {
+        Arc::new(Self { state: Mutex::new((count, None)), changed: Notify::new() })
+    }
+
+    /// One more thing to wait for.
+    pub(crate) fn expect(&self) {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).0 += 1;
+    }
+
+    pub(crate) fn done(&self) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.0 = state.0.saturating_sub(1);
+        if state.0 == 0 {
+            self.changed.notify_one();
+        }
+    }
+
+    pub(crate) fn fail(&self, error: CallError) {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).1.get_or_insert(error);
+        self.changed.notify_one();
+    }
+
+    /// Waits for the end, at most so long.
+    pub(crate) async fn wait(&self, limit: Duration) -> Result<(), CallError> {
+        let settled = async {
+            loop {
+                {
+                    let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+                    match (&state.1, state.0) {
+                        (Some(error), _) => return Err(error.clone()),
+                        (None, 0) => return Ok(()),
+                        _ => {}
+                    }
+                }
+                self.changed.notified().await;
+            }
+        };
+        let late = |_| CallError::Timeout { after: limit, sent: true };
+        tokio::time::timeout(limit, settled).await.map_err(late)?
+    }
+}

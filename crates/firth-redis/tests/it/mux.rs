@@ -1,0 +1,184 @@
+//! The multiplexer over a single server.
+
+use std::time::Duration;
+
+use firth_redis::{
+    CallError, Client, cmd,
+    mux::{Event, GapReason, Kind, Message, Signal, Subscription},
+};
+use firth_testkit::{Flavor, RedisServer, on_both, wait};
+
+on_both!(
+    a_message_reaches_every_subscriber_of_its_kind_and_no_other,
+    equal_names_of_different_kinds_are_different_subscriptions,
+    subscribers_of_one_channel_share_one_server_subscription,
+    dropping_a_subscriber_ends_only_its_own_subscription,
+    ten_thousand_names_are_one_round_trip,
+    a_broken_connection_is_told_and_mended,
+    a_refused_name_takes_the_whole_call_back,
+    close_ends_everything_and_what_came_can_still_be_read,
+);
+
+const SOON: Duration = Duration::from_secs(10);
+
+async fn client(server: &RedisServer) -> Client {
+    Client::connect(server.tcp_url()).await.unwrap()
+}
+
+/// The next message; signals are passed over.
+async fn message(subscription: &mut Subscription) -> Message {
+    loop {
+        let event =
+            tokio::time::timeout(SOON, subscription.next()).await.expect("an event in time").expect("open");
+        if let Event::Message(message) = event {
+            return message;
+        }
+    }
+}
+
+async fn signal(subscription: &mut Subscription) -> Signal {
+    loop {
+        let event =
+            tokio::time::timeout(SOON, subscription.next()).await.expect("an event in time").expect("open");
+        if let Event::Signal(signal) = event {
+            return signal;
+        }
+    }
+}
+
+async fn publish(client: &Client, channel: &str, payload: &str) -> i64 {
+    client.call(cmd("PUBLISH").arg(channel).arg(payload)).await.unwrap()
+}
+
+async fn spublish(client: &Client, channel: &str, payload: &str) -> i64 {
+    client.call(cmd("SPUBLISH").key(channel).arg(payload)).await.unwrap()
+}
+
+async fn a_message_reaches_every_subscriber_of_its_kind_and_no_other(flavor: Flavor) {
+    let server = RedisServer::start(flavor).await;
+    let client = client(&server).await;
+    let mut plain = client.mux().subscribe(["news.de", "other"]).await.unwrap();
+    let mut pattern = client.mux().subscribe_pattern(["news.*"]).await.unwrap();
+    let mut sharded = client.mux().subscribe_sharded(["news.de"]).await.unwrap();
+    assert_eq!(publish(&client, "news.de", "hallo").await, 2, "one for the channel, one for the pattern");
+    assert_eq!(spublish(&client, "news.de", "geteilt").await, 1);
+    let got = message(&mut plain).await;
+    assert_eq!((&got.channel[..], got.pattern, &got.payload[..]), (&b"news.de"[..], None, &b"hallo"[..]));
+    let got = message(&mut pattern).await;
+    assert_eq!((&got.channel[..], got.pattern.as_deref()), (&b"news.de"[..], Some(&b"news.*"[..])));
+    assert_eq!(&message(&mut sharded).await.payload[..], b"geteilt");
+    assert_eq!(plain.pending() + pattern.pending() + sharded.pending(), 0);
+}
+
+async fn equal_names_of_different_kinds_are_different_subscriptions(flavor: Flavor) {
+    let server = RedisServer::start(flavor).await;
+    let client = client(&server).await;
+    let plain = client.mux().subscribe(["x"]).await.unwrap();
+    let mut pattern = client.mux().subscribe_pattern(["x"]).await.unwrap();
+    let mut sharded = client.mux().subscribe_sharded(["x"]).await.unwrap();
+    plain.unsubscribe().await.unwrap();
+    assert_eq!(publish(&client, "x", "1").await, 1, "only the pattern is left");
+    assert_eq!(spublish(&client, "x", "2").await, 1);
+    assert_eq!(&message(&mut pattern).await.payload[..], b"1");
+    assert_eq!(&message(&mut sharded).await.payload[..], b"2");
+    let stats = client.mux().stats();
+    assert_eq!((stats.channels, stats.patterns, stats.sharded, stats.connections), (0, 1, 1, 1));
+}
+
+async fn subscribers_of_one_channel_share_one_server_subscription(flavor: Flavor) {
+    let server = RedisServer::start(flavor).await;
+    let client = client(&server).await;
+    let mut many = Vec::new();
+    for _ in 0..50 {
+        many.push(client.mux().subscribe(["shared"]).await.unwrap());
+    }
+    assert_eq!(publish(&client, "shared", "one").await, 1, "the server sees one subscriber");
+    for subscription in &mut many {
+        assert_eq!(&message(subscription).await.payload[..], b"one");
+    }
+    assert_eq!((client.mux().stats().subscriptions, client.mux().stats().channels), (50, 1));
+}
+
+async fn dropping_a_subscriber_ends_only_its_own_subscription(flavor: Flavor) {
+    let server = RedisServer::start(flavor).await;
+    let client = client(&server).await;
+    let first = client.mux().subscribe(["c", "only-mine"]).await.unwrap();
+    let mut second = client.mux().subscribe(["c"]).await.unwrap();
+    drop(first);
+    wait::until(SOON, "the server forgets only-mine", async || publish(&client, "only-mine", "?").await == 0)
+        .await;
+    assert_eq!(publish(&client, "c", "still").await, 1);
+    assert_eq!(&message(&mut second).await.payload[..], b"still");
+    second.unsubscribe().await.unwrap();
+    assert_eq!(publish(&client, "c", "gone").await, 0, "unsubscribe returns after the server's confirmation");
+}
+
+async fn ten_thousand_names_are_one_round_trip(flavor: Flavor) {
+    let server = RedisServer::start(flavor).await;
+    let client = client(&server).await;
+    let names: Vec<String> = (0..10_000).map(|n| format!("channel-{n}")).collect();
+    let before: i64 = commands(&client).await;
+    let mut all = client.mux().subscribe_sharded(names.clone()).await.unwrap();
+    let plain = client.mux().subscribe(names.clone()).await.unwrap();
+    assert!(commands(&client).await - before < 11_000, "sharded names go by slot, the others in bulk");
+    assert_eq!(spublish(&client, "channel-9999", "x").await, 1);
+    assert_eq!(&message(&mut all).await.channel[..], b"channel-9999");
+    assert_eq!(client.mux().stats().connections, 1);
+    plain.unsubscribe().await.unwrap();
+    assert_eq!(client.mux().stats().channels, 0);
+}
+
+async fn commands(client: &Client) -> i64 {
+    let info: String = client.call(cmd("INFO").arg("stats")).await.unwrap();
+    let line = info.lines().find_map(|l| l.strip_prefix("total_commands_processed:")).unwrap();
+    line.trim().parse().unwrap()
+}
+
+async fn a_broken_connection_is_told_and_mended(flavor: Flavor) {
+    let server = RedisServer::start(flavor).await;
+    let client = client(&server).await;
+    let mut subscription = client.mux().subscribe(["a", "b"]).await.unwrap();
+    publish(&client, "a", "before").await;
+    let killed: i64 = client.call(cmd("CLIENT").arg("KILL").arg("TYPE").arg("pubsub")).await.unwrap();
+    assert_eq!(killed, 1);
+    assert_eq!(&message(&mut subscription).await.payload[..], b"before");
+    assert!(
+        matches!(signal(&mut subscription).await, Signal::NodeLost { channels, .. } if channels.len() == 2)
+    );
+    assert!(
+        matches!(signal(&mut subscription).await, Signal::Gap { reason: GapReason::NodeLost, channels, .. } if channels.len() == 2)
+    );
+    assert!(
+        matches!(signal(&mut subscription).await, Signal::Resumed { channels, .. } if channels.len() == 2)
+    );
+    assert_eq!(publish(&client, "b", "after").await, 1);
+    assert_eq!(&message(&mut subscription).await.payload[..], b"after");
+}
+
+async fn a_refused_name_takes_the_whole_call_back(flavor: Flavor) {
+    let server = RedisServer::builder().flavor(flavor).acl_user("app", "on >pw +@all ~* &ok:*").start().await;
+    let url = server.tcp_url().replace("redis://", "redis://app:pw@");
+    let client = Client::connect(url).await.unwrap();
+    let mut fine = client.mux().subscribe(["ok:1"]).await.unwrap();
+    let error = client.mux().subscribe(["ok:2", "secret"]).await.unwrap_err();
+    assert_eq!(error.code(), Some("NOPERM"), "{error}");
+    assert_eq!(client.mux().stats().channels, 1);
+    let error = client.mux().subscribe([""]).await.unwrap_err();
+    assert!(matches!(error, CallError::Invalid(_)));
+    assert_eq!(publish(&client, "ok:1", "x").await, 1);
+    assert_eq!(publish(&client, "ok:2", "x").await, 0);
+    assert_eq!(&message(&mut fine).await.payload[..], b"x");
+    assert_eq!(fine.kind(), Kind::Channel);
+}
+
+async fn close_ends_everything_and_what_came_can_still_be_read(flavor: Flavor) {
+    let server = RedisServer::start(flavor).await;
+    let client = client(&server).await;
+    let mut subscription = client.mux().subscribe(["c"]).await.unwrap();
+    publish(&client, "c", "last words").await;
+    wait::until(SOON, "the message is there", async || subscription.pending() == 1).await;
+    client.mux().close().await;
+    assert_eq!(&message(&mut subscription).await.payload[..], b"last words");
+    assert!(subscription.next().await.is_none());
+    assert!(matches!(client.mux().subscribe(["d"]).await, Err(CallError::Closed { .. })));
+}
