@@ -236,7 +236,7 @@ async fn keep(hub: Arc<Hub>) {
         tokio::select! {
             () = hub.closing.cancelled() => return,
             news = next_topology(&mut topology) => hub.with(|core, now| core.retopologise(news, now)),
-            () = tokio::time::sleep(TICK), if unsettled => hub.with(|core, now| core.tick(now)),
+            () = tokio::time::sleep(TICK), if unsettled => hub.with(Core::tick),
             () = hub.nudge.notified(), if !unsettled => {}
             _ = gauges.tick() => hub.meter.hold(&hub.stats()),
         }

@@ -68,7 +68,7 @@ impl Mailbox {
                         continue;
                     }
                     Overflow::DropOldest => {
-                        dropped += state.drop_oldest(self.buffer.bytes.saturating_sub(size))
+                        dropped += state.drop_oldest(self.buffer.bytes.saturating_sub(size));
                     }
                 }
             }

@@ -26,22 +26,22 @@ fn of_shard(shard: &Shard, preference: NodePreference) -> (Vec<&Address>, Vec<&A
 }
 
 /// The node for a sharded channel, or `None` if its slot has no owner.
-pub(crate) fn for_slot<'t>(
-    topology: &'t Topology,
+pub(crate) fn for_slot(
+    topology: &Topology,
     slot: u16,
     preference: NodePreference,
     load: impl Fn(&Address) -> Load,
-) -> Option<&'t Address> {
+) -> Option<&Address> {
     let (wanted, fallback) = of_shard(topology.shard_of(slot)?, preference);
     choose(&wanted, &fallback, load)
 }
 
 /// The node for a channel that every node delivers, or `None` if there is no node.
-pub(crate) fn for_any<'t>(
-    topology: &'t Topology,
+pub(crate) fn for_any(
+    topology: &Topology,
     preference: NodePreference,
     load: impl Fn(&Address) -> Load,
-) -> Option<&'t Address> {
+) -> Option<&Address> {
     let masters = || topology.shards().iter().map(|s| &s.master);
     let replicas = || topology.shards().iter().flat_map(|s| &s.replicas);
     let (wanted, fallback): (Vec<_>, Vec<_>) = match preference {

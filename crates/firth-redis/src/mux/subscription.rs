@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Mux,
     config::Buffer,
+    core::Want,
     event::{Event, Kind},
     mailbox::Mailbox,
     pool::CallbackSubscription,
@@ -81,8 +82,7 @@ impl<'m> Subscribe<'m> {
         };
         let hub = self.mux.hub();
         hub.subscriptions.fetch_add(1, Ordering::Relaxed);
-        let Subscription { kind, names, mailbox, .. } = &subscription;
-        hub.with(|core, now| core.join(*kind, names, mailbox, &confirm, now));
+        hub.with(|core, now| core.join(subscription.want(), &confirm, now));
         // An error, or a caller that goes away, drops the subscription, which takes back what was joined.
         tokio::select! {
             () = hub.closing.cancelled() => Err(CallError::Closed { sent: false }),
@@ -175,6 +175,10 @@ impl Subscription {
         self.mux.hub().with(|core, now| core.revive(self.kind, &self.names, now));
     }
 
+    fn want(&self) -> Want<'_> {
+        Want { kind: self.kind, names: &self.names, mailbox: &self.mailbox }
+    }
+
     pub(crate) fn mailbox(&self) -> &Arc<Mailbox> {
         &self.mailbox
     }
@@ -183,7 +187,7 @@ impl Subscription {
         if std::mem::take(&mut self.joined) {
             let hub = self.mux.hub();
             hub.subscriptions.fetch_sub(1, Ordering::Relaxed);
-            hub.with(|core, _| core.leave(self.kind, &self.names, &self.mailbox, confirm));
+            hub.with(|core, _| core.leave(self.want(), confirm));
         }
     }
 

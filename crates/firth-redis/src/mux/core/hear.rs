@@ -168,7 +168,7 @@ impl Core {
         }
         match id {
             Some(id) if self.registry[id].home == (Home::Asked { link, op }) && expected == Some(id) => {
-                self.confirmed(id, link)
+                self.confirmed(id, link);
             }
             // Its subscribers have left meanwhile; the operation that ends it is on its way.
             _ => {}

@@ -47,6 +47,14 @@ pub(crate) enum Order {
     Refresh,
 }
 
+/// What one subscriber wants, or wants no longer.
+#[derive(Clone, Copy)]
+pub(crate) struct Want<'a> {
+    pub(crate) kind: Kind,
+    pub(crate) names: &'a [Bytes],
+    pub(crate) mailbox: &'a Arc<Mailbox>,
+}
+
 pub(crate) struct Core {
     pub(crate) config: MuxConfig,
     pub(crate) registry: Registry,
@@ -106,14 +114,8 @@ impl Core {
     // ---- subscribers ---------------------------------------------------------------------------------------------
 
     /// A subscriber wants these names; `confirm` hears when each is served.
-    pub(crate) fn join(
-        &mut self,
-        kind: Kind,
-        names: &[Bytes],
-        mailbox: &Arc<Mailbox>,
-        confirm: &Arc<Confirm>,
-        now: Instant,
-    ) {
+    pub(crate) fn join(&mut self, want: Want<'_>, confirm: &Arc<Confirm>, now: Instant) {
+        let Want { kind, names, mailbox } = want;
         for name in names {
             let id = self.registry.find_or_insert(kind, name);
             let channel = &mut self.registry[id];
@@ -134,13 +136,8 @@ impl Core {
 
     /// A subscriber no longer wants these names. The last one out ends the subscription on the server; `confirm` then
     /// has one more thing to wait for.
-    pub(crate) fn leave(
-        &mut self,
-        kind: Kind,
-        names: &[Bytes],
-        mailbox: &Arc<Mailbox>,
-        confirm: Option<&Arc<Confirm>>,
-    ) {
+    pub(crate) fn leave(&mut self, want: Want<'_>, confirm: Option<&Arc<Confirm>>) {
+        let Want { kind, names, mailbox } = want;
         let mut goodbyes: HashMap<LinkId, Vec<ChannelId>> = HashMap::new();
         let mut forgotten = Vec::new();
         for name in names {

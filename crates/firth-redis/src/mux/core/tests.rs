@@ -67,13 +67,15 @@ impl Rig {
         let mailbox = Arc::new(Mailbox::new(Buffer::default()));
         let confirm = Confirm::new(names.len());
         let names: Vec<Bytes> = names.iter().map(|n| Bytes::from_static(n.as_bytes())).collect();
-        self.core.join(kind, &names, &mailbox, &confirm, self.now);
+        let want = Want { kind, names: &names, mailbox: &mailbox };
+        self.core.join(want, &confirm, self.now);
         self.settle();
         (mailbox, confirm)
     }
 
     fn leave(&mut self, kind: Kind, name: &'static str, mailbox: &Arc<Mailbox>) {
-        self.core.leave(kind, &[Bytes::from_static(name.as_bytes())], mailbox, None);
+        let names = [Bytes::from_static(name.as_bytes())];
+        self.core.leave(Want { kind, names: &names, mailbox }, None);
         self.settle();
     }
 
