@@ -54,24 +54,16 @@ impl Options {
     }
 
     /// The workloads that `--only` leaves, in their own order; an entry that names none is an error.
-    pub(crate) fn chosen_workloads<T: Copy>(
-        &self,
-        all: &[T],
-        name: fn(&T) -> &'static str,
-    ) -> Result<Vec<T>> {
+    pub(crate) fn chosen_workloads(&self, all: &[&'static str]) -> Result<Vec<&'static str>> {
         let matches =
             |wanted: &str, name: &str| name == wanted || (wanted.ends_with('/') && name.starts_with(wanted));
-        let names = || all.iter().map(name).collect::<Vec<_>>().join(" ");
         for wanted in &self.only {
-            ensure!(
-                all.iter().any(|one| matches(wanted, name(one))),
-                "no workload {wanted}; there are: {}",
-                names()
-            );
+            let known = all.iter().any(|name| matches(wanted, name));
+            ensure!(known, "no workload {wanted}; there are: {}", all.join(" "));
         }
         let chosen =
-            |one: &&T| self.only.is_empty() || self.only.iter().any(|wanted| matches(wanted, name(one)));
-        Ok(all.iter().filter(chosen).copied().collect())
+            |name: &str| self.only.is_empty() || self.only.iter().any(|wanted| matches(wanted, name));
+        Ok(all.iter().copied().filter(|name| chosen(name)).collect())
     }
 
     /// The subjects that `--subject` leaves; an unknown one is an error.
@@ -119,12 +111,11 @@ mod tests {
     #[test]
     fn a_choice_keeps_the_order_of_the_table_and_names_what_is_unknown() {
         let all = ["get/1/st", "get/64/st", "set/64/st"];
-        let name: fn(&&'static str) -> &'static str = |one| one;
-        assert_eq!(parse("").unwrap().chosen_workloads(&all, name).unwrap(), all);
-        let chosen = parse("--only set/64/st,get/1/st").unwrap().chosen_workloads(&all, name).unwrap();
+        assert_eq!(parse("").unwrap().chosen_workloads(&all).unwrap(), all);
+        let chosen = parse("--only set/64/st,get/1/st").unwrap().chosen_workloads(&all).unwrap();
         assert_eq!(chosen, ["get/1/st", "set/64/st"]);
-        assert_eq!(parse("--only get/").unwrap().chosen_workloads(&all, name).unwrap().len(), 2);
-        assert!(parse("--only get").unwrap().chosen_workloads(&all, name).is_err());
+        assert_eq!(parse("--only get/").unwrap().chosen_workloads(&all).unwrap().len(), 2);
+        assert!(parse("--only get").unwrap().chosen_workloads(&all).is_err());
         assert!(parse("--subject foo").unwrap().chosen_subjects(&["fred"]).is_err());
         assert_eq!(parse("--subject fred").unwrap().chosen_subjects(&["redis", "fred"]).unwrap(), ["fred"]);
     }

@@ -10,6 +10,7 @@ mod plot;
 mod pubsub;
 mod report;
 mod server;
+mod suite;
 mod turns;
 mod verdict;
 
@@ -32,8 +33,8 @@ fn main() -> ExitCode {
 
 fn run(mut args: impl Iterator<Item = String>) -> Result<()> {
     match args.next().as_deref() {
-        Some(client::NAME) => client::run(&Options::parse(args)?),
-        Some(pubsub::NAME) => pubsub::run(&Options::parse(args)?),
+        Some(client::NAME) => client::suite().run(&Options::parse(args)?),
+        Some(pubsub::NAME) => pubsub::suite().run(&Options::parse(args)?),
         Some("publish") => pubsub::publish(args),
         Some("cell") => {
             let row = measure(&Cell::parse(&args.next().unwrap_or_default())?)?;
