@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
@@ -23,8 +23,11 @@ use crate::server::Admin;
 pub(crate) const WINDOW: u8 = 200;
 /// Batches granted at a time.
 const GRANT: u8 = 20;
-/// Without a message for this long, those that were granted are taken for lost.
-const STALL: Duration = Duration::from_millis(30);
+/// Without a message for this long, those that were granted are taken for lost. Far longer than a busy
+/// machine keeps a process waiting: a window granted too early would stay on the way for good.
+const STALL: Duration = Duration::from_millis(500);
+/// How often the watch looks.
+const LOOK: Duration = Duration::from_millis(20);
 /// How long the end waits for stragglers.
 const LAST_WAIT: Duration = Duration::from_millis(200);
 const SAMPLES: usize = 1 << 18;
@@ -166,14 +169,16 @@ impl Watch {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
         let thread = std::thread::spawn(move || {
-            let mut before = 0;
+            let (mut before, mut since) = (0, Instant::now());
             while !stopped.load(Relaxed) {
-                std::thread::sleep(STALL);
+                std::thread::sleep(LOOK);
                 let received = line.received.load(Relaxed);
-                if received == before {
+                if received != before {
+                    (before, since) = (received, Instant::now());
+                } else if since.elapsed() >= STALL {
                     line.publisher.grant(WINDOW)?;
+                    since = Instant::now();
                 }
-                before = received;
             }
             Ok(())
         });
