@@ -12,7 +12,7 @@ use std::{
 use crate::{
     connection::{Flight, Replies},
     error::CallError,
-    resp::{Frame, FromValue, ServerError, Value},
+    resp::{ConvertError, Frame, FromValue, Problem, ServerError, Value},
 };
 
 /// Where a request is: on its way, refused before it could be sent, or being routed through a cluster.
@@ -120,22 +120,38 @@ impl<R: FromReplies> Future for PipelineCall<'_, R> {
             Replies::One(frame) => vec![frame],
             Replies::Many(frames) => frames,
         };
-        let frames = if self.transaction { executed(frames)? } else { frames };
+        let frames = if self.transaction { executed(frames, self.commands)? } else { frames };
         Poll::Ready(Ok(R::from_replies(frames)))
     }
 }
 
 /// The answers inside EXEC's answer.
-fn executed(mut frames: Vec<Frame>) -> Result<Vec<Frame>, CallError> {
+fn executed(mut frames: Vec<Frame>, commands: usize) -> Result<Vec<Frame>, CallError> {
     let exec = frames.pop().expect("a transaction ends with EXEC");
     if let Some(error) = ServerError::from_value(exec.value()) {
-        let first = frames.iter().find_map(|f| ServerError::from_value(f.value()));
-        return Err(first.unwrap_or(error).into());
+        return Err(not_executed(&frames, error).into());
     }
     if exec.value().is_null() {
         return Err(CallError::Conflict);
     }
+    let found = exec.value().iter().len();
+    if found != commands {
+        return Err(ConvertError::new(Problem::SizeMismatch { expected: commands, found }).into());
+    }
     Ok(exec.value().iter().map(Value::to_frame).collect())
+}
+
+/// Why EXEC failed: usually because a command could not be queued. Where MULTI itself was refused, the commands ran
+/// one by one, and the error must not read as if they had not.
+fn not_executed(queued: &[Frame], exec: ServerError) -> ServerError {
+    let mut errors = queued.iter().map(|f| ServerError::from_value(f.value()));
+    match errors.next().flatten() {
+        Some(multi) => {
+            let message = format!("MULTI was refused, so the commands ran one by one: {multi}");
+            ServerError { code: "ERR".into(), message: message.into() }
+        }
+        None => errors.flatten().next().unwrap_or(exec),
+    }
 }
 
 pub(crate) fn convert<T: FromValue>(frame: Frame) -> Result<T, CallError> {

@@ -106,8 +106,13 @@ impl Client {
         }
     }
 
-    /// A connection of your own, for what belongs to a connection: WATCH, SELECT, CLIENT REPLY and the like.
+    /// A connection of your own, for what belongs to a connection: WATCH, SELECT, AUTH and the like.
+    ///
+    /// It does not end with this client: close it, or drop it.
     pub async fn session(&self) -> Result<Session, ConnectError> {
+        if self.lanes.is_closed() {
+            return Err(ConnectError::Closed);
+        }
         let connection = Connection::spawn(Config { reconnect: None, ..self.config().clone() }, "session");
         connection.opened(true).await?;
         Ok(Session { connection })
@@ -149,6 +154,12 @@ impl Client {
     /// Why the connection last broke, or could not be made.
     pub fn last_error(&self) -> Option<LostCause> {
         self.lanes.shared().last_error()
+    }
+
+    /// Requests under way on all lanes: their answers have not come, or were not picked up yet. Dropped requests count
+    /// until their answers have come.
+    pub fn in_flight(&self) -> usize {
+        self.lanes.in_flight()
     }
 
     /// What the server said of itself when last greeted.
@@ -235,7 +246,7 @@ impl Session {
 
     fn send<'c>(&'c self, request: Request<'c>) -> Result<Flight<'c>, CallError> {
         if request.nature() == Nature::Session {
-            return Err(session_command(request.name()));
+            return Err(session_command(request.culprit()));
         }
         let timeout = default_timeout(self.connection.config(), &request);
         Ok(self.connection.send(request, timeout))

@@ -23,16 +23,22 @@ pub fn pipe() -> Pipe {
     Pipe::default()
 }
 
-/// What the name of a command tells about sending it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// What the name of a command tells about sending it. A pipeline is of the last of its commands' natures.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Nature {
     /// One reply, soon.
     Plain,
     /// Blocks if one of its arguments is BLOCK (XREAD, XREADGROUP).
     MayBlock,
+    /// CLIENT, which ends the pairing of requests and replies if its argument is REPLY.
+    MayMute,
+    /// Blocks, and speaks of the writes of its own connection (WAIT): without them it would speak of nothing.
+    Waiting,
     /// The server may hold the reply back for long: not on a shared connection.
     Blocking,
-    /// Changes how the connection itself talks: never on a shared connection.
+    /// Changes what the server remembers of the connection (WATCH, SELECT): not on a shared connection.
+    Stateful,
+    /// Changes how the connection itself talks: no request at all.
     Session,
 }
 
@@ -45,12 +51,40 @@ impl Nature {
     fn of_upper(name: &str) -> Self {
         match name {
             "XREAD" | "XREADGROUP" => Self::MayBlock,
-            "BLPOP" | "BRPOP" | "BLMOVE" | "BLMPOP" | "BRPOPLPUSH" | "BZPOPMIN" | "BZPOPMAX" | "BZMPOP"
-            | "WAIT" | "WAITAOF" => Self::Blocking,
+            "BLPOP" | "BRPOP" | "BLMOVE" | "BLMPOP" | "BRPOPLPUSH" | "BZPOPMIN" | "BZPOPMAX" | "BZMPOP" => {
+                Self::Blocking
+            }
+            "WAIT" | "WAITAOF" => Self::Waiting,
+            "CLIENT" => Self::MayMute,
+            "MULTI" | "EXEC" | "DISCARD" | "WATCH" | "UNWATCH" | "SELECT" | "AUTH" => Self::Stateful,
             "SUBSCRIBE" | "PSUBSCRIBE" | "SSUBSCRIBE" | "UNSUBSCRIBE" | "PUNSUBSCRIBE" | "SUNSUBSCRIBE"
             | "MONITOR" | "SYNC" | "PSYNC" | "RESET" | "QUIT" | "HELLO" => Self::Session,
             _ => Self::Plain,
         }
+    }
+
+    /// What an argument, in wire form, makes of it.
+    fn with_arg(self, arg: &[u8]) -> Self {
+        match self {
+            Self::MayBlock if arg.eq_ignore_ascii_case(b"$5\r\nBLOCK\r\n") => Self::Blocking,
+            Self::MayMute if arg.eq_ignore_ascii_case(b"$5\r\nREPLY\r\n") => Self::Session,
+            Self::MayMute => Self::Plain,
+            other => other,
+        }
+    }
+
+    /// What it makes of the pipeline around it.
+    fn in_pipe(self) -> Self {
+        match self {
+            Self::MayBlock | Self::MayMute => Self::Plain,
+            Self::Waiting => Self::Blocking,
+            other => other,
+        }
+    }
+
+    /// Whether silence of the server is no sign of death.
+    pub(crate) fn is_patient(self) -> bool {
+        matches!(self, Self::Waiting | Self::Blocking)
     }
 }
 
@@ -130,8 +164,8 @@ impl Command {
         let before = self.body.len();
         value.write_arg(&mut self.body);
         self.args += 1;
-        if self.nature == Nature::MayBlock && self.body[before..].eq_ignore_ascii_case(b"$5\r\nBLOCK\r\n") {
-            self.nature = Nature::Blocking;
+        if matches!(self.nature, Nature::MayBlock | Nature::MayMute) {
+            self.nature = self.nature.with_arg(&self.body[before..]);
         }
     }
 
@@ -200,6 +234,9 @@ pub struct Pipe {
     wire: Vec<u8>,
     parts: Vec<Part>,
     nature: Option<Nature>,
+    patient: bool,
+    /// The command that cannot be sent in a pipeline on a shared connection, if there is one.
+    culprit: Option<Box<str>>,
 }
 
 impl Pipe {
@@ -217,11 +254,12 @@ impl Pipe {
         let body = end - command.body.len();
         let key = body + command.key.start as usize..body + command.key.end as usize;
         self.parts.push(Part { end, key });
-        self.nature = match (self.nature, command.nature) {
-            (Some(Nature::Session), _) | (_, Nature::Session) => Some(Nature::Session),
-            (Some(Nature::Blocking), _) | (_, Nature::Blocking) => Some(Nature::Blocking),
-            _ => Some(Nature::Plain),
-        };
+        let nature = command.nature.in_pipe();
+        self.patient |= nature.is_patient();
+        if nature >= Nature::Stateful && self.nature < Some(nature) {
+            self.culprit = Some(command.name().into());
+        }
+        self.nature = self.nature.max(Some(nature));
     }
 
     /// Number of commands.
@@ -244,12 +282,21 @@ impl Pipe {
                 .into_iter()
                 .map(|p| Part { end: p.end + shift, key: p.key.start + shift..p.key.end + shift }),
         );
-        all.nature = self.nature;
-        all.then(cmd("EXEC"))
+        all.push(&cmd("EXEC"));
+        (all.nature, all.patient, all.culprit) = (self.nature, self.patient, self.culprit);
+        all
     }
 
     pub(crate) fn nature(&self) -> Nature {
         self.nature.unwrap_or(Nature::Plain)
+    }
+
+    pub(crate) fn is_patient(&self) -> bool {
+        self.patient
+    }
+
+    pub(crate) fn culprit(&self) -> Option<&str> {
+        self.culprit.as_deref()
     }
 
     pub(crate) fn wire(&self) -> &[u8] {
@@ -328,7 +375,20 @@ mod tests {
         assert_eq!(cmd("XREAD").arg("block").arg(0).nature(), Nature::Blocking);
         assert_eq!(cmd("SET").key("BLOCK").nature(), Nature::Plain);
         assert_eq!(pipe().then(cmd("GET")).then(cmd("WAIT")).then(cmd("GET")).nature(), Nature::Blocking);
+        assert_eq!(cmd("WAIT").arg(1).nature(), Nature::Waiting, "alone it speaks of nothing");
+    }
+
+    #[test]
+    fn what_belongs_to_a_connection_is_recognised() {
         assert_eq!(cmd("subscribe").nature(), Nature::Session);
+        assert_eq!(cmd("CLIENT").arg("reply").arg("OFF").nature(), Nature::Session);
+        assert_eq!(cmd("CLIENT").arg("SETNAME").arg("REPLY").nature(), Nature::Plain);
+        assert_eq!(cmd("watch").key("k").nature(), Nature::Stateful);
+        let mixed = pipe().then(cmd("GET").key("k")).then(cmd("SELECT").arg(1)).then(cmd("BLPOP").key("l"));
+        assert_eq!((mixed.nature(), mixed.is_patient()), (Nature::Stateful, true));
+        assert_eq!(mixed.culprit(), Some("SELECT"));
+        let transaction = pipe().then(cmd("INCR").key("n")).in_transaction();
+        assert_eq!((transaction.nature(), transaction.culprit()), (Nature::Plain, None));
     }
 
     #[test]

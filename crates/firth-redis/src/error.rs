@@ -173,6 +173,21 @@ pub enum LostCause {
     Closed,
 }
 
+/// Prints an error with all its sources, for logs.
+pub(crate) struct Chain<'a>(pub(crate) &'a dyn std::error::Error);
+
+impl std::fmt::Display for Chain<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", self.0)?;
+        let mut next = self.0.source();
+        while let Some(source) = next {
+            write!(f, ": {source}")?;
+            next = source.source();
+        }
+        Ok(())
+    }
+}
+
 impl From<io::Error> for LostCause {
     fn from(error: io::Error) -> Self {
         Self::Io(Arc::new(error))
@@ -263,7 +278,7 @@ impl CallError {
     /// it has not run and never will.
     pub fn may_have_run(&self) -> bool {
         match self {
-            Self::Server(e) => !rejected_before_running(&e.code),
+            Self::Server(e) => !rejected_before_running(e),
             Self::Convert(_) => true,
             Self::Timeout { sent, .. } | Self::Lost { sent, .. } | Self::Closed { sent } => *sent,
             Self::Down { .. } | Self::Full { .. } | Self::Invalid(_) | Self::Conflict => false,
@@ -320,10 +335,12 @@ impl CallError {
     }
 }
 
-/// Errors that a server gives before it touches any data.
-fn rejected_before_running(code: &str) -> bool {
+/// Errors that a server gives before it touches any data. A script may have written before one of its own commands
+/// met such an error; the server then names the script.
+fn rejected_before_running(error: &ServerError) -> bool {
+    let code = &*error.code;
     is_passing(code)
-        || is_auth_code(code)
+        || (is_auth_code(code) && !error.message.contains(" script: "))
         || matches!(code, "CROSSSLOT" | "NOSCRIPT" | "EXECABORT" | "NOREPLICAS" | "MISCONF")
 }
 

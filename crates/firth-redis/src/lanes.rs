@@ -49,31 +49,60 @@ impl NodeLanes {
     /// The connection for a request, by its nature and size.
     pub(crate) fn route(&self, request: &Request<'_>) -> Result<Route<'_>, CallError> {
         match request.nature() {
-            Nature::Session => Err(session_command(request.name())),
+            Nature::Session => Err(session_command(request.culprit())),
+            Nature::Stateful => Err(stateful_command(request.culprit())),
+            Nature::Waiting => Err(lone_wait(request.culprit())),
             Nature::Blocking => self.blocking.lease().map(Route::Leased),
-            Nature::Plain | Nature::MayBlock if request.wire_len() >= self.config.lanes.bulk_from => {
-                Ok(Route::Borrowed(self.bulk.get_or_init(|| Connection::spawn(self.config.clone(), "bulk"))))
-            }
-            Nature::Plain | Nature::MayBlock => Ok(Route::Borrowed(&self.shared)),
+            _ if request.wire_len() >= self.config.lanes.bulk_from => self.bulk().map(Route::Borrowed),
+            _ => Ok(Route::Borrowed(&self.shared)),
         }
+    }
+
+    /// The bulk connection. It looks whether the lanes are closed after it made sure that `close` can see it.
+    fn bulk(&self) -> Result<&Connection, CallError> {
+        let bulk = self.bulk.get_or_init(|| Connection::spawn(self.config.clone(), "bulk"));
+        if self.is_closed() {
+            bulk.begin_close();
+            return Err(CallError::Closed { sent: false });
+        }
+        if bulk.state() == State::Closed && self.config.reconnect.is_some() {
+            bulk.start();
+        }
+        Ok(bulk)
+    }
+
+    /// Whether the lanes were closed and not opened again.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.blocking.lock().closed
+    }
+
+    /// Requests whose answer has not come or not been picked up, on all lanes.
+    pub(crate) fn in_flight(&self) -> usize {
+        let blocking: usize = self.blocking.lock().leased.iter().map(Connection::in_flight).sum();
+        self.shared.in_flight() + self.bulk.get().map_or(0, Connection::in_flight) + blocking
     }
 
     /// Opens closed lanes again. False if the shared connection is not closed.
     pub(crate) fn reopen(&self) -> bool {
-        self.blocking.lock().closed = false;
-        if let Some(bulk) = self.bulk.get() {
-            bulk.start();
+        let reopened = self.shared.start();
+        if reopened {
+            self.blocking.lock().closed = false;
+            if let Some(bulk) = self.bulk.get() {
+                bulk.start();
+            }
         }
-        self.shared.start()
+        reopened
     }
 
     /// Finishes what is under way on all lanes. Blocking commands are ended: they may never come to an end themselves.
     pub(crate) async fn close(&self) {
-        self.blocking.close().await;
-        self.shared.close().await;
-        if let Some(bulk) = self.bulk.get() {
-            bulk.close().await;
-        }
+        let bulk = async {
+            if let Some(bulk) = self.bulk.get() {
+                bulk.close().await;
+            }
+        };
+        let blocking = self.blocking.close();
+        tokio::join!(blocking, self.shared.close(), bulk);
     }
 }
 
@@ -81,9 +110,26 @@ pub(crate) fn session_command(name: &str) -> CallError {
     let hint = match name.to_ascii_uppercase().as_str() {
         "HELLO" | "RESET" | "QUIT" => "the client does this itself; use the configuration and close()",
         "MONITOR" | "SYNC" | "PSYNC" => "it turns the connection into a one-way stream",
+        "CLIENT" => "CLIENT REPLY would leave requests without replies",
         _ => "use Client::mux() for subscriptions",
     };
     CallError::Invalid(format!("{name} cannot be sent as a request: {hint}"))
+}
+
+fn stateful_command(name: &str) -> CallError {
+    let hint = match name.to_ascii_uppercase().as_str() {
+        "MULTI" | "EXEC" | "DISCARD" => "use Client::transaction(), or Client::session() with WATCH",
+        "WATCH" | "UNWATCH" => "use Client::session(), whose transactions see what it watches",
+        _ => "others share the connection; use the configuration, or Client::session()",
+    };
+    CallError::Invalid(format!("{name} cannot be sent over a shared connection: {hint}"))
+}
+
+fn lone_wait(name: &str) -> CallError {
+    CallError::Invalid(format!(
+        "{name} alone would wait for nothing: it counts the writes of its own connection; \
+         put it behind them in one pipeline, or use Client::session()"
+    ))
 }
 
 /// The connections of the blocking lane. At most `lanes.blocking` at once.
@@ -131,6 +177,8 @@ impl Pool {
             all.append(&mut state.leased);
             all
         };
+        // All at once: each of them may need a moment.
+        all.iter().for_each(Connection::close_now);
         for connection in all {
             connection.abort().await;
         }

@@ -7,7 +7,7 @@ use crate::{
     command::cmd,
     config::{Address, Config, Sentinels, Server},
     connection::{Connection, Endpoint, Greeting, Replies, Request},
-    error::ConnectError,
+    error::{Chain, ConnectError},
     resp::FromValue,
 };
 
@@ -54,7 +54,7 @@ async fn ask(config: &Config, sentinels: &Sentinels, address: &Address) -> Resul
     let question = cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(sentinels.master.as_str());
     let answer = connection.send(Request::One(question), Some(limit)).await;
     connection.abort().await;
-    match answer.map_err(|e| chain(&e))? {
+    match answer.map_err(|e| Chain(&e).to_string())? {
         Replies::One(frame) => match Option::<(String, u16)>::from_frame(frame) {
             Ok(Some((host, port))) => Ok(Address::new(host, port)),
             Ok(None) => Err("does not know this master".into()),
@@ -62,15 +62,4 @@ async fn ask(config: &Config, sentinels: &Sentinels, address: &Address) -> Resul
         },
         Replies::Many(_) => Err("gave more than one answer".into()),
     }
-}
-
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(source) = next {
-        text.push_str(": ");
-        text.push_str(&source.to_string());
-        next = source.source();
-    }
-    text
 }

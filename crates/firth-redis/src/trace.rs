@@ -21,7 +21,7 @@ pub struct RequestTrace {
     pub ok: usize,
     /// Answers that were errors; all of them if the connection failed.
     pub errors: usize,
-    /// The first error: the server's code and words, or what happened to the connection.
+    /// The first error: the server's code (its words may repeat arguments), or what happened to the connection.
     pub first_error: Option<String>,
 }
 

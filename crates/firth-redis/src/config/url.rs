@@ -23,7 +23,7 @@ pub(super) fn parse(url: &str) -> Result<Config, ConnectError> {
         url.split_once("://").ok_or_else(|| bad("url", "must begin with a scheme such as redis://"))?;
     let (form, tls) = form(scheme)?;
     let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
-    let (authority, path) = if form == Form::Unix { ("", rest) } else { split_path(rest) };
+    let (authority, path) = if form == Form::Unix { split_socket(rest)? } else { split_path(rest) };
     let (userinfo, hosts) = match authority.rsplit_once('@') {
         Some((userinfo, hosts)) => (Some(userinfo), hosts),
         None => (None, authority),
@@ -67,12 +67,19 @@ fn split_path(rest: &str) -> (&str, &str) {
     rest.find('/').map_or((rest, ""), |at| (&rest[..at], &rest[at + 1..]))
 }
 
+/// The path of a Unix socket keeps its first slash; before it only credentials can stand.
+fn split_socket(rest: &str) -> Result<(&str, &str), ConnectError> {
+    let path = rest.find('/').filter(|&at| at == 0 || rest[..at].ends_with('@'));
+    path.map(|at| rest.split_at(at))
+        .ok_or_else(|| bad("path", "must be absolute: redis+unix:///run/redis.sock"))
+}
+
 fn server(form: Form, hosts: &str, path: &str) -> Result<Server, ConnectError> {
     Ok(match form {
         Form::Single => Server::Tcp(address(hosts, 6379)?),
         Form::Unix => {
-            if !path.starts_with('/') || path.len() < 2 {
-                return Err(bad("path", "must be absolute: redis+unix:///run/redis.sock"));
+            if path.len() < 2 {
+                return Err(bad("path", "is missing: redis+unix:///run/redis.sock"));
             }
             Server::Unix(PathBuf::from(decode("path", path)?))
         }
@@ -242,6 +249,9 @@ mod tests {
     #[test]
     fn the_other_forms_are_read() {
         assert_eq!(ok("redis+unix:///run/r.sock?db=2").server, Server::Unix("/run/r.sock".into()));
+        let c = ok("redis+unix://app:p%40ss@/run/r.sock");
+        assert_eq!((c.server, c.username.as_deref()), (Server::Unix("/run/r.sock".into()), Some("app")));
+        assert_eq!(c.password.as_ref().map(Secret::expose), Some("p@ss"));
         assert_eq!(
             ok("redis+cluster://a:1,b").server,
             Server::Cluster(vec![Address::new("a", 1), Address::new("b", 6379)])
@@ -265,6 +275,8 @@ mod tests {
             ("redis://:hunter2@x?request_timeout=soon", "request_timeout"),
             ("redis+sentinel://:hunter2@x", "master"),
             ("redis+unix://relative", "path"),
+            ("redis+unix://:hunter2@relative/path", "path"),
+            ("redis+unix:///", "path"),
             ("redis://:hunter2@[::1", "host"),
         ] {
             let error = parse(url).expect_err(url);

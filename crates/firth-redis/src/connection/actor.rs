@@ -6,9 +6,10 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, Waker},
+    time::Duration,
 };
 
-use tokio::time::{Sleep, sleep, sleep_until};
+use tokio::time::{Instant, Sleep, sleep, sleep_until};
 
 use super::{
     driver::{Driver, Exit},
@@ -21,33 +22,54 @@ use super::{
 };
 use crate::{
     config::Server,
-    error::{ConnectError, LostCause},
+    error::{Chain, ConnectError, LostCause},
     sentinel,
 };
 
+/// A connection that is lost sooner than this counts like a failed try: the next ones wait longer and longer.
+const BRIEF: Duration = Duration::from_secs(1);
+
 /// Drives a connection until it is closed. The caller has made sure that it runs once.
-pub(crate) async fn run(shared: Arc<Shared>) {
-    live(&shared).await;
-    shared.closed(0);
-    shared.ended();
+pub(crate) fn run(shared: Arc<Shared>) -> impl Future<Output = ()> {
+    let end = End(shared);
+    async move { live(&end.0).await }
+}
+
+/// Closes the connection however its task ends, be it with its runtime: nobody waits for a task that is gone.
+struct End(Arc<Shared>);
+
+impl Drop for End {
+    fn drop(&mut self) {
+        self.0.closed();
+        self.0.ended();
+    }
 }
 
 async fn live(shared: &Shared) {
+    // Connections in a row that stood, but not for long.
+    let mut brief = 0;
     loop {
-        let (cause, immediately) = match unless_closed(shared, connect(shared)).await {
+        let (cause, refused) = match unless_closed(shared, connect(shared)).await {
             None => return,
-            Some(Ok(established)) => match serve(shared, established).await {
-                Exit::Closed => return,
-                Exit::Lost(cause) => (cause, true),
-            },
+            Some(Ok(established)) => {
+                let since = Instant::now();
+                match serve(shared, established).await {
+                    Exit::Closed => return,
+                    Exit::Lost(cause) => {
+                        brief = if since.elapsed() < BRIEF { brief + 1 } else { 0 };
+                        (cause, false)
+                    }
+                }
+            }
             Some(Err(error)) => {
-                let immediately = !error.is_refusal();
+                let refused = error.is_refusal();
                 let cause = LostCause::Reconnect(Arc::new(error));
                 shared.failed(&cause, failed_stage(&cause), 0);
-                (cause, immediately)
+                (cause, refused)
             }
         };
-        if !pause(shared, &cause, immediately).await {
+        let failures = shared.attempts().saturating_add(brief);
+        if !pause(shared, &cause, failures, refused).await {
             return;
         }
     }
@@ -83,20 +105,18 @@ async fn serve(shared: &Shared, established: Established) -> Exit {
     match &exit {
         Exit::Lost(cause) => shared.failed(cause, Stage::Runtime, driver.sent),
         Exit::Closed => {
-            shared.closed(driver.sent);
+            shared.closed();
             driver.shut_down().await;
         }
     }
     exit
 }
 
-/// The backoff window. False if there is to be no other try.
-async fn pause(shared: &Shared, cause: &LostCause, immediately: bool) -> bool {
+/// The backoff window. A server that refused us is not asked again at once. False if there is to be no other try.
+async fn pause(shared: &Shared, cause: &LostCause, failures: u32, refused: bool) -> bool {
     let Some(backoff) = &shared.config.reconnect else { return false };
-    let attempts = shared.attempts();
-    let attempts = if immediately { attempts } else { attempts.max(backoff.immediate) };
-    let delay = backoff.delay(attempts);
-    tracing::debug!(%cause, ?delay, attempts, "reconnecting");
+    let delay = backoff.delay(if refused { failures.saturating_add(backoff.immediate) } else { failures });
+    tracing::debug!(cause = %Chain(cause), ?delay, failures, "reconnecting");
     if !delay.is_zero() && unless_closed(shared, sleep(delay)).await.is_none() {
         return false;
     }
@@ -105,10 +125,10 @@ async fn pause(shared: &Shared, cause: &LostCause, immediately: bool) -> bool {
 
 /// Runs a step unless the connection is closed meanwhile.
 async fn unless_closed<T>(shared: &Shared, step: impl Future<Output = T>) -> Option<T> {
-    let mut state = shared.watch_state();
+    let mut condition = shared.watch_condition();
     tokio::select! {
         biased;
-        _ = state.wait_for(|s| matches!(s, State::Closing | State::Closed)) => None,
+        _ = condition.wait_for(|c| matches!(c.state, State::Closing | State::Closed)) => None,
         outcome = step => Some(outcome),
     }
 }
@@ -142,9 +162,8 @@ impl Future for Minder<'_> {
         let mut wakers: Vec<Waker> = Vec::new();
         loop {
             let mut inner = self.shared.lock();
-            inner.now = self.shared.now();
-            let now = inner.now;
-            inner.pipeline.expire(now, 0, &mut wakers);
+            inner.tick(self.shared.now());
+            self.shared.expire(&mut inner, &mut wakers);
             inner.task = Some(cx.waker().clone());
             let due = inner.pipeline.earliest();
             drop(inner);

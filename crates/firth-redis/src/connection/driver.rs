@@ -68,6 +68,8 @@ pub(crate) struct Driver<'a> {
     pulse: Pulse,
     /// Bytes came since the last exchange.
     heard: bool,
+    /// The network took more of what it had to be offered again: the peer reads, hence it lives.
+    advanced: bool,
     /// Set once the connection cannot go on; what was read before is delivered first.
     ending: Option<LostCause>,
     follows_master: bool,
@@ -85,7 +87,7 @@ enum Step {
 impl<'a> Driver<'a> {
     pub(crate) fn new(shared: &'a Shared, established: Established) -> Self {
         let Established { transport, decoder, input, .. } = established;
-        Self {
+        let mut driver = Self {
             shared,
             transport,
             decoder,
@@ -102,10 +104,14 @@ impl<'a> Driver<'a> {
             armed: NEVER,
             pulse: Pulse::new(shared.config.liveness, shared.now()),
             heard: true,
+            advanced: false,
             ending: None,
             follows_master: matches!(shared.config.server, Server::Sentinel(_)),
             sent: 0,
-        }
+        };
+        // What came right behind the handshake has been read already.
+        driver.decode_all();
+        driver
     }
 
     // ---- input -------------------------------------------------------------------------------------------------
@@ -132,12 +138,16 @@ impl<'a> Driver<'a> {
                 if n == room {
                     self.read_size = (self.read_size * 2).min(READ_MAX);
                 }
-                while self.decode() {
-                    self.deliver_early();
-                }
+                self.decode_all();
             }
         }
         true
+    }
+
+    fn decode_all(&mut self) {
+        while self.decode() {
+            self.deliver_early();
+        }
     }
 
     fn reserve(&mut self) {
@@ -179,12 +189,15 @@ impl<'a> Driver<'a> {
     fn exchange(&mut self, cx: &Context<'_>) -> Step {
         let shared = self.shared;
         let mut inner = shared.lock();
-        inner.now = shared.now();
+        let now = inner.tick(shared.now());
         if std::mem::take(&mut self.heard) {
-            self.pulse.heard(inner.now);
+            self.pulse.heard(now);
             self.deliver(&mut inner);
         }
-        self.beat(&mut inner);
+        if std::mem::take(&mut self.advanced) {
+            self.pulse.heard(now);
+        }
+        self.beat(&mut inner, now);
         if inner.reset {
             self.ending.get_or_insert(LostCause::Unsolicited);
         }
@@ -222,7 +235,7 @@ impl<'a> Driver<'a> {
             if self.follows_master && is_readonly(&frame) {
                 self.ending = Some(LostCause::Demoted);
             }
-            match inner.pipeline.reply(frame) {
+            match inner.pipeline.reply(frame, self.sent) {
                 Ok(waker) => self.wakers.extend(waker),
                 Err(_) => self.ending = Some(LostCause::Unsolicited),
             }
@@ -243,17 +256,12 @@ impl<'a> Driver<'a> {
     }
 
     /// Deadlines and signs of life, looked at only when their time has come.
-    fn beat(&mut self, inner: &mut Inner) {
-        let now = inner.now;
-        if now >= inner.pipeline.earliest() {
-            let before = self.wakers.len();
-            inner.pipeline.expire(now, self.sent, &mut self.wakers);
-            self.shared.meter.timeouts.increment((self.wakers.len() - before) as u64);
-        }
+    fn beat(&mut self, inner: &mut Inner, now: u64) {
+        self.shared.expire(inner, &mut self.wakers);
         match self.pulse.check(now, inner.pipeline.is_patient()) {
             Verdict::Fine => {}
             Verdict::Ping => {
-                inner.ping();
+                inner.ping(self.shared.feed.is_some());
                 if inner.pipeline.len() <= 1 {
                     self.slim_down();
                 }
@@ -310,6 +318,7 @@ impl<'a> Driver<'a> {
     /// Writes what was taken. True if anything went out.
     fn poll_output(&mut self, cx: &mut Context<'_>) -> bool {
         let before = self.sent;
+        let resumed = self.written > 0;
         while self.written < self.output.len() && self.ending.is_none() {
             match Pin::new(&mut self.transport).poll_write(cx, &self.output[self.written..]) {
                 Poll::Pending => break,
@@ -326,6 +335,7 @@ impl<'a> Driver<'a> {
             }
         }
         self.shared.meter.bytes_sent.increment(self.sent - before);
+        self.advanced |= resumed && self.sent > before;
         if self.written == self.output.len() {
             self.output.clear();
             self.written = 0;
@@ -346,10 +356,10 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// Says goodbye to the peer, as far as that is possible without waiting.
+    /// Says goodbye to the peer, as far as that is possible without waiting: it may never read again.
     pub(crate) async fn shut_down(mut self) {
-        let goodbye = std::future::poll_fn(|cx| Pin::new(&mut self.transport).poll_shutdown(cx));
-        if let Err(error) = goodbye.await {
+        let goodbye = std::future::poll_fn(|cx| Poll::Ready(Pin::new(&mut self.transport).poll_shutdown(cx)));
+        if let Poll::Ready(Err(error)) = goodbye.await {
             tracing::trace!(%error, "the socket was gone before it was closed");
         }
     }

@@ -18,7 +18,7 @@ pub struct ConnectionEvent {
     pub stage: Stage,
     /// Which connection: 1 is the first that stood, 0 if none stood yet.
     pub generation: u64,
-    /// Failed tries since a connection last stood.
+    /// Which retry since a connection last stood: 0 for a loss, for the first try of all, and for success.
     pub attempts: u32,
     /// Why, unless all is well.
     pub cause: Option<LostCause>,

@@ -114,8 +114,8 @@ impl<'c> Flight<'c> {
         };
         let commands = self.request.replies() as usize;
         let ok = frames.iter().filter(|f| f.value().error().is_none()).count();
-        let first =
-            frames.iter().find_map(|f| f.value().error()).map(|(code, text)| format!("{code} {text}"));
+        // The server's words may repeat arguments, its code does not.
+        let first = frames.iter().find_map(|f| f.value().error()).map(|(code, _)| code.to_owned());
         hook.tell(&RequestTrace {
             id: IDS.fetch_add(1, std::sync::atomic::Ordering::Relaxed),
             name: self.request.name().to_owned(),

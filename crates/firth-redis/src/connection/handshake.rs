@@ -10,6 +10,7 @@ use crate::{
     config::Config,
     error::{ConnectError, ConnectStage, LostCause},
     resp::{Decoder, Frame, ServerError},
+    secret::Secret,
 };
 
 /// A connection that is ready: the socket, what was read beyond the handshake, and what the server said of itself.
@@ -50,7 +51,8 @@ impl Greeting {
 pub(crate) async fn establish(config: &Config, endpoint: &Endpoint) -> Result<Established, ConnectError> {
     let transport = Transport::open(config, endpoint).await?;
     let decoder = Decoder::new(config.reply_limits.clone());
-    let mut talk = Talk { endpoint, transport, decoder, input: BytesMut::new() };
+    let password = config.password.as_ref();
+    let mut talk = Talk { endpoint, password, transport, decoder, input: BytesMut::new() };
     let limit = config.timeouts.handshake;
     let greeting = within(limit, ConnectStage::Handshake, endpoint, talk.shake_hands(config)).await??;
     let Talk { transport, decoder, input, .. } = talk;
@@ -60,6 +62,7 @@ pub(crate) async fn establish(config: &Config, endpoint: &Endpoint) -> Result<Es
 /// The few questions and answers before the pipeline takes over.
 struct Talk<'a> {
     endpoint: &'a Endpoint,
+    password: Option<&'a Secret>,
     transport: Transport,
     decoder: Decoder,
     input: BytesMut,
@@ -143,7 +146,12 @@ impl Talk<'_> {
         }
     }
 
-    fn refused(&self, step: &'static str, error: ServerError) -> ConnectError {
+    /// Servers like to repeat the arguments of what they do not understand; a password must not come back that way.
+    fn refused(&self, step: &'static str, mut error: ServerError) -> ConnectError {
+        let betrays = |p: &&Secret| !p.expose().is_empty() && error.to_string().contains(p.expose());
+        if self.password.filter(betrays).is_some() {
+            error = ServerError { code: "ERR".into(), message: "(its words repeat the password)".into() };
+        }
         ConnectError::Refused { endpoint: self.endpoint.to_string(), step, error }
     }
 

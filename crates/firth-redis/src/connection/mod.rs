@@ -27,7 +27,10 @@ pub use self::{
     handshake::Greeting,
     state::State,
 };
-use self::{feed::Feed, shared::Shared};
+use self::{
+    feed::Feed,
+    shared::{Condition, Shared},
+};
 pub(crate) use self::{flight::Flight, pipeline::Replies, request::Request, transport::Endpoint};
 use crate::{
     config::Config,
@@ -48,7 +51,7 @@ struct Alive(Arc<Shared>);
 
 impl Drop for Alive {
     fn drop(&mut self) {
-        self.0.closed(0);
+        self.0.close_now();
     }
 }
 
@@ -96,6 +99,16 @@ impl Connection {
         self.shared.state()
     }
 
+    /// Requests whose answer has not come or not been picked up.
+    pub(crate) fn in_flight(&self) -> usize {
+        self.shared.in_flight()
+    }
+
+    /// Asks for the end without waiting for it.
+    pub(crate) fn begin_close(&self) {
+        self.shared.begin_close();
+    }
+
     pub(crate) fn last_error(&self) -> Option<LostCause> {
         self.shared.last_error()
     }
@@ -127,16 +140,15 @@ impl Connection {
         self.shared.reset();
     }
 
-    /// Waits until the connection stands, or is closed, or (with `fail_fast`) until a try failed.
+    /// Waits until the connection stands, or is closed, or (with `fail_fast`, for a new connection) until a try failed.
     pub(crate) async fn opened(&self, fail_fast: bool) -> Result<(), ConnectError> {
-        let mut state = self.shared.watch_state();
-        let wanted = |s: &State| match s {
-            State::Open | State::Closing | State::Closed => true,
-            State::Failed => fail_fast,
-            _ => false,
+        let mut condition = self.shared.watch_condition();
+        let failures = if fail_fast { 0 } else { u64::MAX };
+        let wanted = |c: &Condition| {
+            matches!(c.state, State::Open | State::Closing | State::Closed) || c.failures > failures
         };
-        let reached = state.wait_for(wanted).await.map_or(State::Closed, |s| *s);
-        match (reached, self.last_error()) {
+        let reached = condition.wait_for(wanted).await.map_or(State::Closed, |c| c.state);
+        match (reached, self.shared.blame()) {
             (State::Open, _) => Ok(()),
             (_, Some(LostCause::Reconnect(error))) => Err((*error).clone()),
             (_, Some(cause)) => Err(ConnectError::Broken { endpoint: "the server".into(), source: cause }),
@@ -154,9 +166,14 @@ impl Connection {
         }
     }
 
-    /// Ends at once; whatever is under way fails.
+    /// Asks for the end at once, without waiting for it.
+    pub(crate) fn close_now(&self) {
+        self.shared.close_now();
+    }
+
+    /// Ends at once; whatever is under way fails. Returns when the task is gone.
     pub(crate) async fn abort(&self) {
-        self.shared.closed(u64::MAX);
+        self.close_now();
         // The sender lives in `shared`, which we hold.
         let _ = self.shared.watch_running().wait_for(|r| !r).await;
     }

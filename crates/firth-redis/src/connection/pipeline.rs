@@ -41,8 +41,10 @@ pub(crate) struct Ticket {
 /// The deadline of a request without one.
 pub(crate) const NEVER: u64 = u64::MAX;
 
-/// An index that stands for "nobody waits": the reply is thrown away.
+/// An index that stands for "nobody waits any more": the reply is thrown away.
 const NOBODY: u32 = u32::MAX;
+/// An index that stands for a request of our own (PING): its reply is thrown away too.
+const OURS: u32 = u32::MAX - 1;
 
 #[derive(Debug)]
 enum Slot {
@@ -84,6 +86,11 @@ impl Pipeline {
         self.line.len()
     }
 
+    /// Requests whose reply has not come or not been picked up; 0 means that nothing is left of any request.
+    pub(crate) fn unfinished(&self) -> usize {
+        self.line.len().max(self.slots.len())
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.line.is_empty()
     }
@@ -108,7 +115,7 @@ impl Pipeline {
 
     /// Puts a request of our own (a PING) at the end of the line; its reply is thrown away.
     pub(crate) fn push_unheard(&mut self, ticket: Ticket) {
-        self.enter(NOBODY, ticket);
+        self.enter(OURS, ticket);
     }
 
     fn enter(&mut self, slot: u32, ticket: Ticket) {
@@ -119,9 +126,10 @@ impl Pipeline {
     }
 
     /// Gives the next reply to the oldest request. Returns the waker of a request that is now complete.
-    /// `Err` gives the frame back when nobody asked for it.
-    pub(crate) fn reply(&mut self, frame: Frame) -> Result<Option<Waker>, Frame> {
-        let Some(entry) = self.line.front_mut() else { return Err(frame) };
+    /// `Err` gives the frame back when nobody asked for it: no request is under way, or none of its bytes is among
+    /// the first `sent` that the network has taken.
+    pub(crate) fn reply(&mut self, frame: Frame, sent: u64) -> Result<Option<Waker>, Frame> {
+        let Some(entry) = self.line.front_mut().filter(|e| e.start < sent) else { return Err(frame) };
         entry.remaining -= 1;
         let last = entry.remaining == 0;
         let slot = entry.slot;
@@ -129,7 +137,7 @@ impl Pipeline {
             self.patient -= usize::from(entry.patient);
             self.line.pop_front();
         }
-        if slot == NOBODY {
+        if slot >= OURS {
             return Ok(None);
         }
         Ok(self.fill(slot as usize, frame, last))
@@ -189,8 +197,9 @@ impl Pipeline {
     }
 
     /// Ends every request whose deadline has passed; its place in the line stays, so that a late reply finds its
-    /// own entry and is thrown away. `sent` is the number of bytes that the network has taken.
-    pub(crate) fn expire(&mut self, now: u64, sent: u64, wake: &mut Vec<Waker>) {
+    /// own entry and is thrown away. Requests from the offset `taken` on can still be taken back: the caller must
+    /// [`withdraw`](Self::withdraw) them, because they are told that they will never run.
+    pub(crate) fn expire(&mut self, now: u64, taken: u64, wake: &mut Vec<Waker>) {
         if now < self.earliest {
             return;
         }
@@ -202,8 +211,53 @@ impl Pipeline {
             }
             entry.deadline = NEVER;
             let slot = std::mem::replace(&mut entry.slot, NOBODY);
-            let failure = Failure::Timeout { sent: entry.start < sent };
+            let failure = Failure::Timeout { sent: entry.start < taken };
             wake.extend(finish(&mut self.slots, slot, failure));
+        }
+    }
+
+    /// Takes back requests that nobody waits for any more and whose bytes still lie in `out`, which begins at the
+    /// offset `taken`. Returns their number.
+    pub(crate) fn withdraw(&mut self, taken: u64, out: &mut Vec<u8>) -> usize {
+        let first = self.line.partition_point(|entry| entry.start < taken);
+        if !self.line.range(first..).any(|entry| self.is_unwanted(entry.slot)) {
+            return 0;
+        }
+        let unsent: Vec<Entry> = self.line.drain(first..).collect();
+        let mut ends: Vec<usize> = unsent.iter().skip(1).map(|entry| offset(entry.start, taken)).collect();
+        ends.push(out.len());
+        let count = unsent.len();
+        let mut kept = Vec::with_capacity(out.len());
+        for (mut entry, end) in unsent.into_iter().zip(ends) {
+            if self.is_unwanted(entry.slot) {
+                self.patient -= usize::from(entry.patient);
+                if entry.slot != NOBODY {
+                    self.slots.remove(entry.slot as usize);
+                }
+                continue;
+            }
+            let bytes = &out[offset(entry.start, taken)..end];
+            entry.start = taken + kept.len() as u64;
+            kept.extend_from_slice(bytes);
+            self.line.push_back(entry);
+        }
+        *out = kept;
+        count - (self.line.len() - first)
+    }
+
+    fn is_unwanted(&self, slot: u32) -> bool {
+        match slot {
+            NOBODY => true,
+            OURS => false,
+            slot => matches!(self.slots[slot as usize], Slot::Abandoned),
+        }
+    }
+
+    /// Gives the requests from the offset `from` on more time.
+    pub(crate) fn postpone(&mut self, from: u64, by: u64) {
+        let first = self.line.partition_point(|entry| entry.start < from);
+        for entry in self.line.range_mut(first..) {
+            entry.deadline = entry.deadline.saturating_add(by);
         }
     }
 
@@ -217,8 +271,13 @@ impl Pipeline {
     }
 }
 
+/// Where an offset of the whole output lies in the part that begins at `taken`.
+fn offset(start: u64, taken: u64) -> usize {
+    usize::try_from(start - taken).expect("the output fits into memory")
+}
+
 fn finish(slots: &mut Slab<Slot>, slot: u32, failure: Failure) -> Option<Waker> {
-    if slot == NOBODY {
+    if slot >= OURS {
         return None;
     }
     let key = slot as usize;

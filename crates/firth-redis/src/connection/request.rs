@@ -43,7 +43,18 @@ impl Request<'_> {
 
     /// Whether silence is no sign of death while this is under way.
     pub(crate) fn is_patient(&self) -> bool {
-        self.nature() == Nature::Blocking
+        match self {
+            Self::One(command) => command.nature().is_patient(),
+            Self::Many(pipe) => pipe.is_patient(),
+        }
+    }
+
+    /// The command that keeps the request from being sent over a shared connection, or the only one.
+    pub(crate) fn culprit(&self) -> &str {
+        match self {
+            Self::One(command) => command.name(),
+            Self::Many(pipe) => pipe.culprit().unwrap_or("a pipeline"),
+        }
     }
 
     pub(crate) fn name(&self) -> &str {

@@ -23,10 +23,13 @@ use super::{
 };
 use crate::{
     config::{Config, WhenFull},
-    error::{CallError, LostCause},
+    error::{CallError, Chain, LostCause},
     metrics::Meter,
     resp::Frame,
 };
+
+/// A clock that is behind by more than this many ms is not good enough for deadlines.
+const SLACK: u64 = 10;
 
 /// How many pushes are kept for a slow listener of [`Client::pushes`](crate::Client::pushes).
 const PUSH_CAPACITY: usize = 1024;
@@ -40,9 +43,17 @@ pub(crate) struct Shared {
     inner: Mutex<Inner>,
     room: Arc<Notify>,
     base: Instant,
-    state: watch::Sender<State>,
+    condition: watch::Sender<Condition>,
     running: watch::Sender<bool>,
     events: broadcast::Sender<ConnectionEvent>,
+}
+
+/// What is published of a connection.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Condition {
+    pub(crate) state: State,
+    /// Counts failures, so that one is not missed although the next try has already begun.
+    pub(crate) failures: u64,
 }
 
 pub(crate) struct Inner {
@@ -56,11 +67,15 @@ pub(crate) struct Inner {
     pub(crate) unwritten: usize,
     /// Set while the task sleeps; whoever gives it work takes this and wakes it.
     pub(crate) task: Option<Waker>,
-    /// The time in ms, as fresh as the task's last turn.
-    pub(crate) now: u64,
+    /// The time in ms, as fresh as the task's last turn, or as the first request since.
+    now: u64,
+    /// Requests from this offset on came after the task's last turn: their deadlines were reckoned from `now`.
+    seen: u64,
     /// Requests that wait for room.
     waiting: usize,
     last_error: Option<LostCause>,
+    /// The end was asked for, so that no error is to blame for it.
+    asked_to_close: bool,
     greeting: Option<Greeting>,
     /// Somebody wants the connection broken and made anew.
     pub(crate) reset: bool,
@@ -89,14 +104,16 @@ impl Shared {
                 unwritten: 0,
                 task: None,
                 now: 0,
+                seen: 0,
                 waiting: 0,
                 last_error: None,
+                asked_to_close: false,
                 greeting: None,
                 reset: false,
             }),
             room: Arc::new(Notify::new()),
             base: Instant::now(),
-            state: watch::Sender::new(State::Init),
+            condition: watch::Sender::new(Condition { state: State::Init, failures: 0 }),
             running: watch::Sender::new(false),
             events: broadcast::Sender::new(events::CAPACITY),
         }
@@ -133,7 +150,7 @@ impl Shared {
             inner.now = self.now();
         }
         let deadline = timeout.map_or(NEVER, |t| inner.now.saturating_add(millis(t)));
-        let start = inner.taken + inner.out.len() as u64;
+        let start = inner.end();
         request.encode(&mut inner.out);
         let ticket = Ticket { replies: request.replies(), start, deadline, patient: request.is_patient() };
         let slot = inner.pipeline.push(ticket, waker.clone());
@@ -174,6 +191,23 @@ impl Shared {
         self.lock().pipeline.abandon(slot);
     }
 
+    /// Requests whose reply has not come or not been picked up.
+    pub(crate) fn in_flight(&self) -> usize {
+        self.lock().pipeline.unfinished()
+    }
+
+    /// Ends the requests whose time is up; those that are not with the task yet are never sent.
+    pub(crate) fn expire(&self, inner: &mut Inner, wakers: &mut Vec<Waker>) {
+        if inner.now < inner.pipeline.earliest() {
+            return;
+        }
+        let before = wakers.len();
+        inner.pipeline.expire(inner.now, inner.taken, wakers);
+        self.meter.timeouts.increment((wakers.len() - before) as u64);
+        let freed = inner.withdraw();
+        self.make_room(inner, freed);
+    }
+
     /// Waits until a request of this size may enter, or must be refused. Somebody else may be quicker: try, and
     /// wait again.
     pub(crate) async fn wait_for_room(self: Arc<Self>, bytes: usize) {
@@ -204,6 +238,7 @@ impl Shared {
         if *self.running.borrow() || !inner.machine.start() {
             return false;
         }
+        inner.asked_to_close = false;
         self.running.send_replace(true);
         self.publish(&inner);
         true
@@ -220,8 +255,9 @@ impl Shared {
             return false;
         }
         inner.greeting = Some(greeting.clone());
-        inner.taken = 0;
         inner.reset = false;
+        let freed = inner.withdraw();
+        self.make_room(&inner, freed);
         self.publish(&inner);
         self.meter.opened.increment(1);
         self.tell(&inner, EventKind::Connected, Stage::Connect, None);
@@ -232,15 +268,18 @@ impl Shared {
         true
     }
 
-    /// The connection, or a try, failed: every request ends, and until the next try new ones are refused.
+    /// The connection, or a try, failed: every request ends, and until the next try new ones are refused. `sent` is
+    /// the number of bytes that the network has taken.
     pub(crate) fn failed(&self, cause: &LostCause, stage: Stage, sent: u64) {
         let mut inner = self.lock();
-        if !inner.machine.failed() {
+        let news = inner.machine.failed();
+        if !news && inner.machine.state() != State::Closing {
             return;
         }
         let failure = |sent| Failure::Lost { sent, cause: cause.clone() };
         let wakers = inner.end_all(sent, failure);
         inner.last_error = Some(cause.clone());
+        self.condition.send_modify(|c| c.failures += 1);
         self.publish(&inner);
         self.make_room(&inner, usize::MAX);
         match stage {
@@ -264,16 +303,24 @@ impl Shared {
         retried
     }
 
+    /// The end, at once, because somebody asked for it.
+    pub(crate) fn close_now(&self) {
+        self.lock().asked_to_close = true;
+        self.closed();
+    }
+
     /// The end: whatever still waits fails.
-    pub(crate) fn closed(&self, sent: u64) {
+    pub(crate) fn closed(&self) {
         let mut inner = self.lock();
         inner.machine.give_up();
-        let wakers = inner.end_all(sent, |sent| Failure::Closed { sent });
-        let news = *self.state.borrow() != State::Closed;
+        // What the task has taken may have been sent.
+        let taken = inner.taken;
+        let wakers = inner.end_all(taken, |sent| Failure::Closed { sent });
+        let news = self.state() != State::Closed;
         self.publish(&inner);
         self.make_room(&inner, usize::MAX);
         if news {
-            let cause = inner.last_error.clone();
+            let cause = inner.last_error.clone().filter(|_| !inner.asked_to_close);
             self.tell(&inner, EventKind::Closed, Stage::Close, cause);
         }
         let task = inner.task.take();
@@ -288,44 +335,45 @@ impl Shared {
     /// Asks for an orderly end: an open connection finishes what is under way.
     pub(crate) fn begin_close(&self) {
         let mut inner = self.lock();
-        if inner.machine.state() == State::Open {
-            inner.machine.close();
-            self.publish(&inner);
-            self.make_room(&inner, usize::MAX);
-            let task = inner.task.take();
-            drop(inner);
-            wake(task);
-        } else if inner.machine.state() != State::Closing {
-            drop(inner);
-            self.closed(0);
+        match inner.machine.state() {
+            State::Closing | State::Closed => {}
+            State::Open => {
+                inner.asked_to_close = true;
+                inner.machine.close();
+                self.publish(&inner);
+                self.make_room(&inner, usize::MAX);
+                let task = inner.task.take();
+                drop(inner);
+                wake(task);
+            }
+            _ => {
+                drop(inner);
+                self.close_now();
+            }
         }
     }
 
     fn publish(&self, inner: &Inner) {
-        self.state.send_replace(inner.machine.state());
+        let state = inner.machine.state();
+        self.condition.send_modify(|c| c.state = state);
     }
 
     fn tell(&self, inner: &Inner, kind: EventKind, stage: Stage, cause: Option<LostCause>) {
         let (generation, attempts) = (inner.machine.generation(), inner.machine.attempts());
-        let stage = if stage == Stage::Connect && generation > 1 { Stage::Reconnect } else { stage };
-        tracing::debug!(
-            ?kind,
-            ?stage,
-            generation,
-            attempts,
-            cause = cause.as_ref().map(tracing::field::display),
-            "connection"
-        );
+        let first = if kind == EventKind::Connected { 1 } else { 0 };
+        let stage = if stage == Stage::Connect && generation > first { Stage::Reconnect } else { stage };
+        let why = cause.as_ref().map(|c| tracing::field::display(Chain(c)));
+        tracing::debug!(?kind, ?stage, generation, attempts, cause = why, "connection");
         // Nobody may be watching: then there is nobody to tell.
         let _ = self.events.send(ConnectionEvent { kind, stage, generation, attempts, cause });
     }
 
     pub(crate) fn state(&self) -> State {
-        *self.state.borrow()
+        self.condition.borrow().state
     }
 
-    pub(crate) fn watch_state(&self) -> watch::Receiver<State> {
-        self.state.subscribe()
+    pub(crate) fn watch_condition(&self) -> watch::Receiver<Condition> {
+        self.condition.subscribe()
     }
 
     pub(crate) fn watch_running(&self) -> watch::Receiver<bool> {
@@ -338,6 +386,12 @@ impl Shared {
 
     pub(crate) fn last_error(&self) -> Option<LostCause> {
         self.lock().last_error.clone()
+    }
+
+    /// The error to blame for the state, if the end was not asked for.
+    pub(crate) fn blame(&self) -> Option<LostCause> {
+        let inner = self.lock();
+        inner.last_error.clone().filter(|_| !inner.asked_to_close)
     }
 
     pub(crate) fn greeting(&self) -> Option<Greeting> {
@@ -379,19 +433,43 @@ impl Inner {
         }
     }
 
-    /// Asks the peer for a sign of life; the answer goes to nobody.
-    pub(crate) fn ping(&mut self) {
-        let start = self.taken + self.out.len() as u64;
+    /// Moves the clock on and returns the time. Requests that came in while the clock stood still keep their time.
+    pub(crate) fn tick(&mut self, now: u64) -> u64 {
+        let behind = now.saturating_sub(self.now);
+        if behind > SLACK {
+            self.pipeline.postpone(self.seen, behind);
+        }
+        self.now = now;
+        self.seen = self.end();
+        now
+    }
+
+    /// The offset at which the next request will begin.
+    fn end(&self) -> u64 {
+        self.taken + self.out.len() as u64
+    }
+
+    /// Takes back what nobody waits for and the task has not taken. Returns the number of such requests.
+    fn withdraw(&mut self) -> usize {
+        let count = self.pipeline.withdraw(self.taken, &mut self.out);
+        self.seen = self.seen.min(self.end());
+        count
+    }
+
+    /// Asks the peer for a sign of life. The answer goes to nobody, or, like all others, to the feed.
+    pub(crate) fn ping(&mut self, feeds: bool) {
+        let start = self.end();
         self.out.extend_from_slice(b"*1\r\n$4\r\nPING\r\n");
-        self.pipeline.push_unheard(Ticket { replies: 1, start, deadline: NEVER, patient: false });
+        if !feeds {
+            self.pipeline.push_unheard(Ticket { replies: 1, start, deadline: NEVER, patient: false });
+        }
     }
 
     fn end_all(&mut self, sent: u64, failure: impl Fn(bool) -> Failure) -> Vec<Waker> {
         let mut wakers = Vec::new();
         self.pipeline.fail_all(sent, failure, &mut wakers);
         self.out = Vec::new();
-        self.taken = 0;
-        self.unwritten = 0;
+        (self.taken, self.seen, self.unwritten) = (0, 0, 0);
         wakers
     }
 }
