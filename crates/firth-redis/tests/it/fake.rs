@@ -145,8 +145,18 @@ impl Peer {
         self.say(format!("${}\r\n{text}\r\n", text.len()).as_bytes()).await;
     }
 
+    /// Reads so many bytes in pieces, with a rest after each.
+    pub async fn take_slowly(&mut self, total: usize, piece: usize, rest: std::time::Duration) {
+        let mut taken = 0;
+        let mut bytes = vec![0; piece];
+        while taken < total {
+            taken += self.0.read_exact(&mut bytes[..piece.min(total - taken)]).await.unwrap_or(total);
+            tokio::time::sleep(rest).await;
+        }
+    }
+
     /// Reads whatever comes and says nothing more.
     pub async fn fall_silent(mut self) {
-        while self.command().await.is_some() {}
+        let _ = tokio::io::copy(&mut self.0, &mut tokio::io::sink()).await;
     }
 }

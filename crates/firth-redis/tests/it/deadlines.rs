@@ -1,0 +1,113 @@
+//! Deadlines per request, on tokio's paused clock where the server has nothing to say.
+
+use std::time::Duration;
+
+use firth_redis::{CallError, Client, State, cmd, pipe};
+use firth_testkit::{Flavor, RedisServer};
+use tokio::time::Instant;
+
+use crate::{fake::Fake, kit::*};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// A client of a server that greets and then falls silent; the clock is paused once it is connected. Nothing but
+/// deadlines and pings can happen.
+async fn before_silence(change: impl FnOnce(&mut firth_redis::Config)) -> (Fake, Client) {
+    let fake = Fake::greeting(|_, peer| peer.fall_silent()).await;
+    let mut config = quick(fake.url());
+    config.liveness = None;
+    change(&mut config);
+    let client = connect(config).await;
+    tokio::time::pause();
+    (fake, client)
+}
+
+#[tokio::test]
+async fn each_request_has_its_own_deadline() {
+    let (_fake, client) = before_silence(|_| {}).await;
+    let begun = Instant::now();
+    let limits = [3000u64, 40, 700, 1, 5000];
+    let calls = limits.map(|limit| {
+        let client = &client;
+        async move {
+            let error = client.call::<String>(cmd("PING")).timeout(ms(limit)).await.unwrap_err();
+            assert!(matches!(error, CallError::Timeout { after, .. } if after == ms(limit)), "{error:?}");
+            begun.elapsed()
+        }
+    });
+    for (took, limit) in futures_util::future::join_all(calls).await.into_iter().zip(limits) {
+        assert!(took + ms(1) >= ms(limit) && took <= ms(limit + 3), "{took:?} instead of {limit} ms");
+    }
+    assert_eq!(client.state(), State::Open, "an expired request does not harm the connection");
+}
+
+#[tokio::test]
+async fn the_configured_limit_holds_unless_the_call_says_otherwise() {
+    let (_fake, client) = before_silence(|c| c.timeouts.request = Some(2 * SECOND)).await;
+    let begun = Instant::now();
+    assert!(client.call::<String>(cmd("PING")).await.unwrap_err().is_timeout());
+    assert!(begun.elapsed() >= 2 * SECOND && begun.elapsed() < 3 * SECOND);
+    let endless = client.pipeline::<Vec<String>>(pipe().then(cmd("PING"))).no_timeout();
+    assert!(tokio::time::timeout(1000 * SECOND, endless).await.is_err(), "it waits as long as it takes");
+}
+
+#[tokio::test]
+async fn no_time_at_all_means_that_nothing_is_sent() {
+    let (_fake, client) = before_silence(|_| {}).await;
+    let error = client.call::<String>(cmd("PING")).timeout(Duration::ZERO).await.unwrap_err();
+    assert!(matches!(error, CallError::Timeout { sent: false, .. }), "{error:?}");
+    assert_eq!(client.in_flight(), 0);
+}
+
+#[tokio::test]
+async fn requests_queued_while_connecting_expire_on_time() {
+    let fake = Fake::bare(|_, peer| peer.fall_silent()).await;
+    let mut config = quick(fake.url());
+    config.timeouts.handshake = None;
+    config.timeouts.connect = None;
+    let client = Client::lazy(config).unwrap();
+    firth_testkit::wait::until(LONG, "the server sees the client", async || fake.connections() == 1).await;
+    tokio::time::pause();
+    let begun = Instant::now();
+    let first = client.call::<String>(cmd("PING")).timeout(9 * SECOND);
+    let second = client.call::<String>(cmd("PING")).timeout(2 * SECOND);
+    let (first, second) =
+        tokio::join!(async { (first.await, begun.elapsed()) }, async { (second.await, begun.elapsed()) });
+    for ((outcome, took), limit) in [(first, 9 * SECOND), (second, 2 * SECOND)] {
+        assert!(matches!(outcome, Err(CallError::Timeout { sent: false, .. })), "{outcome:?}");
+        assert!(took + ms(1) >= limit && took <= limit + ms(3), "{took:?} instead of {limit:?}");
+    }
+    assert_eq!(client.state(), State::Connecting);
+}
+
+#[tokio::test]
+async fn a_stale_clock_does_not_shorten_a_deadline() {
+    let server = RedisServer::start(Flavor::Redis).await;
+    let client = connect(server.tcp_url()).await;
+    for _ in 0..3 {
+        let mut first = Box::pin(client.call::<String>(cmd("PING")));
+        assert!(futures_util::poll!(&mut first).is_pending(), "the connection's task is called");
+        // one thread, so that the task cannot run while we block it
+        std::thread::sleep(ms(150));
+        assert_eq!(client.call::<String>(cmd("PING")).timeout(ms(100)).await.unwrap(), "PONG");
+        assert_eq!(first.await.unwrap(), "PONG");
+    }
+}
+
+#[tokio::test]
+async fn the_idle_ping_finds_a_silent_server_on_time() {
+    let (fake, client) = before_silence(|c| {
+        c.liveness = Some(firth_redis::config::Liveness { ping_after: SECOND, dead_after: 5 * SECOND });
+        c.reconnect = None;
+    })
+    .await;
+    let begun = Instant::now();
+    let error = client.call::<String>(cmd("PING")).no_timeout().await.unwrap_err();
+    assert!(
+        matches!(&error, CallError::Lost { sent: true, cause: firth_redis::LostCause::Silent(silence) } if *silence >= 6 * SECOND),
+        "{error:?}"
+    );
+    let took = begun.elapsed();
+    assert!(took >= 5 * SECOND && took < 7 * SECOND, "{took:?}");
+    assert_eq!(fake.connections(), 1);
+}
