@@ -40,7 +40,7 @@ struct End(Arc<Shared>);
 
 impl Drop for End {
     fn drop(&mut self) {
-        self.0.closed();
+        self.0.closed(None);
         self.0.ended();
     }
 }
@@ -105,7 +105,7 @@ async fn serve(shared: &Shared, established: Established) -> Exit {
     match &exit {
         Exit::Lost(cause) => shared.failed(cause, Stage::Runtime, driver.sent),
         Exit::Closed => {
-            shared.closed();
+            shared.closed(Some(driver.sent));
             driver.shut_down().await;
         }
     }

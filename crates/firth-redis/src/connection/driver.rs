@@ -248,6 +248,7 @@ impl<'a> Driver<'a> {
     fn finished(&self, inner: &Inner) -> Option<Exit> {
         match inner.machine.state() {
             State::Closed => Some(Exit::Closed),
+            State::Closing if inner.hurry => Some(Exit::Closed),
             State::Closing if inner.pipeline.is_empty() && inner.out.is_empty() && self.output.is_empty() => {
                 Some(Exit::Closed)
             }

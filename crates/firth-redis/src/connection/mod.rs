@@ -51,7 +51,7 @@ struct Alive(Arc<Shared>);
 
 impl Drop for Alive {
     fn drop(&mut self) {
-        self.0.close_now();
+        self.0.begin_close(true);
     }
 }
 
@@ -106,7 +106,7 @@ impl Connection {
 
     /// Asks for the end without waiting for it.
     pub(crate) fn begin_close(&self) {
-        self.shared.begin_close();
+        self.shared.begin_close(false);
     }
 
     pub(crate) fn last_error(&self) -> Option<LostCause> {
@@ -159,7 +159,7 @@ impl Connection {
     /// Finishes what is under way, then ends; what is not done within the configured time fails. Returns when the task
     /// is gone.
     pub(crate) async fn close(&self) {
-        self.shared.begin_close();
+        self.shared.begin_close(false);
         let mut running = self.shared.watch_running();
         if tokio::time::timeout(self.config().timeouts.close, running.wait_for(|r| !r)).await.is_err() {
             self.abort().await;
@@ -168,7 +168,7 @@ impl Connection {
 
     /// Asks for the end at once, without waiting for it.
     pub(crate) fn close_now(&self) {
-        self.shared.close_now();
+        self.shared.begin_close(true);
     }
 
     /// Ends at once; whatever is under way fails. Returns when the task is gone.

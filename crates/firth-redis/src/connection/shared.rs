@@ -76,6 +76,8 @@ pub(crate) struct Inner {
     last_error: Option<LostCause>,
     /// The end was asked for, so that no error is to blame for it.
     asked_to_close: bool,
+    /// Closing does not wait for what is under way.
+    pub(crate) hurry: bool,
     greeting: Option<Greeting>,
     /// Somebody wants the connection broken and made anew.
     pub(crate) reset: bool,
@@ -108,6 +110,7 @@ impl Shared {
                 waiting: 0,
                 last_error: None,
                 asked_to_close: false,
+                hurry: false,
                 greeting: None,
                 reset: false,
             }),
@@ -238,7 +241,7 @@ impl Shared {
         if *self.running.borrow() || !inner.machine.start() {
             return false;
         }
-        inner.asked_to_close = false;
+        (inner.asked_to_close, inner.hurry) = (false, false);
         self.running.send_replace(true);
         self.publish(&inner);
         true
@@ -303,19 +306,13 @@ impl Shared {
         retried
     }
 
-    /// The end, at once, because somebody asked for it.
-    pub(crate) fn close_now(&self) {
-        self.lock().asked_to_close = true;
-        self.closed();
-    }
-
-    /// The end: whatever still waits fails.
-    pub(crate) fn closed(&self) {
+    /// The end: whatever still waits fails. `sent` is the number of bytes that the network has taken, if known.
+    pub(crate) fn closed(&self, sent: Option<u64>) {
         let mut inner = self.lock();
         inner.machine.give_up();
         // What the task has taken may have been sent.
-        let taken = inner.taken;
-        let wakers = inner.end_all(taken, |sent| Failure::Closed { sent });
+        let sent = sent.unwrap_or(inner.taken);
+        let wakers = inner.end_all(sent, |sent| Failure::Closed { sent });
         let news = self.state() != State::Closed;
         self.publish(&inner);
         self.make_room(&inner, usize::MAX);
@@ -332,12 +329,14 @@ impl Shared {
         wake(task);
     }
 
-    /// Asks for an orderly end: an open connection finishes what is under way.
-    pub(crate) fn begin_close(&self) {
+    /// Asks for an end: an open connection finishes what is under way, unless that is in a `hurry`. The task is told;
+    /// it knows best what was sent.
+    pub(crate) fn begin_close(&self, hurry: bool) {
         let mut inner = self.lock();
+        inner.hurry |= hurry;
         match inner.machine.state() {
-            State::Closing | State::Closed => {}
-            State::Open => {
+            State::Closed => {}
+            State::Open | State::Closing => {
                 inner.asked_to_close = true;
                 inner.machine.close();
                 self.publish(&inner);
@@ -347,8 +346,9 @@ impl Shared {
                 wake(task);
             }
             _ => {
+                inner.asked_to_close = true;
                 drop(inner);
-                self.close_now();
+                self.closed(None);
             }
         }
     }

@@ -1,5 +1,8 @@
 //! Laws of the client, checked against real servers.
 
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+#![allow(unreachable_pub, reason = "the helpers are public to the laws")]
+
 mod basics;
 mod closing;
 mod deadlines;
