@@ -33,7 +33,7 @@ pub enum Kind {
     Set,
     /// `>2`, out of band
     Push,
-    /// `|1`, about the value after it; met only through [`Value::attributes`]
+    /// `|1`, about the value after it; met only through [`Value::attributes`](super::Value::attributes)
     Attribute,
 }
 

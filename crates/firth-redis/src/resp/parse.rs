@@ -289,3 +289,21 @@ fn big_number(text: &[u8], at: usize) -> Result<Node, ProtocolError> {
     }
     Ok(Node::text(Kind::BigNumber, at, text.len()))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_not_searched_where_it_was_searched_before() {
+        // The line end at 3 is out of sight, which only holds if the search starts where it is told to.
+        let step = element(&Limits::default(), b"+ab\r\ncd\r\n", 0, 6).unwrap();
+        assert!(matches!(step, Step::Item(Item::Leaf(_), 9)));
+    }
+
+    #[test]
+    fn a_string_that_is_cut_asks_for_all_its_bytes_at_once() {
+        let step = element(&Limits::default(), b"$1000\r\nab", 0, 0).unwrap();
+        assert!(matches!(step, Step::More(1009)));
+    }
+}

@@ -98,7 +98,7 @@ impl<'a> Value<'a> {
 
     /// Code (the first word) and message of an error from the server.
     ///
-    /// A message that is not UTF-8 ends where it stops being so; [`ServerError`] replaces such bytes instead.
+    /// A message that is not UTF-8 ends where it stops being so; [`ServerError`](super::ServerError) replaces such bytes instead.
     pub fn error(self) -> Option<(&'a str, &'a str)> {
         let text = self.error_bytes()?;
         let text = text.utf8_chunks().next().map_or("", |chunk| chunk.valid());

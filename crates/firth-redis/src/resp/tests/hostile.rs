@@ -114,11 +114,17 @@ fn a_streamed_value_cannot_outgrow_the_limits() {
         decode_all(&small(), [&[&b"%?\r\n"[..], &b"_\r\n".repeat(8), b".\r\n"].concat()[..]]).0.len(),
         1
     );
-    let endless = [&b"*?\r\n"[..], &b"$?\r\n;1\r\nx\r\n;0\r\n".repeat(40)].concat();
-    assert_eq!(
-        error(&Limits { container: 1000, ..small() }, &endless),
-        ProtocolError::FrameTooLarge { limit: 64 }
-    );
+}
+
+#[test]
+fn many_small_elements_cannot_outgrow_the_frame() {
+    let limits = Limits { container: 1000, ..small() };
+    for element in [&b"_\r\n"[..], b":1\r\n", b":-1\r\n", b"*0\r\n", b"+x\r\n", b"$?\r\n;1\r\nx\r\n;0\r\n"] {
+        for header in ["*1000\r\n", "*?\r\n"] {
+            let endless = [header.as_bytes(), &element.repeat(40)].concat();
+            assert_eq!(error(&limits, &endless), ProtocolError::FrameTooLarge { limit: 64 });
+        }
+    }
 }
 
 #[test]
