@@ -12,6 +12,7 @@ pub(crate) enum Request<'a> {
 }
 
 impl Request<'_> {
+    #[inline]
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         match self {
             Self::One(command) => command.encode(out),
@@ -20,6 +21,7 @@ impl Request<'_> {
     }
 
     /// Bytes on the wire, at most.
+    #[inline]
     pub(crate) fn wire_len(&self) -> usize {
         match self {
             Self::One(command) => command.wire_len(),
@@ -27,6 +29,7 @@ impl Request<'_> {
         }
     }
 
+    #[inline]
     pub(crate) fn replies(&self) -> u32 {
         match self {
             Self::One(_) => 1,
@@ -34,6 +37,7 @@ impl Request<'_> {
         }
     }
 
+    #[inline]
     pub(crate) fn nature(&self) -> Nature {
         match self {
             Self::One(command) => command.nature(),
@@ -42,6 +46,7 @@ impl Request<'_> {
     }
 
     /// Whether silence is no sign of death while this is under way.
+    #[inline]
     pub(crate) fn is_patient(&self) -> bool {
         match self {
             Self::One(command) => command.nature().is_patient(),
