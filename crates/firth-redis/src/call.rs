@@ -10,32 +10,41 @@ use std::{
 };
 
 use crate::{
+    cluster::Voyage,
     connection::{Flight, Replies},
     error::CallError,
     resp::{ConvertError, Frame, FromValue, Problem, ServerError, Value},
 };
 
 /// Where a request is: on its way, refused before it could be sent, or being routed through a cluster.
-#[allow(
-    clippy::large_enum_variant,
-    reason = "the large one is the usual one, and a box would be an allocation per call"
-)]
 pub(crate) enum Journey<'c> {
     Flight(Flight<'c>),
+    Cluster(Voyage<'c>),
     Refused(Option<CallError>),
+}
+
+/// What a journey brings home.
+#[derive(Debug)]
+pub(crate) enum Landed {
+    /// The replies of one connection.
+    Whole(Replies),
+    /// The replies of several nodes, of which some may have failed.
+    Each(Vec<Result<Frame, CallError>>),
 }
 
 impl Journey<'_> {
     fn set_timeout(&mut self, timeout: Option<Duration>) {
-        if let Self::Flight(flight) = self {
-            flight.set_timeout(timeout);
+        match self {
+            Self::Flight(flight) => flight.set_timeout(timeout),
+            Self::Cluster(voyage) => voyage.set_timeout(timeout),
+            Self::Refused(_) => {}
         }
     }
 
-    #[inline]
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Replies, CallError>> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Landed, CallError>> {
         match self {
-            Self::Flight(flight) => Pin::new(flight).poll(cx),
+            Self::Flight(flight) => Pin::new(flight).poll(cx).map_ok(Landed::Whole),
+            Self::Cluster(voyage) => Pin::new(voyage).poll(cx),
             Self::Refused(error) => {
                 Poll::Ready(Err(error.take().expect("a finished call is not polled again")))
             }
@@ -52,7 +61,6 @@ pub struct Call<'c, T> {
 }
 
 impl<'c, T> Call<'c, T> {
-    #[inline]
     pub(crate) fn new(journey: Journey<'c>) -> Self {
         Self { journey, answer: PhantomData }
     }
@@ -74,11 +82,10 @@ impl<T: FromValue> Future for Call<'_, T> {
     type Output = Result<T, CallError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let frame = match ready!(self.journey.poll(cx))? {
-            Replies::One(frame) => frame,
-            Replies::Many(_) => unreachable!("one command has one reply"),
-        };
-        Poll::Ready(convert(frame))
+        match ready!(self.journey.poll(cx))? {
+            Landed::Whole(Replies::One(frame)) => Poll::Ready(convert(frame)),
+            _ => unreachable!("one command has one reply"),
+        }
     }
 }
 
@@ -120,14 +127,15 @@ impl<R: FromReplies> Future for PipelineCall<'_, R> {
             return Poll::Ready(Err(CallError::Invalid(problem)));
         }
         if self.commands == 0 {
-            return Poll::Ready(Ok(R::from_replies(Vec::new())));
+            return Poll::Ready(Ok(R::from_replies(std::iter::empty())));
         }
         let frames = match ready!(self.journey.poll(cx))? {
-            Replies::One(frame) => vec![frame],
-            Replies::Many(frames) => frames,
+            Landed::Whole(Replies::One(frame)) => vec![frame],
+            Landed::Whole(Replies::Many(frames)) => frames,
+            Landed::Each(replies) => return Poll::Ready(Ok(R::from_replies(replies.into_iter()))),
         };
         let frames = if self.transaction { executed(frames, self.commands)? } else { frames };
-        Poll::Ready(Ok(R::from_replies(frames)))
+        Poll::Ready(Ok(R::from_replies(frames.into_iter().map(Ok))))
     }
 }
 
@@ -160,7 +168,6 @@ fn not_executed(queued: &[Frame], exec: ServerError) -> ServerError {
     }
 }
 
-#[inline]
 pub(crate) fn convert<T: FromValue>(frame: Frame) -> Result<T, CallError> {
     if frame.kind().is_error()
         && let Some(error) = ServerError::from_value(frame.value())
@@ -177,16 +184,16 @@ pub trait FromReplies {
     type Output;
     /// How many answers there must be, if that is fixed.
     const COUNT: Option<usize>;
-    /// Converts the answers, in order.
-    fn from_replies(frames: Vec<Frame>) -> Self::Output;
+    /// Converts the answers, in order. Those of a cluster may each have failed by themselves.
+    fn from_replies(replies: impl Iterator<Item = Result<Frame, CallError>>) -> Self::Output;
 }
 
 impl<T: FromValue> FromReplies for Vec<T> {
     type Output = Vec<Result<T, CallError>>;
     const COUNT: Option<usize> = None;
 
-    fn from_replies(frames: Vec<Frame>) -> Self::Output {
-        frames.into_iter().map(convert).collect()
+    fn from_replies(replies: impl Iterator<Item = Result<Frame, CallError>>) -> Self::Output {
+        replies.map(|reply| reply.and_then(convert)).collect()
     }
 }
 
@@ -196,9 +203,9 @@ macro_rules! tuples {
             type Output = ($(Result<$name, CallError>,)+);
             const COUNT: Option<usize> = Some($count);
 
-            fn from_replies(frames: Vec<Frame>) -> Self::Output {
-                let mut frames = frames.into_iter();
-                ($(convert::<$name>(frames.next().expect("the number of answers was checked")),)+)
+            fn from_replies(mut replies: impl Iterator<Item = Result<Frame, CallError>>) -> Self::Output {
+                let mut next = || replies.next().expect("the number of answers was checked");
+                ($(next().and_then(convert::<$name>),)+)
             }
         }
 

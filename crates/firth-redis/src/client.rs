@@ -1,12 +1,16 @@
 //! [`Client`]: what users hold. Cheap to clone, safe to share; chooses the connection for each request.
 
-use std::{borrow::Cow, sync::Arc, time::Duration};
+use std::{
+    borrow::Cow,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use tokio::sync::broadcast;
 
 use crate::{
     call::{Call, Journey, PipelineCall, convert},
-    cluster::monitor::Monitor,
+    cluster::{NodeInfo, Router, slot},
     command::{Command, Nature, Pipe},
     config::{Config, IntoConfig, Server},
     connection::{Connection, ConnectionEvents, Flight, Greeting, Replies, Request, State},
@@ -17,7 +21,7 @@ use crate::{
     script::ScriptCall,
 };
 
-/// A client of one server, or of the master that sentinels name.
+/// A client of one server, of the master that sentinels name, or of a cluster.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -37,24 +41,42 @@ use crate::{
 ///
 /// **Order.** Requests of one task that are awaited one after the other run in that order. Requests that are under way
 /// at the same time may overtake each other (big and blocking ones have connections of their own); a pipeline keeps
-/// the order inside it.
+/// the order inside it, in a cluster the order of the commands of each slot.
+///
+/// **Cluster.** Each command goes to the node that owns the slot of its first key, one without a key to any master.
+/// Redirections are followed, and passing refusals tried again, within the request's time limit and
+/// [`max_redirects`](crate::config::ClusterOptions::max_redirects); what may have run is never sent again. A pipeline is
+/// split by node, and each command fails or succeeds by itself; a transaction, or a pipeline marked
+/// [`together`](Pipe::together), goes to one node in one piece.
 #[derive(Clone)]
 pub struct Client {
-    lanes: Arc<NodeLanes>,
+    reach: Reach,
+    mux: Arc<OnceLock<Mux>>,
+}
+
+/// What a client talks to.
+#[derive(Clone)]
+enum Reach {
+    Single(Arc<NodeLanes>),
+    Cluster(Arc<Router>),
 }
 
 impl Client {
-    /// Connects, and returns when the server is ready for requests. Fails with the first try's error; once connected,
-    /// the client reconnects by itself.
+    /// Connects, and returns when the server is ready for requests, or the cluster's topology is known and every slot
+    /// has an owner. Fails with the first try's error; once connected, the client reconnects by itself.
     pub async fn connect(to: impl IntoConfig) -> Result<Self, ConnectError> {
         let client = Self::lazy(to)?;
-        match client.lanes.shared().opened(true).await {
-            Ok(()) => Ok(client),
-            Err(error) => {
-                client.lanes.shared().abort().await;
-                Err(error)
+        let opened = match &client.reach {
+            Reach::Single(lanes) => lanes.shared().opened(true).await,
+            Reach::Cluster(router) => router.known(true).await,
+        };
+        if opened.is_err() {
+            match &client.reach {
+                Reach::Single(lanes) => lanes.shared().abort().await,
+                Reach::Cluster(router) => router.close().await,
             }
         }
+        opened.map(|()| client)
     }
 
     /// Returns at once and connects in the background. Requests are queued until the connection stands.
@@ -62,11 +84,14 @@ impl Client {
     /// Must be called inside a tokio runtime.
     pub fn lazy(to: impl IntoConfig) -> Result<Self, ConnectError> {
         let config = to.into_config()?;
-        Ok(Self { lanes: Arc::new(NodeLanes::spawn(config)) })
+        let reach = match config.server {
+            Server::Cluster(_) => Reach::Cluster(Arc::new(Router::spawn(config))),
+            _ => Reach::Single(Arc::new(NodeLanes::spawn(config))),
+        };
+        Ok(Self { reach, mux: Arc::default() })
     }
 
     /// Sends one command and waits for its answer, converted to `T`.
-    #[inline]
     pub fn call<T: FromValue>(&self, command: Command) -> Call<'_, T> {
         Call::new(self.journey(Request::One(command)))
     }
@@ -99,90 +124,155 @@ impl Client {
         }
     }
 
-    #[inline]
     fn journey<'c>(&'c self, request: Request<'c>) -> Journey<'c> {
         let timeout = default_timeout(self.config(), &request);
-        match self.lanes.route(&request) {
-            Ok(route) => Journey::Flight(Flight::new(route, request, timeout)),
-            Err(error) => Journey::Refused(Some(error)),
+        match &self.reach {
+            Reach::Cluster(router) => Journey::Cluster(router.voyage(request, timeout)),
+            Reach::Single(lanes) => match lanes.route(&request) {
+                Ok(route) => Journey::Flight(Flight::new(route, request, timeout)),
+                Err(error) => Journey::Refused(Some(error)),
+            },
         }
     }
 
-    /// A connection of your own, for what belongs to a connection: WATCH, SELECT, AUTH and the like.
+    /// A connection of your own, for what belongs to a connection: WATCH, SELECT, AUTH and the like. In a cluster it is
+    /// one to a random master; see [`session_for`](Self::session_for).
     ///
     /// It does not end with this client: close it, or drop it.
     pub async fn session(&self) -> Result<Session, ConnectError> {
-        if self.lanes.is_closed() {
-            return Err(ConnectError::Closed);
-        }
-        let connection = Connection::spawn(Config { reconnect: None, ..self.config().clone() }, "session");
-        connection.opened(true).await?;
+        self.session_at(fastrand::u16(..16_384)).await
+    }
+
+    /// A connection of your own to the node that owns this key. It stays with the node: if the key moves away, the
+    /// server's redirections come as errors.
+    pub async fn session_for(&self, key: impl AsRef<[u8]>) -> Result<Session, ConnectError> {
+        self.session_at(slot(key.as_ref())).await
+    }
+
+    async fn session_at(&self, slot: u16) -> Result<Session, ConnectError> {
+        let connection = match &self.reach {
+            Reach::Cluster(router) => router.session(slot).await?,
+            Reach::Single(lanes) if lanes.is_closed() => return Err(ConnectError::Closed),
+            Reach::Single(lanes) => {
+                let config = Config { reconnect: None, ..lanes.config().clone() };
+                let connection = Connection::spawn(config, "session");
+                connection.opened(true).await?;
+                connection
+            }
+        };
         Ok(Session { connection })
     }
 
-    /// Everything that the server pushes out of band on the shared connection (client-side caching and the like),
-    /// from now on.
-    pub fn pushes(&self) -> Pushes {
-        Pushes(self.lanes.shared().pushes())
+    /// The nodes of the cluster as this client knows them at this moment, masters before their replicas. Empty for a
+    /// client of a single server.
+    pub fn nodes(&self) -> Vec<NodeInfo> {
+        match &self.reach {
+            Reach::Single(_) => Vec::new(),
+            Reach::Cluster(router) => router.nodes(),
+        }
     }
 
-    /// The pub/sub multiplexer of this client, made when first asked for.
+    /// Everything that the server pushes out of band on the shared connection (client-side caching and the like),
+    /// from now on. In a cluster, on the shared connections to all nodes.
+    pub fn pushes(&self) -> Pushes {
+        Pushes(match &self.reach {
+            Reach::Single(lanes) => lanes.shared().pushes(),
+            Reach::Cluster(router) => router.pushes(),
+        })
+    }
+
+    /// The pub/sub multiplexer of this client, made when first asked for. It ends with the client.
     pub fn mux(&self) -> &Mux {
-        self.lanes.mux(|| self.mux_with(MuxConfig::default()))
+        self.mux.get_or_init(|| self.mux_with(MuxConfig::default()))
     }
 
     /// A multiplexer of its own, with its own settings and connections.
     pub fn mux_with(&self, config: MuxConfig) -> Mux {
-        let base = self.config().clone();
-        let monitor = matches!(base.server, Server::Cluster(_)).then(|| Monitor::spawn(base.clone()));
-        Mux::start(base, config, monitor)
+        let monitor = match &self.reach {
+            Reach::Single(_) => None,
+            Reach::Cluster(router) => Some(router.monitor().clone()),
+        };
+        Mux::start(self.config().clone(), config, monitor)
     }
 
-    /// What happens to the shared connection, from now on.
+    /// What happens to the shared connection, from now on. In a cluster, whether the topology can be kept up to date:
+    /// connected when some node tells it, disconnected when none does. Single nodes come and go without an event here.
     pub fn events(&self) -> ConnectionEvents {
-        self.lanes.shared().events()
+        match &self.reach {
+            Reach::Single(lanes) => lanes.shared().events(),
+            Reach::Cluster(router) => router.events(),
+        }
     }
 
-    /// The state of the shared connection.
+    /// The state of the shared connection. In a cluster: connecting until the topology is known, open while it can be
+    /// kept up to date, reconnecting while it cannot.
     pub fn state(&self) -> State {
-        self.lanes.shared().state()
+        match &self.reach {
+            Reach::Single(lanes) => lanes.shared().state(),
+            Reach::Cluster(router) => router.state(),
+        }
     }
 
-    /// Waits until the shared connection stands; fails only if the client is closed.
+    /// Waits until the shared connection stands, or every slot of the cluster has an owner; fails only if the client is
+    /// closed.
     pub async fn ready(&self) -> Result<(), ConnectError> {
-        self.lanes.shared().opened(false).await
+        match &self.reach {
+            Reach::Single(lanes) => lanes.shared().opened(false).await,
+            Reach::Cluster(router) => router.known(false).await,
+        }
     }
 
-    /// Why the connection last broke, or could not be made.
+    /// Why the connection last broke, or could not be made. In a cluster, why the topology is out of reach.
     pub fn last_error(&self) -> Option<LostCause> {
-        self.lanes.shared().last_error()
+        match &self.reach {
+            Reach::Single(lanes) => lanes.shared().last_error(),
+            Reach::Cluster(router) => router.last_error(),
+        }
     }
 
     /// Requests under way on all lanes: their answers have not come, or were not picked up yet. Dropped requests count
     /// until their answers have come.
     pub fn in_flight(&self) -> usize {
-        self.lanes.in_flight()
+        match &self.reach {
+            Reach::Single(lanes) => lanes.in_flight(),
+            Reach::Cluster(router) => router.in_flight(),
+        }
     }
 
-    /// What the server said of itself when last greeted.
+    /// What the server, or some node of the cluster, said of itself when last greeted.
     pub fn server(&self) -> Option<Greeting> {
-        self.lanes.shared().greeting()
+        match &self.reach {
+            Reach::Single(lanes) => lanes.shared().greeting(),
+            Reach::Cluster(router) => router.greeting(),
+        }
     }
 
     /// The configuration that this client was made with.
     pub fn config(&self) -> &Config {
-        self.lanes.config()
+        match &self.reach {
+            Reach::Single(lanes) => lanes.config(),
+            Reach::Cluster(router) => router.config(),
+        }
     }
 
     /// Takes no new requests, finishes those under way within the configured time, and ends every task. All clones of
     /// this client are closed with it.
     pub async fn close(&self) {
-        self.lanes.close().await;
+        if let Some(mux) = self.mux.get() {
+            mux.close().await;
+        }
+        match &self.reach {
+            Reach::Single(lanes) => lanes.close().await,
+            Reach::Cluster(router) => router.close().await,
+        }
     }
 
-    /// Opens a closed client again. False if it is not closed.
+    /// Opens a closed client again. False if it is not closed. Subscriptions of [`mux`](Self::mux) do not come back.
     pub fn reopen(&self) -> bool {
-        self.lanes.reopen()
+        match &self.reach {
+            Reach::Single(lanes) => lanes.reopen(),
+            Reach::Cluster(router) => router.reopen(),
+        }
     }
 }
 

@@ -4,15 +4,16 @@
 
 use std::{borrow::Cow, ops::Range};
 
-use crate::{
-    body::Body,
-    resp::{Sink, ToArg, put_array_header, put_bulk},
-};
+use smallvec::SmallVec;
+
+use crate::resp::{Sink, ToArg, put_array_header, put_bulk};
+
+/// Bytes of a command that need no heap.
+pub(crate) type Body = SmallVec<[u8; 128]>;
 
 /// Starts a command: `cmd("SET").key("greeting").arg("hello")`.
 ///
 /// The name is one word; further words are arguments: `cmd("CLIENT").arg("ID")`.
-#[inline]
 pub fn cmd(name: &str) -> Command {
     Command::new(name)
 }
@@ -42,13 +43,9 @@ pub(crate) enum Nature {
 }
 
 impl Nature {
-    #[inline]
     fn of(name: &str) -> Self {
-        if name.bytes().any(|b| b.is_ascii_lowercase()) {
-            Self::of_upper(&name.to_ascii_uppercase())
-        } else {
-            Self::of_upper(name)
-        }
+        let upper = name.len() <= 16 && name.bytes().all(|b| !b.is_ascii_lowercase());
+        if upper { Self::of_upper(name) } else { Self::of_upper(&name.to_ascii_uppercase()) }
     }
 
     fn of_upper(name: &str) -> Self {
@@ -97,22 +94,22 @@ pub struct Command {
     /// The arguments, the name first, without the array header.
     body: Body,
     args: u32,
-    /// Where the first key stands in `body`; empty if there is none.
+    /// Where the first key stands in `body`; there is none if it starts at 0, where only the name can stand.
     key: Range<u32>,
     nature: Nature,
+    /// Whether it only reads; said by its author, never guessed.
+    reads: bool,
 }
 
 impl Command {
     /// See [`cmd`].
-    #[inline]
     pub fn new(name: &str) -> Self {
         let mut body = Body::new();
         put_bulk(&mut body, name.as_bytes());
-        Self { body, args: 1, key: 0..0, nature: Nature::of(name) }
+        Self { body, args: 1, key: 0..0, nature: Nature::of(name), reads: false }
     }
 
     /// Adds an argument.
-    #[inline]
     #[must_use]
     pub fn arg(mut self, value: impl ToArg) -> Self {
         self.push(value);
@@ -120,16 +117,15 @@ impl Command {
     }
 
     /// Adds an argument that is a key. The first key decides the slot in a cluster.
-    #[inline]
     #[must_use]
     pub fn key(mut self, key: impl ToArg) -> Self {
         let before = self.body.len();
         self.push(key);
-        if self.key.is_empty() {
+        if self.key.start == 0 {
             // The key's bytes end before the closing CRLF and begin after the length line.
-            let written = &self.body.as_slice()[before..];
-            let line = written.iter().position(|&b| b == b'\n').expect("a bulk string has a length line");
-            self.key = narrow(before + line + 1)..narrow(before + written.len() - 2);
+            let end = self.body.len() - 2;
+            let line = memchr::memchr(b'\n', &self.body[before..]).expect("a bulk string has a length line");
+            self.key = narrow(before + line + 1)..narrow(end);
         }
         self
     }
@@ -166,33 +162,42 @@ impl Command {
         self
     }
 
-    #[inline]
+    /// Says that the command only reads and may be answered by a replica, which can be a little behind its master.
+    /// Whether it is depends on [`ClusterOptions::reads`](crate::config::ClusterOptions::reads).
+    #[must_use]
+    pub fn read_only(mut self) -> Self {
+        self.reads = true;
+        self
+    }
+
     fn push(&mut self, value: impl ToArg) {
         let before = self.body.len();
         value.write_arg(&mut self.body);
         self.args += 1;
         if matches!(self.nature, Nature::MayBlock | Nature::MayMute) {
-            self.nature = self.nature.with_arg(&self.body.as_slice()[before..]);
+            self.nature = self.nature.with_arg(&self.body[before..]);
         }
     }
 
     /// The name, in the case in which it was given.
     pub fn name(&self) -> &str {
-        let body = self.body.as_slice();
-        let line = memchr::memchr(b'\n', body).expect("a bulk string has a length line");
-        let rest = &body[line + 1..];
+        let line = memchr::memchr(b'\n', &self.body).expect("a bulk string has a length line");
+        let rest = &self.body[line + 1..];
         let end = memchr::memchr(b'\r', rest).unwrap_or(rest.len());
         std::str::from_utf8(&rest[..end]).unwrap_or("?")
     }
 
     /// The first key, if one was added with [`key`](Self::key).
     pub fn first_key(&self) -> Option<&[u8]> {
-        (!self.key.is_empty()).then(|| &self.body.as_slice()[self.key.start as usize..self.key.end as usize])
+        (self.key.start != 0).then(|| &self.body[self.key.start as usize..self.key.end as usize])
     }
 
-    #[inline]
     pub(crate) fn nature(&self) -> Nature {
         self.nature
+    }
+
+    pub(crate) fn reads(&self) -> bool {
+        self.reads
     }
 
     /// An `EVALSHA digest …` as `EVAL source …`.
@@ -202,22 +207,20 @@ impl Command {
         let mut body = Body::new();
         put_bulk(&mut body, b"EVAL");
         put_bulk(&mut body, source.as_bytes());
-        let moved = |at: u32| if self.key.is_empty() { 0 } else { narrow(at as usize - HEAD + body.len()) };
+        let moved = |at: u32| if self.key.start == 0 { 0 } else { narrow(at as usize - HEAD + body.len()) };
         let key = moved(self.key.start)..moved(self.key.end);
-        body.put(&self.body.as_slice()[HEAD..]);
-        Self { body, args: self.args, key, nature: self.nature }
+        body.extend_from_slice(&self.body[HEAD..]);
+        Self { body, args: self.args, key, nature: self.nature, reads: self.reads }
     }
 
     /// Bytes on the wire, at most.
-    #[inline]
     pub(crate) fn wire_len(&self) -> usize {
         self.body.len() + 16
     }
 
-    #[inline]
     pub(crate) fn encode(&self, out: &mut impl Sink) {
         put_array_header(out, self.args as usize);
-        out.put(self.body.as_slice());
+        out.put(&self.body);
     }
 }
 
@@ -234,9 +237,43 @@ fn narrow(n: usize) -> u32 {
 
 /// Where one command of a pipeline stands in its wire form.
 #[derive(Debug, Clone)]
-pub(crate) struct Part {
-    pub(crate) end: usize,
-    pub(crate) key: Range<usize>,
+struct Part {
+    end: usize,
+    key: Option<Range<usize>>,
+    reads: bool,
+}
+
+/// What holds the commands of a pipeline together in a cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Bond {
+    /// Each goes to the node of its own key.
+    #[default]
+    Loose,
+    /// All go to one node, in one piece.
+    Together,
+    /// All run at one node, or none does.
+    Transaction,
+}
+
+/// One command of a pipeline.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Piece<'a> {
+    pub(crate) key: Option<&'a [u8]>,
+    pub(crate) reads: bool,
+    /// Its wire form.
+    pub(crate) bytes: &'a [u8],
+}
+
+impl Piece<'_> {
+    /// Whether running it once more, or for nothing, changes nothing.
+    pub(crate) fn is_inert(&self) -> bool {
+        ["WAIT", "WAITAOF", "PING", "MULTI"].iter().any(|name| {
+            let mut head = Vec::with_capacity(16);
+            put_bulk(&mut head, name.as_bytes());
+            let line = memchr::memchr(b'\n', self.bytes).map_or(0, |at| at + 1);
+            self.bytes[line..].get(..head.len()).is_some_and(|start| start.eq_ignore_ascii_case(&head))
+        })
+    }
 }
 
 /// Commands that are sent in one piece, in order, without any other command between them.
@@ -248,6 +285,7 @@ pub struct Pipe {
     patient: bool,
     /// The command that cannot be sent in a pipeline on a shared connection, if there is one.
     culprit: Option<Box<str>>,
+    bond: Bond,
 }
 
 impl Pipe {
@@ -263,14 +301,25 @@ impl Pipe {
         command.encode(&mut self.wire);
         let end = self.wire.len();
         let body = end - command.body.len();
-        let key = body + command.key.start as usize..body + command.key.end as usize;
-        self.parts.push(Part { end, key });
+        let key = command.first_key().map(|_| {
+            let key = &command.key;
+            body + key.start as usize..body + key.end as usize
+        });
+        self.parts.push(Part { end, key, reads: command.reads });
         let nature = command.nature.in_pipe();
         self.patient |= nature.is_patient();
         if nature >= Nature::Stateful && self.nature < Some(nature) {
             self.culprit = Some(command.name().into());
         }
         self.nature = self.nature.max(Some(nature));
+    }
+
+    /// Says that in a cluster all commands go to one node, that of the first key, in one piece: for commands that
+    /// belong together without being a transaction, such as a write and the WAIT behind it. All keys must share a slot.
+    #[must_use]
+    pub fn together(mut self) -> Self {
+        self.bond = Bond::Together;
+        self
     }
 
     /// Number of commands.
@@ -288,14 +337,19 @@ impl Pipe {
         let mut all = pipe().then(cmd("MULTI"));
         let shift = all.wire.len();
         all.wire.extend_from_slice(&self.wire);
-        all.parts.extend(
-            self.parts
-                .into_iter()
-                .map(|p| Part { end: p.end + shift, key: p.key.start + shift..p.key.end + shift }),
-        );
+        all.parts.extend(self.parts.into_iter().map(|part| Part {
+            end: part.end + shift,
+            key: part.key.map(|key| key.start + shift..key.end + shift),
+            reads: false,
+        }));
         all.push(&cmd("EXEC"));
         (all.nature, all.patient, all.culprit) = (self.nature, self.patient, self.culprit);
+        all.bond = Bond::Transaction;
         all
+    }
+
+    pub(crate) fn bond(&self) -> Bond {
+        self.bond
     }
 
     pub(crate) fn nature(&self) -> Nature {
@@ -314,21 +368,28 @@ impl Pipe {
         &self.wire
     }
 
-    /// The first key of each command, with its bytes on the wire.
-    pub(crate) fn pieces(&self) -> impl Iterator<Item = (Option<&[u8]>, &[u8])> {
+    /// The commands one by one.
+    pub(crate) fn pieces(&self) -> impl ExactSizeIterator<Item = Piece<'_>> {
         let mut start = 0;
         self.parts.iter().map(move |part| {
             let bytes = &self.wire[start..part.end];
             start = part.end;
-            ((!part.key.is_empty()).then(|| &self.wire[part.key.clone()]), bytes)
+            let key = part.key.clone().map(|key| &self.wire[key]);
+            Piece { key, reads: part.reads, bytes }
         })
+    }
+
+    /// To be sent in the way of the pipeline that its commands come from.
+    pub(crate) fn with_nature_of(mut self, other: &Self) -> Self {
+        (self.nature, self.patient, self.culprit) = (other.nature, other.patient, other.culprit.clone());
+        self
     }
 
     /// Adds one command that is already in wire form.
     pub(crate) fn push_wire(&mut self, bytes: &[u8]) {
         self.wire.extend_from_slice(bytes);
         let end = self.wire.len();
-        self.parts.push(Part { end, key: end..end });
+        self.parts.push(Part { end, key: None, reads: false });
     }
 }
 
@@ -372,6 +433,9 @@ mod tests {
     fn a_command_is_an_array_of_bulk_strings() {
         let c = cmd("SET").key("k").arg(42).arg(b"\0\xff");
         assert_eq!((c.name(), c.first_key()), ("SET", Some(&b"k"[..])));
+        assert_eq!(cmd("GET").arg("a").first_key(), None);
+        assert_eq!(cmd("GET").key("").first_key(), Some(&b""[..]), "an empty key is a key");
+        assert_eq!(pipe().then(cmd("GET").key("")).pieces().next().unwrap().key, Some(&b""[..]));
         let mut out = Vec::new();
         c.encode(&mut out);
         assert_eq!(out, b"*4\r\n$3\r\nSET\r\n$1\r\nk\r\n$2\r\n42\r\n$2\r\n\0\xff\r\n");
@@ -423,11 +487,23 @@ mod tests {
     }
 
     #[test]
+    fn only_commands_without_effect_are_inert() {
+        let p = pipe()
+            .then(cmd("wait").arg(1).arg(100))
+            .then(cmd("WAITAOF").arg(1).arg(0).arg(0))
+            .then(cmd("PING"))
+            .then(cmd("PUBLISH").arg("WAIT").arg("x"))
+            .then(cmd("WAITING"));
+        let inert: Vec<bool> = p.pieces().map(|piece| piece.is_inert()).collect();
+        assert_eq!(inert, [true, true, true, false, false]);
+    }
+
+    #[test]
     fn a_transaction_wraps_its_commands_and_keeps_their_keys() {
         let p = pipe().then(cmd("INCR").key("n")).then(cmd("PING")).in_transaction();
-        let keys: Vec<Option<&[u8]>> = p.pieces().map(|(key, _)| key).collect();
+        let keys: Vec<Option<&[u8]>> = p.pieces().map(|piece| piece.key).collect();
         assert_eq!(keys, [None, Some(&b"n"[..]), None, None]);
-        let joined: Vec<u8> = p.pieces().flat_map(|(_, bytes)| bytes.to_vec()).collect();
+        let joined: Vec<u8> = p.pieces().flat_map(|piece| piece.bytes.to_vec()).collect();
         assert_eq!(joined, p.wire());
     }
 }

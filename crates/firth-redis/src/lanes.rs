@@ -18,24 +18,13 @@ pub(crate) struct NodeLanes {
     shared: Connection,
     bulk: OnceLock<Connection>,
     blocking: Arc<Pool>,
-    mux: OnceLock<crate::mux::Mux>,
 }
 
 impl NodeLanes {
-    pub(crate) fn mux(&self, make: impl FnOnce() -> crate::mux::Mux) -> &crate::mux::Mux {
-        self.mux.get_or_init(make)
-    }
-
     /// Starts the shared connection.
     pub(crate) fn spawn(config: Config) -> Self {
         let blocking = Arc::new(Pool { config: config.clone(), state: Mutex::default() });
-        Self {
-            shared: Connection::spawn(config.clone(), "shared"),
-            bulk: OnceLock::new(),
-            blocking,
-            config,
-            mux: OnceLock::new(),
-        }
+        Self { shared: Connection::spawn(config.clone(), "shared"), bulk: OnceLock::new(), blocking, config }
     }
 
     pub(crate) fn config(&self) -> &Config {
@@ -47,7 +36,6 @@ impl NodeLanes {
     }
 
     /// The connection for a request, by its nature and size.
-    #[inline]
     pub(crate) fn route(&self, request: &Request<'_>) -> Result<Route<'_>, CallError> {
         match request.nature() {
             Nature::Session => Err(session_command(request.culprit())),

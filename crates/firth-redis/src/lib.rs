@@ -1,14 +1,13 @@
 //! An async client for Redis and Valkey: one task owns one socket, and everything else is messages.
 //!
-//! - [`Client`]: requests to one server; typed answers, pipelines, transactions, scripts, blocking commands.
+//! - [`Client`]: requests to one server or a cluster; typed answers, pipelines, transactions, scripts, blocking commands.
 //! - [`Config`]: URLs, TLS, limits, reconnection.
 //! - [`resp`]: the RESP3 protocol by itself.
 
 pub mod backoff;
-mod body;
 mod call;
 mod client;
-#[allow(dead_code, reason = "routing through it follows")]
+#[allow(dead_code, reason = "the mux will use the rest")]
 mod cluster;
 mod command;
 pub mod config;
@@ -29,7 +28,7 @@ pub use self::{
     backoff::Backoff,
     call::{Call, FromReplies, PipelineCall, Unpack},
     client::{Client, Push, Pushes, Session},
-    cluster::slot,
+    cluster::{NodeInfo, NodeRole, slot},
     command::{Command, Pipe, cmd, pipe},
     config::{Config, IntoConfig},
     connection::{ConnectionEvent, ConnectionEvents, EventKind, Greeting, Stage, State},

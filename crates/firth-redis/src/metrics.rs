@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
 
+use crate::cluster::{Step, Why};
+
 /// Handles of one connection. Updated once per turn of its task, not once per request.
 pub(crate) struct Meter {
     pub(crate) replies: Counter,
@@ -39,6 +41,9 @@ impl Meter {
 
 /// Handles of one cluster client.
 pub(crate) struct ClusterMeter {
+    moved: Counter,
+    asked: Counter,
+    again: [Counter; Why::ALL.len()],
     refreshes: Counter,
     failed_refreshes: Counter,
     refresh_seconds: Histogram,
@@ -46,10 +51,24 @@ pub(crate) struct ClusterMeter {
 
 impl ClusterMeter {
     pub(crate) fn new() -> Self {
+        let redirects = |kind: &'static str| counter!("firth_redis_redirects_total", "kind" => kind);
         Self {
+            moved: redirects("moved"),
+            asked: redirects("ask"),
+            again: Why::ALL.map(|why| redirects(why.name())),
             refreshes: counter!("firth_redis_topology_refreshes_total", "success" => "true"),
             failed_refreshes: counter!("firth_redis_topology_refreshes_total", "success" => "false"),
             refresh_seconds: histogram!("firth_redis_topology_refresh_seconds"),
+        }
+    }
+
+    /// A request is sent again, or elsewhere.
+    pub(crate) fn redirected(&self, step: &Step) {
+        match step {
+            Step::Done => {}
+            Step::Moved { .. } => self.moved.increment(1),
+            Step::Ask { .. } => self.asked.increment(1),
+            Step::Again(why) => self.again[*why as usize].increment(1),
         }
     }
 

@@ -15,7 +15,8 @@ use tokio::{
 use super::{node::Node, topology::Topology, view::View};
 use crate::{
     config::{Address, Config},
-    error::ConnectError,
+    connection::{ConnectionEvent, ConnectionEvents, EventKind, Stage},
+    error::{ConnectError, LostCause},
     metrics::ClusterMeter,
     resp::Frame,
 };
@@ -30,6 +31,8 @@ const REMEMBERED: usize = 1024;
 const GUEST_STAY: Duration = Duration::from_secs(60);
 /// How many pushes are kept for a slow listener.
 const PUSH_CAPACITY: usize = 1024;
+/// How many events are kept for a slow watcher.
+const EVENT_CAPACITY: usize = 64;
 
 pub(crate) struct Chart {
     pub(crate) config: Config,
@@ -39,12 +42,15 @@ pub(crate) struct Chart {
     view: RwLock<Arc<View>>,
     topology: watch::Sender<Arc<Topology>>,
     health: watch::Sender<Health>,
+    events: broadcast::Sender<ConnectionEvent>,
     fresh: Mutex<Fresh>,
 }
 
 /// How the looks at the cluster go.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Health {
+    /// How often the topology came into reach; 1 is the first time.
+    pub(crate) generation: u64,
     /// Looks that ended.
     pub(crate) looks: u64,
     /// Looks in a row that failed.
@@ -74,6 +80,7 @@ impl Chart {
             topology: watch::Sender::new(view.topology().clone()),
             view: RwLock::new(Arc::new(view)),
             health: watch::Sender::new(Health::default()),
+            events: broadcast::Sender::new(EVENT_CAPACITY),
             fresh: Mutex::default(),
         }
     }
@@ -94,6 +101,10 @@ impl Chart {
 
     pub(crate) fn watch_health(&self) -> watch::Receiver<Health> {
         self.health.subscribe()
+    }
+
+    pub(crate) fn events(&self) -> ConnectionEvents {
+        ConnectionEvents(self.events.subscribe())
     }
 
     pub(crate) fn health(&self) -> Health {
@@ -124,6 +135,9 @@ impl Chart {
     /// A node said that a slot lives elsewhere.
     pub(crate) fn moved(&self, slot: u16, to: &Address) {
         let mut fresh = self.fresh();
+        if self.is_closed() {
+            return;
+        }
         if fresh.moved.len() < REMEMBERED || fresh.moved.contains_key(&slot) {
             fresh.moved.insert(slot, (to.clone(), Instant::now()));
         }
@@ -154,34 +168,67 @@ impl Chart {
             self.replace(&mut fresh, topology);
         }
         drop(fresh);
+        let mut news = false;
         self.health.send_modify(|h| {
-            *h = Health { looks: h.looks + 1, closed: h.closed, ..Health::default() };
+            news = h.generation == 0 || h.problem.is_some();
+            let generation = h.generation + u64::from(news);
+            *h = Health { generation, looks: h.looks + 1, closed: h.closed, failures: 0, problem: None };
         });
+        if news {
+            self.tell(EventKind::Connected, Stage::Connect);
+        }
     }
 
     /// A look failed; what was known before stays.
     pub(crate) fn learned_nothing(&self, problem: ConnectError) {
+        let mut news = false;
         self.health.send_modify(|h| {
+            news = h.problem.is_none();
             h.looks += 1;
             h.failures = h.failures.saturating_add(1);
             h.problem = Some(Arc::new(problem));
         });
+        if news {
+            self.tell(EventKind::Disconnected, Stage::Runtime);
+        }
     }
 
-    /// Says whether the client is closed. False if that was so already.
-    pub(crate) fn set_closed(&self, closed: bool) -> bool {
-        self.health.send_if_modified(|h| std::mem::replace(&mut h.closed, closed) != closed)
+    /// Says whether the client is closed.
+    pub(crate) fn set_closed(&self, closed: bool) {
+        let news = self.health.send_if_modified(|h| {
+            let news = h.closed != closed;
+            if news {
+                // A client that is opened again knows no more than a new one.
+                *h = Health { closed, generation: h.generation, ..Health::default() };
+            }
+            news
+        });
+        if news && closed {
+            self.tell(EventKind::Closed, Stage::Close);
+        }
     }
 
-    /// Takes every node out of use and gives them to be closed. The topology stays known.
+    fn tell(&self, kind: EventKind, stage: Stage) {
+        let Health { generation, failures, problem, .. } = self.health();
+        let stage = match stage {
+            Stage::Connect if generation > 1 => Stage::Reconnect,
+            Stage::Runtime if generation == 0 => Stage::Connect,
+            stage => stage,
+        };
+        let cause = problem.map(LostCause::Reconnect);
+        // Nobody may be watching: then there is nobody to tell.
+        let _ = self.events.send(ConnectionEvent { kind, stage, generation, attempts: failures, cause });
+    }
+
+    /// Takes every node out of use and gives them to be closed. Watchers of the topology keep it.
     pub(crate) fn clear(&self) -> Vec<Arc<Node>> {
         let mut fresh = self.fresh();
-        let topology = self.view().topology().clone();
-        let nodes =
-            self.view().nodes().cloned().chain(fresh.guests.drain().map(|(_, (node, _))| node)).collect();
-        let view = View::empty().next(topology, |address| self.make(address));
-        *self.view.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(view);
-        nodes
+        let guests = std::mem::take(&mut *fresh).guests;
+        let view = std::mem::replace(
+            &mut *self.view.write().unwrap_or_else(PoisonError::into_inner),
+            Arc::new(View::empty()),
+        );
+        view.nodes().cloned().chain(guests.into_values().map(|guest| guest.0)).collect()
     }
 
     /// Under the lock of `fresh`, so that two writers cannot undo each other's change.
@@ -192,7 +239,11 @@ impl Chart {
             |address: &Address| guests.remove(address).map_or_else(|| self.make(address), |guest| guest.0);
         let view = self.view().next(topology.clone(), find);
         *self.view.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(view);
-        self.topology.send_replace(topology);
+        self.topology.send_if_modified(|known| {
+            let news = *known != topology;
+            *known = topology;
+            news
+        });
     }
 
     fn make(&self, address: &Address) -> Arc<Node> {

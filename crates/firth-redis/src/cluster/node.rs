@@ -71,6 +71,11 @@ impl Node {
         self.lines.get().is_none_or(|lines| lines.lanes.shared().state().accepts())
     }
 
+    pub(crate) fn in_flight(&self) -> usize {
+        let more = self.all().flat_map(|lines| &lines.more).map(Connection::in_flight).sum::<usize>();
+        more + self.all().map(|lines| lines.lanes.in_flight()).sum::<usize>()
+    }
+
     /// Starts connections again that ended for good, where the configuration forbids them to do so themselves.
     pub(crate) fn revive(&self) {
         for connection in self.all().flat_map(Lines::all).filter(|c| c.state() == State::Closed) {

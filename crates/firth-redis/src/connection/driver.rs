@@ -37,8 +37,8 @@ const READ_MIN: usize = 8 << 10;
 const READ_MAX: usize = 256 << 10;
 /// A read is not worth a system call with less room than this.
 const READ_ROOM: usize = 4 << 10;
-/// Frames that are delivered in one go at most: callers on other threads get the lock, and work, between two of them.
-const BATCH: usize = 128;
+/// Frames that are delivered in one go at most.
+const BATCH: usize = 4096;
 /// An output buffer larger than this is given back when the connection is idle.
 const OUTPUT_KEPT: usize = 256 << 10;
 
@@ -175,7 +175,7 @@ impl<'a> Driver<'a> {
         true
     }
 
-    /// A large batch is delivered before the rest is decoded.
+    /// A huge batch is delivered before the rest is decoded, so that memory stays bounded.
     fn deliver_early(&mut self) {
         let shared = self.shared;
         self.deliver(&mut shared.lock());

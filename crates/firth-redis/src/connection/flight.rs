@@ -2,6 +2,7 @@
 //! point without harm: the reply is then thrown away, never given to another request.
 
 use std::{
+    borrow::Cow,
     future::Future,
     pin::Pin,
     task::{Context, Poll},
@@ -17,6 +18,8 @@ use super::{
     shared::Submitted,
 };
 use crate::{
+    command::Pipe,
+    config::Server,
     error::CallError,
     resp::Frame,
     trace::{RequestTrace, TraceHook},
@@ -40,7 +43,6 @@ pub(crate) struct Flight<'c> {
 }
 
 impl<'c> Flight<'c> {
-    #[inline]
     pub(crate) fn new(route: Route<'c>, request: Request<'c>, timeout: Option<Duration>) -> Self {
         let started = route.shared().config.trace.is_some().then(Instant::now);
         Self { route, request, timeout, stage: Stage::New, started }
@@ -50,12 +52,17 @@ impl<'c> Flight<'c> {
         self.timeout = timeout;
     }
 
-    /// The request, to be sent elsewhere after a redirection.
-    pub(crate) fn request(&self) -> &Request<'c> {
-        &self.request
+    /// Takes the request back, to be sent elsewhere. Only of a flight that has landed.
+    pub(crate) fn take_request(&mut self) -> Request<'c> {
+        debug_assert!(matches!(self.stage, Stage::Done), "a request under way is the connection's");
+        std::mem::replace(&mut self.request, Request::Many(Cow::Owned(Pipe::default())))
     }
 
-    #[inline]
+    /// Where it goes.
+    pub(crate) fn server(&self) -> &Server {
+        &self.route.shared().config.server
+    }
+
     fn submit(&mut self, cx: &Context<'_>) -> Poll<Result<Replies, CallError>> {
         let Some(left) = self.time_left() else { return Poll::Ready(Err(self.late(false))) };
         match self.route.shared().submit(&self.request, left, cx.waker()) {
@@ -77,7 +84,6 @@ impl<'c> Flight<'c> {
     }
 
     /// The timeout less what was spent waiting for room; `None` if nothing is left.
-    #[inline]
     fn time_left(&self) -> Option<Option<Duration>> {
         let Some(timeout) = self.timeout else { return Some(None) };
         let spent = match self.stage {
@@ -91,7 +97,6 @@ impl<'c> Flight<'c> {
         CallError::Timeout { after: self.timeout.unwrap_or_default(), sent }
     }
 
-    #[inline]
     fn explain(&self, outcome: Outcome) -> Result<Replies, CallError> {
         outcome.map_err(|failure| match failure {
             Failure::Timeout { sent } => self.late(sent),
@@ -100,7 +105,6 @@ impl<'c> Flight<'c> {
         })
     }
 
-    #[inline]
     fn finish(&mut self, result: Result<Replies, CallError>) -> Poll<Result<Replies, CallError>> {
         self.stage = Stage::Done;
         self.route.landed(&result);

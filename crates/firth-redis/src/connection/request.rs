@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use crate::command::{Command, Nature, Pipe};
+use crate::command::{Command, Nature, Pipe, pipe};
 
 /// A command, or commands that go out in one piece.
 #[derive(Debug)]
@@ -11,8 +11,16 @@ pub(crate) enum Request<'a> {
     Many(Cow<'a, Pipe>),
 }
 
+impl<'a> Request<'a> {
+    pub(crate) fn into_pipe(self) -> Cow<'a, Pipe> {
+        match self {
+            Self::One(command) => Cow::Owned(pipe().then(command)),
+            Self::Many(pipe) => pipe,
+        }
+    }
+}
+
 impl Request<'_> {
-    #[inline]
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         match self {
             Self::One(command) => command.encode(out),
@@ -21,7 +29,6 @@ impl Request<'_> {
     }
 
     /// Bytes on the wire, at most.
-    #[inline]
     pub(crate) fn wire_len(&self) -> usize {
         match self {
             Self::One(command) => command.wire_len(),
@@ -29,7 +36,6 @@ impl Request<'_> {
         }
     }
 
-    #[inline]
     pub(crate) fn replies(&self) -> u32 {
         match self {
             Self::One(_) => 1,
@@ -37,7 +43,6 @@ impl Request<'_> {
         }
     }
 
-    #[inline]
     pub(crate) fn nature(&self) -> Nature {
         match self {
             Self::One(command) => command.nature(),
@@ -46,7 +51,6 @@ impl Request<'_> {
     }
 
     /// Whether silence is no sign of death while this is under way.
-    #[inline]
     pub(crate) fn is_patient(&self) -> bool {
         match self {
             Self::One(command) => command.nature().is_patient(),

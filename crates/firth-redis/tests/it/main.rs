@@ -5,6 +5,7 @@
 
 mod basics;
 mod closing;
+mod cluster;
 mod deadlines;
 mod fake;
 mod faults;
