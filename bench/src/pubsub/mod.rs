@@ -4,6 +4,7 @@
 //! the receiving side alone; subjects take turns as in `bench client`.
 
 mod driver;
+mod firth;
 mod fred;
 mod publisher;
 mod redis_rs;
@@ -25,7 +26,7 @@ pub(crate) use publisher::publish;
 /// Name of this bench in the JSON lines.
 pub(crate) const NAME: &str = "pubsub";
 
-const SUBJECTS: [&str; 4] = ["redis", "redis-rc", "fred", "rustis"];
+const SUBJECTS: [&str; 5] = ["firth", "redis", "redis-rc", "fred", "rustis"];
 
 /// What this bench consists of.
 pub(crate) fn suite() -> Suite {
@@ -45,6 +46,7 @@ pub(crate) fn measure(cell: &Cell) -> Result<Row> {
         .find(|workload| workload.name == cell.workload)
         .with_context(|| format!("no workload {}", cell.workload))?;
     match cell.subject.as_str() {
+        "firth" => driver::measure::<firth::Firth>(cell, workload),
         "redis" => driver::measure::<redis_rs::stable::Redis>(cell, workload),
         "redis-rc" => driver::measure::<redis_rs::next::Redis>(cell, workload),
         "fred" => driver::measure::<fred::Fred>(cell, workload),
