@@ -29,7 +29,7 @@ use super::{
 use crate::{
     config::Server,
     error::LostCause,
-    resp::{Decoder, Frame, Kind},
+    resp::{Decoder, Frame, Kind, pubsub::Said},
 };
 
 /// What is read at once: grows while reads fill the buffer, falls back when the connection is idle.
@@ -37,8 +37,8 @@ const READ_MIN: usize = 8 << 10;
 const READ_MAX: usize = 256 << 10;
 /// A read is not worth a system call with less room than this.
 const READ_ROOM: usize = 4 << 10;
-/// Frames that are delivered in one go at most.
-const BATCH: usize = 4096;
+/// Replies that are delivered in one go at most: callers on other threads get the lock, and work, between two of them.
+const BATCH: usize = 128;
 /// An output buffer larger than this is given back when the connection is idle.
 const OUTPUT_KEPT: usize = 256 << 10;
 
@@ -58,6 +58,8 @@ pub(crate) struct Driver<'a> {
     read_size: usize,
     replies: Vec<Frame>,
     pushes: Vec<Frame>,
+    /// What goes to the feed, and the bytes that it stood for.
+    said: (Vec<Said>, usize),
     output: Vec<u8>,
     written: usize,
     flushed: bool,
@@ -95,6 +97,7 @@ impl<'a> Driver<'a> {
             read_size: READ_MIN,
             replies: Vec::new(),
             pushes: Vec::new(),
+            said: (Vec::new(), 0),
             output: Vec::new(),
             written: 0,
             flushed: true,
@@ -160,10 +163,12 @@ impl<'a> Driver<'a> {
 
     /// Decodes what was read. True if there may be more, but enough was decoded for one delivery.
     fn decode(&mut self) -> bool {
-        let streams = self.shared.feed.is_some();
+        if self.shared.feed.is_some() {
+            return self.decode_for_feed();
+        }
         while self.replies.len() < BATCH {
             match self.decoder.decode(&mut self.input) {
-                Ok(Some(frame)) if frame.is_push() && !streams => self.pushes.push(frame),
+                Ok(Some(frame)) if frame.is_push() => self.pushes.push(frame),
                 Ok(Some(frame)) => self.replies.push(frame),
                 Ok(None) => return false,
                 Err(error) => {
@@ -175,7 +180,23 @@ impl<'a> Driver<'a> {
         true
     }
 
-    /// A huge batch is delivered before the rest is decoded, so that memory stays bounded.
+    fn decode_for_feed(&mut self) -> bool {
+        loop {
+            match self.decoder.said(&mut self.input) {
+                Ok(Some((said, bytes))) => {
+                    self.said.0.push(said);
+                    self.said.1 += bytes;
+                }
+                Ok(None) => return false,
+                Err(error) => {
+                    self.ending = Some(error.into());
+                    return false;
+                }
+            }
+        }
+    }
+
+    /// A large batch is delivered before the rest is decoded.
     fn deliver_early(&mut self) {
         let shared = self.shared;
         self.deliver(&mut shared.lock());
@@ -225,12 +246,11 @@ impl<'a> Driver<'a> {
     }
 
     fn deliver(&mut self, inner: &mut Inner) {
-        let count = self.replies.len();
         if let Some(feed) = &self.shared.feed {
-            self.shared.meter.pushes.increment(count as u64);
-            feed.frames(&mut self.replies);
-            return;
+            self.shared.meter.pushes.increment(self.said.0.len() as u64);
+            return feed.hear(&mut self.said.0, std::mem::take(&mut self.said.1));
         }
+        let count = self.replies.len();
         for frame in self.replies.drain(..) {
             if self.follows_master && is_readonly(&frame) {
                 self.ending = Some(LostCause::Demoted);

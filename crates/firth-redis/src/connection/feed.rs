@@ -9,7 +9,7 @@ use std::{
 };
 
 use super::handshake::Greeting;
-use crate::resp::Frame;
+use crate::resp::pubsub::Said;
 
 /// What the reader of a feed sees.
 #[derive(Debug)]
@@ -17,7 +17,7 @@ pub(crate) enum FeedItem {
     /// A connection stands; whatever was subscribed before is gone.
     Opened { generation: u64, greeting: Greeting },
     /// A push or a reply.
-    Frame(Frame),
+    Said(Said),
     /// The connection broke, or a try failed.
     Lost,
     /// The end.
@@ -49,15 +49,15 @@ impl Feed {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes frames out of `frames`. They have been read already, so they are always taken; `poll_room` keeps more
-    /// from being read.
-    pub(crate) fn frames(&self, frames: &mut Vec<Frame>) {
-        if frames.is_empty() {
+    /// Takes everything out of `said`, which stood for so many bytes. It has been read already, so it is always taken;
+    /// `poll_room` keeps more from being read.
+    pub(crate) fn hear(&self, said: &mut Vec<Said>, bytes: usize) {
+        if said.is_empty() {
             return;
         }
         let mut inner = self.lock();
-        inner.bytes += frames.iter().map(Frame::wire_len).sum::<usize>();
-        inner.items.extend(frames.drain(..).map(FeedItem::Frame));
+        inner.bytes += bytes;
+        inner.items.extend(said.drain(..).map(FeedItem::Said));
         Self::wake_reader(inner);
     }
 

@@ -8,18 +8,7 @@ use std::{
 use bytes::Bytes;
 
 use crate::config::Address;
-
-/// Which of the three kinds of subscription a name belongs to. Equal names of different kinds have nothing to do with
-/// each other.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Kind {
-    /// A channel by its exact name (SUBSCRIBE). Every node of a cluster delivers it.
-    Channel,
-    /// All channels that match a pattern (PSUBSCRIBE). Every node of a cluster delivers them.
-    Pattern,
-    /// A channel that lives in one slot (SSUBSCRIBE) and moves with it.
-    Sharded,
-}
+pub use crate::resp::pubsub::Kind;
 
 impl Kind {
     /// All kinds, in the order of their index.

@@ -1,6 +1,7 @@
 //! Who listens to what, and where it is served: the desired set, keyed by (kind, name). Pure.
 
 use std::{
+    cell::Cell,
     collections::HashMap,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
@@ -84,12 +85,21 @@ impl Channel {
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
     channels: Slab<Channel>,
-    index: [HashMap<Bytes, ChannelId>; 3],
+    index: [HashMap<Bytes, ChannelId, foldhash::fast::RandomState>; 3],
+    /// The channel that was found last: messages often come in runs.
+    last: Cell<ChannelId>,
 }
 
 impl Registry {
+    #[inline]
     pub(crate) fn find(&self, kind: Kind, name: &[u8]) -> Option<ChannelId> {
-        self.index[kind.index()].get(name).copied()
+        let last = self.last.get();
+        if self.channels.get(last).is_some_and(|c| c.kind == kind && c.name == name) {
+            return Some(last);
+        }
+        let found = self.index[kind.index()].get(name).copied();
+        self.last.set(found.unwrap_or(last));
+        found
     }
 
     pub(crate) fn find_or_insert(&mut self, kind: Kind, name: &Bytes) -> ChannelId {

@@ -15,6 +15,7 @@ use super::kind::Kind;
 use super::limits::{Limits, ProtocolError};
 use super::parse::{self, Step};
 use super::partial::Partial;
+use super::pubsub::{self, Said};
 use super::quick::{Quick, quick};
 
 /// The commonest reply.
@@ -70,6 +71,20 @@ impl Decoder {
             }
         }
         self.resume(buf)
+    }
+
+    /// As [`decode`](Self::decode), for a connection of subscriptions: what the frame says, and its bytes on the wire.
+    /// Whole messages are taken apart without making a frame of them.
+    #[inline]
+    pub(crate) fn said(&mut self, buf: &mut BytesMut) -> Result<Option<(Said, usize)>, ProtocolError> {
+        if self.pos == 0
+            && self.failed.is_none()
+            && let Some((said, end)) = pubsub::quick_message(&self.limits, buf)
+        {
+            (self.need, self.missing) = (1, 0);
+            return Ok(Some((said, end)));
+        }
+        Ok(self.decode(buf)?.map(|frame| (Said::read(&frame), frame.wire_len())))
     }
 
     /// How many bytes more than it last saw the current frame is known to need: a lower bound, 0 if unknown.

@@ -24,6 +24,7 @@ mod kind;
 mod limits;
 mod parse;
 mod partial;
+pub(crate) mod pubsub;
 mod quick;
 mod stream;
 mod tree;

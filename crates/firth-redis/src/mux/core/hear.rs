@@ -15,9 +15,9 @@ use crate::{
         link::Op,
         mailbox::Mailbox,
         registry::{ChannelId, Home, LinkId},
-        wire::{self, Said},
+        wire,
     },
-    resp::{Frame, ServerError, Value},
+    resp::{ServerError, pubsub::Said},
 };
 
 /// A refused channel that has subscribers is asked for again after this long.
@@ -41,7 +41,7 @@ impl Core {
         }
         while let Some(item) = items.pop_front() {
             match item {
-                FeedItem::Frame(frame) => self.frame(link, &frame, now),
+                FeedItem::Said(said) => self.said(link, said, now),
                 FeedItem::Opened { greeting, .. } if greeting.protocol < 3 => self.too_old(),
                 FeedItem::Opened { generation, .. } => self.opened(link, generation, now),
                 FeedItem::Lost | FeedItem::Closed => {
@@ -59,20 +59,18 @@ impl Core {
         self.links[link].stuck.front().map(|(mailbox, _)| mailbox.clone())
     }
 
-    fn frame(&mut self, link: LinkId, frame: &Frame, now: Instant) {
-        match wire::read(frame) {
+    fn said(&mut self, link: LinkId, said: Said, now: Instant) {
+        match said {
             Said::Message { kind, name, channel, payload } => {
                 if !self.resumed.is_empty() {
                     self.deliver_run(link);
                     self.tell_resumed(now);
                 }
-                let Some(id) = self.registry.find(kind, name) else { return };
+                let Some(id) = self.registry.find(kind, &name) else { return };
                 if !self.registry[id].accepts(link) {
                     return;
                 }
-                let Some(payload) = payload.bytes() else { return };
-                let name = self.registry[id].name.clone();
-                let message = match channel.and_then(Value::bytes) {
+                let message = match channel {
                     Some(channel) => Message { channel, pattern: Some(name), payload },
                     None => Message { channel: name, pattern: None, payload },
                 };
@@ -86,10 +84,10 @@ impl Core {
         }
     }
 
-    fn answer(&mut self, link: LinkId, said: Said<'_>, now: Instant) {
+    fn answer(&mut self, link: LinkId, said: Said, now: Instant) {
         match said {
-            Said::Subscribed { kind, name } => self.subscribed(link, kind, name, now),
-            Said::Unsubscribed { kind, name } => self.unsubscribed(link, kind, name, now),
+            Said::Subscribed { kind, name } => self.subscribed(link, kind, &name, now),
+            Said::Unsubscribed { kind, name } => self.unsubscribed(link, kind, &name, now),
             Said::Barrier(id) => self.barrier(link, id),
             Said::Error(error) => self.refused(link, &error, now),
             Said::Message { .. } | Said::Other => {}

@@ -1,6 +1,6 @@
 //! Laws of the mux's core, without a server: events in, orders and signals out.
 
-use std::task::{Context, Poll};
+use std::task::Context;
 
 use bytes::BytesMut;
 
@@ -12,7 +12,7 @@ use crate::{
         config::Buffer,
         event::{Event, Signal},
     },
-    resp::{Decoder, Limits},
+    resp::{Decoder, Limits, pubsub::Said},
 };
 
 fn node(port: u16) -> Address {
@@ -107,7 +107,7 @@ impl Rig {
             }
         }
         let frame = Decoder::new(Limits::default()).decode(&mut wire).unwrap().unwrap();
-        self.item(port, FeedItem::Frame(frame));
+        self.item(port, FeedItem::Said(Said::read(&frame)));
     }
 
     fn take_sent(&mut self) -> Vec<(u16, String)> {
@@ -124,7 +124,7 @@ impl Rig {
 fn read(mailbox: &Mailbox) -> Vec<String> {
     let mut events = VecDeque::new();
     let cx = Context::from_waker(Waker::noop());
-    if let Poll::Pending = mailbox.poll_take(&cx, &mut events) {
+    if mailbox.poll_take(&cx, &mut events).is_pending() {
         return vec![];
     }
     let show = |event| match event {
