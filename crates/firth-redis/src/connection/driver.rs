@@ -11,7 +11,6 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
-use bytes::BytesMut;
 use tokio::{
     io::AsyncWrite,
     time::{Sleep, sleep_until},
@@ -20,6 +19,7 @@ use tokio_util::io::poll_read_buf;
 
 use super::{
     handshake::Established,
+    input::Input,
     pipeline::NEVER,
     pulse::{Pulse, Verdict},
     shared::{Inner, Shared},
@@ -32,11 +32,6 @@ use crate::{
     resp::{Decoder, Frame, Kind, pubsub::Said},
 };
 
-/// What is read at once: grows while reads fill the buffer, falls back when the connection is idle.
-const READ_MIN: usize = 8 << 10;
-const READ_MAX: usize = 256 << 10;
-/// A read is not worth a system call with less room than this.
-const READ_ROOM: usize = 4 << 10;
 /// Replies that are delivered in one go at most: callers on other threads get the lock, and work, between two of them.
 const BATCH: usize = 128;
 /// An output buffer larger than this is given back when the connection is idle.
@@ -54,8 +49,7 @@ pub(crate) struct Driver<'a> {
     shared: &'a Shared,
     transport: Transport,
     decoder: Decoder,
-    input: BytesMut,
-    read_size: usize,
+    input: Input,
     replies: Vec<Frame>,
     pushes: Vec<Frame>,
     /// What goes to the feed, and the bytes that it stood for.
@@ -93,8 +87,7 @@ impl<'a> Driver<'a> {
             shared,
             transport,
             decoder,
-            input,
-            read_size: READ_MIN,
+            input: Input::new(input),
             replies: Vec::new(),
             pushes: Vec::new(),
             said: (Vec::new(), 0),
@@ -129,9 +122,8 @@ impl<'a> Driver<'a> {
             self.pulse.heard(self.shared.now());
             return false;
         }
-        self.reserve();
-        let room = self.input.capacity() - self.input.len();
-        match poll_read_buf(Pin::new(&mut self.transport), cx, &mut self.input) {
+        let room = self.input.make_room(self.decoder.missing());
+        match poll_read_buf(Pin::new(&mut self.transport), cx, &mut self.input.bytes) {
             Poll::Pending => return false,
             Poll::Ready(Ok(0)) => self.ending = Some(LostCause::Eof),
             Poll::Ready(Err(e)) => self.ending = Some(e.into()),
@@ -139,7 +131,7 @@ impl<'a> Driver<'a> {
                 self.heard = true;
                 self.shared.meter.bytes_received.increment(n as u64);
                 if n == room {
-                    self.read_size = (self.read_size * 2).min(READ_MAX);
+                    self.input.was_filled();
                 }
                 self.decode_all();
             }
@@ -153,21 +145,13 @@ impl<'a> Driver<'a> {
         }
     }
 
-    fn reserve(&mut self) {
-        let missing = self.decoder.missing();
-        let room = self.input.capacity() - self.input.len();
-        if room < missing.clamp(READ_ROOM, READ_MAX) {
-            self.input.reserve(missing.min(64 * READ_MAX).max(self.read_size));
-        }
-    }
-
     /// Decodes what was read. True if there may be more, but enough was decoded for one delivery.
     fn decode(&mut self) -> bool {
         if self.shared.feed.is_some() {
             return self.decode_for_feed();
         }
         while self.replies.len() < BATCH {
-            match self.decoder.decode(&mut self.input) {
+            match self.decoder.decode(&mut self.input.bytes) {
                 Ok(Some(frame)) if frame.is_push() => self.pushes.push(frame),
                 Ok(Some(frame)) => self.replies.push(frame),
                 Ok(None) => return false,
@@ -182,7 +166,7 @@ impl<'a> Driver<'a> {
 
     fn decode_for_feed(&mut self) -> bool {
         loop {
-            match self.decoder.said(&mut self.input) {
+            match self.decoder.said(&mut self.input.bytes) {
                 Ok(Some((said, bytes))) => {
                     self.said.0.push(said);
                     self.said.1 += bytes;
@@ -294,10 +278,7 @@ impl<'a> Driver<'a> {
 
     /// Nothing happens on this connection: its buffers need not be large.
     fn slim_down(&mut self) {
-        self.read_size = READ_MIN;
-        if self.input.is_empty() {
-            self.input = BytesMut::new();
-        }
+        self.input.slim_down();
         if self.output.capacity() > OUTPUT_KEPT && self.output.is_empty() {
             self.output = Vec::new();
         }

@@ -9,6 +9,7 @@ mod events;
 pub(crate) mod feed;
 mod flight;
 mod handshake;
+mod input;
 pub(crate) mod pipeline;
 mod pulse;
 mod request;
