@@ -47,7 +47,8 @@ pub struct Config {
     pub reply_limits: Limits,
     /// Separate connections for big and for blocking requests.
     pub lanes: Lanes,
-    /// Called in the caller's task after each request.
+    /// Called in the caller's task after each request; in a cluster after each attempt, and for each node that a
+    /// pipeline is split over.
     pub trace: Option<TraceHook>,
     /// What a cluster client does; see [`ClusterOptions`].
     pub cluster: ClusterOptions,
@@ -222,7 +223,8 @@ impl Default for Lanes {
 pub struct ClusterOptions {
     /// How often the topology is asked for when nothing hints at a change; at least 100 ms.
     pub poll: Duration,
-    /// Which nodes answer commands that only read.
+    /// Which nodes answer commands that only read: those marked with
+    /// [`read_only`](crate::Command::read_only).
     pub reads: ReadFrom,
     /// Redirections and passing errors of one request before it gives up.
     pub max_redirects: u32,
@@ -326,6 +328,9 @@ impl Config {
         self.queue.bytes = self.queue.bytes.max(1);
         self.cluster.poll = self.cluster.poll.max(Duration::from_millis(100));
         self.cluster.connections_per_node = self.cluster.connections_per_node.max(1);
+        if matches!(&self.server, Server::Cluster(nodes) if nodes.is_empty()) {
+            return Err(ConnectError::config("server", "a cluster needs the address of one node at least"));
+        }
         if matches!(self.server, Server::Cluster(_)) && self.database != 0 {
             return Err(ConnectError::config("db", "a cluster has only database 0"));
         }

@@ -165,7 +165,7 @@ pub enum LostCause {
     /// A reconnection failed.
     #[error("the reconnection failed")]
     Reconnect(#[source] Arc<ConnectError>),
-    /// The server said that it is not the right one any more (a demoted master behind a sentinel).
+    /// The server is not the right one any more: a demoted master behind a sentinel, a node that left its cluster.
     #[error("the server is no longer the master")]
     Demoted,
     /// The last handle was dropped, or `close` ran out of time.

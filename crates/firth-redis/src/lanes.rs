@@ -23,8 +23,14 @@ pub(crate) struct NodeLanes {
 impl NodeLanes {
     /// Starts the shared connection.
     pub(crate) fn spawn(config: Config) -> Self {
+        Self::over(Connection::spawn(config, "shared"))
+    }
+
+    /// Lanes beside a shared connection that was started already.
+    pub(crate) fn over(shared: Connection) -> Self {
+        let config = shared.config().clone();
         let blocking = Arc::new(Pool { config: config.clone(), state: Mutex::default() });
-        Self { shared: Connection::spawn(config.clone(), "shared"), bulk: OnceLock::new(), blocking, config }
+        Self { shared, bulk: OnceLock::new(), blocking, config }
     }
 
     pub(crate) fn config(&self) -> &Config {
@@ -81,6 +87,24 @@ impl NodeLanes {
             }
         }
         reopened
+    }
+
+    /// Takes no new requests, without waiting: what was sent may still be answered, what was not fails at once.
+    pub(crate) fn begin_close(&self) {
+        self.blocking.begin_close();
+        self.shared.begin_close();
+        if let Some(bulk) = self.bulk.get() {
+            bulk.begin_close();
+        }
+    }
+
+    /// Ends everything that is under way, without waiting for the tasks.
+    pub(crate) fn close_now(&self) {
+        self.blocking.end().iter().for_each(Connection::close_now);
+        self.shared.close_now();
+        if let Some(bulk) = self.bulk.get() {
+            bulk.close_now();
+        }
     }
 
     /// Finishes what is under way on all lanes. Blocking commands are ended: they may never come to an end themselves.
@@ -158,14 +182,25 @@ impl Pool {
         Ok(Lease { connection, pool: self.clone(), reusable: false })
     }
 
+    /// Leaves those alone whose command has been sent.
+    fn begin_close(&self) {
+        let mut state = self.lock();
+        state.closed = true;
+        state.idle.clear();
+        state.leased.iter().filter(|c| c.state() != State::Open).for_each(Connection::begin_close);
+    }
+
+    /// Gives all connections to be ended.
+    fn end(&self) -> Vec<Connection> {
+        let mut state = self.lock();
+        state.closed = true;
+        let mut all = std::mem::take(&mut state.idle);
+        all.append(&mut state.leased);
+        all
+    }
+
     async fn close(&self) {
-        let all = {
-            let mut state = self.lock();
-            state.closed = true;
-            let mut all = std::mem::take(&mut state.idle);
-            all.append(&mut state.leased);
-            all
-        };
+        let all = self.end();
         // All at once: each of them may need a moment.
         all.iter().for_each(Connection::close_now);
         for connection in all {

@@ -7,7 +7,6 @@
 pub mod backoff;
 mod call;
 mod client;
-#[allow(dead_code, reason = "the mux will use the rest")]
 mod cluster;
 mod command;
 pub mod config;

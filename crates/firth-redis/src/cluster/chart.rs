@@ -12,7 +12,7 @@ use tokio::{
     time::Instant,
 };
 
-use super::{node::Node, topology::Topology, view::View};
+use super::{diff::diff, node::Node, topology::Topology, view::View};
 use crate::{
     config::{Address, Config},
     connection::{ConnectionEvent, ConnectionEvents, EventKind, Stage},
@@ -29,6 +29,8 @@ const PATCHES: u32 = 16;
 const REMEMBERED: usize = 1024;
 /// A node outside the topology that nobody was sent to for so long is forgotten.
 const GUEST_STAY: Duration = Duration::from_secs(60);
+/// What is under way at a node that left the cluster may go on for so long.
+const FAREWELL: Duration = Duration::from_secs(5);
 /// How many pushes are kept for a slow listener.
 const PUSH_CAPACITY: usize = 1024;
 /// How many events are kept for a slow watcher.
@@ -67,6 +69,24 @@ struct Fresh {
     moved: HashMap<u16, (Address, Instant)>,
     patches: u32,
     guests: HashMap<Address, (Arc<Node>, Instant)>,
+    /// Nodes that left the cluster, and when.
+    retired: Vec<(Arc<Node>, Instant)>,
+}
+
+impl Fresh {
+    /// Forgets what is too old.
+    fn age(&mut self, now: Instant) {
+        self.patches = 0;
+        self.moved.retain(|_, (_, at)| now.duration_since(*at) < HELD);
+        self.guests.retain(|_, (_, used)| now.duration_since(*used) < GUEST_STAY);
+        self.retired.retain(|(node, since)| {
+            let stays = now.duration_since(*since) < FAREWELL;
+            if !stays {
+                node.end();
+            }
+            stays
+        });
+    }
 }
 
 impl Chart {
@@ -158,10 +178,7 @@ impl Chart {
     /// A look succeeded.
     pub(crate) fn learn(&self, topology: Topology) {
         let mut fresh = self.fresh();
-        let now = Instant::now();
-        fresh.patches = 0;
-        fresh.moved.retain(|_, (_, at)| now.duration_since(*at) < HELD);
-        fresh.guests.retain(|_, (_, used)| now.duration_since(*used) < GUEST_STAY);
+        fresh.age(Instant::now());
         let held = fresh.moved.iter().map(|(slot, (to, _))| (*slot, to));
         let topology = topology.with_slots_at(held).unwrap_or(topology);
         if topology != **self.view().topology() {
@@ -181,6 +198,7 @@ impl Chart {
 
     /// A look failed; what was known before stays.
     pub(crate) fn learned_nothing(&self, problem: ConnectError) {
+        self.fresh().age(Instant::now());
         let mut news = false;
         self.health.send_modify(|h| {
             news = h.problem.is_none();
@@ -223,12 +241,13 @@ impl Chart {
     /// Takes every node out of use and gives them to be closed. Watchers of the topology keep it.
     pub(crate) fn clear(&self) -> Vec<Arc<Node>> {
         let mut fresh = self.fresh();
-        let guests = std::mem::take(&mut *fresh).guests;
+        let Fresh { guests, retired, .. } = std::mem::take(&mut *fresh);
         let view = std::mem::replace(
             &mut *self.view.write().unwrap_or_else(PoisonError::into_inner),
             Arc::new(View::empty()),
         );
-        view.nodes().cloned().chain(guests.into_values().map(|guest| guest.0)).collect()
+        let others = guests.into_values().chain(retired).map(|(node, _)| node);
+        view.nodes().cloned().chain(others).collect()
     }
 
     /// Under the lock of `fresh`, so that two writers cannot undo each other's change.
@@ -237,8 +256,15 @@ impl Chart {
         let guests = &mut fresh.guests;
         let find =
             |address: &Address| guests.remove(address).map_or_else(|| self.make(address), |guest| guest.0);
-        let view = self.view().next(topology.clone(), find);
+        let old = self.view();
+        let view = old.next(topology.clone(), find);
         *self.view.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(view);
+        let changes = diff(old.topology(), &topology);
+        changes.log();
+        for node in changes.lost.iter().filter_map(|lost| old.node(lost)) {
+            node.retire();
+            fresh.retired.push((node.clone(), Instant::now()));
+        }
         self.topology.send_if_modified(|known| {
             let news = *known != topology;
             *known = topology;
@@ -254,3 +280,6 @@ impl Chart {
         self.fresh.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+#[cfg(test)]
+mod tests;

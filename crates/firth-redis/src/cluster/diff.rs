@@ -1,10 +1,13 @@
 //! What changed between two topologies: slots that went to another master, nodes that left, nodes that came. Pure, one
-//! pass over the slots; the mux moves its subscriptions by it.
+//! pass over the slots; the chart lets go of lost nodes by it.
 
 use std::ops::RangeInclusive;
 
 use super::topology::{SLOTS, Topology};
 use crate::config::Address;
+
+/// Ranges that are logged one by one at most.
+const LOGGED: usize = 16;
 
 /// The way from one topology to another.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -26,9 +29,20 @@ pub(crate) struct Moved {
 }
 
 impl Diff {
-    pub(crate) fn is_empty(&self) -> bool {
-        self.moved.is_empty() && self.lost.is_empty() && self.added.is_empty()
+    /// Writes a line for those who watch the cluster change.
+    pub(crate) fn log(&self) {
+        let slots: usize = self.moved.iter().map(|moved| moved.slots.len()).sum();
+        let (lost, added) = (self.lost.len(), self.added.len());
+        tracing::info!(slots, lost, added, "the cluster changed");
+        for Moved { slots, from, to } in self.moved.iter().take(LOGGED) {
+            let (from, to) = (name(from), name(to));
+            tracing::debug!(first = slots.start(), last = slots.end(), from, to, "slots moved");
+        }
     }
+}
+
+fn name(node: &Option<Address>) -> String {
+    node.as_ref().map_or_else(|| "nobody".to_owned(), ToString::to_string)
 }
 
 /// What leads from `old` to `new`.
@@ -103,7 +117,7 @@ mod tests {
         let (none, all) = (Topology::empty(), Topology::single(node(1)));
         assert_eq!(diff(&none, &all).moved, [Moved { slots: 0..=16_383, from: None, to: Some(node(1)) }]);
         assert_eq!(diff(&all, &none).moved, [Moved { slots: 0..=16_383, from: Some(node(1)), to: None }]);
-        assert!(diff(&none, &none).is_empty() && diff(&all, &all).is_empty());
+        assert_eq!((diff(&none, &none), diff(&all, &all)), (Diff::default(), Diff::default()));
     }
 
     fn topology() -> impl Strategy<Value = Topology> {
@@ -151,7 +165,7 @@ mod tests {
 
         #[test]
         fn there_is_no_difference_to_oneself(one in topology()) {
-            prop_assert!(diff(&one, &one).is_empty());
+            prop_assert_eq!(diff(&one, &one), Diff::default());
         }
     }
 }

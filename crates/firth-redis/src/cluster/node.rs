@@ -83,6 +83,22 @@ impl Node {
         }
     }
 
+    /// The node left the cluster: what was not sent to it yet is refused, so that it can be sent elsewhere.
+    pub(crate) fn retire(&self) {
+        for lines in self.all() {
+            lines.more.iter().for_each(Connection::begin_close);
+            lines.lanes.begin_close();
+        }
+    }
+
+    /// Ends whatever is still under way.
+    pub(crate) fn end(&self) {
+        for lines in self.all() {
+            lines.more.iter().for_each(Connection::close_now);
+            lines.lanes.close_now();
+        }
+    }
+
     /// Finishes what is under way and ends every connection.
     pub(crate) async fn close(&self) {
         for lines in self.all() {
@@ -94,17 +110,13 @@ impl Node {
     }
 
     fn lines(&self) -> &Lines {
-        self.lines.get_or_init(|| {
-            let lines = Lines::open(self.config.clone());
-            lines.all().for_each(|connection| forward(connection, self.pushes.clone()));
-            lines
-        })
+        self.lines.get_or_init(|| Lines::open(&self.config, &self.pushes))
     }
 
     fn readers(&self) -> &Lines {
         self.readers.get_or_init(|| {
             let setup = self.config.setup.iter().cloned().chain([cmd("READONLY")]).collect();
-            Lines::open(Config { setup, ..self.config.clone() })
+            Lines::open(&Config { setup, ..self.config.clone() }, &self.pushes)
         })
     }
 
@@ -127,11 +139,10 @@ struct Lines {
 }
 
 impl Lines {
-    fn open(config: Config) -> Self {
-        let more = (1..config.cluster.connections_per_node)
-            .map(|_| Connection::spawn(config.clone(), "shared"))
-            .collect();
-        Self { lanes: NodeLanes::spawn(config), more, turn: AtomicUsize::new(0) }
+    fn open(config: &Config, pushes: &broadcast::Sender<Arc<Frame>>) -> Self {
+        let connect = || Connection::spawn_pushing(config.clone(), "shared", pushes.clone());
+        let more = (1..config.cluster.connections_per_node).map(|_| connect()).collect();
+        Self { lanes: NodeLanes::over(connect()), more, turn: AtomicUsize::new(0) }
     }
 
     fn route(&self, request: &Request<'_>) -> Result<Route<'static>, CallError> {
@@ -149,21 +160,4 @@ impl Lines {
     fn all(&self) -> impl Iterator<Item = &Connection> {
         self.more.iter().chain([self.lanes.shared()])
     }
-}
-
-/// Hands on what a connection pushes, until the connection is gone.
-fn forward(connection: &Connection, to: broadcast::Sender<Arc<Frame>>) {
-    let mut from = connection.pushes();
-    tokio::spawn(async move {
-        loop {
-            match from.recv().await {
-                // Without a listener a push has no receiver.
-                Ok(frame) => drop(to.send(frame)),
-                Err(broadcast::error::RecvError::Lagged(missed)) => {
-                    tracing::warn!(missed, "pushes of a node were lost: too many at once");
-                }
-                Err(broadcast::error::RecvError::Closed) => return,
-            }
-        }
-    });
 }

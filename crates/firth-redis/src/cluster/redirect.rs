@@ -173,11 +173,6 @@ impl Budget {
         timeout.checked_sub(now.duration_since(self.started)).filter(|left| !left.is_zero()).map(Some)
     }
 
-    /// Whether this is the first try.
-    pub(crate) fn is_fresh(&self) -> bool {
-        self.tries == 0
-    }
-
     /// An attempt's error in terms of the whole request.
     pub(crate) fn whole(&self, error: CallError) -> CallError {
         match (error, self.timeout) {
@@ -257,7 +252,6 @@ mod tests {
         let now = Instant::now();
         let mut budget = Budget::new(now, None, 5);
         let moved = Step::Moved { slot: 1, to: announced("h", 1) };
-        assert!(budget.is_fresh());
         let pauses: Vec<_> = (0..6).map(|_| budget.spend(&moved, now)).collect();
         assert_eq!(&pauses[..3], [Some(Duration::ZERO); 3]);
         assert!(pauses[3].is_some_and(|p| p > Duration::ZERO) && pauses[4].is_some());

@@ -202,6 +202,18 @@ impl Router {
         reader.address(&announced.host, announced.port)
     }
 
+    /// An attempt's error as the caller is to see it: in terms of the whole request, and of a client that is open.
+    pub(crate) fn explain(&self, error: CallError, budget: &Budget) -> CallError {
+        let cause = LostCause::Demoted;
+        match budget.whole(error) {
+            CallError::Closed { sent: true } if !self.chart().is_closed() => {
+                CallError::Lost { sent: true, cause }
+            }
+            CallError::Closed { sent: false } if !self.chart().is_closed() => CallError::Down { cause },
+            error => error,
+        }
+    }
+
     /// Why there is no node to send to.
     pub(crate) fn nowhere(&self) -> CallError {
         let health = self.chart().health();

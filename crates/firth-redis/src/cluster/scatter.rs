@@ -218,7 +218,7 @@ impl<'a> Scatter<'a> {
             Ok(replies) => replies,
             Err(error) => {
                 let step = self.router.step_of_failure(&error, at);
-                let error = budget.whole(error);
+                let error = self.router.explain(error, budget);
                 pieces.iter().for_each(|&piece| self.answers[piece] = Some(Err(error.clone())));
                 return self.retry(vec![(step, pieces.to_vec())], at, budget);
             }

@@ -101,3 +101,60 @@ impl View {
         in_turn().find(|node| node.works_well()).or_else(|| in_turn().next())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        cluster::topology::{
+            Shard,
+            tests::{node, shard},
+        },
+        config::{Config, Server},
+    };
+
+    fn next(view: &View, shards: [Shard; 2]) -> View {
+        let [a, b] = shards;
+        let topology = Topology::from_ranges([(0..=99, a), (100..=16_383, b)]);
+        let config = Config::new(Server::Cluster(vec![node(1)]));
+        view.next(Arc::new(topology), |address| {
+            Arc::new(Node::new(&config, address.clone(), tokio::sync::broadcast::Sender::new(1)))
+        })
+    }
+
+    #[test]
+    fn nodes_live_on_from_one_view_to_the_next() {
+        let first = next(&View::empty(), [shard(1, &[3]), shard(2, &[])]);
+        let second = next(&first, [shard(3, &[1]), shard(4, &[])]);
+        for port in [1, 3] {
+            let (old, new) = (first.node(&node(port)).unwrap(), second.node(&node(port)).unwrap());
+            assert!(Arc::ptr_eq(old, new), "{port} is the same node in another role");
+        }
+        assert_eq!(second.master(0).unwrap().address(), &node(3));
+        assert!(second.node(&node(2)).is_none() && second.node(&node(4)).is_some());
+    }
+
+    #[test]
+    fn reads_take_turns_among_those_who_may_answer() {
+        let view = next(&View::empty(), [shard(1, &[3, 4]), shard(2, &[])]);
+        let ports = |reads| {
+            let mut ports: Vec<Option<u16>> =
+                (0..6).map(|_| view.replica(0, reads).map(|node| node.address().port)).collect();
+            ports.sort_unstable();
+            ports
+        };
+        assert_eq!(ports(ReadFrom::Master), [None; 6]);
+        assert_eq!(ports(ReadFrom::PreferReplica), [3, 3, 3, 4, 4, 4].map(Some));
+        assert_eq!(ports(ReadFrom::Any), [None, None, Some(3), Some(3), Some(4), Some(4)]);
+        assert!(view.replica(100, ReadFrom::PreferReplica).is_none(), "no replica, no choice");
+    }
+
+    #[test]
+    fn any_master_is_one_of_the_masters() {
+        assert!(View::empty().any_master().is_none());
+        let view = next(&View::empty(), [shard(1, &[3]), shard(2, &[4])]);
+        let found: std::collections::HashSet<u16> =
+            (0..100).filter_map(|_| view.any_master()).map(|node| node.address().port).collect();
+        assert_eq!(found, [1, 2].into());
+    }
+}

@@ -157,7 +157,7 @@ async fn follow<'c>(
         let next = attempt(router, target, request, &budget).await;
         (request, result, at) = (next.request, next.result, next.at);
     }
-    result.map(Landed::Whole).map_err(|error| budget.whole(error))
+    result.map(Landed::Whole).map_err(|error| router.explain(error, &budget))
 }
 
 /// What an attempt brought.

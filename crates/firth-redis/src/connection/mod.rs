@@ -59,16 +59,27 @@ impl Drop for Alive {
 impl Connection {
     /// Starts a connection; requests may be given to it at once.
     pub(crate) fn spawn(config: Config, lane: &'static str) -> Self {
-        Self::spawn_with(config, lane, None)
+        Self::run(Shared::new(config, lane, None))
+    }
+
+    /// Starts a connection whose pushes go to `pushes`, which others may share.
+    pub(crate) fn spawn_pushing(
+        config: Config,
+        lane: &'static str,
+        pushes: broadcast::Sender<Arc<Frame>>,
+    ) -> Self {
+        let mut shared = Shared::new(config, lane, None);
+        shared.pushes = pushes;
+        Self::run(shared)
     }
 
     /// Starts a connection without requests, whose every frame goes to `feed`.
     pub(crate) fn spawn_feeding(config: Config, lane: &'static str, feed: Arc<Feed>) -> Self {
-        Self::spawn_with(config, lane, Some(feed))
+        Self::run(Shared::new(config, lane, Some(feed)))
     }
 
-    fn spawn_with(config: Config, lane: &'static str, feed: Option<Arc<Feed>>) -> Self {
-        let shared = Arc::new(Shared::new(config, lane, feed));
+    fn run(shared: Shared) -> Self {
+        let shared = Arc::new(shared);
         let connection = Self { _alive: Arc::new(Alive(shared.clone())), shared };
         connection.start();
         connection

@@ -2,6 +2,10 @@
 //! several laws about one.
 
 mod calls;
+mod failover;
+mod load;
+mod migration;
+mod reach;
 
 use std::time::Duration;
 
