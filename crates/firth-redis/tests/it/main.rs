@@ -4,12 +4,16 @@
 #![allow(unreachable_pub, reason = "the helpers are public to the laws")]
 
 mod basics;
+mod blocking;
+mod bounds;
 mod closing;
 mod cluster;
+mod coalescing;
 mod deadlines;
 mod fake;
 mod faults;
 mod hostile;
+mod interleaving;
 mod kit;
 mod mux;
 mod reconnect;
