@@ -1,5 +1,6 @@
 //! From a bare socket to a connection that is ready for requests: HELLO 3 with AUTH and SETNAME in one step, SELECT,
-//! and what the configuration wants set up. A server that does not know HELLO is spoken to in RESP2.
+//! and what the configuration wants set up. A server that does not know HELLO is spoken to in RESP2 (where a password
+//! is wanted, some hide that behind NOAUTH).
 
 use bytes::BytesMut;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -70,16 +71,31 @@ struct Talk<'a> {
 
 impl Talk<'_> {
     async fn shake_hands(&mut self, config: &Config) -> Result<Greeting, ConnectError> {
-        let greeting = match self.ask(&[hello(config)]).await?.remove(0) {
-            Ok(frame) => greeting(&frame),
+        let greeting = match self.hello(hello(config)).await? {
+            Ok(greeting) => greeting,
             Err(error) if speaks_only_resp2(&error) => {
                 self.log_in_by_resp2(config).await?;
                 Greeting { protocol: 2, ..Greeting::default() }
+            }
+            // A server that minds a missing log-in although HELLO brings one has not understood it.
+            Err(error) if &*error.code == "NOAUTH" && config.password.is_some() => {
+                self.log_in_by_resp2(config).await?;
+                match self.hello(cmd("HELLO").arg(3)).await? {
+                    Ok(greeting) => greeting,
+                    Err(error) if speaks_only_resp2(&error) => {
+                        Greeting { protocol: 2, ..Greeting::default() }
+                    }
+                    Err(error) => return Err(self.refused("HELLO", error)),
+                }
             }
             Err(error) => return Err(self.refused("HELLO", error)),
         };
         self.settle_in(config).await?;
         Ok(greeting)
+    }
+
+    async fn hello(&mut self, hello: Command) -> Result<Result<Greeting, ServerError>, ConnectError> {
+        Ok(self.ask(&[hello]).await?.remove(0).map(|frame| greeting(&frame)))
     }
 
     async fn log_in_by_resp2(&mut self, config: &Config) -> Result<(), ConnectError> {

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 #![allow(unreachable_pub, reason = "the helpers are public to the laws")]
 
+mod auth;
 mod basics;
 mod blocking;
 mod bounds;
@@ -12,8 +13,10 @@ mod coalescing;
 mod deadlines;
 mod fake;
 mod faults;
+mod greeting;
 mod hostile;
 mod interleaving;
 mod kit;
 mod mux;
 mod reconnect;
+mod server_errors;
