@@ -346,6 +346,10 @@ impl Config {
                 "this build has no TLS; enable the feature `tls` of firth-redis",
             ));
         }
+        #[cfg(feature = "tls")]
+        if let Some(tls) = &self.tls {
+            crate::connection::check_tls(tls)?;
+        }
         if self.username.is_some() && self.password.is_none() {
             return Err(ConnectError::config(
                 "password",

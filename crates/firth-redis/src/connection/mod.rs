@@ -23,6 +23,8 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::sync::broadcast;
 
+#[cfg(feature = "tls")]
+pub(crate) use self::tls::check as check_tls;
 pub use self::{
     events::{ConnectionEvent, ConnectionEvents, EventKind, Stage},
     handshake::Greeting,
