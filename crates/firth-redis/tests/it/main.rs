@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 #![allow(unreachable_pub, reason = "the helpers are public to the laws")]
 
+mod answers;
 mod auth;
 mod basics;
 mod blocking;
@@ -21,6 +22,8 @@ mod kit;
 mod mux;
 mod pushes;
 mod reconnect;
+mod sentinel;
 mod server_errors;
 mod tls;
 mod transactions;
+mod visibility;

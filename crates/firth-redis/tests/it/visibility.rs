@@ -1,0 +1,194 @@
+//! What can be seen from outside: the trace hook sees every request but no argument, and no password ever shows.
+
+use std::{
+    io::Write,
+    sync::{Arc, Mutex},
+};
+
+use firth_redis::{Client, Config, ConnectError, RequestTrace, Secret, TraceHook, cmd, config::Tls, pipe};
+use firth_testkit::{Certs, Direction, Flavor, Proxy, RedisServer, on_both, wait};
+
+use crate::{fake::Fake, kit::*};
+
+on_both!(the_hook_sees_every_request_and_no_argument);
+
+type Seen = Arc<Mutex<Vec<RequestTrace>>>;
+
+fn traced(mut config: Config) -> (Config, Seen) {
+    let seen = Seen::default();
+    let into = seen.clone();
+    config.trace = Some(TraceHook::new(move |trace| into.lock().unwrap().push(trace.clone())));
+    (config, seen)
+}
+
+async fn the_hook_sees_every_request_and_no_argument(flavor: Flavor) {
+    let server = RedisServer::start(flavor).await;
+    let proxy = Proxy::start(server.addr()).await;
+    let (config, seen) = traced(quick(proxy.url()));
+    let client = connect(config).await;
+    client.call::<()>(cmd("SET").key("secret-key").arg("secret-value")).await.unwrap();
+    let three =
+        pipe().then(cmd("GET").key("secret-key")).then(cmd("LPOP").key("secret-key")).then(cmd("PING"));
+    client.pipeline::<Vec<Option<String>>>(three).await.unwrap();
+    client.call::<()>(cmd("NOSUCH").arg("secret-argument")).await.unwrap_err();
+    proxy.stall(Direction::ToClient);
+    client.call::<i64>(cmd("INCR").key("n")).timeout(ms(40)).await.unwrap_err();
+    let traces = seen.lock().unwrap().clone();
+    let told: Vec<_> = traces.iter().map(|t| (t.name.as_str(), t.commands, t.ok, t.errors)).collect();
+    assert_eq!(told, [("SET", 1, 1, 0), ("pipeline", 3, 2, 1), ("NOSUCH", 1, 0, 1), ("INCR", 1, 0, 1)]);
+    let errors: Vec<_> = traces.iter().map(|t| t.first_error.as_deref()).collect();
+    assert_eq!(errors[..3], [None, Some("WRONGTYPE"), Some("ERR")]);
+    assert!(errors[3].is_some_and(|text| text.contains("40ms")), "{errors:?}");
+    assert!(traces[0].bytes > 30 && traces[3].duration >= ms(39));
+    assert!(traces.windows(2).all(|pair| pair[0].id < pair[1].id));
+    assert!(!format!("{traces:?}").contains("secret"), "{traces:?}");
+}
+
+#[tokio::test]
+async fn the_hook_runs_with_the_caller_and_its_panic_harms_nobody_else() {
+    let server = RedisServer::start(Flavor::Redis).await;
+    let mut config = quick(server.tcp_url());
+    let ids: Arc<Mutex<Vec<Option<tokio::task::Id>>>> = Arc::default();
+    let into = ids.clone();
+    config.trace = Some(TraceHook::new(move |trace| {
+        into.lock().unwrap().push(tokio::task::try_id());
+        assert_ne!(trace.name, "TIME", "this hook does not like it");
+    }));
+    let client = connect(config).await;
+    let task = tokio::spawn({
+        let client = client.clone();
+        async move { client.call::<String>(cmd("PING")).await.map(|_| tokio::task::id()) }
+    });
+    let id = soon(task).await.unwrap().unwrap();
+    assert_eq!(*ids.lock().unwrap(), [Some(id)], "invariant 3: never in the connection's task");
+    let task = tokio::spawn({
+        let client = client.clone();
+        async move { client.call::<Vec<i64>>(cmd("TIME")).await }
+    });
+    assert!(soon(task).await.unwrap_err().is_panic(), "it reaches whoever called");
+    echo(&client, "unharmed").await.unwrap();
+    settles(&client).await;
+}
+
+/// Collects log lines of this thread.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Log {
+    /// Everything from the most talkative level on, of all crates.
+    fn listen() -> (Self, tracing::subscriber::DefaultGuard) {
+        let log = Self::default();
+        let writer = log.clone();
+        let subscriber = tracing_subscriber::fmt()
+            .with_max_level(tracing::Level::TRACE)
+            .with_ansi(false)
+            .with_writer(move || writer.clone())
+            .finish();
+        (log, tracing::subscriber::set_default(subscriber))
+    }
+
+    fn text(&self) -> String {
+        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+    }
+}
+
+const SECRET: &str = "hunter2-planted";
+
+// One thread, so that the connection's task logs to the same listener.
+#[tokio::test]
+async fn a_password_shows_nowhere_in_a_whole_life() {
+    let (log, _guard) = Log::listen();
+    let mut shown = String::new();
+    let server = RedisServer::builder()
+        .password(SECRET)
+        .acl_user("app", format!("on >{SECRET}-app ~* +@all"))
+        .start()
+        .await;
+    let (config, seen) = traced(quick(format!("redis://app:{SECRET}-app@{}/1?name=me", server.addr())));
+    shown += &format!("{config:?} {:#?}", config.password);
+    let client = connect(config.clone()).await;
+    shown += &format!("{client:?} {:?}", client.config());
+    client.call::<()>(cmd("SET").key("k").arg(SECRET)).await.unwrap();
+    let command = cmd("ACL").arg("SETUSER").arg("other").arg(format!(">{SECRET}"));
+    shown += &format!("{command:?} {:?}", pipe().then(command.clone()));
+    client.call::<()>(command).await.unwrap();
+    let wrong = client.call::<()>(cmd("NOSUCH").arg("x")).await.unwrap_err();
+    shown += &format!("{wrong} {wrong:?}");
+    // a life of failures: cut, refused, gone, wrong password
+    server.command(&["CLIENT", "KILL", "USER", "app"]).await;
+    wait::until(LONG, "it is back", async || echo(&client, "back").await.is_ok()).await;
+    server.command(&["ACL", "SETUSER", "app", "resetpass", ">another"]).await;
+    server.command(&["CLIENT", "KILL", "USER", "app"]).await;
+    wait::until(LONG, "it is refused", async || {
+        matches!(client.last_error(), Some(firth_redis::LostCause::Reconnect(_)))
+    })
+    .await;
+    shown += &format!("{:?}", client.last_error());
+    let down = client.call::<()>(cmd("PING")).await;
+    shown += &format!("{down:?}");
+    server.kill().await;
+    for url in [
+        format!("redis://:{SECRET}@{}", server.addr()),
+        format!("redis://:{SECRET}@127.0.0.1:1/?nonsense={SECRET}"),
+        format!("redis://:{SECRET}@127.0.0.1:99999999"),
+        format!("http://:{SECRET}@127.0.0.1"),
+        format!("redis://user%ff:{SECRET}@127.0.0.1"),
+    ] {
+        let error = Client::connect(url).await.unwrap_err();
+        shown += &format!("{error} {error:?} {:?}", std::error::Error::source(&error));
+    }
+    client.close().await;
+    shown += &format!("{:?}", seen.lock().unwrap());
+    let log = log.text();
+    assert!(log.contains("Disconnected") && log.contains("WRONGPASS"), "the log tells the story:\n{log}");
+    assert!(!log.contains(SECRET), "a secret in the log:\n{log}");
+    assert!(!shown.contains(SECRET), "a secret is shown:\n{shown}");
+}
+
+#[tokio::test]
+async fn a_server_that_repeats_the_password_is_not_quoted() {
+    let echoing = |step: &'static str| {
+        Fake::bare(move |_, mut peer| async move {
+            while let Some(words) = peer.command().await {
+                let text = match words[0].as_str() {
+                    "HELLO" if step != "HELLO" => "-ERR unknown command 'HELLO'\r\n".to_owned(),
+                    _ => format!("-WRONG no such thing: {}\r\n", words.join(" ")),
+                };
+                peer.say(text.as_bytes()).await;
+            }
+        })
+    };
+    for step in ["HELLO", "AUTH"] {
+        let fake = echoing(step).await;
+        let url = fake.url().replace("redis://", &format!("redis://app:{SECRET}@"));
+        let error = Client::connect(url).await.unwrap_err();
+        assert!(matches!(&error, ConnectError::Refused { step: s, .. } if *s == step), "{error:?}");
+        assert!(!format!("{error} {error:?}").contains(SECRET), "{error}");
+    }
+}
+
+#[test]
+fn keys_and_secrets_of_a_configuration_are_not_shown() {
+    let certs = Certs::new();
+    let mut config =
+        Config::from_url(&format!("rediss+sentinel://app:{SECRET}@h/m?sentinel_password={SECRET}")).unwrap();
+    config.tls = Some(Tls {
+        ca: Some(certs.ca_pem().into()),
+        certificate: Some(certs.client_cert_pem().into()),
+        key: Some(Secret::new(certs.client_key_pem())),
+        server_name: None,
+    });
+    let shown = format!("{config:?} {config:#?}");
+    assert!(!shown.contains(SECRET) && !shown.contains("PRIVATE KEY"), "{shown}");
+}
