@@ -5,7 +5,8 @@ mod url;
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use crate::{
-    backoff::Backoff, command::Command, error::ConnectError, resp::Limits, secret::Secret, trace::TraceHook,
+    backoff::Backoff, command::Command, error::ConnectError, resp::Limits, secret::Secret, sentinel::Guide,
+    trace::TraceHook,
 };
 
 /// How to reach a server, who we are there, and what this client may use up.
@@ -54,6 +55,8 @@ pub struct Config {
     pub cluster: ClusterOptions,
     /// Commands that every new connection runs after its handshake (READONLY, CLIENT TRACKING…).
     pub(crate) setup: Arc<[Command]>,
+    /// What the connections of a client know together of their sentinels; made when the configuration is checked.
+    pub(crate) guide: Option<Arc<Guide>>,
 }
 
 /// Where a server is, or how to find it.
@@ -297,6 +300,7 @@ impl Config {
             trace: None,
             cluster: ClusterOptions::default(),
             setup: Arc::from([]),
+            guide: None,
         }
     }
 
@@ -323,6 +327,10 @@ impl Config {
 
     /// Brings what can be out of range into range, and refuses what cannot work.
     pub(crate) fn checked(mut self) -> Result<Self, ConnectError> {
+        self.guide = match &self.server {
+            Server::Sentinel(sentinels) => Some(Arc::new(Guide::new(sentinels))),
+            _ => None,
+        };
         self.reconnect = self.reconnect.map(Backoff::sanitised);
         self.queue.requests = self.queue.requests.clamp(1, 1 << 24);
         self.queue.bytes = self.queue.bytes.max(1);

@@ -1,10 +1,17 @@
-//! Finding the master that sentinels watch. Asked anew for every connection, so that a client follows a failover: the
-//! sentinels close the connections of a demoted master, and the next connection goes to the new one.
+//! Finding the master that sentinels watch, and following it. Asked anew for every connection; and because a replaced
+//! master may go on serving for many seconds before it is told so, one connection of each client listens to a sentinel
+//! and tells the others when the master is another.
 
-use std::time::Duration;
+use std::{
+    convert::Infallible,
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use tokio::{sync::watch, time::timeout};
 
 use crate::{
-    command::cmd,
+    command::{Command, cmd},
     config::{Address, Config, Sentinels, Server},
     connection::{Connection, Endpoint, Greeting, Replies, Request},
     error::{Chain, ConnectError},
@@ -13,53 +20,182 @@ use crate::{
 
 /// One sentinel must answer within this time, or the next is asked.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// How often a sentinel is asked whose news may not reach us; also the pause before another one is listened to.
+const POLL: Duration = Duration::from_secs(1);
 
-/// The master's address according to the first sentinel that knows it.
-pub(crate) async fn locate(config: &Config, sentinels: &Sentinels) -> Result<Endpoint, ConnectError> {
-    let mut order: Vec<&Address> = sentinels.addresses.iter().collect();
-    fastrand::shuffle(&mut order);
-    let mut problems = Vec::new();
-    for address in order {
-        match ask(config, sentinels, address).await {
-            Ok(master) => return Ok(Endpoint::Tcp(master)),
-            Err(problem) => problems.push(format!("{address}: {problem}")),
-        }
-    }
-    Err(ConnectError::NoMaster { name: sentinels.master.clone(), problem: problems.join("; ") })
+/// The generation of a connection that never reconnects.
+const FIRST: u64 = 1;
+
+/// What the connections of one client know together: which sentinel to ask first, and who is master.
+#[derive(Debug)]
+pub(crate) struct Guide {
+    sentinels: Sentinels,
+    /// The sentinel that answered last comes first: sentinels may differ for a moment, a client should not waver.
+    order: Mutex<Vec<Address>>,
+    master: watch::Sender<Option<Address>>,
 }
 
-/// A sentinel may lag behind: what it calls the master must call itself so.
-pub(crate) fn check_role(config: &Config, greeting: &Greeting) -> Result<(), ConnectError> {
-    match &config.server {
-        Server::Sentinel(sentinels) if greeting.role != "master" && greeting.protocol == 3 => {
-            let problem = format!("the server that the sentinels name is a {}", greeting.role);
-            Err(ConnectError::NoMaster { name: sentinels.master.clone(), problem })
-        }
-        _ => Ok(()),
+impl Guide {
+    pub(crate) fn new(sentinels: &Sentinels) -> Self {
+        let mut order = sentinels.addresses.clone();
+        fastrand::shuffle(&mut order);
+        Self { sentinels: sentinels.clone(), order: Mutex::new(order), master: watch::Sender::new(None) }
     }
-}
 
-async fn ask(config: &Config, sentinels: &Sentinels, address: &Address) -> Result<Address, String> {
-    let mut config = config.at(Server::Tcp(address.clone()));
-    config.username = sentinels.username.clone();
-    config.password = sentinels.password.clone();
-    config.database = 0;
-    config.setup = std::sync::Arc::from([]);
-    config.reconnect = None;
-    config.trace = None;
-    let limit = config.timeouts.connect.unwrap_or(PATIENCE).min(PATIENCE);
-    (config.timeouts.resolve, config.timeouts.connect, config.timeouts.handshake) =
-        (Some(limit), Some(limit), Some(limit));
-    let connection = Connection::spawn(config, "sentinel");
-    let question = cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(sentinels.master.as_str());
-    let answer = connection.send(Request::One(question), Some(limit)).await;
-    connection.abort().await;
-    match answer.map_err(|e| Chain(&e).to_string())? {
-        Replies::One(frame) => match Option::<(String, u16)>::from_frame(frame) {
+    /// The master's address according to the first sentinel that knows it.
+    pub(crate) async fn locate(&self, config: &Config) -> Result<Endpoint, ConnectError> {
+        let order = self.order().clone();
+        let mut problems = Vec::new();
+        for sentinel in order {
+            let connection = self.call_on(config, &sentinel);
+            let answer = self.ask(&connection).await;
+            connection.abort().await;
+            match answer {
+                Ok(master) => {
+                    self.prefer(&sentinel);
+                    self.publish(&master);
+                    return Ok(Endpoint::Tcp(master));
+                }
+                Err(problem) => problems.push(format!("{sentinel}: {problem}")),
+            }
+        }
+        Err(ConnectError::NoMaster { name: self.sentinels.master.clone(), problem: problems.join("; ") })
+    }
+
+    /// A sentinel may lag behind: what it calls the master must call itself so.
+    pub(crate) fn check_role(&self, greeting: &Greeting) -> Result<(), ConnectError> {
+        if greeting.role == "master" || greeting.protocol < 3 {
+            return Ok(());
+        }
+        let problem = format!("the server that the sentinels name is a {}", greeting.role);
+        Err(ConnectError::NoMaster { name: self.sentinels.master.clone(), problem })
+    }
+
+    /// Waits until the master is another than this one.
+    pub(crate) async fn replaced(&self, master: &Endpoint) {
+        let other = |now: &Option<Address>| match (now, master) {
+            (Some(now), Endpoint::Tcp(then)) => now != then,
+            _ => false,
+        };
+        // The sender lives in `self`.
+        let _ = self.master.subscribe().wait_for(other).await;
+    }
+
+    /// Keeps the master's address fresh, from whichever sentinel can be reached.
+    pub(crate) async fn keep_watch(&self, config: &Config) -> Infallible {
+        loop {
+            let Some(sentinel) = self.order().first().cloned() else { return std::future::pending().await };
+            let Err(problem) = self.listen_to(config, &sentinel).await;
+            tracing::debug!(%sentinel, problem, "a sentinel cannot be listened to");
+            self.put_last(&sentinel);
+            tokio::time::sleep(POLL).await;
+        }
+    }
+
+    async fn listen_to(&self, config: &Config, sentinel: &Address) -> Result<Infallible, String> {
+        let connection = self.call_on(config, sentinel);
+        let mut news = connection.pushes();
+        connection.opened(true).await.map_err(|e| Chain(&e).to_string())?;
+        if connection.greeting().is_some_and(|g| g.protocol >= 3) {
+            let mut subscribe = Vec::new();
+            cmd("SUBSCRIBE").arg("+switch-master").encode(&mut subscribe);
+            // The confirmation is a push, too: no reply is to be paired. If the connection is lost, the question shows it.
+            connection.send_unpaired(FIRST, &subscribe);
+        }
+        loop {
+            self.publish(&self.ask(&connection).await?);
+            // News or not, ask: whatever was said, the answer is what counts.
+            let _ = timeout(POLL, news.recv()).await;
+        }
+    }
+
+    /// A connection to a sentinel.
+    fn call_on(&self, config: &Config, sentinel: &Address) -> Connection {
+        let mut config = config.at(Server::Tcp(sentinel.clone()));
+        config.username = self.sentinels.username.clone();
+        config.password = self.sentinels.password.clone();
+        config.database = 0;
+        config.setup = std::sync::Arc::from([]);
+        config.reconnect = None;
+        config.trace = None;
+        config.guide = None;
+        let limit = config.timeouts.connect.unwrap_or(PATIENCE).min(PATIENCE);
+        (config.timeouts.resolve, config.timeouts.connect, config.timeouts.handshake) =
+            (Some(limit), Some(limit), Some(limit));
+        Connection::spawn(config, "sentinel")
+    }
+
+    async fn ask(&self, sentinel: &Connection) -> Result<Address, String> {
+        let limit = sentinel.config().timeouts.connect;
+        let answer = sentinel.send(Request::One(self.question()), limit).await;
+        let Replies::One(frame) = answer.map_err(|e| Chain(&e).to_string())? else {
+            unreachable!("one command has one reply")
+        };
+        if let Some(error) = crate::ServerError::from_value(frame.value()) {
+            return Err(error.to_string());
+        }
+        match Option::<(String, u16)>::from_frame(frame) {
             Ok(Some((host, port))) => Ok(Address::new(host, port)),
             Ok(None) => Err("does not know this master".into()),
             Err(e) => Err(e.to_string()),
-        },
-        Replies::Many(_) => Err("gave more than one answer".into()),
+        }
+    }
+
+    fn question(&self) -> Command {
+        cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(self.sentinels.master.as_str())
+    }
+
+    fn publish(&self, master: &Address) {
+        self.master.send_if_modified(|known| {
+            let news = known.as_ref() != Some(master);
+            if news {
+                tracing::debug!(%master, "the sentinels name a master");
+                *known = Some(master.clone());
+            }
+            news
+        });
+    }
+
+    fn order(&self) -> MutexGuard<'_, Vec<Address>> {
+        self.order.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn prefer(&self, sentinel: &Address) {
+        self.order().sort_by_key(|other| other != sentinel);
+    }
+
+    fn put_last(&self, sentinel: &Address) {
+        self.order().sort_by_key(|other| other == sentinel);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn guide() -> Guide {
+        let addresses = (1..=3).map(|port| Address::new("s", port)).collect();
+        Guide::new(&Sentinels { addresses, master: "m".into(), username: None, password: None })
+    }
+
+    #[test]
+    fn the_sentinel_that_answered_comes_first_and_the_one_that_did_not_last() {
+        let guide = guide();
+        guide.prefer(&Address::new("s", 2));
+        assert_eq!(guide.order()[0].port, 2);
+        guide.put_last(&Address::new("s", 2));
+        let order = guide.order();
+        assert_eq!((order[2].port, order.len()), (2, 3));
+    }
+
+    #[tokio::test]
+    async fn a_connection_learns_only_of_another_master() {
+        let guide = guide();
+        let here = Endpoint::Tcp(Address::new("a", 1));
+        guide.publish(&Address::new("a", 1));
+        let mut replaced = Box::pin(guide.replaced(&here));
+        assert!(futures_util::poll!(&mut replaced).is_pending());
+        guide.publish(&Address::new("b", 1));
+        replaced.await;
     }
 }

@@ -21,9 +21,9 @@ use super::{
     transport::Endpoint,
 };
 use crate::{
-    config::Server,
+    config::{Config, Server},
     error::{Chain, ConnectError, LostCause},
-    sentinel,
+    sentinel::Guide,
 };
 
 /// A connection that is lost sooner than this counts like a failed try: the next ones wait longer and longer.
@@ -81,13 +81,15 @@ async fn connect(shared: &Shared) -> Result<Established, ConnectError> {
         let endpoint = match &config.server {
             Server::Tcp(address) => Endpoint::Tcp(address.clone()),
             Server::Unix(path) => Endpoint::Unix(path.clone()),
-            Server::Sentinel(sentinels) => sentinel::locate(config, sentinels).await?,
+            Server::Sentinel(_) => guide(config)?.locate(config).await?,
             Server::Cluster(_) => {
                 return Err(ConnectError::config("server", "a cluster is not one connection"));
             }
         };
-        let established = establish(config, &endpoint).await?;
-        sentinel::check_role(config, &established.greeting)?;
+        let established = establish(config, endpoint).await?;
+        if let Some(guide) = &config.guide {
+            guide.check_role(&established.greeting)?;
+        }
         Ok(established)
     };
     tokio::select! {
@@ -100,8 +102,12 @@ async fn serve(shared: &Shared, established: Established) -> Exit {
     if !shared.opened(&established.greeting) {
         return Exit::Closed;
     }
+    let endpoint = established.endpoint.clone();
     let mut driver = Driver::new(shared, established);
-    let exit = (&mut driver).await;
+    let exit = match &shared.config.guide {
+        None => (&mut driver).await,
+        Some(guide) => follow(shared, guide, &endpoint, &mut driver).await,
+    };
     match &exit {
         Exit::Lost(cause) => shared.failed(cause, Stage::Runtime, driver.sent),
         Exit::Closed => {
@@ -110,6 +116,20 @@ async fn serve(shared: &Shared, established: Established) -> Exit {
         }
     }
     exit
+}
+
+/// Drives a connection to a master until that is replaced. The shared connection listens to the sentinels for all.
+async fn follow(shared: &Shared, guide: &Guide, master: &Endpoint, driver: &mut Driver<'_>) -> Exit {
+    tokio::select! {
+        biased;
+        exit = driver => exit,
+        () = guide.replaced(master) => Exit::Lost(LostCause::Demoted),
+        never = guide.keep_watch(&shared.config), if shared.lane == "shared" => match never {},
+    }
+}
+
+fn guide(config: &Config) -> Result<&Guide, ConnectError> {
+    config.guide.as_deref().ok_or_else(|| ConnectError::config("server", "was not checked"))
 }
 
 /// The backoff window. A server that refused us is not asked again at once. False if there is to be no other try.

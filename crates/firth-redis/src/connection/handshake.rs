@@ -16,6 +16,7 @@ use crate::{
 
 /// A connection that is ready: the socket, what was read beyond the handshake, and what the server said of itself.
 pub(crate) struct Established {
+    pub(crate) endpoint: Endpoint,
     pub(crate) transport: Transport,
     pub(crate) decoder: Decoder,
     pub(crate) input: BytesMut,
@@ -49,15 +50,15 @@ impl Greeting {
 }
 
 /// Opens the socket and shakes hands, each within its time limit.
-pub(crate) async fn establish(config: &Config, endpoint: &Endpoint) -> Result<Established, ConnectError> {
-    let transport = Transport::open(config, endpoint).await?;
+pub(crate) async fn establish(config: &Config, endpoint: Endpoint) -> Result<Established, ConnectError> {
+    let transport = Transport::open(config, &endpoint).await?;
     let decoder = Decoder::new(config.reply_limits.clone());
     let password = config.password.as_ref();
-    let mut talk = Talk { endpoint, password, transport, decoder, input: BytesMut::new() };
+    let mut talk = Talk { endpoint: &endpoint, password, transport, decoder, input: BytesMut::new() };
     let limit = config.timeouts.handshake;
-    let greeting = within(limit, ConnectStage::Handshake, endpoint, talk.shake_hands(config)).await??;
+    let greeting = within(limit, ConnectStage::Handshake, &endpoint, talk.shake_hands(config)).await??;
     let Talk { transport, decoder, input, .. } = talk;
-    Ok(Established { transport, decoder, input, greeting })
+    Ok(Established { endpoint, transport, decoder, input, greeting })
 }
 
 /// The few questions and answers before the pipeline takes over.

@@ -228,6 +228,7 @@ impl Pipeline {
         ends.push(out.len());
         let count = unsent.len();
         let mut kept = Vec::with_capacity(out.len());
+        kept.extend_from_slice(&out[..unsent.first().map_or(0, |entry| offset(entry.start, taken))]);
         for (mut entry, end) in unsent.into_iter().zip(ends) {
             if self.is_unwanted(entry.slot) {
                 self.patient -= usize::from(entry.patient);

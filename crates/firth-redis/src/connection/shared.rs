@@ -36,6 +36,7 @@ const PUSH_CAPACITY: usize = 1024;
 
 pub(crate) struct Shared {
     pub(crate) config: Config,
+    pub(crate) lane: &'static str,
     pub(crate) meter: Meter,
     /// Set for a connection without requests: everything that comes goes there.
     pub(crate) feed: Option<Arc<Feed>>,
@@ -95,6 +96,7 @@ impl Shared {
     pub(crate) fn new(config: Config, lane: &'static str, feed: Option<Arc<Feed>>) -> Self {
         Self {
             config,
+            lane,
             meter: Meter::new(lane),
             feed,
             pushes: broadcast::Sender::new(PUSH_CAPACITY),
