@@ -17,6 +17,10 @@ use crate::{
 };
 
 /// Where a request is: on its way, refused before it could be sent, or being routed through a cluster.
+#[allow(
+    clippy::large_enum_variant,
+    reason = "the large one is the usual one, and a box would be an allocation per call"
+)]
 pub(crate) enum Journey<'c> {
     Flight(Flight<'c>),
     Cluster(Voyage<'c>),
@@ -41,6 +45,7 @@ impl Journey<'_> {
         }
     }
 
+    #[inline]
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Landed, CallError>> {
         match self {
             Self::Flight(flight) => Pin::new(flight).poll(cx).map_ok(Landed::Whole),
@@ -61,6 +66,7 @@ pub struct Call<'c, T> {
 }
 
 impl<'c, T> Call<'c, T> {
+    #[inline]
     pub(crate) fn new(journey: Journey<'c>) -> Self {
         Self { journey, answer: PhantomData }
     }
@@ -168,6 +174,7 @@ fn not_executed(queued: &[Frame], exec: ServerError) -> ServerError {
     }
 }
 
+#[inline]
 pub(crate) fn convert<T: FromValue>(frame: Frame) -> Result<T, CallError> {
     if frame.kind().is_error()
         && let Some(error) = ServerError::from_value(frame.value())

@@ -92,6 +92,7 @@ impl Client {
     }
 
     /// Sends one command and waits for its answer, converted to `T`.
+    #[inline]
     pub fn call<T: FromValue>(&self, command: Command) -> Call<'_, T> {
         Call::new(self.journey(Request::One(command)))
     }
@@ -124,6 +125,7 @@ impl Client {
         }
     }
 
+    #[inline]
     fn journey<'c>(&'c self, request: Request<'c>) -> Journey<'c> {
         let timeout = default_timeout(self.config(), &request);
         match &self.reach {

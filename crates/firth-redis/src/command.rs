@@ -4,16 +4,15 @@
 
 use std::{borrow::Cow, ops::Range};
 
-use smallvec::SmallVec;
-
-use crate::resp::{Sink, ToArg, put_array_header, put_bulk};
-
-/// Bytes of a command that need no heap.
-pub(crate) type Body = SmallVec<[u8; 128]>;
+use crate::{
+    body::Body,
+    resp::{Sink, ToArg, put_array_header, put_bulk},
+};
 
 /// Starts a command: `cmd("SET").key("greeting").arg("hello")`.
 ///
 /// The name is one word; further words are arguments: `cmd("CLIENT").arg("ID")`.
+#[inline]
 pub fn cmd(name: &str) -> Command {
     Command::new(name)
 }
@@ -43,9 +42,13 @@ pub(crate) enum Nature {
 }
 
 impl Nature {
+    #[inline]
     fn of(name: &str) -> Self {
-        let upper = name.len() <= 16 && name.bytes().all(|b| !b.is_ascii_lowercase());
-        if upper { Self::of_upper(name) } else { Self::of_upper(&name.to_ascii_uppercase()) }
+        if name.bytes().any(|b| b.is_ascii_lowercase()) {
+            Self::of_upper(&name.to_ascii_uppercase())
+        } else {
+            Self::of_upper(name)
+        }
     }
 
     fn of_upper(name: &str) -> Self {
@@ -103,6 +106,7 @@ pub struct Command {
 
 impl Command {
     /// See [`cmd`].
+    #[inline]
     pub fn new(name: &str) -> Self {
         let mut body = Body::new();
         put_bulk(&mut body, name.as_bytes());
@@ -110,6 +114,7 @@ impl Command {
     }
 
     /// Adds an argument.
+    #[inline]
     #[must_use]
     pub fn arg(mut self, value: impl ToArg) -> Self {
         self.push(value);
@@ -117,15 +122,16 @@ impl Command {
     }
 
     /// Adds an argument that is a key. The first key decides the slot in a cluster.
+    #[inline]
     #[must_use]
     pub fn key(mut self, key: impl ToArg) -> Self {
         let before = self.body.len();
         self.push(key);
         if self.key.start == 0 {
             // The key's bytes end before the closing CRLF and begin after the length line.
-            let end = self.body.len() - 2;
-            let line = memchr::memchr(b'\n', &self.body[before..]).expect("a bulk string has a length line");
-            self.key = narrow(before + line + 1)..narrow(end);
+            let written = &self.body.as_slice()[before..];
+            let line = written.iter().position(|&b| b == b'\n').expect("a bulk string has a length line");
+            self.key = narrow(before + line + 1)..narrow(before + written.len() - 2);
         }
         self
     }
@@ -170,28 +176,31 @@ impl Command {
         self
     }
 
+    #[inline]
     fn push(&mut self, value: impl ToArg) {
         let before = self.body.len();
         value.write_arg(&mut self.body);
         self.args += 1;
         if matches!(self.nature, Nature::MayBlock | Nature::MayMute) {
-            self.nature = self.nature.with_arg(&self.body[before..]);
+            self.nature = self.nature.with_arg(&self.body.as_slice()[before..]);
         }
     }
 
     /// The name, in the case in which it was given.
     pub fn name(&self) -> &str {
-        let line = memchr::memchr(b'\n', &self.body).expect("a bulk string has a length line");
-        let rest = &self.body[line + 1..];
+        let body = self.body.as_slice();
+        let line = memchr::memchr(b'\n', body).expect("a bulk string has a length line");
+        let rest = &body[line + 1..];
         let end = memchr::memchr(b'\r', rest).unwrap_or(rest.len());
         std::str::from_utf8(&rest[..end]).unwrap_or("?")
     }
 
     /// The first key, if one was added with [`key`](Self::key).
     pub fn first_key(&self) -> Option<&[u8]> {
-        (self.key.start != 0).then(|| &self.body[self.key.start as usize..self.key.end as usize])
+        (self.key.start != 0).then(|| &self.body.as_slice()[self.key.start as usize..self.key.end as usize])
     }
 
+    #[inline]
     pub(crate) fn nature(&self) -> Nature {
         self.nature
     }
@@ -209,18 +218,20 @@ impl Command {
         put_bulk(&mut body, source.as_bytes());
         let moved = |at: u32| if self.key.start == 0 { 0 } else { narrow(at as usize - HEAD + body.len()) };
         let key = moved(self.key.start)..moved(self.key.end);
-        body.extend_from_slice(&self.body[HEAD..]);
+        body.put(&self.body.as_slice()[HEAD..]);
         Self { body, args: self.args, key, nature: self.nature, reads: self.reads }
     }
 
     /// Bytes on the wire, at most.
+    #[inline]
     pub(crate) fn wire_len(&self) -> usize {
         self.body.len() + 16
     }
 
+    #[inline]
     pub(crate) fn encode(&self, out: &mut impl Sink) {
         put_array_header(out, self.args as usize);
-        out.put(&self.body);
+        out.put(self.body.as_slice());
     }
 }
 

@@ -42,6 +42,7 @@ impl NodeLanes {
     }
 
     /// The connection for a request, by its nature and size.
+    #[inline]
     pub(crate) fn route(&self, request: &Request<'_>) -> Result<Route<'_>, CallError> {
         match request.nature() {
             Nature::Session => Err(session_command(request.culprit())),

@@ -5,6 +5,7 @@
 //! - [`resp`]: the RESP3 protocol by itself.
 
 pub mod backoff;
+mod body;
 mod call;
 mod client;
 mod cluster;

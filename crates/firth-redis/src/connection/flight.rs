@@ -43,6 +43,7 @@ pub(crate) struct Flight<'c> {
 }
 
 impl<'c> Flight<'c> {
+    #[inline]
     pub(crate) fn new(route: Route<'c>, request: Request<'c>, timeout: Option<Duration>) -> Self {
         let started = route.shared().config.trace.is_some().then(Instant::now);
         Self { route, request, timeout, stage: Stage::New, started }
@@ -63,6 +64,7 @@ impl<'c> Flight<'c> {
         &self.route.shared().config.server
     }
 
+    #[inline]
     fn submit(&mut self, cx: &Context<'_>) -> Poll<Result<Replies, CallError>> {
         let Some(left) = self.time_left() else { return Poll::Ready(Err(self.late(false))) };
         match self.route.shared().submit(&self.request, left, cx.waker()) {
@@ -84,6 +86,7 @@ impl<'c> Flight<'c> {
     }
 
     /// The timeout less what was spent waiting for room; `None` if nothing is left.
+    #[inline]
     fn time_left(&self) -> Option<Option<Duration>> {
         let Some(timeout) = self.timeout else { return Some(None) };
         let spent = match self.stage {
@@ -97,6 +100,7 @@ impl<'c> Flight<'c> {
         CallError::Timeout { after: self.timeout.unwrap_or_default(), sent }
     }
 
+    #[inline]
     fn explain(&self, outcome: Outcome) -> Result<Replies, CallError> {
         outcome.map_err(|failure| match failure {
             Failure::Timeout { sent } => self.late(sent),
@@ -105,6 +109,7 @@ impl<'c> Flight<'c> {
         })
     }
 
+    #[inline]
     fn finish(&mut self, result: Result<Replies, CallError>) -> Poll<Result<Replies, CallError>> {
         self.stage = Stage::Done;
         self.route.landed(&result);

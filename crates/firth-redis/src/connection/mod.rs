@@ -202,6 +202,7 @@ pub(crate) enum Route<'c> {
 }
 
 impl Route<'_> {
+    #[inline]
     fn shared(&self) -> &Arc<Shared> {
         match self {
             Self::Borrowed(connection) => connection.shared(),
@@ -211,6 +212,7 @@ impl Route<'_> {
     }
 
     /// The request is over; a leased connection that gave its answer may be used again.
+    #[inline]
     fn landed(&mut self, result: &Result<Replies, CallError>) {
         if let (Self::Leased(lease), Ok(_)) = (self, result) {
             lease.give_back();

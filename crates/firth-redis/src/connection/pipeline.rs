@@ -106,9 +106,11 @@ impl Pipeline {
     }
 
     /// Puts a request at the end of the line and gives the slot in which its caller waits.
+    #[inline]
     pub(crate) fn push(&mut self, ticket: Ticket, waker: Waker) -> usize {
         debug_assert!(ticket.replies > 0, "a request without replies needs no slot");
-        let slot = self.slots.insert(Slot::Waiting { waker, got: Vec::new() });
+        let got = if ticket.replies > 1 { Vec::with_capacity(ticket.replies as usize) } else { Vec::new() };
+        let slot = self.slots.insert(Slot::Waiting { waker, got });
         self.enter(u32::try_from(slot).expect("the connection bounds the number of requests"), ticket);
         slot
     }
@@ -118,6 +120,7 @@ impl Pipeline {
         self.enter(OURS, ticket);
     }
 
+    #[inline]
     fn enter(&mut self, slot: u32, ticket: Ticket) {
         self.earliest = self.earliest.min(ticket.deadline);
         self.patient += usize::from(ticket.patient);
@@ -128,6 +131,7 @@ impl Pipeline {
     /// Gives the next reply to the oldest request. Returns the waker of a request that is now complete.
     /// `Err` gives the frame back when nobody asked for it: no request is under way, or none of its bytes is among
     /// the first `sent` that the network has taken.
+    #[inline]
     pub(crate) fn reply(&mut self, frame: Frame, sent: u64) -> Result<Option<Waker>, Frame> {
         let Some(entry) = self.line.front_mut().filter(|e| e.start < sent) else { return Err(frame) };
         entry.remaining -= 1;
@@ -143,6 +147,7 @@ impl Pipeline {
         Ok(self.fill(slot as usize, frame, last))
     }
 
+    #[inline]
     fn fill(&mut self, key: usize, frame: Frame, last: bool) -> Option<Waker> {
         let slot = &mut self.slots[key];
         match slot {
@@ -172,6 +177,7 @@ impl Pipeline {
     }
 
     /// Takes the outcome if there is one, else remembers whom to wake.
+    #[inline]
     pub(crate) fn poll(&mut self, slot: usize, waker: &Waker) -> Option<Outcome> {
         match &mut self.slots[slot] {
             Slot::Waiting { waker: known, .. } => {

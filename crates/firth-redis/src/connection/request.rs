@@ -21,6 +21,7 @@ impl<'a> Request<'a> {
 }
 
 impl Request<'_> {
+    #[inline]
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         match self {
             Self::One(command) => command.encode(out),
@@ -29,6 +30,7 @@ impl Request<'_> {
     }
 
     /// Bytes on the wire, at most.
+    #[inline]
     pub(crate) fn wire_len(&self) -> usize {
         match self {
             Self::One(command) => command.wire_len(),
@@ -36,6 +38,7 @@ impl Request<'_> {
         }
     }
 
+    #[inline]
     pub(crate) fn replies(&self) -> u32 {
         match self {
             Self::One(_) => 1,
@@ -43,6 +46,7 @@ impl Request<'_> {
         }
     }
 
+    #[inline]
     pub(crate) fn nature(&self) -> Nature {
         match self {
             Self::One(command) => command.nature(),
@@ -51,6 +55,7 @@ impl Request<'_> {
     }
 
     /// Whether silence is no sign of death while this is under way.
+    #[inline]
     pub(crate) fn is_patient(&self) -> bool {
         match self {
             Self::One(command) => command.nature().is_patient(),

@@ -124,6 +124,7 @@ impl Shared {
         }
     }
 
+    #[inline]
     pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -139,6 +140,7 @@ impl Shared {
     }
 
     /// Puts a request into the output and the line, if there is room.
+    #[inline]
     pub(crate) fn submit(
         &self,
         request: &Request<'_>,
@@ -188,6 +190,7 @@ impl Shared {
     }
 
     /// The outcome of a request, or the promise to wake.
+    #[inline]
     pub(crate) fn poll_outcome(&self, slot: usize, waker: &Waker) -> Option<Outcome> {
         self.lock().pipeline.poll(slot, waker)
     }
@@ -407,6 +410,7 @@ impl Shared {
 
 impl Inner {
     /// Whether a request of this size may enter now.
+    #[inline]
     fn admit(&self, shared: &Shared, bytes: usize) -> Result<(), Submitted> {
         let state = self.machine.state();
         if !state.accepts() {

@@ -10,7 +10,6 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
-use smallvec::SmallVec;
 
 /// Somewhere bytes can be appended.
 pub trait Sink {
@@ -37,21 +36,6 @@ impl Sink for Vec<u8> {
 }
 
 impl Sink for BytesMut {
-    #[inline]
-    fn put(&mut self, bytes: &[u8]) {
-        self.extend_from_slice(bytes);
-    }
-
-    #[inline]
-    fn reserve(&mut self, additional: usize) {
-        Self::reserve(self, additional);
-    }
-}
-
-impl<const N: usize> Sink for SmallVec<[u8; N]>
-where
-    [u8; N]: smallvec::Array<Item = u8>,
-{
     #[inline]
     fn put(&mut self, bytes: &[u8]) {
         self.extend_from_slice(bytes);
@@ -276,7 +260,7 @@ mod tests {
 
     #[test]
     fn every_sink_receives_the_same_bytes() {
-        let (mut vec, mut bytes, mut small) = (Vec::new(), BytesMut::new(), SmallVec::<[u8; 128]>::new());
+        let (mut vec, mut bytes, mut small) = (Vec::new(), BytesMut::new(), crate::body::Body::new());
         for part in ["", "GET", &"k".repeat(200)] {
             part.write_arg(&mut vec);
             part.write_arg(&mut bytes);
