@@ -38,7 +38,8 @@ pub struct Config {
     pub tls: Option<Tls>,
     /// Time limits.
     pub timeouts: Timeouts,
-    /// What happens when a connection breaks: the schedule of new tries, or `None` to stay closed.
+    /// What happens when a connection breaks: the schedule of new tries, or `None` to stay closed. To a node of a
+    /// cluster no delay is longer than 2 s, and without a schedule the next request connects anew.
     pub reconnect: Option<Backoff>,
     /// How a silent peer is found out; `None` trusts TCP alone.
     pub liveness: Option<Liveness>,

@@ -90,6 +90,14 @@ impl NodeLanes {
         reopened
     }
 
+    /// Starts connections again that ended by themselves.
+    pub(crate) fn revive(&self) {
+        let all = self.bulk.get().into_iter().chain([&self.shared]);
+        for connection in all.filter(|c| !self.is_closed() && c.state() == State::Closed) {
+            connection.start();
+        }
+    }
+
     /// Takes no new requests, without waiting: what was sent may still be answered, what was not fails at once.
     pub(crate) fn begin_close(&self) {
         self.blocking.begin_close();

@@ -1,9 +1,12 @@
 //! One node of the cluster and its connections, which are opened when first needed: for requests, and apart from them
 //! for reads that a replica may answer (READONLY), so that no ordinary read is ever answered by a demoted master.
 
-use std::sync::{
-    Arc, OnceLock,
-    atomic::{AtomicUsize, Ordering},
+use std::{
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
 };
 
 use tokio::sync::broadcast;
@@ -17,6 +20,9 @@ use crate::{
     resp::Frame,
 };
 
+/// A node that comes back is to be found soon, however long it was away: its slots wait for nobody else.
+const LONGEST_BACKOFF: Duration = Duration::from_secs(2);
+
 /// A node and the lanes to it.
 pub(crate) struct Node {
     address: Address,
@@ -29,7 +35,10 @@ pub(crate) struct Node {
 impl Node {
     /// A node that nothing is connected to yet. What it pushes goes to `pushes`.
     pub(crate) fn new(cluster: &Config, address: Address, pushes: broadcast::Sender<Arc<Frame>>) -> Self {
-        let config = cluster.at(Server::Tcp(address.clone()));
+        let mut config = cluster.at(Server::Tcp(address.clone()));
+        if let Some(backoff) = &mut config.reconnect {
+            backoff.max = backoff.max.min(LONGEST_BACKOFF);
+        }
         Self { address, config, pushes, lines: OnceLock::new(), readers: OnceLock::new() }
     }
 
@@ -63,12 +72,12 @@ impl Node {
 
     /// Whether reads may be sent there: nothing is known against it.
     pub(crate) fn reads_well(&self) -> bool {
-        self.readers.get().is_none_or(|lines| lines.lanes.shared().state().accepts())
+        self.readers.get().is_none_or(Lines::are_well)
     }
 
     /// Whether requests may be sent there: nothing is known against it.
     pub(crate) fn works_well(&self) -> bool {
-        self.lines.get().is_none_or(|lines| lines.lanes.shared().state().accepts())
+        self.lines.get().is_none_or(Lines::are_well)
     }
 
     pub(crate) fn in_flight(&self) -> usize {
@@ -78,8 +87,11 @@ impl Node {
 
     /// Starts connections again that ended for good, where the configuration forbids them to do so themselves.
     pub(crate) fn revive(&self) {
-        for connection in self.all().flat_map(Lines::all).filter(|c| c.state() == State::Closed) {
-            connection.start();
+        for lines in self.all() {
+            lines.lanes.revive();
+            for connection in lines.more.iter().filter(|c| c.state() == State::Closed) {
+                connection.start();
+            }
         }
     }
 
@@ -157,7 +169,8 @@ impl Lines {
         }
     }
 
-    fn all(&self) -> impl Iterator<Item = &Connection> {
-        self.more.iter().chain([self.lanes.shared()])
+    /// A connection that is being made again may be so for long.
+    fn are_well(&self) -> bool {
+        matches!(self.lanes.shared().state(), State::Init | State::Connecting | State::Open)
     }
 }

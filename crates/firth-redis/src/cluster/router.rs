@@ -258,23 +258,25 @@ impl Router {
 
     /// A connection of its own to the master of a slot.
     pub(crate) async fn session(&self, slot: u16) -> Result<Connection, ConnectError> {
-        self.known(true).await?;
-        let mut tries = 0;
+        let mut health = self.chart().watch_health();
+        let (mut looks, mut tries) = (0, 0);
         loop {
             tries += 1;
-            let looks = self.chart().health().looks;
-            let node = self.chart().look_up(|view| owner(view, Some(slot)).cloned());
-            let node = node.ok_or(ConnectError::Closed)?;
-            let connection =
-                Connection::spawn(Config { reconnect: None, ..node.config().clone() }, "session");
+            // A look later than the last try; a closed client has no node.
+            let seen = health.wait_for(|h| h.looks > looks || h.closed).await;
+            let problem = seen.ok().and_then(|h| {
+                looks = h.looks;
+                h.problem.clone()
+            });
+            let Some(node) = self.chart().look_up(|view| owner(view, Some(slot)).cloned()) else {
+                return Err(problem.map_or(ConnectError::Closed, |problem| (*problem).clone()));
+            };
+            let config = Config { reconnect: None, ..node.config().clone() };
+            let connection = Connection::spawn(config, "session");
             match connection.opened(true).await {
                 Ok(()) => return Ok(connection),
                 Err(error) if tries >= SESSION_TRIES || !error.is_retryable() => return Err(error),
-                Err(_) => {
-                    self.chart().refresh();
-                    // A closed client shows at the next try.
-                    let _ = self.chart().watch_health().wait_for(|h| h.looks > looks || h.closed).await;
-                }
+                Err(_) => self.chart().refresh(),
             }
         }
     }

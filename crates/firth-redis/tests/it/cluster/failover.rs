@@ -67,6 +67,9 @@ async fn a_killed_master_costs_only_what_was_under_way(flavor: Flavor) {
         owner.map(|node| node.address.port) == Some(heir)
     })
     .await;
+    let mut session = client.session_for("tag:0").await.expect("a session with the heir");
+    session.call::<()>(cmd("INCR").key("{tag:0}session")).await.unwrap();
+    session.close().await;
     let gone = cluster.node(victim).addr().port();
     assert!(client.nodes().iter().all(|node| node.address.port != gone), "the dead are not listed");
     cluster.restart(victim).await;

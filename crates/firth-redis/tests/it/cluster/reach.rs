@@ -142,6 +142,27 @@ async fn a_cluster_out_of_reach_is_told_and_found_again() {
 }
 
 #[tokio::test]
+async fn without_a_schedule_of_reconnections_the_next_request_connects_anew() {
+    let cluster = bare().announce_through_proxies(true).start().await;
+    let mut config = config(&cluster);
+    config.reconnect = None;
+    let client = connect(config).await;
+    let (small, big) = ("x".to_owned(), "x".repeat(200_000));
+    for value in [&small, &big, &small, &big] {
+        // What was sent into the cut connection is lost; what comes after it is not.
+        wait::until(SOON, "a request goes over a new connection", async || {
+            client.call::<()>(cmd("SET").key("a").arg(value)).await.is_ok()
+        })
+        .await;
+        assert_eq!(client.call::<String>(cmd("GET").key("a")).await.unwrap(), *value);
+        for node in cluster.nodes() {
+            node.proxy().cut().await;
+        }
+    }
+    client.close().await;
+}
+
+#[tokio::test]
 async fn what_stands_in_the_way_of_connecting_is_named() {
     // Not a cluster.
     let server = RedisServer::start(Flavor::Redis).await;
