@@ -51,6 +51,15 @@ impl Ahead {
         }
     }
 
+    /// The first number above `seq` that is not in the set.
+    pub fn first_missing_after(&self, seq: u64) -> u64 {
+        let at = self.runs.partition_point(|&(_, last)| last <= seq);
+        match self.runs.get(at) {
+            Some(&(first, last)) if first <= seq + 1 => last + 1,
+            _ => seq + 1,
+        }
+    }
+
     /// How many numbers of the set lie in `from..to`.
     pub fn count_between(&self, from: u64, to: u64) -> u64 {
         let start = self.runs.partition_point(|&(_, last)| last < from);
@@ -147,6 +156,7 @@ mod tests {
             let mut set: Ahead = numbers.iter().copied().collect();
             let mut model: BTreeSet<u64> = numbers.into_iter().collect();
             prop_assert_eq!(set.count_between(from, from + len), model.range(from..from + len).count() as u64);
+            prop_assert_eq!(Some(set.first_missing_after(from)), (from + 1..).find(|seq| !model.contains(seq)));
             set.remove_up_to(mark);
             model.retain(|seq| *seq > mark);
             prop_assert_eq!(set, model.into_iter().collect::<Ahead>());

@@ -1,7 +1,8 @@
 //! The laws that every engine obeys.
 //!
 //! Each law is a plain async function over an [`Engine`]; [`for_each_law!`] lists them all, once, and each engine's tests
-//! instantiate the list.
+//! instantiate the list. Beside them stand the reference [`model`] (small, obviously right, driven by random operations) and the
+//! [`Faulty`](faulty::Faulty) wrapper for the crates above. The tests of this crate also plant bugs, which the laws must catch.
 //!
 //! This is a crate of its own, and not part of `firth-testkit`, because the laws need `firth-engine` while `firth-redis`, which the
 //! engine builds on, takes its own tests' servers from the testkit.
@@ -14,10 +15,12 @@
 pub mod bus;
 pub mod catalog;
 pub mod dead;
+pub mod faulty;
 pub mod fencing;
 pub mod groups;
 pub mod leases;
 pub mod log;
+pub mod model;
 pub mod retention;
 pub mod retry;
 pub mod world;

@@ -163,7 +163,7 @@ impl Thread {
         }
         drop(self.chores);
         let _ = janitor.join();
-        self.store.shut();
+        self.store.close();
     }
 
     fn serve_group(&mut self, jobs: &mut Vec<Job>) {

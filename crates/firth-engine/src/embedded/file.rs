@@ -13,7 +13,7 @@ use bytes::Bytes;
 use fjall::{AbstractTree, Database, Keyspace, KeyspaceCreateOptions, PersistMode, Readable, Snapshot};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, Mutex, RwLock};
 use std::time::{Duration, Instant};
 
 /// What an acknowledgement means.
@@ -56,7 +56,8 @@ pub(super) struct FileStore {
     dir: PathBuf,
     options: FileOptions,
     open: RwLock<Option<Arc<Opened>>>,
-    _lock: DirLock,
+    /// Held until the store is closed for good.
+    lock: Mutex<Option<DirLock>>,
 }
 
 /// One opened database.
@@ -75,8 +76,12 @@ impl FileStore {
         super::format::check(dir)?;
         let opened = Opened::open(dir, &options)?;
         let newest_us = super::recover::recover(&opened)?;
-        let store =
-            Self { dir: dir.to_owned(), options, open: RwLock::new(Some(Arc::new(opened))), _lock: lock };
+        let store = Self {
+            dir: dir.to_owned(),
+            options,
+            open: RwLock::new(Some(Arc::new(opened))),
+            lock: Mutex::new(Some(lock)),
+        };
         Ok((store, newest_us))
     }
 
@@ -118,8 +123,14 @@ impl FileStore {
         Ok(())
     }
 
+    /// Closes the database for good and lets others have the directory.
+    pub(super) fn close(&self) {
+        self.shut();
+        self.lock.lock().expect("nothing panics while it holds this lock").take();
+    }
+
     /// Closes the database, waiting for readers to leave.
-    pub(super) fn shut(&self) {
+    fn shut(&self) {
         let opened = self.open.write().expect("nothing panics while it holds this lock").take();
         let deadline = Instant::now() + READERS_LEAVE;
         while opened.as_ref().is_some_and(|opened| Arc::strong_count(opened) > 1) && Instant::now() < deadline

@@ -88,11 +88,18 @@ pub(super) struct GroupMeta {
     /// The epoch that opened it last, and whether that owner left properly.
     pub(super) opened: Epoch,
     pub(super) left: bool,
-    /// Owners in a row that vanished while the frontier stood at `crash_seq`.
+    /// Owners in a row that vanished while `crash_seq` was the first open record.
     pub(super) crashes: u32,
     pub(super) crash_seq: u64,
     pub(super) due: u64,
     pub(super) dead: u64,
+}
+
+impl GroupMeta {
+    /// The first record that is not settled.
+    pub(super) fn first_open(&self) -> u64 {
+        self.ahead.first_missing_after(self.frontier.seq)
+    }
 }
 
 impl Value for GroupMeta {

@@ -3,3 +3,5 @@
 #![allow(clippy::unwrap_used, reason = "tests speak by panicking")]
 
 mod engines;
+mod models;
+mod planted;

@@ -51,11 +51,11 @@ pub(in crate::embedded) fn commit(
         meta.dead += bury(step, &meta, dead, former)?;
     }
     meta.due = due;
-    if commit.frontier.seq != meta.crash_seq {
-        meta.crashes = 0;
-    }
     meta.frontier = commit.frontier;
     meta.ahead = commit.ahead.clone();
+    if meta.first_open() != meta.crash_seq {
+        meta.crashes = 0;
+    }
     step.store(keys::group(part.no, group), &meta);
     let next = verdicts_next(step, &meta, commit)?;
     Ok(Committed { due, next_due: next })

@@ -87,7 +87,9 @@ pub(in crate::embedded) fn replay(
     }
     match to {
         Replay::Group => {
-            letters.into_iter().for_each(|(id, letter)| revive(step, &mut meta, id, letter));
+            for (id, letter) in letters {
+                revive(step, &mut meta, id, letter)?;
+            }
             step.hint(HintKey::Log(at.clone()));
         }
         Replay::Everyone => append_again(step, at, &mut part, group, letters)?,
@@ -106,11 +108,12 @@ fn find(step: &Step<'_>, meta: &GroupMeta, ids: &[RecordId]) -> Result<Vec<(Reco
     Ok(found)
 }
 
-/// Makes a dead letter due at once for its own group, with its content kept aside. After a reset its record may be waiting in
-/// the log again; then it comes anyway, and must not be in two places.
-fn revive(step: &mut Step<'_>, meta: &mut GroupMeta, id: RecordId, letter: DeadEntry) {
-    if id.seq > meta.frontier.seq && !meta.ahead.contains(id.seq) {
-        return;
+/// Makes a dead letter due at once for its own group, with its content kept aside. After a reset its record may be waiting or
+/// due again; then it comes anyway, and must not be in two places.
+fn revive(step: &mut Step<'_>, meta: &mut GroupMeta, id: RecordId, letter: DeadEntry) -> Result<()> {
+    let is_waiting = id.seq > meta.frontier.seq && !meta.ahead.contains(id.seq);
+    if is_waiting || due::find(step, meta.no, id)?.is_some() {
+        return Ok(());
     }
     let entry = DueEntry {
         ms: step.now.ms(),
@@ -122,6 +125,7 @@ fn revive(step: &mut Step<'_>, meta: &mut GroupMeta, id: RecordId, letter: DeadE
     };
     meta.due += 1;
     due::write(step, meta.no, id, &entry);
+    Ok(())
 }
 
 fn append_again(

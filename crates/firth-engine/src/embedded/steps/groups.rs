@@ -98,13 +98,13 @@ fn taken_are_due_now(step: &Step<'_>) -> Option<std::time::Duration> {
 
 /// Counts owners in a row that vanished with work at hand while the frontier stood still.
 fn count_crash(meta: &mut GroupMeta, crashed: bool, had_work: bool) {
-    let frontier = meta.frontier.seq;
-    meta.crashes = match (crashed && had_work, meta.crash_seq == frontier) {
+    let first_open = meta.first_open();
+    meta.crashes = match (crashed && had_work, meta.crash_seq == first_open) {
         (true, true) => meta.crashes + 1,
         (true, false) => 1,
         (false, _) => 0,
     };
-    meta.crash_seq = frontier;
+    meta.crash_seq = first_open;
 }
 
 /// Records of the log that are waiting or in flight.
@@ -133,10 +133,7 @@ pub(in crate::embedded) fn status(step: &Step<'_>, at: &Partition, group: &Group
 }
 
 fn oldest(step: &Step<'_>, part: &PartitionMeta, meta: &GroupMeta) -> Result<Option<std::time::Duration>> {
-    let mut seq = meta.frontier.seq.max(part.trimmed.seq) + 1;
-    if let Some((_, last)) = meta.ahead.runs().iter().find(|(first, last)| (*first..=*last).contains(&seq)) {
-        seq = last + 1;
-    }
+    let seq = meta.ahead.first_missing_after(meta.frontier.seq.max(part.trimmed.seq));
     Ok(stored(step, part, seq)?.map(|(id, _)| step.now.since(id.ms)))
 }
 
@@ -180,7 +177,7 @@ pub(in crate::embedded) fn reset(
     }
     meta.frontier = frontier;
     meta.ahead = crate::ahead::Ahead::new();
-    (meta.left, meta.crashes, meta.crash_seq) = (true, 0, frontier.seq);
+    (meta.left, meta.crashes, meta.crash_seq) = (true, 0, frontier.seq + 1);
     step.store(keys::group(part.no, group), &meta);
     if !step.planted(Mutation::ResetWithoutFence) {
         leases::revoke(step, &LeaseName::group(at, group))?;

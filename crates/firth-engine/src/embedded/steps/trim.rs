@@ -43,7 +43,7 @@ fn floor(step: &Step<'_>, part: &PartitionMeta) -> Result<u64> {
         let group = GroupMeta::read(value)?;
         let due = step.first_key(Range::prefix(keys::numbered(b'd', group.no)))?;
         let due = due.and_then(|key| keys::id_at_end(&key)).filter(|_| !step.planted(Mutation::TrimDue));
-        floors.push(due.map_or(u64::MAX, |id| id.seq - 1).min(group.frontier.seq));
+        floors.push(due.map_or(u64::MAX, |id| id.seq - 1).min(group.first_open() - 1));
         Ok(true)
     })?;
     let floor = match step.planted(Mutation::TrimToHighestFrontier) {
