@@ -160,3 +160,35 @@ impl fmt::Debug for Engine {
         write!(f, "Engine({})", self.0.describe())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn kind_of(url: &str) -> ErrorKind {
+        Engine::at(url).await.expect_err("the URL is wrong").kind()
+    }
+
+    #[tokio::test]
+    async fn a_url_chooses_the_engine_or_says_what_is_wrong() {
+        assert_eq!(format!("{:?}", Engine::at("memory:").await.unwrap()), "Engine(memory:)");
+        assert_eq!(kind_of("orders").await, ErrorKind::Invalid);
+        assert_eq!(kind_of("memory:x").await, ErrorKind::Invalid);
+        assert_eq!(kind_of("kafka://x").await, ErrorKind::Invalid);
+        for url in ["redis://h", "rediss://h", "redis+cluster://h", "redis+sentinel://h"] {
+            assert_eq!(kind_of(url).await, ErrorKind::Unsupported);
+        }
+    }
+
+    #[cfg(feature = "embedded")]
+    #[tokio::test]
+    async fn a_file_url_has_a_directory_and_maybe_a_durability() {
+        use crate::embedded::Durability;
+        assert_eq!(kind_of("file:").await, ErrorKind::Invalid);
+        assert_eq!(kind_of("file:./x?durability=never").await, ErrorKind::Invalid);
+        assert_eq!(parse_file("./data").unwrap().0, "./data");
+        assert_eq!(parse_file("///var/data?durability=fast").unwrap().0, "/var/data");
+        assert_eq!(parse_file("d?durability=fast").unwrap().1.durability, Durability::Fast);
+        assert_eq!(parse_file("d").unwrap().1.durability, Durability::Synced);
+    }
+}

@@ -9,12 +9,14 @@
 
 use super::file::{Durability, FileStore, Opened};
 use super::hints::HintTable;
-use super::hooks::{CrashCounter, CrashPoint, Hooks};
+use super::hooks::{CrashCounter, CrashPoint, Hooks, Mutation};
+use super::janitor::Janitor;
 use super::step::{Batch, Chore, Now, Step};
 use crate::error::{Error, ErrorKind, Result};
 use fjall::PersistMode;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -37,10 +39,17 @@ type Finish = Box<dyn FnOnce(Result<()>) + Send>;
 /// Runs the step (or answers the caller with the refusal); what to do once its writes are durable.
 type Run = Box<dyn FnOnce(Result<&mut Step<'_>>) -> Option<Finish> + Send>;
 
-struct Job {
+pub(super) struct Job {
     run: Run,
     now: Now,
-    _room: OwnedSemaphorePermit,
+    _room: Option<OwnedSemaphorePermit>,
+}
+
+impl Job {
+    /// Does nothing, but makes the committer look around.
+    pub(super) fn nudge() -> Self {
+        Self { run: Box::new(|_| None), now: Now { us: 0 }, _room: None }
+    }
 }
 
 /// The callers' side.
@@ -54,9 +63,10 @@ impl Committer {
     pub(super) fn start(store: Arc<FileStore>, hints: Arc<HintTable>, hooks: Hooks) -> Result<Self> {
         let (sender, receiver) = mpsc::channel(QUEUE);
         let (chores, waiting) = sync_channel(CHORES);
-        let janitor_store = store.clone();
-        let janitor = spawn("firth-janitor", move || janitor(&janitor_store, &waiting))?;
-        let thread = Thread::new(store, hints, hooks, chores);
+        let refresh = Arc::<AtomicBool>::default();
+        let janitor = Janitor::new(store.clone(), sender.downgrade(), refresh.clone());
+        let janitor = spawn("firth-janitor", move || janitor.serve(&waiting))?;
+        let thread = Thread::new(store, hints, hooks, chores, refresh);
         let thread = spawn("firth-committer", move || thread.serve(receiver, janitor))?;
         Ok(Self {
             queue: Mutex::new(Some(sender)),
@@ -86,7 +96,7 @@ impl Committer {
                 let _ = reply.send(durable.map(|()| value));
             })),
         });
-        queue.send(Job { run, now, _room: room }).await.map_err(|_| closed())?;
+        queue.send(Job { run, now, _room: Some(room) }).await.map_err(|_| closed())?;
         answer.await.unwrap_or_else(|_| {
             Err(Error::new(ErrorKind::Internal, "a step panicked").with_unknown_outcome())
         })
@@ -127,6 +137,8 @@ struct Thread {
     crashes: CrashCounter,
     latest: Now,
     disk: Disk,
+    /// The janitor wants readers to look at the newest state.
+    refresh: Arc<AtomicBool>,
     /// Why and since when the store is unusable.
     broken: Option<(String, Instant)>,
 }
@@ -147,10 +159,17 @@ struct Group {
 }
 
 impl Thread {
-    fn new(store: Arc<FileStore>, hints: Arc<HintTable>, hooks: Hooks, chores: SyncSender<Chore>) -> Self {
+    fn new(
+        store: Arc<FileStore>,
+        hints: Arc<HintTable>,
+        hooks: Hooks,
+        chores: SyncSender<Chore>,
+        refresh: Arc<AtomicBool>,
+    ) -> Self {
         let disk = Disk { looked: None, is_low: false };
         let latest = Now { us: 0 };
-        Self { store, hints, hooks, chores, crashes: CrashCounter::default(), latest, disk, broken: None }
+        let crashes = CrashCounter::default();
+        Self { store, hints, hooks, chores, crashes, latest, disk, refresh, broken: None }
     }
 
     fn serve(mut self, mut queue: mpsc::Receiver<Job>, janitor: JoinHandle<()>) {
@@ -159,7 +178,7 @@ impl Thread {
             self.serve_group(&mut jobs);
         }
         if let Ok(opened) = self.store.current() {
-            let _ = opened.sync(PersistMode::SyncAll);
+            let _ = opened.persist(PersistMode::SyncAll);
         }
         drop(self.chores);
         let _ = janitor.join();
@@ -193,14 +212,14 @@ impl Thread {
         let mut batch = step.batch;
         if batch.writes.is_empty() {
             group.finishes.push(finish);
+            group.batch.chores.append(&mut batch.chores);
             return;
         }
         if self.disk.is_low && !batch.frugal {
             return finish(Err(self.low_disk()));
         }
         self.crashes.pass(&self.hooks, CrashPoint::BeforeWrite);
-        let is_lost = self.hooks.planted(super::hooks::Mutation::AckBeforeWrite);
-        if !is_lost && let Err(error) = opened.write(std::mem::take(&mut batch.writes)) {
+        if let Err(error) = opened.write(std::mem::take(&mut batch.writes)) {
             let error = self.fail(error);
             return finish(Err(error));
         }
@@ -211,11 +230,20 @@ impl Thread {
     /// Syncs the group and answers everyone.
     fn finish(&mut self, opened: &Opened, group: Group) {
         let mut result = self.broken.as_ref().map_or(Ok(()), |(why, _)| Err(why.clone()));
-        if result.is_ok() && group.has_writes {
+        let is_asked = self.refresh.load(Ordering::Acquire);
+        if result.is_ok() && (group.has_writes || is_asked) {
             let must_sync = group.needs_sync && self.store.options().durability == Durability::Synced;
             let mode = if must_sync { PersistMode::SyncData } else { PersistMode::Buffer };
-            if let Err(error) = opened.sync(mode) {
-                result = Err(self.fail(error).context().to_owned());
+            let synced = match self.hooks.planted(Mutation::AckWithoutSync) {
+                true => Ok(()),
+                false => opened.persist(mode),
+            };
+            match synced {
+                Ok(()) => {
+                    opened.publish();
+                    self.refresh.store(false, Ordering::Release);
+                }
+                Err(error) => result = Err(self.fail(error).context().to_owned()),
             }
             self.crashes.pass(&self.hooks, CrashPoint::AfterSync);
         }
@@ -313,16 +341,5 @@ fn describe(error: &fjall::Error) -> String {
         fjall::Error::Io(io) => io.to_string(),
         fjall::Error::Poisoned => "an earlier write failed, the disk may be full".to_owned(),
         other => other.to_string(),
-    }
-}
-
-/// Drops files that are no longer needed, outside the committer because it may wait for compactions.
-fn janitor(store: &FileStore, chores: &Receiver<Chore>) {
-    while let Ok(chore) = chores.recv() {
-        if let Ok(opened) = store.current()
-            && let Err(error) = opened.chore(chore)
-        {
-            tracing::warn!(%error, ?chore, "cannot drop old files; the next trim tries again");
-        }
     }
 }

@@ -79,7 +79,7 @@ impl Driver {
         let mut step = Step::new(&*store, now, &self.hooks);
         let answer = run(&mut step)?;
         let mut batch = step.batch;
-        if !self.hooks.planted(Mutation::AckBeforeWrite) || batch.writes.len() < 3 {
+        if !self.hooks.planted(Mutation::AckWithoutWrite) || batch.writes.len() < 3 {
             store.apply(&mut batch);
         }
         drop(store);

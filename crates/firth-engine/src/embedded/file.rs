@@ -7,7 +7,7 @@
 
 use super::keys::{self, Space};
 use super::lock::DirLock;
-use super::step::{Chore, Each, Range, View, Write};
+use super::step::{Each, Range, View, Write};
 use crate::error::{Error, ErrorKind, Result};
 use bytes::Bytes;
 use fjall::{AbstractTree, Database, Keyspace, KeyspaceCreateOptions, PersistMode, Readable, Snapshot};
@@ -35,16 +35,17 @@ pub struct FileOptions {
     pub min_free: u64,
     /// Memory for cached blocks.
     pub cache: u64,
+    /// Memory for the newest records of one partition, before they go to a table file. Trimming frees whole table files.
+    pub memtable: u64,
 }
 
 impl Default for FileOptions {
     fn default() -> Self {
-        Self { durability: Durability::default(), min_free: 128 << 20, cache: 32 << 20 }
+        Self { durability: Durability::default(), min_free: 128 << 20, cache: 32 << 20, memtable: 32 << 20 }
     }
 }
 
 const STATE: &str = "state";
-const LOG_MEMTABLE: u64 = 32 << 20;
 const STATE_MEMTABLE: u64 = 16 << 20;
 /// All journals together; restarting replays at most this much.
 const JOURNALS: u64 = 128 << 20;
@@ -66,6 +67,7 @@ pub(super) struct Opened {
     state: Keyspace,
     logs: RwLock<HashMap<u64, Keyspace>>,
     durable: RwLock<Snapshot>,
+    memtable: u64,
 }
 
 impl FileStore {
@@ -158,14 +160,14 @@ impl Opened {
             .open()?;
         let state =
             db.keyspace(STATE, || KeyspaceCreateOptions::default().max_memtable_size(STATE_MEMTABLE))?;
-        let mut logs = HashMap::new();
+        let (mut logs, memtable) = (HashMap::new(), options.memtable);
         for name in db.list_keyspace_names() {
             if let Some(no) = name.strip_prefix("log-").and_then(|no| no.parse().ok()) {
-                logs.insert(no, db.keyspace(&name, log_options)?);
+                logs.insert(no, db.keyspace(&name, || log_options(memtable))?);
             }
         }
         let durable = RwLock::new(db.snapshot());
-        Ok(Self { db, state, logs: RwLock::new(logs), durable })
+        Ok(Self { db, state, logs: RwLock::new(logs), durable, memtable })
     }
 
     fn log(&self, no: u64) -> Option<Keyspace> {
@@ -188,7 +190,7 @@ impl Opened {
         if let Some(log) = self.log(no) {
             return Ok(log);
         }
-        let log = self.db.keyspace(&format!("log-{no}"), log_options)?;
+        let log = self.db.keyspace(&format!("log-{no}"), || log_options(self.memtable))?;
         self.logs.write().expect("nothing panics while it holds this lock").insert(no, log.clone());
         Ok(log)
     }
@@ -215,30 +217,44 @@ impl Opened {
         batch.commit()
     }
 
-    /// Makes everything written so far durable and visible to readers.
-    pub(super) fn sync(&self, mode: PersistMode) -> fjall::Result<()> {
-        self.db.persist(mode)?;
-        *self.durable.write().expect("nothing panics while it holds this lock") = self.db.snapshot();
-        Ok(())
+    /// Makes everything written so far durable.
+    pub(super) fn persist(&self, mode: PersistMode) -> fjall::Result<()> {
+        self.db.persist(mode)
     }
 
-    /// Does work on files that a committed batch left behind.
-    pub(super) fn chore(&self, chore: Chore) -> fjall::Result<()> {
-        match chore {
-            Chore::DropLog(no) => {
-                let log = self.logs.write().expect("nothing panics while it holds this lock").remove(&no);
-                log.map_or(Ok(()), |log| self.db.delete_keyspace(log))
-            }
-            Chore::CutLog(no, seq) => match self.log(no) {
-                Some(log) => Ok(log.tree.drop_range(..=keys::record(seq))?),
-                None => Ok(()),
-            },
-        }
+    /// Shows everything written so far to readers.
+    pub(super) fn publish(&self) {
+        *self.durable.write().expect("nothing panics while it holds this lock") = self.db.snapshot();
+    }
+
+    /// Removes a log with its files.
+    pub(super) fn drop_log(&self, no: u64) -> fjall::Result<()> {
+        let log = self.logs.write().expect("nothing panics while it holds this lock").remove(&no);
+        log.map_or(Ok(()), |log| self.db.delete_keyspace(log))
+    }
+
+    /// Drops the tables of a log that hold nothing above `seq`; whether there were any.
+    pub(super) fn cut_log(&self, no: u64, seq: u64) -> fjall::Result<bool> {
+        let Some(log) = self.log(no) else {
+            return Ok(false);
+        };
+        let before = log.table_count();
+        log.tree.drop_range(..=keys::record(seq))?;
+        Ok(log.table_count() < before)
+    }
+
+    /// Lets go of the files of dropped tables. The library does so when it flushes, so a flush is made: of a key that no record has.
+    pub(super) fn release_files(&self, no: u64) -> fjall::Result<()> {
+        let Some(log) = self.log(no) else {
+            return Ok(());
+        };
+        log.insert(keys::record(0), Bytes::new())?;
+        log.rotate_memtable_and_wait()
     }
 }
 
-fn log_options() -> KeyspaceCreateOptions {
-    KeyspaceCreateOptions::default().max_memtable_size(LOG_MEMTABLE)
+fn log_options(memtable: u64) -> KeyspaceCreateOptions {
+    KeyspaceCreateOptions::default().max_memtable_size(memtable)
 }
 
 /// A batch of the storage library has one order number for all its writes, so a key must occur once: the last one counts.

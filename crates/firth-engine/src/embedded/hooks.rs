@@ -55,12 +55,14 @@ pub enum Mutation {
     IgnoreVersion,
     /// A crashed owner is not counted.
     ForgetCrashes,
-    /// Records are handed out before they are durable, and lost with the process.
-    AckBeforeWrite,
+    /// Larger batches are acknowledged and never written.
+    AckWithoutWrite,
+    /// Steps are acknowledged before they leave the process (files only: a crash shows it).
+    AckWithoutSync,
 }
 
 impl Mutation {
-    /// All of them.
+    /// All that the laws can see without a crash.
     pub const ALL: &'static [Self] = &[
         Self::SkipFenceOnCommit,
         Self::SkipFenceOnOpen,
@@ -86,7 +88,7 @@ impl Mutation {
         Self::ResetWithoutFence,
         Self::IgnoreVersion,
         Self::ForgetCrashes,
-        Self::AckBeforeWrite,
+        Self::AckWithoutWrite,
     ];
 }
 

@@ -22,6 +22,8 @@ mod hints;
     allow(dead_code, unreachable_pub, reason = "only tests ask for them")
 )]
 mod hooks;
+#[cfg(feature = "embedded")]
+mod janitor;
 #[cfg_attr(not(feature = "embedded"), allow(dead_code, reason = "the format is that of files"))]
 mod keys;
 #[cfg(feature = "embedded")]

@@ -4,7 +4,7 @@
 use super::file::Opened;
 use super::hooks::Hooks;
 use super::keys::{self, Space};
-use super::step::{Batch, Chore, Now, Range, Step, View, Write};
+use super::step::{Batch, Now, Range, Step, View, Write};
 use super::steps::partitions;
 use super::values::{LeaseEntry, PartitionMeta, Value};
 use crate::error::{Error, ErrorKind, Result};
@@ -15,11 +15,12 @@ use std::collections::HashSet;
 pub(super) fn recover(opened: &Opened) -> Result<u64> {
     let (live, newest_ms) = partitions(opened)?;
     for no in opened.logs().into_iter().filter(|no| !live.contains(no)) {
-        opened.chore(Chore::DropLog(no)).map_err(write_error)?;
+        opened.drop_log(no).map_err(write_error)?;
     }
     let newest_epoch = end_leases(opened)?;
     finish_deletions(opened)?;
-    opened.sync(PersistMode::SyncData).map_err(write_error)?;
+    opened.persist(PersistMode::SyncData).map_err(write_error)?;
+    opened.publish();
     Ok(newest_epoch.max(newest_ms.saturating_mul(1000)))
 }
 

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "tests speak by panicking")]
 
+mod crashes;
 mod engines;
+mod files;
 mod models;
 mod planted;

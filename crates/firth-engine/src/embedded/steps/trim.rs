@@ -19,8 +19,9 @@ pub(in crate::embedded) fn trim(step: &mut Step<'_>, at: &Partition, trim: Trim)
     if removed > 0 {
         part.trimmed = id_of(step, &part, target)?;
         step.store(keys::partition(at), &part);
-        step.batch.chores.push(Chore::CutLog(part.no, target));
     }
+    // Also when nothing is new: what was in memory at the last trim may be in a file by now.
+    step.batch.chores.push(Chore::CutLog(part.no, target));
     Ok(Trimmed { removed, trimmed: part.trimmed, held_back: allowed < wanted })
 }
 
