@@ -233,28 +233,34 @@ impl Opened {
         log.map_or(Ok(()), |log| self.db.delete_keyspace(log))
     }
 
-    /// Drops the tables of a log that hold nothing above `seq`; whether there were any.
-    pub(super) fn cut_log(&self, no: u64, seq: u64) -> fjall::Result<bool> {
-        let Some(log) = self.log(no) else {
-            return Ok(false);
-        };
-        let before = log.table_count();
-        log.tree.drop_range(..=keys::record(seq))?;
-        Ok(log.table_count() < before)
+    /// Drops the tables of a log that hold nothing above `seq`.
+    pub(super) fn cut_log(&self, no: u64, seq: u64) -> fjall::Result<()> {
+        match self.log(no) {
+            Some(log) => Ok(log.tree.drop_range(..=keys::record(seq))?),
+            None => Ok(()),
+        }
     }
 
-    /// Lets go of the files of dropped tables. The library does so when it flushes, so a flush is made: of a key that no record has.
-    pub(super) fn release_files(&self, no: u64) -> fjall::Result<()> {
-        let Some(log) = self.log(no) else {
-            return Ok(());
-        };
-        log.insert(keys::record(0), Bytes::new())?;
-        log.rotate_memtable_and_wait()
+    /// The bytes in tables of a log.
+    pub(super) fn table_bytes(&self, no: u64) -> u64 {
+        self.log(no).map_or(0, |log| log.disk_space())
+    }
+
+    /// Writes a key that no record has, so that the library's order number moves on. No reader ever asks for it.
+    pub(super) fn touch_log(&self, no: u64) -> fjall::Result<()> {
+        self.log(no).map_or(Ok(()), |log| log.insert(keys::record(0), Bytes::new()))
+    }
+
+    /// Lets go of the files of dropped tables: the library does so when it flushes.
+    pub(super) fn flush_log(&self, no: u64) -> fjall::Result<()> {
+        self.log(no).map_or(Ok(()), |log| log.rotate_memtable_and_wait())
     }
 }
 
+/// Tables stay as small as a memtable, because a table is freed only when nothing in it is needed.
 fn log_options(memtable: u64) -> KeyspaceCreateOptions {
-    KeyspaceCreateOptions::default().max_memtable_size(memtable)
+    let compaction = fjall::compaction::Leveled::default().with_table_target_size(memtable);
+    KeyspaceCreateOptions::default().max_memtable_size(memtable).compaction_strategy(Arc::new(compaction))
 }
 
 /// A batch of the storage library has one order number for all its writes, so a key must occur once: the last one counts.

@@ -5,7 +5,7 @@
 //! repeated by the next trim or the next opening.
 
 use super::committer::Job;
-use super::file::FileStore;
+use super::file::{FileStore, Opened};
 use super::step::Chore;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,6 +17,10 @@ use tokio::sync::mpsc::WeakSender;
 /// When, and how often, a cut is repeated.
 const CUT_AGAIN: Duration = Duration::from_secs(5);
 const CUTS: u32 = 12;
+/// How often the files of dropped tables are let go: a reader may have kept them the first time.
+const RELEASES: u32 = 3;
+/// Releasing leaves a tiny table behind, so it must be worth it.
+const WORTH_RELEASING: u64 = 256 << 10;
 /// How long the committer may take to refresh what readers see.
 const REFRESH: Duration = Duration::from_secs(2);
 
@@ -24,8 +28,20 @@ pub(super) struct Janitor {
     store: Arc<FileStore>,
     committer: WeakSender<Job>,
     refresh: Arc<AtomicBool>,
-    /// Logs to cut again: up to where, and how many times more.
-    cuts: HashMap<u64, (u64, u32)>,
+    cuts: HashMap<u64, Cut>,
+}
+
+/// A log to cut again.
+#[derive(Clone, Copy, Default)]
+struct Cut {
+    /// Up to where.
+    seq: u64,
+    /// How many times more.
+    left: u32,
+    /// How many times more to let go of files.
+    releases: u32,
+    /// What was cut last, and how many bytes were left then. As long as both stand there is nothing to cut.
+    done: Option<(u64, u64)>,
 }
 
 impl Janitor {
@@ -50,33 +66,49 @@ impl Janitor {
                 self.report(self.store.current().map(|opened| opened.drop_log(no)));
             }
             Chore::CutLog(no, seq) => {
-                self.cuts.insert(no, (seq, CUTS));
-                self.cut(no, seq);
+                let known = self.cuts.get(&no).copied().unwrap_or_default();
+                self.cuts.insert(no, Cut { seq, left: CUTS, ..known });
+                self.cut(no);
             }
         }
     }
 
     fn cut_again(&mut self) {
-        let cuts: Vec<(u64, u64)> = self.cuts.iter().map(|(no, (seq, _))| (*no, *seq)).collect();
-        cuts.into_iter().for_each(|(no, seq)| self.cut(no, seq));
-        self.cuts.retain(|_, (_, left)| {
-            *left -= 1;
-            *left > 0
+        let logs: Vec<u64> = self.cuts.keys().copied().collect();
+        logs.into_iter().for_each(|no| self.cut(no));
+        self.cuts.retain(|_, cut| {
+            cut.left -= 1;
+            cut.left > 0
         });
     }
 
-    fn cut(&self, no: u64, seq: u64) {
-        let Ok(opened) = self.store.current() else {
+    fn cut(&mut self, no: u64) {
+        let (Ok(opened), Some(mut cut)) = (self.store.current(), self.cuts.get(&no).copied()) else {
             return;
         };
-        match opened.cut_log(no, seq) {
-            Ok(false) => {}
-            Ok(true) => {
-                self.refresh_readers();
-                self.report(Ok(opened.release_files(no)));
+        let before = opened.table_bytes(no);
+        if cut.done != Some((cut.seq, before)) {
+            self.report(Ok(opened.cut_log(no, cut.seq)));
+            let after = opened.table_bytes(no);
+            cut.done = Some((cut.seq, after));
+            if before.saturating_sub(after) >= WORTH_RELEASING {
+                cut.releases = RELEASES;
             }
-            Err(error) => self.report(Ok(Err(error))),
         }
+        if cut.releases > 0 {
+            cut.releases -= 1;
+            self.report(Ok(self.release(&opened, no)));
+        }
+        self.cuts.insert(no, cut);
+    }
+
+    /// Lets go of the files of dropped tables. The library keeps them for whoever looks at an older state, and forgets older
+    /// states when it flushes: so everyone has to look at a newer one, and something has to be flushed.
+    fn release(&self, opened: &Opened, no: u64) -> fjall::Result<()> {
+        opened.touch_log(no)?;
+        self.refresh_readers();
+        opened.touch_log(no)?;
+        opened.flush_log(no)
     }
 
     /// The view of readers keeps dropped files alive until it is renewed, which in a quiet engine nobody else does.
