@@ -61,9 +61,18 @@ impl Feed {
         Self::wake_reader(inner);
     }
 
-    /// Adds a notice; never refused.
+    /// Adds a notice; never refused. Tries that failed while nobody read are one: a reader who is held up for long
+    /// need not learn of each.
     pub(crate) fn notice(&self, item: FeedItem) {
         let mut inner = self.lock();
+        if matches!(item, FeedItem::Lost) {
+            if let Some(FeedItem::Opened { .. }) = inner.items.back() {
+                inner.items.pop_back();
+            }
+            if let Some(FeedItem::Lost) = inner.items.back() {
+                return;
+            }
+        }
         inner.items.push_back(item);
         Self::wake_reader(inner);
     }
@@ -102,5 +111,39 @@ impl Feed {
             writer.wake();
         }
         Poll::Ready(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn items(feed: &Feed) -> String {
+        let mut items = VecDeque::new();
+        let _ = feed.poll_take(&Context::from_waker(Waker::noop()), &mut items);
+        let letter = |item: &FeedItem| match item {
+            FeedItem::Opened { generation, .. } => generation.to_string(),
+            FeedItem::Said(_) => "s".into(),
+            FeedItem::Lost => "L".into(),
+            FeedItem::Closed => "C".into(),
+        };
+        items.iter().map(letter).collect()
+    }
+
+    fn opened(generation: u64) -> FeedItem {
+        FeedItem::Opened { generation, greeting: Greeting::of_resp3() }
+    }
+
+    #[test]
+    fn a_reader_who_is_held_up_for_long_does_not_find_a_heap_of_notices() {
+        let feed = Feed::new(1);
+        feed.notice(opened(1));
+        assert_eq!(items(&feed), "1");
+        for generation in 2..100 {
+            feed.notice(FeedItem::Lost);
+            feed.notice(FeedItem::Lost);
+            feed.notice(opened(generation));
+        }
+        assert_eq!(items(&feed), "L99", "the break, and what stands now");
     }
 }

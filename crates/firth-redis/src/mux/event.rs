@@ -157,3 +157,17 @@ pub enum GapReason {
     /// The server refuses the channel, for example for lack of permission; its words.
     Refused(String),
 }
+
+impl GapReason {
+    /// The reasons as a metric's label, in the order of their index.
+    pub(crate) const LABELS: [&'static str; 4] = ["migrated", "node_lost", "reassigned", "refused"];
+
+    pub(crate) fn index(&self) -> usize {
+        match self {
+            Self::Migrated => 0,
+            Self::NodeLost => 1,
+            Self::Reassigned => 2,
+            Self::Refused(_) => 3,
+        }
+    }
+}

@@ -2,7 +2,7 @@
 //! that reads what the node sends, and one keeper that watches the topology and the clock.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{HashMap, HashSet, VecDeque},
     future::poll_fn,
     sync::{
         Arc, Mutex, PoisonError,
@@ -11,15 +11,20 @@ use std::{
     time::Duration,
 };
 
-use tokio::{sync::Notify, time::Instant};
+use tokio::{
+    sync::{Notify, watch},
+    time::Instant,
+};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
     config::MuxConfig,
     core::{Core, Order},
+    event::Kind,
     mailbox::Mailbox,
-    registry::LinkId,
-    stats::{MuxMeter, MuxStats},
+    meter::MuxMeter,
+    registry::{Home, LinkId},
+    stats::MuxStats,
 };
 use crate::{
     backoff::Backoff,
@@ -33,6 +38,9 @@ use crate::{
 
 /// How often homeless channels are looked after.
 const TICK: Duration = Duration::from_millis(50);
+
+/// How often gauges are told, and connections looked at that serve nothing.
+const ROUND: Duration = Duration::from_secs(1);
 
 /// How a node's connection is made again: quickly, because a whole node's channels wait for it.
 const RECONNECT: Backoff = Backoff {
@@ -68,8 +76,9 @@ struct Line {
 
 impl Hub {
     pub(crate) fn start(base: Config, config: MuxConfig, monitor: Option<Monitor>) -> Arc<Self> {
-        let topology = match &monitor {
-            Some(monitor) => monitor.watch().borrow().clone(),
+        let mut watch = monitor.as_ref().map(Monitor::watch);
+        let topology = match &mut watch {
+            Some(watch) => watch.borrow_and_update().clone(),
             None => Arc::new(Topology::single(single_address(&base))),
         };
         let core = Core::new(config, topology, base.cluster.address_map.clone());
@@ -83,7 +92,7 @@ impl Hub {
             tasks: TaskTracker::new(),
             subscriptions: AtomicUsize::new(0),
         });
-        hub.tasks.spawn(keep(hub.clone()));
+        hub.tasks.spawn(keep(hub.clone(), watch));
         hub
     }
 
@@ -108,11 +117,12 @@ impl Hub {
 
     fn carry_out(self: &Arc<Self>, state: &mut State, order: Order) {
         match order {
+            // After the end nothing is opened: nobody would close it.
+            Order::Open(..) if self.closing.is_cancelled() => {}
             Order::Open(link, address) => {
                 let line = self.dial(&address, state.core.config.read_ahead);
                 self.tasks.spawn(listen(self.clone(), link, line.feed.clone()));
                 state.lines.insert(link, line);
-                self.meter.connections_opened.increment(1);
             }
             Order::Send(link, bytes) => {
                 if let (Some(line), Some(node)) = (state.lines.get(&link), state.core.links.get(link)) {
@@ -129,6 +139,11 @@ impl Hub {
             Order::Refresh => {
                 if let Some(monitor) = &self.monitor {
                     monitor.refresh();
+                }
+            }
+            Order::Moved(slot, to) => {
+                if let Some(monitor) = &self.monitor {
+                    monitor.chart().moved(slot, &to);
                 }
             }
         }
@@ -158,16 +173,24 @@ impl Hub {
         if !ours {
             return Err(());
         }
-        let lost = items.iter().filter(|i| matches!(i, FeedItem::Lost)).count();
-        self.meter.connections_lost.increment(lost as u64);
         Ok(self.with(|core, now| core.hear(link, items, now)))
     }
 
     pub(crate) fn stats(&self) -> MuxStats {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let mut stats = state.core.tally.totals.clone();
-        [stats.channels, stats.patterns, stats.sharded] = state.core.registry.counts();
-        stats.homeless = state.core.registry.iter().filter(|(_, c)| c.home.link().is_none()).count();
+        let mut mailboxes = HashSet::new();
+        for (_, channel) in state.core.registry.iter() {
+            match (channel.home, channel.kind) {
+                (Home::Live { .. }, Kind::Channel) => stats.channels += 1,
+                (Home::Live { .. }, Kind::Pattern) => stats.patterns += 1,
+                (Home::Live { .. }, Kind::Sharded) => stats.sharded += 1,
+                (Home::Homeless | Home::Asked { .. }, _) => stats.homeless += 1,
+                (Home::Leaving { .. }, _) => {}
+            }
+            let fresh = channel.listeners.iter().filter(|m| mailboxes.insert(Arc::as_ptr(m)));
+            stats.queued += fresh.map(|mailbox| mailbox.len()).sum::<usize>();
+        }
         stats.connections = state.lines.len();
         stats.subscriptions = self.subscriptions.load(Ordering::Relaxed);
         stats
@@ -226,24 +249,26 @@ async fn listen(hub: Arc<Hub>, link: LinkId, feed: Arc<Feed>) {
     }
 }
 
-/// Watches the topology, and the clock while anything is homeless.
-async fn keep(hub: Arc<Hub>) {
-    let mut topology = hub.monitor.as_ref().map(Monitor::watch);
-    let mut gauges = tokio::time::interval(Duration::from_secs(1));
-    gauges.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+/// Watches the topology, the clock while anything is homeless, and now and then what is no longer needed.
+async fn keep(hub: Arc<Hub>, mut topology: Option<watch::Receiver<Arc<Topology>>>) {
+    let mut rounds = tokio::time::interval(ROUND);
+    rounds.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         let unsettled = !hub.with(|core, _| core.is_settled());
         tokio::select! {
-            () = hub.closing.cancelled() => return,
+            () = hub.closing.cancelled() => return hub.meter.hold(MuxStats::default()),
             news = next_topology(&mut topology) => hub.with(|core, now| core.retopologise(news, now)),
             () = tokio::time::sleep(TICK), if unsettled => hub.with(Core::tick),
             () = hub.nudge.notified(), if !unsettled => {}
-            _ = gauges.tick() => hub.meter.hold(&hub.stats()),
+            _ = rounds.tick() => {
+                hub.with(Core::sweep);
+                hub.meter.hold(hub.stats());
+            }
         }
     }
 }
 
-async fn next_topology(watch: &mut Option<tokio::sync::watch::Receiver<Arc<Topology>>>) -> Arc<Topology> {
+async fn next_topology(watch: &mut Option<watch::Receiver<Arc<Topology>>>) -> Arc<Topology> {
     if let Some(watch) = watch
         && watch.changed().await.is_ok()
     {

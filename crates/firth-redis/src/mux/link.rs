@@ -35,15 +35,28 @@ pub(crate) enum Op {
 pub(crate) struct Link {
     pub(crate) address: Address,
     pub(crate) state: LinkState,
+    /// When the connection was ordered.
+    ordered: Instant,
     /// Which of its connections stands.
     pub(crate) generation: u64,
     pub(crate) ops: VecDeque<Op>,
     /// Channels that are served here, or asked for.
     pub(crate) load: usize,
     /// Messages that a full mailbox with policy `Block` has not taken yet; nothing is read meanwhile.
-    pub(crate) stuck: VecDeque<(Arc<Mailbox>, VecDeque<Message>)>,
-    /// Set while the node answers but cannot serve (loading, cluster down): one probe at a time.
+    pub(crate) stuck: VecDeque<Stuck>,
+    /// Since when it serves nothing.
+    pub(crate) idle_since: Option<Instant>,
+    /// Set while the node answers but cannot serve (loading, cluster down), or has not shown that it can: one probe
+    /// at a time.
     troubled: Option<Trouble>,
+}
+
+/// Messages of one kind for one subscriber who has no room.
+#[derive(Debug)]
+pub(crate) struct Stuck {
+    pub(crate) mailbox: Arc<Mailbox>,
+    pub(crate) kind: Kind,
+    pub(crate) messages: VecDeque<Message>,
 }
 
 #[derive(Debug)]
@@ -51,7 +64,12 @@ struct Trouble {
     attempts: u32,
     retry_at: Instant,
     probing: bool,
+    /// The slot of the last probe. The next one takes another, so that one bad slot does not speak for all.
+    probed: u16,
 }
+
+/// A node that cannot be connected to within this time may be out of reach.
+const SLOW_CONNECT: Duration = Duration::from_millis(500);
 
 /// How fast a troubled node is asked again.
 const PROBES: Backoff = Backoff {
@@ -72,15 +90,26 @@ pub(crate) enum Readiness {
 }
 
 impl Link {
-    pub(crate) fn new(address: Address) -> Self {
+    pub(crate) fn new(address: Address, now: Instant) -> Self {
         Self {
             address,
             state: LinkState::Connecting,
+            ordered: now,
             generation: 0,
             ops: VecDeque::new(),
             load: 0,
             stuck: VecDeque::new(),
+            idle_since: None,
             troubled: None,
+        }
+    }
+
+    /// Whether another node is the better choice: the connection is broken, or takes too long to be made.
+    pub(crate) fn is_down(&self, now: Instant) -> bool {
+        match self.state {
+            LinkState::Down => true,
+            LinkState::Connecting => now - self.ordered > SLOW_CONNECT,
+            LinkState::Open => false,
         }
     }
 
@@ -93,17 +122,30 @@ impl Link {
         }
     }
 
-    /// A probe was sent.
-    pub(crate) fn probing(&mut self) {
+    /// The slot after which the next probe is looked for.
+    pub(crate) fn last_probe(&self) -> Option<u16> {
+        self.troubled.as_ref().map(|t| t.probed)
+    }
+
+    /// A probe with this slot is sent.
+    pub(crate) fn probing(&mut self, slot: u16) {
         if let Some(trouble) = &mut self.troubled {
             trouble.probing = true;
+            trouble.probed = slot;
         }
+    }
+
+    /// A new connection: the node has yet to show that it serves, before everything is asked of it at once.
+    pub(crate) fn unproved(&mut self, now: Instant) {
+        self.troubled = Some(Trouble { attempts: 0, retry_at: now, probing: false, probed: u16::MAX });
     }
 
     /// The node answered that it cannot serve now.
     pub(crate) fn in_trouble(&mut self, now: Instant) {
-        let attempts = self.troubled.as_ref().map_or(0, |t| t.attempts + u32::from(t.probing));
-        self.troubled = Some(Trouble { attempts, retry_at: now + PROBES.delay(attempts), probing: false });
+        let (attempts, probed) =
+            self.troubled.as_ref().map_or((0, u16::MAX), |t| (t.attempts + u32::from(t.probing), t.probed));
+        let retry_at = now + PROBES.delay(attempts);
+        self.troubled = Some(Trouble { attempts, retry_at, probing: false, probed });
     }
 
     /// The node serves. True if it did not before.

@@ -1,5 +1,6 @@
 //! The bounded buffer of one subscription. Messages are subject to its overflow policy; signals are always kept, in
-//! order. The subscriber swaps the whole content out in one go.
+//! order. The subscriber swaps the whole content out in one go, so there is room again when it has done so, and not
+//! before: whoever was refused waits for that.
 
 use std::{
     collections::VecDeque,
@@ -58,7 +59,7 @@ impl Mailbox {
         let mut dropped = 0;
         while let Some(message) = messages.front() {
             let size = cost(message);
-            if !state.queue.is_empty() && state.bytes + size > self.buffer.bytes {
+            if state.bytes > 0 && state.bytes + size > self.buffer.bytes {
                 match self.buffer.overflow {
                     Overflow::Block => break,
                     Overflow::DropNewest => {
@@ -90,13 +91,15 @@ impl Mailbox {
         state.reader.take()
     }
 
-    /// Whether a blocked link may go on; remembers whom to wake.
+    /// Whether a link that was refused may go on; remembers whom to wake.
     pub(crate) fn poll_room(&self, cx: &Context<'_>) -> Poll<()> {
         let mut state = self.lock();
-        if state.closed || state.bytes < self.buffer.bytes {
+        if state.closed || state.bytes == 0 {
             return Poll::Ready(());
         }
-        state.writers.push(cx.waker().clone());
+        if !state.writers.iter().any(|writer| writer.will_wake(cx.waker())) {
+            state.writers.push(cx.waker().clone());
+        }
         Poll::Pending
     }
 
@@ -236,7 +239,27 @@ mod tests {
     }
 
     #[test]
+    fn there_is_no_room_until_the_reader_has_come() {
+        let cost = cost(&message(0));
+        let m = Mailbox {
+            state: Mutex::default(),
+            buffer: Buffer { bytes: cost + cost / 2, overflow: Overflow::Block },
+        };
+        assert_eq!(send(&m, 0..2), 1, "the second does not fit, though some bytes are free");
+        let cx = Context::from_waker(Waker::noop());
+        assert!(m.poll_room(&cx).is_pending(), "whoever was refused must not try again at once");
+        assert_eq!(read(&m), "0");
+        assert!(m.poll_room(&cx).is_ready());
+    }
+
+    #[test]
     fn one_message_is_always_accepted() {
+        for overflow in [Overflow::Block, Overflow::DropNewest, Overflow::DropOldest] {
+            let m = mailbox(0, overflow);
+            m.signal(some_signal());
+            send(&m, 0..1);
+            assert_eq!(read(&m), "s 0", "{overflow:?}: signals take no room");
+        }
         let m = mailbox(0, Overflow::Block);
         assert_eq!(send(&m, 0..2), 1);
         assert_eq!(read(&m), "0");

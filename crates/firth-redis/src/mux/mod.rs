@@ -30,6 +30,7 @@ mod event;
 mod hub;
 mod link;
 mod mailbox;
+mod meter;
 mod placement;
 mod pool;
 mod registry;

@@ -2,10 +2,7 @@
 //! says which roles are wanted, and among equals the least loaded wins, so that load spreads first and then balances.
 
 use super::config::NodePreference;
-use crate::{
-    cluster::topology::{Shard, Topology},
-    config::Address,
-};
+use crate::{cluster::topology::Topology, config::Address};
 
 /// What placement knows of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,15 +13,6 @@ pub(crate) struct Load {
     pub(crate) down: bool,
 }
 
-/// The nodes that may serve a sharded channel of this slot, best first by role.
-fn of_shard(shard: &Shard, preference: NodePreference) -> (Vec<&Address>, Vec<&Address>) {
-    match preference {
-        NodePreference::Masters => (vec![&shard.master], vec![]),
-        NodePreference::Balanced => (shard.nodes().collect(), vec![]),
-        NodePreference::Replicas => (shard.replicas.iter().collect(), vec![&shard.master]),
-    }
-}
-
 /// The node for a sharded channel, or `None` if its slot has no owner.
 pub(crate) fn for_slot(
     topology: &Topology,
@@ -32,8 +20,13 @@ pub(crate) fn for_slot(
     preference: NodePreference,
     load: impl Fn(&Address) -> Load,
 ) -> Option<&Address> {
-    let (wanted, fallback) = of_shard(topology.shard_of(slot)?, preference);
-    choose(&wanted, &fallback, load)
+    let shard = topology.shard_of(slot)?;
+    let master = std::iter::once(&shard.master);
+    match preference {
+        NodePreference::Masters => Some(&shard.master),
+        NodePreference::Balanced => choose(shard.nodes(), std::iter::empty(), load),
+        NodePreference::Replicas => choose(shard.replicas.iter(), master, load),
+    }
 }
 
 /// The node for a channel that every node delivers, or `None` if there is no node.
@@ -42,14 +35,13 @@ pub(crate) fn for_any(
     preference: NodePreference,
     load: impl Fn(&Address) -> Load,
 ) -> Option<&Address> {
-    let masters = || topology.shards().iter().map(|s| &s.master);
-    let replicas = || topology.shards().iter().flat_map(|s| &s.replicas);
-    let (wanted, fallback): (Vec<_>, Vec<_>) = match preference {
-        NodePreference::Masters => (masters().collect(), replicas().collect()),
-        NodePreference::Balanced => (topology.nodes().collect(), vec![]),
-        NodePreference::Replicas => (replicas().collect(), masters().collect()),
-    };
-    choose(&wanted, &fallback, load)
+    let masters = topology.shards().iter().map(|s| &s.master);
+    let replicas = topology.shards().iter().flat_map(|s| &s.replicas);
+    match preference {
+        NodePreference::Masters => choose(masters, replicas, load),
+        NodePreference::Balanced => choose(topology.nodes(), std::iter::empty(), load),
+        NodePreference::Replicas => choose(replicas, masters, load),
+    }
 }
 
 /// Whether this node may serve a sharded channel of this slot.
@@ -63,18 +55,17 @@ pub(crate) fn serves(topology: &Topology, slot: u16, preference: NodePreference,
 /// The least loaded reachable node of the wanted ones, then of the others; if none is reachable, a wanted one: its
 /// connection is being made again.
 fn choose<'t>(
-    wanted: &[&'t Address],
-    fallback: &[&'t Address],
+    wanted: impl Iterator<Item = &'t Address>,
+    fallback: impl Iterator<Item = &'t Address>,
     load: impl Fn(&Address) -> Load,
 ) -> Option<&'t Address> {
-    let least = |nodes: &[&'t Address], up_only: bool| {
-        let candidates = nodes.iter().map(|node| (*node, load(node))).filter(|(_, l)| !(up_only && l.down));
-        candidates.min_by_key(|(_, l)| l.channels).map(|(node, _)| node)
+    let wanted = wanted.map(|node| (node, false));
+    let all = wanted.chain(fallback.map(|node| (node, true)));
+    let rank = |(node, second): &(&Address, bool)| {
+        let Load { channels, down } = load(node);
+        (down, *second, channels)
     };
-    least(wanted, true)
-        .or_else(|| least(fallback, true))
-        .or_else(|| least(wanted, false))
-        .or_else(|| least(fallback, false))
+    all.min_by_key(rank).map(|(node, _)| node)
 }
 
 #[cfg(test)]
@@ -82,6 +73,7 @@ mod tests {
     use std::collections::HashMap;
 
     use super::*;
+    use crate::cluster::topology::Shard;
 
     fn node(port: u16) -> Address {
         Address::new("n", port)

@@ -15,10 +15,17 @@ use std::{
     time::Duration,
 };
 
+use bytes::Bytes;
 use tokio::{sync::Notify, task::JoinSet, time::Instant};
 use tokio_util::sync::CancellationToken;
 
-use super::{event::Event, hub::Hub, mailbox::Mailbox, subscription::Subscription};
+use super::{
+    event::{Event, Kind},
+    hub::Hub,
+    mailbox::Mailbox,
+    meter::CallbackMeter,
+    subscription::Subscription,
+};
 use crate::error::CallError;
 
 /// Events of one job before the next job has its turn.
@@ -34,7 +41,9 @@ pub(crate) struct Pool {
     jobs: AtomicUsize,
     max_jobs: usize,
     worker_count: usize,
-    hub: Weak<Hub>,
+    /// Cancelled when the mux closes.
+    closing: CancellationToken,
+    meter: CallbackMeter,
     stop: CancellationToken,
     pub(crate) runs: AtomicU64,
     pub(crate) panics: AtomicU64,
@@ -44,6 +53,8 @@ pub(crate) struct Pool {
 struct Job {
     pool: Weak<Pool>,
     mailbox: Arc<Mailbox>,
+    kind: Kind,
+    names: Arc<[Bytes]>,
     callback: Box<Callback>,
     pending: Mutex<VecDeque<Event>>,
     /// Stands in the queue, or is being worked on.
@@ -86,7 +97,8 @@ impl Job {
 
 impl Pool {
     pub(crate) fn new(hub: &Arc<Hub>, worker_count: usize, max_jobs: usize) -> Arc<Self> {
-        hub.meter.callback_queue_capacity.set(max_jobs as f64);
+        let meter = hub.meter.callbacks.clone();
+        meter.queue_capacity.increment(max_jobs as f64);
         Arc::new(Self {
             queue: Mutex::default(),
             work: Notify::new(),
@@ -94,7 +106,8 @@ impl Pool {
             jobs: AtomicUsize::new(0),
             max_jobs,
             worker_count,
-            hub: Arc::downgrade(hub),
+            closing: hub.closing.clone(),
+            meter,
             stop: CancellationToken::new(),
             runs: AtomicU64::new(0),
             panics: AtomicU64::new(0),
@@ -122,6 +135,8 @@ impl Pool {
         let job = Arc::new(Job {
             pool: Arc::downgrade(self),
             mailbox: subscription.mailbox().clone(),
+            kind: subscription.kind(),
+            names: subscription.shared_names().clone(),
             callback: Box::new(move |event, token| Box::pin(callback(event, token))),
             pending: Mutex::default(),
             scheduled: AtomicBool::new(false),
@@ -145,25 +160,20 @@ impl Pool {
     fn push(&self, job: Arc<Job>) {
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         queue.push_back((job, Instant::now()));
-        self.depth(queue.len());
         drop(queue);
+        self.meter.queue.increment(1.0);
         self.work.notify_one();
     }
 
     fn pop(&self) -> Option<(Arc<Job>, Instant)> {
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        let next = queue.pop_front();
-        self.depth(queue.len());
+        let next = queue.pop_front()?;
         if !queue.is_empty() {
             self.work.notify_one();
         }
-        next
-    }
-
-    fn depth(&self, depth: usize) {
-        if let Some(hub) = self.hub.upgrade() {
-            hub.meter.callback_queue.set(depth as f64);
-        }
+        drop(queue);
+        self.meter.queue.decrement(1.0);
+        Some(next)
     }
 
     fn is_idle(&self) -> bool {
@@ -172,20 +182,20 @@ impl Pool {
 
     /// Runs one event, whatever the callback does.
     async fn run(&self, job: &Job, event: Event) {
-        let token = self.hub.upgrade().map_or_else(CancellationToken::new, |hub| hub.closing.clone());
+        let token = self.closing.clone();
         let started = Instant::now();
-        let calm =
-            Caught { future: catch_unwind(AssertUnwindSafe(|| (job.callback)(event, token))).ok() }.await;
+        let future = catch_unwind(AssertUnwindSafe(|| (job.callback)(event, token))).ok();
+        let calm = Caught { future }.await;
         self.runs.fetch_add(1, Ordering::Relaxed);
         if !calm {
             self.panics.fetch_add(1, Ordering::Relaxed);
-            tracing::error!("a subscription's callback panicked; the subscription goes on");
+            let (kind, names) = (job.kind.label(), job.names.len());
+            let first = String::from_utf8_lossy(&job.names[0]);
+            tracing::error!(kind, names, %first, "a subscription's callback panicked; the subscription goes on");
         }
-        if let Some(hub) = self.hub.upgrade() {
-            hub.meter.callbacks.increment(1);
-            hub.meter.callback_panics.increment(u64::from(!calm));
-            hub.meter.callback_seconds.record(started.elapsed().as_secs_f64());
-        }
+        self.meter.runs.increment(1);
+        self.meter.panics.increment(u64::from(!calm));
+        self.meter.seconds.record(started.elapsed().as_secs_f64());
     }
 
     /// Lets the workers finish what was received, for at most so long; then they are abandoned.
@@ -224,9 +234,7 @@ async fn work(pool: Arc<Pool>) {
             }
             continue;
         };
-        if let Some(hub) = pool.hub.upgrade() {
-            hub.meter.callback_wait_seconds.record(queued.elapsed().as_secs_f64());
-        }
+        pool.meter.wait_seconds.record(queued.elapsed().as_secs_f64());
         turn(&pool, job).await;
     }
 }
@@ -252,11 +260,23 @@ impl Future for Caught {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<bool> {
         let Some(future) = &mut self.future else { return Poll::Ready(false) };
-        match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(cx))) {
-            Ok(Poll::Pending) => Poll::Pending,
-            Ok(Poll::Ready(())) => Poll::Ready(true),
-            Err(_) => Poll::Ready(false),
-        }
+        let calm = match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(cx))) {
+            Ok(Poll::Pending) => return Poll::Pending,
+            Ok(Poll::Ready(())) => true,
+            Err(_) => false,
+        };
+        let gone = self.future.take();
+        // What the callback leaves behind may panic too when it is dropped.
+        let dropped = catch_unwind(AssertUnwindSafe(|| drop(gone)));
+        Poll::Ready(calm && dropped.is_ok())
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        let queued = self.queue.get_mut().unwrap_or_else(PoisonError::into_inner).len();
+        self.meter.queue.decrement(queued as f64);
+        self.meter.queue_capacity.decrement(self.max_jobs as f64);
     }
 }
 

@@ -68,9 +68,14 @@ pub(crate) struct Channel {
     pub(crate) listeners: SmallVec<[Arc<Mailbox>; 1]>,
     pub(crate) waiters: Vec<Arc<Confirm>>,
     pub(crate) gap: Option<Box<Gap>>,
+    /// How many of the listeners know of the gap: the first ones, since newcomers come last.
+    pub(crate) aware: u32,
     /// Stands in the list of the homeless.
     pub(crate) queued: bool,
-    /// Not to be asked for before this time (refused a moment ago).
+    /// Redirections in a row, and refusals in a row.
+    pub(crate) redirections: u8,
+    pub(crate) refusals: u8,
+    /// Not to be asked for before this time.
     pub(crate) retry_at: Option<Instant>,
 }
 
@@ -78,6 +83,13 @@ impl Channel {
     /// Whether what this link delivers is for us: a node that we left may still send a little.
     pub(crate) fn accepts(&self, from: LinkId) -> bool {
         self.home.link() == Some(from) || self.former == Some(from)
+    }
+
+    pub(crate) fn drop_listener(&mut self, mailbox: &Arc<Mailbox>) {
+        if let Some(at) = self.listeners.iter().position(|m| Arc::ptr_eq(m, mailbox)) {
+            self.listeners.remove(at);
+            self.aware -= u32::from(at < self.aware as usize);
+        }
     }
 }
 
@@ -115,7 +127,10 @@ impl Registry {
             listeners: SmallVec::new(),
             waiters: Vec::new(),
             gap: None,
+            aware: 0,
             queued: false,
+            redirections: 0,
+            refusals: 0,
             retry_at: None,
         });
         self.index[kind.index()].insert(name.clone(), id);
@@ -137,11 +152,6 @@ impl Registry {
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (ChannelId, &Channel)> {
         self.channels.iter()
-    }
-
-    /// Names of each kind, in the order of [`Kind::ALL`].
-    pub(crate) fn counts(&self) -> [usize; 3] {
-        Kind::ALL.map(|kind| self.index[kind.index()].len())
     }
 }
 

@@ -71,6 +71,10 @@ impl<'m> Subscribe<'m> {
 
     async fn run(mut self) -> Result<Subscription, CallError> {
         self.check()?;
+        let hub = self.mux.hub();
+        if hub.closing.is_cancelled() {
+            return Err(CallError::Closed { sent: false });
+        }
         let confirm = Confirm::new(self.names.len());
         let subscription = Subscription {
             mailbox: Arc::new(Mailbox::new(self.buffer)),
@@ -80,11 +84,11 @@ impl<'m> Subscribe<'m> {
             ready: VecDeque::new(),
             joined: true,
         };
-        let hub = self.mux.hub();
         hub.subscriptions.fetch_add(1, Ordering::Relaxed);
         hub.with(|core, now| core.join(subscription.want(), &confirm, now));
         // An error, or a caller that goes away, drops the subscription, which takes back what was joined.
         tokio::select! {
+            biased;
             () = hub.closing.cancelled() => Err(CallError::Closed { sent: false }),
             outcome = confirm.wait(self.timeout) => outcome,
         }?;
@@ -181,6 +185,10 @@ impl Subscription {
 
     pub(crate) fn mailbox(&self) -> &Arc<Mailbox> {
         &self.mailbox
+    }
+
+    pub(crate) fn shared_names(&self) -> &Arc<[Bytes]> {
+        &self.names
     }
 
     fn leave(&mut self, confirm: Option<&Arc<Confirm>>) {

@@ -25,20 +25,26 @@ impl Core {
             let from = self.links[link].address.clone();
             if self.registry[id].gap.is_none() {
                 let gap = Gap { reason: reason.clone(), since: now, from, stalled: false, timed_out: false };
-                self.registry[id].gap = Some(Box::new(gap));
+                let channel = &mut self.registry[id];
+                channel.gap = Some(Box::new(gap));
+                channel.aware = u32::try_from(channel.listeners.len()).unwrap_or(u32::MAX);
                 news.push(id);
                 self.gapped.push(id);
             }
             self.settle_at(id, Home::Homeless);
             self.look_for_home(id);
         }
-        self.tally.gaps_begun(news.len());
+        self.tally.gaps_begun(reason, news.len());
         let since = now.into_std();
         self.tell(&news, |channels| Signal::Gap { reason: reason.clone(), since, channels });
     }
 
     pub(super) fn tell_node_lost(&mut self, link: LinkId, ids: &[ChannelId]) {
         let node = self.links[link].address.clone();
+        for &id in ids {
+            let channel = &mut self.registry[id];
+            channel.aware = u32::try_from(channel.listeners.len()).unwrap_or(u32::MAX);
+        }
         self.tell(ids, |channels| Signal::NodeLost { node: node.clone(), channels });
     }
 
@@ -51,10 +57,12 @@ impl Core {
         let mut ended: HashMap<Duration, Vec<ChannelId>> = HashMap::new();
         for id in std::mem::take(&mut self.resumed) {
             let Some(channel) = self.registry.get_mut(id) else { continue };
-            let (Some(gap), Home::Live { link }) = (channel.gap.take(), channel.home) else { continue };
+            let Home::Live { link } = channel.home else { continue };
+            let Some(gap) = channel.gap.take() else { continue };
             let to = self.links[link].address.clone();
             if channel.kind == Kind::Sharded && gap.from != to {
                 moves.entry((channel.slot, gap.from, to)).or_default().push(id);
+                self.tally.moved();
             }
             let after = now - gap.since;
             self.tally.gap_ended(after);
@@ -88,18 +96,20 @@ impl Core {
         self.tally.timed_out(timed_out.len());
         self.tell(&stalled, |channels| Signal::Stalled { after: stalled_after, channels });
         self.tell(&timed_out, |channels| Signal::TimedOut { after: timed_out_after, channels });
-        if !self.homeless.is_empty() {
+        self.stirred = true;
+        self.reconcile(now);
+        if self.searching && !self.homeless.is_empty() {
             self.orders.push(super::Order::Refresh);
         }
-        self.reconcile(now);
     }
 
-    /// Gives each subscriber of these channels one signal that names its own.
+    /// Gives each subscriber of these channels one signal that names its own. Those who came after the gap began hear
+    /// nothing of it.
     pub(super) fn tell(&mut self, ids: &[ChannelId], signal: impl Fn(Names) -> Signal) {
         let mut per_mailbox: HashMap<*const Mailbox, (Arc<Mailbox>, Vec<Bytes>)> = HashMap::new();
         for &id in ids {
             let Some(channel) = self.registry.get(id) else { continue };
-            for mailbox in &channel.listeners {
+            for mailbox in channel.listeners.iter().take(channel.aware as usize) {
                 let entry =
                     per_mailbox.entry(Arc::as_ptr(mailbox)).or_insert_with(|| (mailbox.clone(), Vec::new()));
                 entry.1.push(channel.name.clone());

@@ -1,7 +1,7 @@
 //! What the core makes of a node's frames: messages to mailboxes, confirmations and refusals to the operations that
 //! they answer, and subscriptions that the server ends by itself.
 
-use std::{collections::VecDeque, sync::Arc};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
@@ -12,16 +12,20 @@ use crate::{
     error::CallError,
     mux::{
         event::{GapReason, Kind, Message, Signal},
-        link::Op,
+        link::{Op, Stuck},
         mailbox::Mailbox,
-        registry::{ChannelId, Home, LinkId},
+        registry::{Channel, ChannelId, Home, LinkId},
         wire,
     },
     resp::{ServerError, pubsub::Said},
 };
 
-/// A refused channel that has subscribers is asked for again after this long.
-const REFUSAL_PAUSE: std::time::Duration = std::time::Duration::from_secs(1);
+/// A refused channel that has subscribers is asked for again after this long, and longer each time.
+const REFUSAL_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_REFUSAL_PAUSE: Duration = Duration::from_secs(30);
+/// So many redirections in a row are followed at once; then nodes contradict each other, and need a moment.
+const REDIRECTIONS: u8 = 3;
+const REDIRECTION_PAUSE: Duration = Duration::from_millis(25);
 
 impl Core {
     /// Deals with what a node sent. Stops early, leaving the rest in `items`, when a subscriber with policy `Block`
@@ -36,36 +40,44 @@ impl Core {
             items.clear();
             return None;
         }
-        if let Some(full) = self.unstick(link) {
-            return Some(full);
-        }
-        while let Some(item) = items.pop_front() {
-            match item {
-                FeedItem::Said(said) => self.said(link, said, now),
-                FeedItem::Opened { greeting, .. } if greeting.protocol < 3 => self.too_old(),
-                FeedItem::Opened { generation, .. } => self.opened(link, generation, now),
-                FeedItem::Lost | FeedItem::Closed => {
-                    self.deliver_run(link);
-                    self.lost(link, now);
-                }
-            }
-            if !self.links[link].stuck.is_empty() {
-                break;
+        self.unstick(link);
+        while self.links[link].stuck.is_empty() {
+            match items.pop_front() {
+                Some(item) if self.may_take(link, &item, now) => self.take(link, item, now),
+                Some(item) => items.push_front(item),
+                None => break,
             }
         }
-        self.deliver_run(link);
+        self.flush(link);
         self.tell_resumed(now);
         self.reconcile(now);
-        self.links[link].stuck.front().map(|(mailbox, _)| mailbox.clone())
+        self.links[link].stuck.front().map(|stuck| stuck.mailbox.clone())
+    }
+
+    /// Whether an item's time has come: if what came before it has no room, nothing may overtake that.
+    fn may_take(&mut self, link: LinkId, item: &FeedItem, now: Instant) -> bool {
+        if self.resumed.is_empty() && matches!(item, FeedItem::Said(Said::Message { .. })) {
+            return true;
+        }
+        let free = self.flush(link);
+        if free && !matches!(item, FeedItem::Said(Said::Subscribed { .. })) {
+            self.tell_resumed(now);
+        }
+        free
+    }
+
+    fn take(&mut self, link: LinkId, item: FeedItem, now: Instant) {
+        match item {
+            FeedItem::Said(said) => self.said(link, said, now),
+            FeedItem::Opened { greeting, .. } if greeting.protocol < 3 => self.too_old(),
+            FeedItem::Opened { generation, .. } => self.opened(link, generation, now),
+            FeedItem::Lost | FeedItem::Closed => self.lost(link, now),
+        }
     }
 
     fn said(&mut self, link: LinkId, said: Said, now: Instant) {
         match said {
             Said::Message { kind, name, channel, payload } => {
-                if !self.resumed.is_empty() {
-                    self.deliver_run(link);
-                    self.tell_resumed(now);
-                }
                 let Some(id) = self.registry.find(kind, &name) else { return };
                 if !self.registry[id].accepts(link) {
                     return;
@@ -77,20 +89,11 @@ impl Core {
                 self.tally.received(kind);
                 self.route(link, id, message);
             }
-            other => {
-                self.deliver_run(link);
-                self.answer(link, other, now);
-            }
-        }
-    }
-
-    fn answer(&mut self, link: LinkId, said: Said, now: Instant) {
-        match said {
             Said::Subscribed { kind, name } => self.subscribed(link, kind, &name, now),
             Said::Unsubscribed { kind, name } => self.unsubscribed(link, kind, &name, now),
             Said::Barrier(id) => self.barrier(link, id),
             Said::Error(error) => self.refused(link, &error, now),
-            Said::Message { .. } | Said::Other => {}
+            Said::Other => {}
         }
     }
 
@@ -98,52 +101,66 @@ impl Core {
 
     /// Hands a message to the channel's mailboxes; runs for the same single mailbox are handed over together.
     fn route(&mut self, link: LinkId, id: ChannelId, message: Message) {
-        let listeners = &self.registry[id].listeners;
+        let Channel { listeners, kind, .. } = &self.registry[id];
+        let kind = *kind;
         if let [only] = &listeners[..] {
-            if self.run_for.as_ref().is_none_or(|run| !Arc::ptr_eq(run, only)) {
+            if self.run_for.as_ref().is_none_or(|(run, _)| !Arc::ptr_eq(run, only)) {
                 let only = only.clone();
-                self.deliver_run(link);
-                self.run_for = Some(only);
+                self.flush(link);
+                self.run_for = Some((only, kind));
             }
             self.run.push_back(message);
             return;
         }
         let all = listeners.clone();
-        self.deliver_run(link);
+        self.flush(link);
         for mailbox in all {
-            self.deliver(link, &mailbox, &mut VecDeque::from([message.clone()]));
+            self.deliver(link, &mailbox, kind, &mut VecDeque::from([message.clone()]));
         }
     }
 
-    fn deliver_run(&mut self, link: LinkId) {
-        if let Some(mailbox) = self.run_for.take() {
+    /// Delivers the messages that were gathered. False if something found no room.
+    fn flush(&mut self, link: LinkId) -> bool {
+        if let Some((mailbox, kind)) = self.run_for.take() {
             let mut run = std::mem::take(&mut self.run);
-            self.deliver(link, &mailbox, &mut run);
+            self.deliver(link, &mailbox, kind, &mut run);
             run.clear();
             self.run = run;
         }
+        self.links[link].stuck.is_empty()
     }
 
-    fn deliver(&mut self, link: LinkId, mailbox: &Arc<Mailbox>, messages: &mut VecDeque<Message>) {
+    fn deliver(
+        &mut self,
+        link: LinkId,
+        mailbox: &Arc<Mailbox>,
+        kind: Kind,
+        messages: &mut VecDeque<Message>,
+    ) {
         let (dropped, waker) = mailbox.deliver(messages);
         self.tally.dropped(dropped);
         self.wakers.extend(waker);
         if !messages.is_empty() {
-            self.links[link].stuck.push_back((mailbox.clone(), std::mem::take(messages)));
+            let messages = std::mem::take(messages);
+            self.links[link].stuck.push_back(Stuck { mailbox: mailbox.clone(), kind, messages });
         }
     }
 
-    /// Tries again what full mailboxes had not taken.
-    fn unstick(&mut self, link: LinkId) -> Option<Arc<Mailbox>> {
-        while let Some((mailbox, mut messages)) = self.links[link].stuck.pop_front() {
-            let (_, waker) = mailbox.deliver(&mut messages);
+    /// Tries again what full mailboxes had not taken. What another node delivers by now is not for us to add to: it
+    /// would come out of order, and the gap in which it is missing was told.
+    fn unstick(&mut self, link: LinkId) {
+        while let Some(mut stuck) = self.links[link].stuck.pop_front() {
+            stuck.messages.retain(|message| {
+                let name = message.pattern.as_ref().unwrap_or(&message.channel);
+                let id = self.registry.find(stuck.kind, name);
+                id.is_some_and(|id| self.registry[id].accepts(link))
+            });
+            let (_, waker) = stuck.mailbox.deliver(&mut stuck.messages);
             self.wakers.extend(waker);
-            if !messages.is_empty() {
-                self.links[link].stuck.push_front((mailbox.clone(), messages));
-                return Some(mailbox);
+            if !stuck.messages.is_empty() {
+                return self.links[link].stuck.push_front(stuck);
             }
         }
-        None
     }
 
     // ---- answers -------------------------------------------------------------------------------------------------
@@ -160,10 +177,7 @@ impl Core {
         if complete {
             self.links[link].ops.pop_front();
         }
-        if self.links[link].well() {
-            // What was held back while the node was in trouble is looked at again.
-            self.reconcile(now);
-        }
+        self.serves_well(link, now);
         match id {
             Some(id) if self.registry[id].home == (Home::Asked { link, op }) && expected == Some(id) => {
                 self.confirmed(id, link);
@@ -173,10 +187,18 @@ impl Core {
         }
     }
 
+    /// The node shows that it serves: what was held back until it does is asked for at once.
+    fn serves_well(&mut self, link: LinkId, now: Instant) {
+        if self.links[link].well() {
+            self.stirred = true;
+            self.reconcile(now);
+        }
+    }
+
     fn confirmed(&mut self, id: ChannelId, link: LinkId) {
         self.settle_at(id, Home::Live { link });
         let channel = &mut self.registry[id];
-        channel.retry_at = None;
+        (channel.retry_at, channel.redirections, channel.refusals) = (None, 0, 0);
         for waiter in channel.waiters.drain(..) {
             waiter.done();
         }
@@ -231,6 +253,7 @@ impl Core {
             return;
         };
         self.tally.refused(kind, channels.len());
+        let several = channels.len() > 1;
         let asked: Vec<ChannelId> = channels
             .into_iter()
             .filter(|&id| self.registry.get(id).is_some_and(|c| c.home == (Home::Asked { link, op })))
@@ -239,22 +262,43 @@ impl Core {
             self.settle_at(id, Home::Homeless);
         }
         match &*error.code {
-            "MOVED" => {
-                if let Some((slot, owner)) = wire::moved_to(error) {
-                    let owner = self.reachable(owner, link);
-                    self.hints.insert(slot, owner);
-                }
-                self.orders.push(Order::Refresh);
-            }
+            "MOVED" => self.redirected(link, &asked, error, now),
             "CLUSTERDOWN" | "TRYAGAIN" | "LOADING" | "MASTERDOWN" | "READONLY" | "ASK" | "BUSY" => {
                 self.links[link].in_trouble(now);
                 self.orders.push(Order::Refresh);
+                asked.iter().for_each(|&id| self.look_for_home(id));
             }
-            _ => return self.rejected(&asked, error, now),
+            // One name is enough for the server to refuse all of them: which one was it?
+            _ if several => {
+                for half in asked.chunks(asked.len().div_ceil(2).max(1)) {
+                    self.subscribe_now(link, kind, half);
+                }
+                self.serves_well(link, now);
+            }
+            _ => {
+                self.rejected(&asked, error, now);
+                self.serves_well(link, now);
+            }
         }
-        for id in asked {
+    }
+
+    /// The node knows who owns the slot.
+    fn redirected(&mut self, link: LinkId, ids: &[ChannelId], error: &ServerError, now: Instant) {
+        if let Some((slot, owner)) = wire::moved_to(error) {
+            let owner = self.reachable(owner, link);
+            self.hints.insert(slot, owner.clone());
+            self.orders.push(Order::Moved(slot, owner));
+        }
+        self.orders.push(Order::Refresh);
+        for &id in ids {
+            let channel = &mut self.registry[id];
+            channel.redirections = channel.redirections.saturating_add(1);
+            if channel.redirections > REDIRECTIONS {
+                channel.retry_at = Some(now + REDIRECTION_PAUSE);
+            }
             self.look_for_home(id);
         }
+        self.serves_well(link, now);
     }
 
     /// The server will not have it: whoever asked is told; those who had it before keep hoping.
@@ -265,7 +309,9 @@ impl Core {
             for waiter in channel.waiters.drain(..) {
                 waiter.fail(CallError::Server(error.clone()));
             }
-            channel.retry_at = Some(now + REFUSAL_PAUSE);
+            let pause = REFUSAL_PAUSE.saturating_mul(1 << channel.refusals.min(8)).min(LONGEST_REFUSAL_PAUSE);
+            channel.retry_at = Some(now + pause);
+            channel.refusals = channel.refusals.saturating_add(1);
             if let Some(gap) = &mut channel.gap {
                 let reason = GapReason::Refused(error.to_string());
                 if gap.reason != reason {

@@ -32,6 +32,9 @@ use crate::{
     config::{Address, AddressMap},
 };
 
+/// A connection that serves nothing is kept for so long.
+const IDLE: std::time::Duration = std::time::Duration::from_secs(10);
+
 /// What the driver must do.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Order {
@@ -45,6 +48,8 @@ pub(crate) enum Order {
     Reset(LinkId),
     /// Ask for the topology now.
     Refresh,
+    /// A node said that this slot lives there.
+    Moved(u16, Address),
 }
 
 /// What one subscriber wants, or wants no longer.
@@ -65,12 +70,16 @@ pub(crate) struct Core {
     /// Owners learned from a redirection, until the topology changes.
     hints: HashMap<u16, Address>,
     homeless: Vec<ChannelId>,
+    /// Something changed that may give a homeless channel its home; without it, looking again is in vain.
+    stirred: bool,
+    /// A homeless channel waits for a node, rather than for its time: news of the topology would help.
+    searching: bool,
     next_op: u64,
     orders: Vec<Order>,
     wakers: Vec<Waker>,
     /// Messages for one mailbox that came in a row, delivered together.
     run: VecDeque<super::Message>,
-    run_for: Option<Arc<Mailbox>>,
+    run_for: Option<(Arc<Mailbox>, Kind)>,
     /// Channels that were confirmed again since the last message, told before the next one.
     resumed: Vec<ChannelId>,
     /// Channels with a gap whose age still matters.
@@ -89,6 +98,8 @@ impl Core {
             topology,
             hints: HashMap::new(),
             homeless: Vec::new(),
+            stirred: false,
+            searching: false,
             next_op: 1,
             orders: Vec::new(),
             wakers: Vec::new(),
@@ -143,7 +154,7 @@ impl Core {
         for name in names {
             let Some(id) = self.registry.find(kind, name) else { continue };
             let channel = &mut self.registry[id];
-            channel.listeners.retain(|m| !Arc::ptr_eq(m, mailbox));
+            channel.drop_listener(mailbox);
             if !channel.listeners.is_empty() {
                 continue;
             }
@@ -227,7 +238,9 @@ impl Core {
         let ids: Vec<ChannelId> = names.iter().filter_map(|name| self.registry.find(kind, name)).collect();
         for id in ids {
             if self.registry[id].home == Home::Homeless {
+                self.registry[id].retry_at = None;
                 self.queue(id);
+                self.stirred = true;
             }
         }
         self.reconcile(now);
@@ -262,6 +275,7 @@ impl Core {
         let given_up = channel.gap.is_some() && !self.config.auto_resubscribe && channel.waiters.is_empty();
         if channel.home == Home::Homeless && !given_up {
             self.queue(id);
+            self.stirred = true;
         }
     }
 
@@ -280,15 +294,22 @@ impl Core {
         let Some(node) = self.links.get_mut(link) else { return };
         node.state = LinkState::Open;
         node.generation = generation;
-        node.well();
+        node.unproved(now);
+        self.tally.connected();
+        self.stirred = true;
         self.reconcile(now);
     }
 
     /// A connection broke, or could not be made.
     pub(crate) fn lost(&mut self, link: LinkId, now: Instant) {
         let Some(node) = self.links.get_mut(link) else { return };
+        debug_assert!(
+            node.stuck.is_empty(),
+            "what came before the break was delivered before it is dealt with"
+        );
+        self.tally.disconnected(node.state == LinkState::Open);
         node.state = LinkState::Down;
-        node.stuck.clear();
+        self.stirred = true;
         let ops = std::mem::take(&mut node.ops);
         for op in ops {
             if let Op::Unsubscribe { waiter: Some(waiter), .. } = op {
@@ -328,32 +349,42 @@ impl Core {
     pub(crate) fn retopologise(&mut self, topology: Arc<Topology>, now: Instant) {
         self.topology = topology;
         self.hints.clear();
+        self.stirred = true;
         let misplaced: Vec<ChannelId> =
             self.registry.iter().filter(|(_, c)| self.is_misplaced(c)).map(|(id, _)| id).collect();
-        for &id in &misplaced {
+        let (mut silent, mut goodbyes) = (Vec::new(), HashMap::<(LinkId, Kind), Vec<ChannelId>>::new());
+        for id in misplaced {
             let channel = &mut self.registry[id];
-            if let (Home::Live { link }, Kind::Sharded) = (channel.home, channel.kind) {
-                // What the old owner still sends is still ours.
-                channel.former = Some(link);
+            let kind = channel.kind;
+            match channel.home {
+                // What the old owner still sends is still ours, and comes from nobody else.
+                Home::Live { link } if kind == Kind::Sharded => {
+                    channel.former = Some(link);
+                    silent.push(id);
+                }
+                Home::Live { link } => {
+                    goodbyes.entry((link, kind)).or_default().push(id);
+                    silent.push(id);
+                }
+                // Its answer may never come, or come too late.
+                Home::Asked { link, .. } => {
+                    goodbyes.entry((link, kind)).or_default().push(id);
+                    self.settle_at(id, Home::Homeless);
+                    self.look_for_home(id);
+                }
+                Home::Homeless | Home::Leaving { .. } => {}
             }
         }
-        let mut elsewhere: HashMap<(LinkId, Kind), Vec<ChannelId>> = HashMap::new();
-        for &id in &misplaced {
-            let channel = &self.registry[id];
-            if let (None, Some(link)) = (channel.former, channel.home.link()) {
-                elsewhere.entry((link, channel.kind)).or_default().push(id);
-            }
-        }
-        self.begin_gap(&misplaced, &GapReason::Reassigned, now);
-        for ((link, kind), ids) in elsewhere {
+        self.begin_gap(&silent, &GapReason::Reassigned, now);
+        for ((link, kind), ids) in goodbyes {
             self.unsubscribe(link, kind, &ids, None);
         }
         self.reconcile(now);
-        self.close_unneeded();
+        self.sweep(now);
     }
 
     fn is_misplaced(&self, channel: &super::registry::Channel) -> bool {
-        let Home::Live { link } = channel.home else { return false };
+        let (Home::Live { link } | Home::Asked { link, .. }) = channel.home else { return false };
         let node = &self.links[link].address;
         match channel.kind {
             Kind::Sharded => !super::placement::serves(&self.topology, channel.slot, self.config.nodes, node),
@@ -361,18 +392,28 @@ impl Core {
         }
     }
 
-    /// Connections to nodes that left the cluster and serve nothing.
-    fn close_unneeded(&mut self) {
-        let gone: Vec<LinkId> = self
-            .links
-            .iter()
-            .filter(|(_, l)| l.load == 0 && l.ops.is_empty() && !self.topology.contains(&l.address))
-            .map(|(id, _)| id)
-            .collect();
-        for id in gone {
-            if self.registry.iter().any(|(_, c)| c.former == Some(id)) {
+    /// Closes connections that serve nothing: at once if the node has left the cluster, else after a while.
+    pub(crate) fn sweep(&mut self, now: Instant) {
+        let mut idle: Vec<LinkId> = Vec::new();
+        for (id, link) in &mut self.links {
+            let hinted = !self.hints.is_empty() && self.hints.values().any(|node| *node == link.address);
+            if link.load > 0 || !link.ops.is_empty() || !link.stuck.is_empty() || hinted {
+                link.idle_since = None;
                 continue;
             }
+            let since = *link.idle_since.get_or_insert(now);
+            let needless = now - since >= IDLE && !self.searching;
+            if needless || !self.topology.contains(&link.address) {
+                idle.push(id);
+            }
+        }
+        if idle.is_empty() {
+            return;
+        }
+        for (_, channel) in self.registry.iter() {
+            idle.retain(|&id| channel.former != Some(id));
+        }
+        for id in idle {
             let link = self.links.remove(id);
             self.by_address.remove(&link.address);
             self.orders.push(Order::Close(id));

@@ -10,37 +10,42 @@ use crate::{
     config::Address,
     mux::{
         event::Kind,
-        link::{Link, LinkState, Op, Readiness},
+        link::{Link, Op, Readiness},
         placement::{self, Load},
-        registry::{ChannelId, Home, LinkId},
+        registry::{Channel, ChannelId, Home, LinkId},
         wire,
     },
 };
 
 impl Core {
-    /// Looks after every channel on the list of the homeless; those that cannot be served now stay on it.
+    /// Looks after every channel on the list of the homeless; those that cannot be served now stay on it. Does nothing
+    /// unless something has changed since the last time, so that it may be called after every event.
     pub(crate) fn reconcile(&mut self, now: Instant) {
-        if self.homeless.is_empty() {
+        if !std::mem::take(&mut self.stirred) || self.homeless.is_empty() {
             return;
         }
         let mut plan: BTreeMap<(LinkId, usize), Vec<ChannelId>> = BTreeMap::new();
         let mut nowhere = false;
+        self.searching = false;
         for id in std::mem::take(&mut self.homeless) {
             let Some(channel) = self.registry.get_mut(id) else { continue };
             channel.queued = false;
             if channel.home != Home::Homeless {
                 continue;
             }
+            if channel.retry_at.is_some_and(|at| now < at) {
+                self.queue(id);
+                continue;
+            }
             let kind = channel.kind;
-            let wait = channel.retry_at.is_some_and(|at| now < at);
-            match (!wait).then(|| self.place(id)).flatten() {
+            match self.place(id, now) {
                 Some(link) if self.links[link].readiness(now) != Readiness::NotNow => {
                     plan.entry((link, kind.index())).or_default().push(id);
                     self.links[link].load += 1;
                 }
-                Some(_) => self.queue(id),
-                None => {
-                    nowhere |= !wait;
+                place => {
+                    nowhere |= place.is_none();
+                    self.searching = true;
                     self.queue(id);
                 }
             }
@@ -58,58 +63,80 @@ impl Core {
     }
 
     /// The node for a channel; a connection to it is ordered if there is none.
-    fn place(&mut self, id: ChannelId) -> Option<LinkId> {
-        let channel = &self.registry[id];
-        let preference = self.config.nodes;
+    fn place(&mut self, id: ChannelId, now: Instant) -> Option<LinkId> {
+        let Channel { kind, slot, .. } = self.registry[id];
+        if kind == Kind::Sharded
+            && let Some(owner) = self.hints.get(&slot).cloned()
+        {
+            let link = self.link_to(&owner, now);
+            if !self.links[link].is_down(now) {
+                return Some(link);
+            }
+            // It cannot be reached: whoever named it may have been wrong.
+            self.hints.remove(&slot);
+        }
         let load = |node: &Address| match self.by_address.get(node).and_then(|&link| self.links.get(link)) {
-            Some(link) => Load { channels: link.load, down: link.state == LinkState::Down },
+            Some(link) => Load { channels: link.load, down: link.is_down(now) },
             None => Load { channels: 0, down: false },
         };
-        let node = match channel.kind {
-            Kind::Sharded => match self.hints.get(&channel.slot) {
-                Some(owner) => Some(owner),
-                None => placement::for_slot(&self.topology, channel.slot, preference, load),
-            },
-            Kind::Channel | Kind::Pattern => placement::for_any(&self.topology, preference, load),
+        let node = match kind {
+            Kind::Sharded => placement::for_slot(&self.topology, slot, self.config.nodes, load),
+            Kind::Channel | Kind::Pattern => placement::for_any(&self.topology, self.config.nodes, load),
         };
         let node = node?.clone();
-        Some(self.link_to(&node))
+        Some(self.link_to(&node, now))
     }
 
-    fn link_to(&mut self, node: &Address) -> LinkId {
+    fn link_to(&mut self, node: &Address, now: Instant) -> LinkId {
         if let Some(&link) = self.by_address.get(node) {
             return link;
         }
-        let link = self.links.insert(Link::new(node.clone()));
+        let link = self.links.insert(Link::new(node.clone(), now));
         self.by_address.insert(node.clone(), link);
         self.orders.push(Order::Open(link, node.clone()));
         link
     }
 
-    /// Sends subscriptions of one kind to a node: everything in one write, or one probe if the node is in trouble.
+    /// Sends subscriptions of one kind to a node: everything in one write, or one probe if the node has yet to show
+    /// that it serves.
     fn subscribe(&mut self, link: LinkId, kind: Kind, ids: &[ChannelId], now: Instant) {
+        let mut groups = self.by_slot(kind, ids);
+        if let Some(last) = self.links[link].last_probe() {
+            let next = groups.iter().position(|group| self.registry[group[0]].slot > last);
+            groups.rotate_left(next.unwrap_or(0));
+        }
         let mut bytes = Vec::new();
-        let groups = self.by_slot(kind, ids);
         for chunk in groups.iter().flat_map(|group| wire::chunks(group)) {
             match self.links[link].readiness(now) {
                 Readiness::Ready => {}
-                Readiness::Probe => self.links[link].probing(),
+                Readiness::Probe => self.links[link].probing(self.registry[chunk[0]].slot),
                 Readiness::NotNow => {
                     chunk.iter().for_each(|&id| self.queue(id));
                     continue;
                 }
             }
-            let op = self.take_op();
-            wire::change(kind, true, chunk.iter().map(|&id| &self.registry[id].name), &mut bytes);
-            for &id in chunk {
-                self.settle_at(id, Home::Asked { link, op });
-            }
-            self.tally.asked(kind, chunk.len());
-            let channels = chunk.to_vec();
-            self.links[link].ops.push_back(Op::Subscribe { id: op, kind, channels, confirmed: 0 });
+            self.ask(link, kind, chunk, &mut bytes);
         }
         if !bytes.is_empty() {
             self.orders.push(Order::Send(link, bytes));
         }
+    }
+
+    /// Sends one more subscription to a node that has just answered.
+    pub(super) fn subscribe_now(&mut self, link: LinkId, kind: Kind, ids: &[ChannelId]) {
+        let mut bytes = Vec::new();
+        self.ask(link, kind, ids, &mut bytes);
+        self.orders.push(Order::Send(link, bytes));
+    }
+
+    fn ask(&mut self, link: LinkId, kind: Kind, ids: &[ChannelId], bytes: &mut Vec<u8>) {
+        let op = self.take_op();
+        wire::change(kind, true, ids.iter().map(|&id| &self.registry[id].name), bytes);
+        for &id in ids {
+            self.settle_at(id, Home::Asked { link, op });
+        }
+        self.tally.asked(kind, ids.len());
+        let channels = ids.to_vec();
+        self.links[link].ops.push_back(Op::Subscribe { id: op, kind, channels, confirmed: 0 });
     }
 }
