@@ -8,6 +8,7 @@
 //! The contract is the documentation of the facets; the crate `firth-laws` tests it on every engine.
 
 mod ahead;
+mod backoff;
 mod codec;
 mod commit;
 mod embedded;
@@ -24,6 +25,7 @@ mod record;
 mod watch;
 
 pub use ahead::Ahead;
+pub use backoff::Backoff;
 pub use commit::{Commit, Dead, Retry, Verdict, cut_reason};
 #[cfg(feature = "testing")]
 #[doc(hidden)]
