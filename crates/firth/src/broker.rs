@@ -1,0 +1,179 @@
+//! [`Broker`]: the entry point. A cheap handle on an engine; makes topics, producers, consumers and admin views.
+//!
+//! It owns one background task, the housekeeper (retention), which starts with the first topic, producer or consumer and ends
+//! with `close` or with the last handle.
+
+use crate::consumer::ConsumerBuilder;
+use crate::error::{ErrorKind, Result};
+use crate::housekeeping::{self, Housekeeping};
+use crate::producer::ProducerBuilder;
+use crate::topic::{CreateTopic, TopicConfig, TopicInfo, Topics};
+use firth_engine::{Engine, FileOptions, TopicName};
+use std::fmt;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// A handle on everything; clones share it.
+///
+/// ```
+/// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+/// let broker = firth::Broker::memory();
+/// broker.create_topic("orders").partitions(4).await?;
+/// let producer = broker.producer("orders").await?;
+/// let receipt = producer.send("first order").await?;
+/// assert!(receipt.partition < 4);
+/// # broker.close().await
+/// # }).unwrap();
+/// ```
+#[derive(Clone)]
+pub struct Broker(Arc<Inner>);
+
+struct Inner {
+    engine: Engine,
+    auto_create: Option<TopicConfig>,
+    housekeep_every: Duration,
+    housekeeping: Mutex<Option<Housekeeping>>,
+}
+
+impl Broker {
+    /// Opens topics in a directory, which is made if missing. Every acknowledged message is on disk. One process at a time.
+    pub async fn open(path: impl AsRef<Path>) -> Result<Self> {
+        Ok(Self::with_engine(Engine::file(path, FileOptions::default()).await?))
+    }
+
+    /// Opens the engine that `url` names: `memory:`, `file:./data`, `redis://host`, …
+    pub async fn connect(url: &str) -> Result<Self> {
+        Ok(Self::with_engine(Engine::at(url).await?))
+    }
+
+    /// Topics in memory, gone with the last handle: for tests, and for data that may be lost.
+    pub fn memory() -> Self {
+        Self::with_engine(Engine::memory())
+    }
+
+    /// A broker on any engine.
+    pub fn with_engine(engine: Engine) -> Self {
+        Self(Arc::new(Inner {
+            engine,
+            auto_create: None,
+            housekeep_every: Duration::from_secs(60),
+            housekeeping: Mutex::new(None),
+        }))
+    }
+
+    /// A handle that creates missing topics like this when a producer or a consumer asks for them. Without it they are errors.
+    #[must_use]
+    pub fn auto_create(&self, config: TopicConfig) -> Self {
+        self.with(|inner| inner.auto_create = Some(config))
+    }
+
+    /// A handle whose retention runs this often; every minute unless set.
+    #[must_use]
+    pub fn housekeep_every(&self, interval: Duration) -> Self {
+        self.with(|inner| inner.housekeep_every = interval.max(Duration::from_millis(10)))
+    }
+
+    fn with(&self, change: impl FnOnce(&mut Inner)) -> Self {
+        let mut inner = Inner {
+            engine: self.0.engine.clone(),
+            auto_create: self.0.auto_create.clone(),
+            housekeep_every: self.0.housekeep_every,
+            housekeeping: Mutex::new(None),
+        };
+        change(&mut inner);
+        Self(Arc::new(inner))
+    }
+
+    /// Creates a topic; see [`CreateTopic`] for what can be set.
+    pub fn create_topic(&self, name: &str) -> CreateTopic<'_> {
+        CreateTopic::new(self, name)
+    }
+
+    /// A topic as it stands.
+    pub async fn topic(&self, name: &str) -> Result<TopicInfo> {
+        self.topics().get(&TopicName::new(name)?).await
+    }
+
+    /// A producer for a topic; see [`ProducerBuilder`] for what can be set.
+    pub fn producer(&self, topic: &str) -> ProducerBuilder {
+        ProducerBuilder::new(self.clone(), topic)
+    }
+
+    /// All topics, sorted by name.
+    pub async fn list_topics(&self) -> Result<Vec<TopicInfo>> {
+        self.topics().list().await
+    }
+
+    /// Adds partitions, up to `partitions` in all. Groups read the new ones from their start.
+    ///
+    /// Keys move as the topic's [`Mapping`](crate::Mapping) says; records that are already there stay where they are, so the order of a moved key
+    /// holds only from its first record in the new partition on. Running producers and consumers notice by themselves.
+    pub async fn grow_topic(&self, name: &str, partitions: u32) -> Result<TopicInfo> {
+        self.topics().grow(&TopicName::new(name)?, partitions).await
+    }
+
+    /// Changes retention, payload limit and the like; not the partitions, not the mapping of keys.
+    pub async fn alter_topic(&self, name: &str, change: impl Fn(&mut TopicConfig)) -> Result<TopicInfo> {
+        self.topics().alter(&TopicName::new(name)?, change).await
+    }
+
+    /// Deletes a topic with its records, groups and dead letters; false if there was none.
+    pub async fn delete_topic(&self, name: &str) -> Result<bool> {
+        self.topics().delete(&TopicName::new(name)?).await
+    }
+
+    /// A consumer of a topic as a member of `group`; see [`ConsumerBuilder`] for what can be set.
+    pub fn consumer(&self, topic: &str, group: &str) -> ConsumerBuilder {
+        ConsumerBuilder::new(self.clone(), topic, group)
+    }
+
+    /// The engine below.
+    pub fn engine(&self) -> &Engine {
+        &self.0.engine
+    }
+
+    /// Runs retention once, now. The housekeeper does so by itself.
+    pub async fn housekeep(&self) -> Result<housekeeping::Swept> {
+        housekeeping::sweep(self.engine()).await
+    }
+
+    /// Stops the housekeeper and closes the engine, for every handle on it. Close producers and consumers first.
+    pub async fn close(self) -> Result<()> {
+        let running = self.0.housekeeping.lock().expect("nothing panics under this lock").take();
+        if let Some(running) = running {
+            running.stop().await;
+        }
+        self.0.engine.close().await
+    }
+
+    pub(crate) fn topics(&self) -> Topics {
+        Topics::new(self.0.engine.clone())
+    }
+
+    /// The topic, created by the policy of [`auto_create`](Self::auto_create) if it is missing.
+    pub(crate) async fn topic_or_create(&self, name: &TopicName) -> Result<TopicInfo> {
+        self.start_housekeeping();
+        let topics = self.topics();
+        match (topics.get(name).await, &self.0.auto_create) {
+            (Err(missing), Some(config)) if missing.kind() == ErrorKind::NotFound => {
+                match topics.create(name, config).await {
+                    Err(error) if error.kind() == ErrorKind::AlreadyExists => topics.get(name).await,
+                    made => made,
+                }
+            }
+            (found, _) => found,
+        }
+    }
+
+    pub(crate) fn start_housekeeping(&self) {
+        let mut running = self.0.housekeeping.lock().expect("nothing panics under this lock");
+        running.get_or_insert_with(|| Housekeeping::start(self.0.engine.clone(), self.0.housekeep_every));
+    }
+}
+
+impl fmt::Debug for Broker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Broker({:?})", self.0.engine)
+    }
+}

@@ -1,0 +1,157 @@
+//! [`ConsumerBuilder`]: the builder behind `broker.consumer(..)`, finished by `.await`.
+
+use super::config::{ConsumerConfig, Ordering, StartAt};
+use super::desk::Desk;
+use super::holds::Holds;
+use super::keeper::Keeper;
+use super::lane::Common;
+use super::{Consumer, ConsumerHandle};
+use crate::broker::Broker;
+use crate::error::{Result, invalid};
+use crate::metrics::GroupMeter;
+use crate::retry::RetryPolicy;
+use firth_engine::{GroupName, HolderName, TopicName};
+use std::collections::BTreeSet;
+use std::future::{Future, IntoFuture};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+/// A consumer about to join its group; finish it with `.await`.
+#[must_use = "nothing is consumed until it is awaited"]
+pub struct ConsumerBuilder {
+    broker: Broker,
+    topic: String,
+    group: String,
+    config: ConsumerConfig,
+}
+
+impl ConsumerBuilder {
+    pub(crate) fn new(broker: Broker, topic: &str, group: &str) -> Self {
+        Self { broker, topic: topic.to_owned(), group: group.to_owned(), config: ConsumerConfig::default() }
+    }
+
+    /// Everything at once.
+    pub fn config(mut self, config: ConsumerConfig) -> Self {
+        self.config = config;
+        self
+    }
+
+    /// A name for people; a random part is added.
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.config.name = name.into();
+        self
+    }
+
+    /// How many records of one partition are read ahead and not settled; 256 unless set.
+    pub fn max_in_flight(mut self, records: usize) -> Self {
+        self.config.max_in_flight = records;
+        self
+    }
+
+    /// How many records of one partition are handled at the same time; 1 unless set. Records of one key never are.
+    pub fn concurrency(mut self, records: usize) -> Self {
+        self.config.concurrency = records;
+        self
+    }
+
+    /// What a failed record does to later ones of its key; strict unless set.
+    pub fn ordering(mut self, ordering: Ordering) -> Self {
+        self.config.ordering = ordering;
+        self
+    }
+
+    /// When failed records are tried again, and when they are given up.
+    pub fn retry(mut self, policy: RetryPolicy) -> Self {
+        self.config.retry = policy;
+        self
+    }
+
+    /// Where a new group starts; at the oldest record unless set.
+    pub fn start_at(mut self, start: StartAt) -> Self {
+        self.config.start = start;
+        self
+    }
+
+    /// How long a crashed consumer keeps its partitions; 10 s unless set.
+    pub fn lease(mut self, ttl: Duration) -> Self {
+        self.config.lease = ttl;
+        self
+    }
+
+    /// How long a handler may take before it counts as failed; without limit unless set.
+    pub fn handler_timeout(mut self, limit: Duration) -> Self {
+        self.config.handler_timeout = Some(limit);
+        self
+    }
+
+    /// How long running handlers may finish when a partition is given up or the consumer closes; 30 s unless set.
+    pub fn drain(mut self, limit: Duration) -> Self {
+        self.config.drain = limit;
+        self
+    }
+
+    /// Takes exactly these partitions, whatever the other members do; they share the rest.
+    pub fn partitions(mut self, partitions: impl IntoIterator<Item = u32>) -> Self {
+        self.config.partitions = partitions.into_iter().collect();
+        self
+    }
+
+    async fn build(self) -> Result<Consumer> {
+        let Self { broker, topic, group, config } = self;
+        let (topic, group) = (TopicName::new(&topic)?, GroupName::new(&group)?);
+        config.check()?;
+        let me = format!("{}-{:016x}", config.name, fastrand::u64(..));
+        HolderName::new(&me)?;
+        let info = broker.topic_or_create(&topic).await?;
+        if let Some(missing) = config.partitions.iter().find(|index| **index >= info.config.partitions) {
+            let count = info.config.partitions;
+            return Err(invalid(format!("partition {missing} of topic {topic}, which has {count}")));
+        }
+        // Fixes where the group starts on every partition, whoever comes to own it.
+        for at in info.partitions() {
+            broker.engine().create_group(&at, &group, config.start.into()).await?;
+        }
+        Ok(start(&broker, topic, group, config, (me, info.config.max_payload)))
+    }
+}
+
+fn start(
+    broker: &Broker,
+    topic: TopicName,
+    group: GroupName,
+    config: ConsumerConfig,
+    (me, max_payload): (String, usize),
+) -> Consumer {
+    let (paused, is_paused) = watch::channel(false);
+    let (assigned, assignment) = watch::channel(BTreeSet::new());
+    let closing = CancellationToken::new();
+    let holds = Holds::new(broker.engine().clone(), config.lease);
+    let common = Arc::new(Common {
+        engine: broker.engine().clone(),
+        meter: GroupMeter::new(&topic, &group),
+        group,
+        config,
+        desk: Arc::new(Desk::default()),
+        paused: is_paused,
+        chunk: AtomicUsize::new(1),
+        max_payload,
+    });
+    let keeper = Keeper::new(common.clone(), topic, me.clone(), holds.clone(), assigned);
+    let renewals = tokio::spawn(holds.keep_renewing());
+    let keeper = tokio::spawn(keeper.run(closing.clone()));
+    let handle = ConsumerHandle { name: me, paused: Arc::new(paused), closing, assignment };
+    Consumer { common, handle, keeper: Some(keeper), renewals }
+}
+
+impl IntoFuture for ConsumerBuilder {
+    type Output = Result<Consumer>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.build())
+    }
+}

@@ -1,0 +1,122 @@
+//! [`ConsumerConfig`]: everything that can be set on a consumer, checked once.
+
+use crate::error::{Result, invalid};
+use crate::retry::RetryPolicy;
+use firth_engine::facet::From as Start;
+use firth_engine::limits::{MAX_TTL, MAX_VERDICTS};
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+/// What a failed record does to later ones of its key.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Ordering {
+    /// Later records of the key wait until it is done or given up. Other keys go on.
+    #[default]
+    Strict,
+    /// Nothing waits for a retry: it comes later, out of order.
+    Relaxed,
+}
+
+/// Where a new group starts reading; a group that exists goes on where it was.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum StartAt {
+    /// At the oldest record.
+    #[default]
+    Oldest,
+    /// With what is sent from now on.
+    Newest,
+    /// With records that are not older than this.
+    Age(Duration),
+}
+
+impl From<StartAt> for Start {
+    fn from(start: StartAt) -> Self {
+        match start {
+            StartAt::Oldest => Self::Start,
+            StartAt::Newest => Self::End,
+            StartAt::Age(age) => Self::Age(age),
+        }
+    }
+}
+
+/// How a consumer works.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ConsumerConfig {
+    /// A name for people; each consumer adds a random part to it.
+    pub name: String,
+    /// How many records of one partition are read ahead and not settled, 1 to 500.
+    pub max_in_flight: usize,
+    /// How many records of one partition are handled at the same time; records of one key never are.
+    pub concurrency: usize,
+    /// What a failed record does to later ones of its key.
+    pub ordering: Ordering,
+    /// When failed records are tried again, and when they are given up.
+    pub retry: RetryPolicy,
+    /// Where a new group starts.
+    pub start: StartAt,
+    /// How long a crashed consumer keeps its partitions. Renewed three times as often.
+    pub lease: Duration,
+    /// How long a handler may take; `None`: as long as it likes.
+    pub handler_timeout: Option<Duration>,
+    /// How long running handlers may finish when a partition is given up or the consumer closes.
+    pub drain: Duration,
+    /// Only these partitions, whatever the others do; empty: a fair share.
+    pub partitions: BTreeSet<u32>,
+    /// Verdicts wait at most this long for company before they are stored.
+    pub commit_interval: Duration,
+}
+
+impl Default for ConsumerConfig {
+    fn default() -> Self {
+        Self {
+            name: "consumer".to_owned(),
+            max_in_flight: 256,
+            concurrency: 1,
+            ordering: Ordering::default(),
+            retry: RetryPolicy::default(),
+            start: StartAt::default(),
+            lease: Duration::from_secs(10),
+            handler_timeout: None,
+            drain: Duration::from_secs(30),
+            partitions: BTreeSet::new(),
+            commit_interval: Duration::from_millis(10),
+        }
+    }
+}
+
+/// The largest `max_in_flight`: as many again may be held back by strict ordering.
+const MAX_IN_FLIGHT: usize = MAX_VERDICTS / 2;
+
+impl ConsumerConfig {
+    /// Checks every value, or says what to change.
+    pub fn check(&self) -> Result<()> {
+        if !(1..=MAX_IN_FLIGHT).contains(&self.max_in_flight) {
+            return Err(invalid(format!(
+                "max_in_flight is {}; give 1 to {MAX_IN_FLIGHT}",
+                self.max_in_flight
+            )));
+        }
+        if self.concurrency == 0 {
+            return Err(invalid("concurrency is 0; give at least 1"));
+        }
+        if self.lease < Duration::from_millis(100) || self.lease > MAX_TTL {
+            return Err(invalid("a consumer's lease is 100 ms to 24 hours"));
+        }
+        if self.retry.max_attempts == 0 {
+            return Err(invalid("max_attempts is 0; 1 means no retry"));
+        }
+        if self.name.len() > 64 {
+            return Err(invalid("a consumer's name has at most 64 characters"));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn is_strict(&self) -> bool {
+        self.ordering == Ordering::Strict
+    }
+
+    /// How many records a lane's window takes: those in flight and those held back behind them.
+    pub(crate) fn window(&self) -> usize {
+        MAX_VERDICTS
+    }
+}

@@ -1,0 +1,166 @@
+//! [`Delivery`]: a record that must be settled. Settling takes it by value, so nothing can be settled twice.
+
+use super::holds::Held;
+use super::nack::Nack;
+use crate::error::{Error, ErrorKind, Result};
+use crate::record::Record;
+use std::fmt;
+use std::future::Future;
+use std::ops::Deref;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
+
+/// What a lane hears about its deliveries.
+pub(crate) enum Event {
+    Judged { record: firth_engine::Record, judgement: Judgement, waiter: Option<oneshot::Sender<Result<()>>> },
+    Unstarted(firth_engine::Record),
+    ChunkDone,
+}
+
+pub(crate) enum Judgement {
+    Ack,
+    Nack(Nack),
+}
+
+/// The lane's side of its deliveries. A lane that starts over makes a new one, so that old verdicts go nowhere.
+pub(crate) struct Tie {
+    pub(crate) events: mpsc::UnboundedSender<Event>,
+    pub(crate) held: Arc<Held>,
+    /// Cancelled when no further record may start, though running ones may finish.
+    pub(crate) draining: CancellationToken,
+    /// Cancelled when running ones must stop too: somebody else owns the partition.
+    pub(crate) abandoned: CancellationToken,
+}
+
+/// Tells the lane when the last delivery of a chunk is gone.
+pub(crate) struct ChunkEnd(pub(crate) Arc<Tie>);
+
+impl Drop for ChunkEnd {
+    fn drop(&mut self) {
+        // A lane that is gone needs no news.
+        let _ = self.0.events.send(Event::ChunkDone);
+    }
+}
+
+/// A record in your hands: [`ack`](Self::ack), [`nack`](Self::nack) or [`reject`](Self::reject) it.
+///
+/// Dropping it unsettled counts as a failed attempt. Reads like a [`Record`].
+#[must_use = "a delivery must be settled; dropping it counts as a failed attempt"]
+pub struct Delivery {
+    record: Option<Record>,
+    end: Arc<ChunkEnd>,
+    started: bool,
+}
+
+impl Delivery {
+    pub(crate) fn new(record: Record, end: Arc<ChunkEnd>) -> Self {
+        Self { record: Some(record), end, started: false }
+    }
+
+    /// Done. The verdict is noted at once; await the answer to know that it is stored.
+    pub fn ack(self) -> Settled {
+        self.settle(Judgement::Ack)
+    }
+
+    /// Not done: try again, or give up, as the nack and the retry policy say.
+    pub fn nack(self, nack: impl Into<Nack>) -> Settled {
+        self.settle(Judgement::Nack(nack.into()))
+    }
+
+    /// Hopeless: make it a dead letter.
+    pub fn reject(self, why: impl fmt::Display) -> Settled {
+        self.settle(Judgement::Nack(Nack::reject(why)))
+    }
+
+    /// The record.
+    pub fn record(&self) -> &Record {
+        self.record.as_ref().expect("only settling takes it")
+    }
+
+    /// Resolves when the partition was lost to another consumer: whatever is done from then on is done twice.
+    pub async fn lost(&self) {
+        self.end.0.abandoned.cancelled().await;
+    }
+
+    /// Marks it as handed to user code; false if it must not start any more.
+    pub(crate) fn start(&mut self) -> bool {
+        let tie = &self.end.0;
+        self.started = tie.held.is_valid() && !tie.draining.is_cancelled();
+        self.started
+    }
+
+    pub(crate) fn tie(&self) -> &Arc<Tie> {
+        &self.end.0
+    }
+
+    /// As settling, for whoever will not wait.
+    pub(crate) fn judge(mut self, judgement: Judgement) {
+        let record = self.record.take().expect("only settling takes it").into_inner();
+        let _ = self.end.0.events.send(Event::Judged { record, judgement, waiter: None });
+    }
+
+    /// Gives it back as if it had never started.
+    pub(crate) fn give_back(mut self) {
+        self.started = false;
+    }
+
+    fn settle(mut self, judgement: Judgement) -> Settled {
+        let (waiter, answer) = oneshot::channel();
+        let record = self.record.take().expect("only settling takes it").into_inner();
+        let _ = self.end.0.events.send(Event::Judged { record, judgement, waiter: Some(waiter) });
+        Settled(answer)
+    }
+}
+
+impl Drop for Delivery {
+    fn drop(&mut self) {
+        let Some(record) = self.record.take() else { return };
+        let record = record.into_inner();
+        let event = match self.started {
+            true => Event::Judged {
+                record,
+                judgement: Judgement::Nack(Nack::retry("dropped without a verdict")),
+                waiter: None,
+            },
+            false => Event::Unstarted(record),
+        };
+        let _ = self.end.0.events.send(event);
+    }
+}
+
+impl Deref for Delivery {
+    type Target = Record;
+
+    fn deref(&self) -> &Record {
+        self.record()
+    }
+}
+
+impl fmt::Debug for Delivery {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Delivery({:?})", self.record)
+    }
+}
+
+/// The answer to a verdict: `Ok` once it is stored, `Fenced` if the partition had another owner by then.
+///
+/// The verdict counts whether or not this is awaited; drop it to go on at full speed.
+#[must_use = "await it to know that the verdict is stored, or drop it explicitly"]
+pub struct Settled(oneshot::Receiver<Result<()>>);
+
+impl Future for Settled {
+    type Output = Result<()>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        Pin::new(&mut self.0).poll(context).map(|answer| answer.unwrap_or_else(|_| Err(gone())))
+    }
+}
+
+fn gone() -> Error {
+    let context =
+        "the partition was given up before the verdict was stored: the record comes again elsewhere";
+    Error::new(ErrorKind::Fenced, context).with_unknown_outcome()
+}

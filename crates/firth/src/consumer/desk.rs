@@ -1,0 +1,92 @@
+//! The desk: where lanes put deliveries and the consumer's side takes them.
+//!
+//! Holds at most what the lanes' windows allow. A lane that gives its partition up recalls what nobody has taken yet, so that a slow
+//! reader never delays a handover.
+
+use super::delivery::Delivery;
+use std::collections::VecDeque;
+use std::sync::Mutex;
+use tokio::sync::Notify;
+
+/// Deliveries that one worker runs one after the other.
+pub(crate) type Chunk = VecDeque<Delivery>;
+
+#[derive(Default)]
+pub(crate) struct Desk {
+    state: Mutex<State>,
+    filled: Notify,
+}
+
+#[derive(Default)]
+struct State {
+    chunks: VecDeque<(u32, Chunk)>,
+    closed: bool,
+}
+
+impl Desk {
+    pub(crate) fn put(&self, partition: u32, chunk: Chunk) {
+        self.lock().chunks.push_back((partition, chunk));
+        self.filled.notify_one();
+    }
+
+    /// Takes back what nobody has taken of this partition; the lane hears of each record as unstarted.
+    pub(crate) fn recall(&self, partition: u32) {
+        let mut state = self.lock();
+        let (mine, others) = state.chunks.drain(..).partition(|(index, _)| *index == partition);
+        state.chunks = others;
+        drop(state);
+        // Dropped outside of the lock: each delivery tells its lane.
+        let mine: VecDeque<(u32, Chunk)> = mine;
+        drop(mine);
+    }
+
+    /// Nothing more will come: takers see the end.
+    pub(crate) fn close(&self) {
+        let mut state = self.lock();
+        state.closed = true;
+        let rest = std::mem::take(&mut state.chunks);
+        drop(state);
+        drop(rest);
+        self.filled.notify_waiters();
+        self.filled.notify_one();
+    }
+
+    /// The next chunk; `None` after [`close`](Self::close). Cancel-safe.
+    pub(crate) async fn chunk(&self) -> Option<Chunk> {
+        loop {
+            {
+                let mut state = self.lock();
+                if let Some((_, chunk)) = state.chunks.pop_front() {
+                    if !state.chunks.is_empty() {
+                        self.filled.notify_one();
+                    }
+                    return Some(chunk);
+                }
+                if state.closed {
+                    self.filled.notify_one();
+                    return None;
+                }
+            }
+            self.filled.notified().await;
+        }
+    }
+
+    /// The next delivery; `None` after [`close`](Self::close). Cancel-safe.
+    pub(crate) async fn delivery(&self) -> Option<Delivery> {
+        loop {
+            let mut chunk = self.chunk().await?;
+            let first = chunk.pop_front();
+            if let Some(rest) = chunk.front().map(|next| next.record().partition()) {
+                self.lock().chunks.push_front((rest, chunk));
+                self.filled.notify_one();
+            }
+            if first.is_some() {
+                return first;
+            }
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().expect("nothing panics under this lock")
+    }
+}

@@ -1,0 +1,285 @@
+//! The flow of one lane: which of the records at hand may be handed out now. Pure.
+//!
+//! Records leave in the order of the partition, as far as their keys allow: two records of one key are never out at the same time
+//! (unless one chunk carries both, in order). With strict ordering a record that waits for a retry holds back the later records of
+//! its key, and only those. Bounded by the lane's window: nothing enters here that is not in it.
+
+use bytes::Bytes;
+use firth_engine::Record;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+
+#[derive(Default)]
+pub(crate) struct Flow {
+    strict: bool,
+    /// Everything at hand and not out, by place.
+    waiting: BTreeMap<u64, Record>,
+    /// Places in `waiting` that may go out now.
+    ready: BTreeSet<u64>,
+    keys: HashMap<Bytes, Key>,
+    out: usize,
+}
+
+#[derive(Default)]
+struct Key {
+    waiting: BTreeSet<u64>,
+    out: usize,
+    /// Places whose retry the engine keeps until it is due.
+    due: BTreeSet<u64>,
+}
+
+/// What became of a record that was out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Back {
+    /// Done or given up.
+    Settled,
+    /// To be tried again when it is due.
+    Postponed,
+    /// It never started: it may go out again.
+    Unstarted,
+}
+
+impl Flow {
+    pub(crate) fn new(strict: bool) -> Self {
+        Self { strict, ..Self::default() }
+    }
+
+    /// A record with this key waits in the engine until it is due.
+    pub(crate) fn note_due(&mut self, key: Option<&Bytes>, seq: u64) {
+        if self.strict
+            && let Some(key) = key
+        {
+            self.keys.entry(key.clone()).or_default().due.insert(seq);
+            self.review(key);
+        }
+    }
+
+    /// A record is at hand.
+    pub(crate) fn admit(&mut self, record: Record) {
+        let seq = record.id.seq;
+        let key = record.content.key.clone();
+        self.waiting.insert(seq, record);
+        match key {
+            None => drop(self.ready.insert(seq)),
+            Some(key) => {
+                let state = self.keys.entry(key.clone()).or_default();
+                state.due.remove(&seq);
+                state.waiting.insert(seq);
+                self.review(&key);
+            }
+        }
+    }
+
+    /// Takes up to `max` records that one worker runs one after the other, in order.
+    pub(crate) fn take(&mut self, max: usize) -> Vec<Record> {
+        let (mut chunk, mut keys) = (Vec::new(), HashSet::new());
+        while chunk.len() < max
+            && let Some(seq) = self.ready.pop_first()
+        {
+            let record = self.waiting.remove(&seq).expect("what is ready is waiting");
+            if let Some(key) = record.content.key.clone() {
+                let state = self.keys.get_mut(&key).expect("a waiting key is known");
+                state.waiting.remove(&seq);
+                // The next one of this key may ride in the same chunk.
+                if let Some(next) = state.next(self.strict) {
+                    self.ready.insert(next);
+                }
+                state.out += 1;
+                keys.insert(key);
+            }
+            self.out += 1;
+            chunk.push(record);
+        }
+        keys.iter().for_each(|key| self.review(key));
+        chunk
+    }
+
+    /// A record that was out came back.
+    pub(crate) fn back(&mut self, record: &Record, how: Back) {
+        self.out -= 1;
+        let seq = record.id.seq;
+        let Some(key) = record.content.key.clone() else {
+            if how == Back::Unstarted {
+                self.admit(record.clone());
+            }
+            return;
+        };
+        let state = self.keys.get_mut(&key).expect("the key of a record that is out is known");
+        state.out -= 1;
+        match how {
+            Back::Settled => {}
+            Back::Postponed if self.strict => drop(state.due.insert(seq)),
+            Back::Postponed => {}
+            Back::Unstarted => {
+                state.waiting.insert(seq);
+                self.waiting.insert(seq, record.clone());
+            }
+        }
+        self.review(&key);
+    }
+
+    /// How many records could go out now, keys taken into account one by one.
+    pub(crate) fn ready(&self) -> usize {
+        self.ready.len()
+    }
+
+    /// How many records are out.
+    pub(crate) fn out(&self) -> usize {
+        self.out
+    }
+
+    /// How many records are held back by an earlier one of their key.
+    #[cfg(test)]
+    pub(crate) fn held_back(&self) -> usize {
+        self.waiting.len() - self.ready.len()
+    }
+
+    /// Puts the state of one key right after a change.
+    fn review(&mut self, key: &Bytes) {
+        let Some(state) = self.keys.get(key) else { return };
+        if let Some(first) = state.waiting.first() {
+            // At most the first one of a key is ever ready between calls.
+            let may_go = state.out == 0 && state.next(self.strict) == Some(*first);
+            if may_go {
+                self.ready.insert(*first)
+            } else {
+                self.ready.remove(first)
+            };
+            if let Some(second) = state.waiting.iter().nth(1) {
+                self.ready.remove(second);
+            }
+        } else if state.out == 0 && state.due.is_empty() {
+            self.keys.remove(key);
+        }
+    }
+}
+
+impl Key {
+    /// The first waiting record, unless an earlier one of this key is due later.
+    fn next(&self, strict: bool) -> Option<u64> {
+        let first = self.waiting.first()?;
+        let held = strict && self.due.first().is_some_and(|due| due < first);
+        (!held).then_some(*first)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use firth_engine::{Content, RecordId};
+    use proptest::prelude::*;
+
+    fn record(seq: u64, key: &str) -> Record {
+        let content = Content::new("x");
+        let content = if key.is_empty() { content } else { content.with_key(key.to_owned()) };
+        Record { id: RecordId::new(1, seq), attempt: 1, crashes: 0, content }
+    }
+
+    fn seqs(chunk: &[Record]) -> Vec<u64> {
+        chunk.iter().map(|record| record.id.seq).collect()
+    }
+
+    #[test]
+    fn a_key_is_out_once_unless_one_chunk_carries_it() {
+        let mut flow = Flow::new(true);
+        for (seq, key) in [(1, "a"), (2, "a"), (3, "b"), (4, "")] {
+            flow.admit(record(seq, key));
+        }
+        let first = flow.take(1);
+        assert_eq!(seqs(&first), [1]);
+        assert_eq!(seqs(&flow.take(1)), [3]);
+        assert_eq!(seqs(&flow.take(9)), [4]);
+        assert_eq!((flow.ready(), flow.held_back()), (0, 1));
+        flow.back(&first[0], Back::Settled);
+        assert_eq!(seqs(&flow.take(9)), [2]);
+
+        let mut flow = Flow::new(true);
+        (1..=3).for_each(|seq| flow.admit(record(seq, "a")));
+        assert_eq!(seqs(&flow.take(2)), [1, 2]);
+        assert_eq!(flow.ready(), 0);
+    }
+
+    #[test]
+    fn strict_order_holds_back_the_key_of_a_retry_and_nothing_else() {
+        for strict in [true, false] {
+            let mut flow = Flow::new(strict);
+            for (seq, key) in [(1, "a"), (2, "b"), (3, "a")] {
+                flow.admit(record(seq, key));
+            }
+            let chunk = flow.take(1);
+            flow.back(&chunk[0], Back::Postponed);
+            assert_eq!(seqs(&flow.take(9)), if strict { vec![2] } else { vec![2, 3] });
+            flow.admit(record(1, "a"));
+            assert_eq!(seqs(&flow.take(1)), if strict { vec![1] } else { vec![] });
+        }
+    }
+
+    #[test]
+    fn what_never_started_goes_out_again_in_its_place() {
+        let mut flow = Flow::new(true);
+        (1..=3).for_each(|seq| flow.admit(record(seq, "a")));
+        let chunk = flow.take(3);
+        flow.back(&chunk[0], Back::Settled);
+        flow.back(&chunk[1], Back::Unstarted);
+        flow.back(&chunk[2], Back::Unstarted);
+        assert_eq!(seqs(&flow.take(1)), [2]);
+    }
+
+    #[test]
+    fn a_new_owner_learns_which_keys_wait_for_a_retry() {
+        let mut flow = Flow::new(true);
+        flow.note_due(Some(&Bytes::from("a")), 1);
+        flow.admit(record(2, "a"));
+        flow.admit(record(3, "b"));
+        assert_eq!(seqs(&flow.take(9)), [3]);
+        flow.admit(record(1, "a"));
+        assert_eq!(seqs(&flow.take(9)), [1, 2]);
+    }
+
+    proptest! {
+        /// Whatever happens, no two records of a key are out in different chunks, each key goes in order, and everything gets done.
+        #[test]
+        fn keys_stay_in_order(
+            keys in prop::collection::vec("[abc]?", 1..40),
+            steps in prop::collection::vec((1_usize..4, 0_u8..4), 200),
+        ) {
+            let mut flow = Flow::new(true);
+            let (mut chunks, mut done): (Vec<Vec<Record>>, Vec<(u64, String)>) = (Vec::new(), Vec::new());
+            let mut due = Vec::new();
+            for (seq, key) in keys.iter().enumerate() { flow.admit(record(seq as u64 + 1, key)); }
+            for (size, dice) in steps {
+                if dice == 0 && !due.is_empty() { flow.admit(due.remove(0)); }
+                if dice < 2 {
+                    let chunk = flow.take(size);
+                    for record in &chunk {
+                        if let Some(key) = &record.content.key {
+                            prop_assert!(!chunks.iter().flatten().any(|out| out.content.key.as_ref() == Some(key)));
+                        }
+                    }
+                    if !chunk.is_empty() { chunks.push(chunk); }
+                } else if let Some(chunk) = chunks.pop() {
+                    let mut failed: HashSet<Bytes> = HashSet::new();
+                    for (n, record) in chunk.iter().enumerate() {
+                        let key = record.content.key.clone();
+                        if key.as_ref().is_some_and(|key| failed.contains(key)) {
+                            flow.back(record, Back::Unstarted);
+                        } else if dice == 3 && n == 0 {
+                            flow.back(record, Back::Postponed);
+                            due.push(record.clone());
+                            failed.extend(key);
+                        } else {
+                            flow.back(record, Back::Settled);
+                            let key = key.map(|key| String::from_utf8(key.to_vec()).unwrap());
+                            done.push((record.id.seq, key.unwrap_or_default()));
+                        }
+                    }
+                }
+            }
+            for key in ["a", "b", "c"] {
+                let order: Vec<_> = done.iter().filter(|(_, k)| k == key).map(|(seq, _)| *seq).collect();
+                prop_assert!(order.is_sorted(), "{key}: {order:?}");
+            }
+            prop_assert_eq!(flow.out(), chunks.iter().flatten().count());
+            prop_assert_eq!(done.len() + flow.out() + flow.ready() + flow.held_back() + due.len(), keys.len());
+        }
+    }
+}

@@ -1,0 +1,293 @@
+//! The keeper: one task per consumer that sees to it that the consumer owns its share of the partitions, no more and no less.
+//!
+//! Each turn looks at the topic, the members and the owners, computes the plan and acts on the difference: it takes what is free,
+//! and tells lanes to give up what belongs to others. It never waits for a lane; lanes end on their own. Hints wake it, and so does the
+//! next lease that runs out; half a TTL is the slow path.
+
+use super::holds::{Held, Holds};
+use super::lane::{Common, End, Lane};
+use super::plan::{View, plan};
+use super::pulse::{Note, Pulse};
+use crate::error::{Error, ErrorKind, Result};
+use crate::topic::{TopicInfo, Topics};
+use firth_engine::facet::{Acquire, LeaseQuery};
+use firth_engine::{
+    Backoff, Engine, Hint, HintKey, HolderName, LeaseInfo, LeaseName, MemberName, Partition, PoolName,
+    TopicName,
+};
+use futures_util::future::select_all;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+const PATIENCE: Backoff = Backoff::exponential(Duration::from_millis(50), Duration::from_secs(5));
+
+pub(crate) struct Keeper {
+    common: Arc<Common>,
+    topics: Topics,
+    topic: TopicName,
+    me: String,
+    pool: PoolName,
+    holds: Holds,
+    member: Option<Arc<Held>>,
+    lanes: HashMap<u32, Owned>,
+    tasks: JoinSet<(u32, End)>,
+    hints: Vec<Hint>,
+    hinted_partitions: u32,
+    pulse: Pulse,
+    /// Partitions whose lane failed, and when to try again.
+    resting: HashMap<u32, (u32, Instant)>,
+    assignment: watch::Sender<BTreeSet<u32>>,
+}
+
+struct Owned {
+    held: Arc<Held>,
+    stop: CancellationToken,
+    task: tokio::task::Id,
+}
+
+impl Keeper {
+    pub(crate) fn new(
+        common: Arc<Common>,
+        topic: TopicName,
+        me: String,
+        holds: Holds,
+        assignment: watch::Sender<BTreeSet<u32>>,
+    ) -> Self {
+        let topics = Topics::new(common.engine.clone());
+        let pool = member_pool(&topic, &common.group);
+        let hints = vec![topics.hint(), common.engine.hint(HintKey::Pool(pool.clone()))];
+        Self {
+            common,
+            topics,
+            topic,
+            me,
+            pool,
+            holds,
+            member: None,
+            lanes: HashMap::new(),
+            tasks: JoinSet::new(),
+            hints,
+            hinted_partitions: 0,
+            pulse: Pulse::default(),
+            resting: HashMap::new(),
+            assignment,
+        }
+    }
+
+    /// Runs until `closing`, then hands everything over. An error means that the consumer cannot go on.
+    pub(crate) async fn run(mut self, closing: CancellationToken) -> Result<()> {
+        let mut failures = 0;
+        let outcome = loop {
+            let wake = match self.turn().await {
+                Ok(wake) => {
+                    failures = 0;
+                    wake
+                }
+                Err(error) if error.is_retryable() => {
+                    failures += 1;
+                    tracing::warn!(%error, topic = %self.topic, "cannot see to the partitions; trying again");
+                    Instant::now() + PATIENCE.delay(failures)
+                }
+                Err(error) => break Err(error),
+            };
+            tokio::select! {
+                () = closing.cancelled() => break Ok(()),
+                () = any(&mut self.hints), if failures == 0 => {}
+                Some(ended) = self.tasks.join_next() => self.ended(ended),
+                () = tokio::time::sleep_until(wake) => {}
+            }
+        };
+        self.leave().await;
+        outcome
+    }
+
+    /// One look and whatever follows from it; answers when to look again.
+    async fn turn(&mut self) -> Result<Instant> {
+        let info = self.topics.get(&self.topic).await?;
+        self.listen(&info);
+        self.join().await?;
+        let engine = self.common.engine.clone();
+        let members = engine.leases(&LeaseQuery::Pool(self.pool.clone())).await?;
+        let names = info.partitions().map(|at| LeaseName::group(&at, &self.common.group)).collect();
+        let owners = engine.leases(&LeaseQuery::Names(names)).await?;
+        let now = Instant::now();
+        let (view, still) = self.view(&info, &members, &owners, now);
+        let wanted: Vec<bool> = plan(&view).iter().map(|owner| *owner == Some(self.me.as_str())).collect();
+        for (index, at) in (0..).zip(info.partitions()) {
+            let is_mine = self.lanes.contains_key(&index);
+            match (wanted[index as usize], is_mine) {
+                (true, false) => self.take(&at, &view, still.get(&index)).await?,
+                (false, true) => self.lanes[&index].stop.cancel(),
+                _ => {}
+            }
+        }
+        let first_end = members.iter().chain(&owners).filter(|lease| lease.is_held() && !self.is_me(lease));
+        let first_end = first_end.map(|lease| lease.remaining + Duration::from_millis(1)).min();
+        let rests = self.resting.values().map(|(_, until)| until.duration_since(now));
+        let soonest = first_end.into_iter().chain(rests).min().unwrap_or(Duration::MAX);
+        Ok(now + soonest.min(self.common.config.lease / 2).max(Duration::from_millis(1)))
+    }
+
+    fn is_me(&self, lease: &LeaseInfo) -> bool {
+        lease.holder.as_ref().is_some_and(|holder| holder.as_str() == self.me)
+    }
+
+    /// Who is alive and who owns what; and the leases that stand still although they seem to run.
+    fn view(
+        &mut self,
+        info: &TopicInfo,
+        members: &[LeaseInfo],
+        owners: &[LeaseInfo],
+        now: Instant,
+    ) -> (View, HashMap<u32, LeaseInfo>) {
+        let (mut view, mut still) = (View::default(), HashMap::new());
+        for lease in members.iter().filter(|lease| lease.is_held()) {
+            let dead = !self.is_me(lease) && self.pulse.is_still(lease, now);
+            if let (Some(holder), false) = (&lease.holder, dead) {
+                view.members.insert(holder.to_string(), Note::of(lease).pins);
+            }
+        }
+        view.owners = vec![None; info.config.partitions as usize];
+        for lease in owners.iter().filter(|lease| lease.is_held()) {
+            let LeaseName::Group { at, .. } = &lease.name else { continue };
+            let holder = lease.holder.as_ref().map(ToString::to_string);
+            view.owners[at.index as usize] = holder.filter(|holder| view.members.contains_key(holder));
+            if !self.is_me(lease) && self.pulse.is_still(lease, now) {
+                still.insert(at.index, lease.clone());
+            }
+        }
+        let all: Vec<LeaseInfo> = members.iter().chain(owners).cloned().collect();
+        self.pulse.keep(&all);
+        (view, still)
+    }
+
+    /// Makes sure that the others see this consumer.
+    async fn join(&mut self) -> Result<()> {
+        if self.member.as_ref().is_some_and(|member| !member.lost.is_cancelled()) {
+            return Ok(());
+        }
+        let ttl = self.common.config.lease;
+        let name = MemberName::new(&self.me)?;
+        let mut wish = Acquire::new(LeaseName::pool(&self.pool, &name), HolderName::new(&self.me)?, ttl);
+        let pins = self.common.config.partitions.clone();
+        wish.note = Note { ttl_ms: millis(ttl), pins }.to_bytes();
+        let asked = Instant::now();
+        // Held by this very name: an earlier answer was lost. It runs out and is taken then.
+        if let Some(hold) = self.common.engine.acquire(wish).await?.granted() {
+            let held = Held::new(hold, asked, ttl);
+            self.holds.add(held.clone());
+            self.member = Some(held);
+        }
+        Ok(())
+    }
+
+    /// Takes a partition if it is free, and starts its lane.
+    async fn take(&mut self, at: &Partition, view: &View, still: Option<&LeaseInfo>) -> Result<()> {
+        let now = Instant::now();
+        let rests = self.resting.get(&at.index).is_some_and(|(_, until)| now < *until);
+        let owned = view.owners[at.index as usize].is_some() && still.is_none();
+        if rests || owned {
+            return Ok(());
+        }
+        let ttl = self.common.config.lease;
+        let name = LeaseName::group(at, &self.common.group);
+        let mut wish = Acquire::new(name, HolderName::new(&self.me)?, ttl);
+        wish.note = Note { ttl_ms: millis(ttl), ..Note::default() }.to_bytes();
+        wish.stalled = still.map(|lease| (lease.epoch, lease.beats));
+        let Some(hold) = self.common.engine.acquire(wish).await?.granted() else {
+            return Ok(());
+        };
+        let (held, stop) = (Held::new(hold, now, ttl), CancellationToken::new());
+        self.holds.add(held.clone());
+        let lane =
+            Lane { common: self.common.clone(), at: at.clone(), held: held.clone(), stop: stop.clone() };
+        let index = at.index;
+        let task = self.tasks.spawn(async move { (index, lane.run().await) }).id();
+        self.lanes.insert(index, Owned { held, stop, task });
+        self.announce();
+        Ok(())
+    }
+
+    fn ended(&mut self, ended: Result<(u32, End), tokio::task::JoinError>) {
+        let (index, end) = match ended {
+            Ok(ended) => ended,
+            // A lane does not panic; if one does, its lease runs out and somebody takes over.
+            Err(error) => {
+                let index =
+                    self.lanes.iter().find(|(_, owned)| owned.task == error.id()).map(|(index, _)| *index);
+                let end = Error::new(ErrorKind::Internal, "a lane ended without a word").with_source(error);
+                (index.expect("every lane's task is known"), End::Failed(end))
+            }
+        };
+        self.forget(index);
+        match end {
+            End::Stopped | End::Lost => drop(self.resting.remove(&index)),
+            End::Failed(error) => {
+                let failures = self.resting.get(&index).map_or(0, |(failures, _)| *failures) + 1;
+                let until = Instant::now() + PATIENCE.delay(failures);
+                tracing::error!(%error, topic = %self.topic, partition = index, "the lane failed; trying again later");
+                self.resting.insert(index, (failures, until));
+            }
+        }
+    }
+
+    fn forget(&mut self, index: u32) {
+        if let Some(owned) = self.lanes.remove(&index) {
+            self.holds.remove(&owned.held);
+        }
+        self.announce();
+    }
+
+    fn announce(&self) {
+        self.common.meter.owned.set(self.lanes.len() as f64);
+        self.assignment.send_replace(self.lanes.keys().copied().collect());
+    }
+
+    /// Listens for changes of owner on partitions that are new.
+    fn listen(&mut self, info: &TopicInfo) {
+        let new = info.partitions().skip(self.hinted_partitions as usize);
+        let engine: &Engine = &self.common.engine;
+        self.hints.extend(new.map(|at| engine.hint(HintKey::GroupLeases(at))));
+        self.hinted_partitions = self.hinted_partitions.max(info.config.partitions);
+    }
+
+    /// Leaves the group: the others may take over at once what each lane gives back.
+    async fn leave(mut self) {
+        for owned in self.lanes.values() {
+            owned.stop.cancel();
+        }
+        if let Some(member) = self.member.take() {
+            self.holds.remove(&member);
+            if let Err(error) = self.common.engine.release(&member.hold).await {
+                tracing::warn!(%error, "a membership was not given back; it runs out");
+            }
+        }
+        while let Some(ended) = self.tasks.join_next().await {
+            self.ended(ended);
+        }
+        self.common.desk.close();
+    }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// The pool in which the members of a group meet. Long names are hashed to fit.
+pub(crate) fn member_pool(topic: &TopicName, group: &firth_engine::GroupName) -> PoolName {
+    let plain = format!("members.{}.{topic}.{group}", topic.as_str().len());
+    PoolName::new(&plain).unwrap_or_else(|_| {
+        let (a, b) = (crate::partitioner::key_hash(plain.as_bytes()), plain.len());
+        let c = crate::partitioner::key_hash(format!("{group}/{topic}").as_bytes());
+        PoolName::new(format!("members-{a:016x}{c:016x}-{b}")).expect("a valid name")
+    })
+}
+
+async fn any(hints: &mut [Hint]) {
+    select_all(hints.iter_mut().map(|hint| Box::pin(hint.wait()))).await;
+}

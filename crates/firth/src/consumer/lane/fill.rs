@@ -1,0 +1,131 @@
+//! Bringing records into a lane: from the log, from what is due, from what has ripened.
+
+use super::session::Session;
+use crate::error::Result;
+use firth_engine::facet::Max;
+use firth_engine::limits::{MAX_BATCH_BYTES, MAX_READ};
+use firth_engine::{Offer, Record, RecordId, Verdict};
+use futures_util::future::try_join_all;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// How often hints make a busy lane look for delayed and due records.
+pub(super) const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// How many delayed messages enter the log per step.
+const RIPEN: usize = 500;
+/// How many records are looked up at once when a new owner learns the keys of due records.
+const LOOK_UPS: usize = 64;
+
+impl Session<'_> {
+    /// How many more records may be brought in now.
+    pub(super) fn room(&self) -> usize {
+        let limit = if self.careful > 0 { 1 } else { self.lane.common.config.max_in_flight };
+        let at_hand = self.flow.ready() + self.flow.out();
+        self.window.room().min(limit.saturating_sub(at_hand))
+    }
+
+    /// Reads on when half of the room is free: early enough to read while handlers work, late enough for large reads.
+    pub(super) async fn read_if_wanted(&mut self) -> Result<()> {
+        let room = self.room();
+        let half = room * 2 >= self.lane.common.config.max_in_flight || self.flow.ready() == 0;
+        if self.more && room > 0 && half { self.read(room).await } else { Ok(()) }
+    }
+
+    /// Looks for due and delayed records whose time has come; true if it found any.
+    pub(super) async fn upkeep(&mut self) -> Result<bool> {
+        let (now, before) = (Instant::now(), self.flow.ready());
+        if self.due_at.is_some_and(|due| due <= now) && self.room() > 0 {
+            self.looked = now;
+            self.take_due(now).await?;
+        }
+        if self.ripen_at.is_some_and(|at| at <= now) {
+            self.looked = now;
+            self.ripen(now).await?;
+            self.read_if_wanted().await?;
+        }
+        Ok(self.flow.ready() > before)
+    }
+
+    async fn take_due(&mut self, now: Instant) -> Result<()> {
+        let common = self.lane.common.clone();
+        let due = common.engine.due(self.at(), &common.group, &self.lane.held.hold, self.room()).await?;
+        self.due_at = due.next.map(|delay| now + delay);
+        common.meter.lost.increment(due.lost);
+        for record in due.records {
+            if self.window.offer_due(&record) {
+                self.take_in(record, false)?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn ripen(&mut self, now: Instant) -> Result<()> {
+        let ripened = self.lane.common.engine.ripen(&self.lane.at, RIPEN).await?;
+        self.ripen_at = ripened.next.map(|delay| now + delay);
+        self.more |= ripened.moved > 0;
+        Ok(())
+    }
+
+    async fn read(&mut self, room: usize) -> Result<()> {
+        let max = Max { records: room, bytes: MAX_BATCH_BYTES };
+        let records = self.lane.common.engine.read(&self.lane.at, self.window.position(), max).await?;
+        let bytes: usize = records.iter().map(|record| record.content.packed_len()).sum();
+        // Fewer than asked for, and not because of their size: that was all.
+        let largest = self.lane.common.max_payload + 16 * 1024;
+        self.more = records.len() == room || bytes + largest > MAX_BATCH_BYTES;
+        let lost = self.window.lost();
+        for record in records {
+            if self.window.offer(&record) == Offer::Deliver {
+                self.take_in(record, true)?;
+            }
+        }
+        self.lane.common.meter.lost.increment(self.window.lost() - lost);
+        Ok(())
+    }
+
+    /// A record that is in the window now: settled at once if its verdict is known, else ready to be handed out.
+    fn take_in(&mut self, record: Record, from_log: bool) -> Result<()> {
+        if let Some(verdict) = self.known.remove(&(record.id, record.attempt)) {
+            if matches!(verdict, Verdict::Retry { .. }) {
+                self.flow.note_due(record.content.key.as_ref(), record.id.seq);
+            }
+            return self.settle(&record, verdict);
+        }
+        let condemned = if from_log { self.condemned.take() } else { None };
+        if let Some(reason) = condemned.or_else(|| self.lane.common.config.retry.condemns(record.crashes)) {
+            return self.settle(&record, Verdict::Dead { reason });
+        }
+        self.flow.admit(record);
+        Ok(())
+    }
+
+    /// With strict ordering a new owner must know which keys wait for a retry. Content kept aside waits without holding anything back.
+    pub(super) async fn learn_due_keys(&mut self) -> Result<()> {
+        let common = self.lane.common.clone();
+        if !common.config.is_strict() {
+            return Ok(());
+        }
+        let mut after = RecordId::ZERO;
+        loop {
+            let page = common.engine.pending(self.at(), &common.group, after, MAX_READ).await?;
+            let Some(last) = page.last() else { return Ok(()) };
+            after = last.id;
+            let in_log: Vec<RecordId> = page.iter().filter(|due| !due.kept).map(|due| due.id).collect();
+            for ids in in_log.chunks(LOOK_UPS) {
+                let at = self.at();
+                let look_up = |id: &RecordId| {
+                    let before = RecordId::new(id.ms, id.seq - 1);
+                    let engine = common.engine.clone();
+                    async move { engine.read(at, before, Max::records(1)).await }
+                };
+                let found = try_join_all(ids.iter().map(look_up)).await?;
+                for (id, record) in ids.iter().zip(found) {
+                    // Another id: a lossy trim removed it.
+                    if let Some(record) = record.first().filter(|record| record.id == *id) {
+                        self.flow.note_due(record.content.key.as_ref(), id.seq);
+                    }
+                }
+            }
+        }
+    }
+}

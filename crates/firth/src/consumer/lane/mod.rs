@@ -1,0 +1,116 @@
+//! The lane: the serial loop of one owned partition (read → window → hand out → commit).
+//!
+//! `session` is one life of the lane's window; `fill` brings records in, `store` commits verdicts. After an error that can pass, the lane
+//! waits until nothing is out, opens its group again and goes on, with the verdicts that it already knows. It ends when it is told to
+//! stop (then it drains, commits and releases its lease) or when somebody else has the lease (then it drops everything).
+
+mod fill;
+mod session;
+mod store;
+
+use super::config::ConsumerConfig;
+use super::desk::Desk;
+use super::holds::Held;
+use crate::error::{Error, ErrorKind};
+use crate::metrics::GroupMeter;
+use firth_engine::{Backoff, Engine, GroupName, Partition, RecordId, Verdict};
+use session::{Ended, Session};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+/// What all lanes of a consumer share.
+pub(crate) struct Common {
+    pub(crate) engine: Engine,
+    pub(crate) group: GroupName,
+    pub(crate) config: ConsumerConfig,
+    pub(crate) meter: GroupMeter,
+    pub(crate) desk: Arc<Desk>,
+    pub(crate) paused: watch::Receiver<bool>,
+    /// How many records one worker takes at a time.
+    pub(crate) chunk: AtomicUsize,
+    pub(crate) max_payload: usize,
+}
+
+impl Common {
+    fn chunk(&self) -> usize {
+        self.chunk.load(Ordering::Relaxed).max(1)
+    }
+}
+
+pub(crate) struct Lane {
+    pub(crate) common: Arc<Common>,
+    pub(crate) at: Partition,
+    pub(crate) held: Arc<Held>,
+    pub(crate) stop: CancellationToken,
+}
+
+/// How a lane ended.
+pub(crate) enum End {
+    /// It was told to, and gave its lease back.
+    Stopped,
+    /// Somebody else has the partition.
+    Lost,
+    /// The partition is gone or cannot be read; trying again at once is no use.
+    Failed(Error),
+}
+
+/// Verdicts whose commit is not confirmed, by place and attempt: should the record come again, it is settled without being handed out.
+type Carry = HashMap<(RecordId, u32), Verdict>;
+
+const PATIENCE: Backoff = Backoff::exponential(Duration::from_millis(50), Duration::from_secs(5));
+
+impl Lane {
+    pub(crate) async fn run(self) -> End {
+        let (mut carry, mut failures) = (Carry::new(), 0);
+        loop {
+            let trouble = match Session::open(&self, std::mem::take(&mut carry)).await {
+                Err((known, error)) => {
+                    carry = known;
+                    error
+                }
+                Ok(session) => match session.run().await {
+                    Ended::Stopped => return self.release().await,
+                    Ended::Lost => return self.lost(),
+                    Ended::Broken { known, error, worked } => {
+                        carry = known;
+                        failures = if worked { 0 } else { failures };
+                        error
+                    }
+                },
+            };
+            match trouble.kind() {
+                ErrorKind::Fenced => return self.lost(),
+                _ if self.stop.is_cancelled() => return self.release().await,
+                ErrorKind::NotFound | ErrorKind::Closed | ErrorKind::Corrupt | ErrorKind::Unauthorized => {
+                    return End::Failed(trouble);
+                }
+                _ => {}
+            }
+            failures += 1;
+            self.common.meter.reopened.increment(1);
+            tracing::warn!(error = %trouble, partition = %self.at, failures, "the lane starts over");
+            tokio::select! {
+                () = tokio::time::sleep(PATIENCE.delay(failures)) => {}
+                () = self.stop.cancelled() => {}
+                () = self.held.lost.cancelled() => return self.lost(),
+            }
+        }
+    }
+
+    async fn release(&self) -> End {
+        if let Err(error) = self.common.engine.release(&self.held.hold).await {
+            tracing::warn!(%error, partition = %self.at, "a lease was not given back; it runs out");
+        }
+        End::Stopped
+    }
+
+    fn lost(&self) -> End {
+        self.common.meter.fenced.increment(1);
+        tracing::info!(partition = %self.at, group = %self.common.group, "the partition has another owner");
+        End::Lost
+    }
+}

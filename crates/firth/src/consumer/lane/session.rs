@@ -1,0 +1,341 @@
+//! One life of a lane's window: from opening the group to a stop, a loss or an error.
+//!
+//! The loop only sequences steps: bring in, hand out, commit, then wait for whatever comes first. Everything here is bounded by the window.
+
+use super::{Carry, Common, Lane};
+use crate::consumer::delivery::{ChunkEnd, Delivery, Event, Judgement, Tie};
+use crate::consumer::flow::{Back, Flow};
+use crate::error::{Error, Result};
+use crate::record::Record;
+use firth_engine::facet::Committed;
+use firth_engine::{Hint, HintKey, Partition, RecordId, Verdict, Window};
+use futures_util::future::BoxFuture;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+/// Wakes an idle lane even if no hint ever comes.
+const SLOW_POLL: Duration = Duration::from_secs(5);
+/// How long verdicts that may or may not be stored wait for their records to come again.
+const REMEMBER: Duration = Duration::from_secs(10);
+/// How many events are taken per turn.
+const CHUNK: usize = 256;
+
+pub(super) enum Ended {
+    Stopped,
+    Lost,
+    Broken { known: Carry, error: Error, worked: bool },
+}
+
+pub(super) struct Session<'l> {
+    pub(super) lane: &'l Lane,
+    pub(super) window: Window,
+    pub(super) flow: Flow,
+    pub(super) tie: Arc<Tie>,
+    events: mpsc::UnboundedReceiver<Event>,
+    chunks_out: usize,
+    hint: Hint,
+    paused: watch::Receiver<bool>,
+    renewals: watch::Receiver<Instant>,
+    /// Whether the log may hold more after the window's position.
+    pub(super) more: bool,
+    pub(super) due_at: Option<Instant>,
+    /// When to look for delayed messages next.
+    pub(super) ripen_at: Option<Instant>,
+    /// When a hint last made the lane look for delayed and due records.
+    pub(super) looked: Instant,
+    pub(super) next_poll: Instant,
+    /// Records to hand out one at a time, because an owner vanished here.
+    pub(super) careful: usize,
+    /// Why the next record of the log is given up, if too many owners vanished with it.
+    pub(super) condemned: Option<String>,
+    /// Verdicts of the session before, and until when a record that comes again can be one of them.
+    pub(super) known: Carry,
+    known_until: Instant,
+    /// Verdicts of this session that are not confirmed.
+    pub(super) carry: Carry,
+    pub(super) uncommitted: usize,
+    pub(super) oldest: Option<Instant>,
+    pub(super) waiters: Vec<oneshot::Sender<Result<()>>>,
+    pub(super) in_commit: Option<BoxFuture<'static, Result<Committed>>>,
+    pub(super) committing: Vec<(RecordId, u32)>,
+    pub(super) answering: Vec<oneshot::Sender<Result<()>>>,
+    pub(super) settled: Vec<(RecordId, u32)>,
+    drain_until: Option<Instant>,
+    worked: bool,
+}
+
+impl<'l> Session<'l> {
+    pub(super) async fn open(lane: &'l Lane, carry: Carry) -> Result<Self, (Carry, Error)> {
+        let common = &lane.common;
+        // Listen before reading, so that nothing appended in between is missed.
+        let hint = common.engine.hint(HintKey::Log(lane.at.clone()));
+        let start = common.config.start.into();
+        let opened = common.engine.open(&lane.at, &common.group, start, &lane.held.hold).await;
+        let progress = match opened {
+            Ok(progress) => progress,
+            Err(error) => return Err((carry, error)),
+        };
+        let (sender, events) = mpsc::unbounded_channel();
+        let tie = Tie {
+            events: sender,
+            held: lane.held.clone(),
+            draining: CancellationToken::new(),
+            abandoned: CancellationToken::new(),
+        };
+        let now = Instant::now();
+        let mut session = Self {
+            lane,
+            window: Window::new(&progress, common.config.window()),
+            flow: Flow::new(common.config.is_strict()),
+            tie: Arc::new(tie),
+            events,
+            chunks_out: 0,
+            hint,
+            paused: common.paused.clone(),
+            renewals: lane.held.renewals(),
+            more: true,
+            due_at: progress.next_due.map(|delay| now + delay),
+            ripen_at: Some(now),
+            looked: now,
+            next_poll: now + SLOW_POLL,
+            careful: if progress.crashes > 0 { common.config.window() } else { 0 },
+            condemned: common.config.retry.condemns(progress.crashes),
+            known: carry,
+            known_until: now + REMEMBER,
+            carry: Carry::new(),
+            uncommitted: 0,
+            oldest: None,
+            waiters: Vec::new(),
+            in_commit: None,
+            committing: Vec::new(),
+            answering: Vec::new(),
+            settled: Vec::new(),
+            drain_until: None,
+            worked: false,
+        };
+        if progress.due > 0
+            && let Err(error) = session.learn_due_keys().await
+        {
+            return Err((session.known, error));
+        }
+        Ok(session)
+    }
+
+    pub(super) fn common(&self) -> &Arc<Common> {
+        &self.lane.common
+    }
+
+    pub(super) fn at(&self) -> &Partition {
+        &self.lane.at
+    }
+
+    pub(super) async fn run(mut self) -> Ended {
+        loop {
+            if self.is_drained() {
+                return Ended::Stopped;
+            }
+            if let Err(error) = self.turn().await {
+                return self.broken(error).await;
+            }
+            if self.is_drained() {
+                return Ended::Stopped;
+            }
+            match self.wait().await {
+                Ok(Next::Go) => {}
+                Ok(Next::Lost) => return self.lost(),
+                Err(error) => return self.broken(error).await,
+            }
+        }
+    }
+
+    /// Everything that can be done now.
+    async fn turn(&mut self) -> Result<()> {
+        if self.may_take() {
+            self.read_if_wanted().await?;
+            self.hand_out();
+            if self.upkeep().await? {
+                self.hand_out();
+            }
+        }
+        let urgent = self.drain_until.is_some();
+        self.commit_if_wanted(urgent);
+        Ok(())
+    }
+
+    fn may_take(&self) -> bool {
+        self.drain_until.is_none() && !*self.paused.borrow() && self.lane.held.is_valid()
+    }
+
+    fn hand_out(&mut self) {
+        let common = self.lane.common.clone();
+        let careful = self.careful > 0;
+        let (chunk, limit) = if careful { (1, 1) } else { (common.chunk(), common.config.concurrency) };
+        while self.chunks_out < limit && self.flow.ready() > 0 {
+            let records = self.flow.take(chunk);
+            common.meter.delivered.increment(records.len() as u64);
+            common.meter.in_flight.increment(records.len() as f64);
+            let end = Arc::new(ChunkEnd(self.tie.clone()));
+            let deliver = |record| Delivery::new(Record::new(self.lane.at.clone(), record), end.clone());
+            let deliveries = records.into_iter().map(deliver).collect();
+            self.chunks_out += 1;
+            common.desk.put(self.lane.at.index, deliveries);
+        }
+    }
+
+    async fn wait(&mut self) -> Result<Next> {
+        let (mut heard, timer, lane) = (Vec::new(), self.next_timer(), self.lane);
+        let draining = self.drain_until.is_some();
+        let stored = async {
+            match &mut self.in_commit {
+                Some(commit) => commit.await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            () = lane.held.lost.cancelled() => return Ok(Next::Lost),
+            result = stored => {
+                self.in_commit = None;
+                self.stored(result)?;
+            }
+            _ = self.events.recv_many(&mut heard, CHUNK) => {
+                heard.into_iter().try_for_each(|event| self.hear(event))?;
+            }
+            () = lane.stop.cancelled(), if !draining => self.drain(),
+            () = self.hint.wait(), if !draining => self.hinted(),
+            // The sender lives in the consumer; a consumer that is gone has cancelled `stop`.
+            Ok(()) = self.paused.changed(), if !draining => self.pause(),
+            Ok(()) = self.renewals.changed(), if !draining => {}
+            () = tokio::time::sleep_until(timer) => self.ring(timer),
+        }
+        Ok(Next::Go)
+    }
+
+    fn hear(&mut self, event: Event) -> Result<()> {
+        match event {
+            Event::ChunkDone => self.chunks_out -= 1,
+            Event::Unstarted(record) => {
+                self.common().meter.in_flight.decrement(1.0);
+                self.flow.back(&record, Back::Unstarted);
+            }
+            Event::Judged { record, judgement, waiter } => {
+                self.common().meter.in_flight.decrement(1.0);
+                let verdict = self.verdict(&record, judgement);
+                let postponed = matches!(verdict, Verdict::Retry { .. });
+                self.flow.back(&record, if postponed { Back::Postponed } else { Back::Settled });
+                self.settle(&record, verdict)?;
+                self.waiters.extend(waiter);
+            }
+        }
+        Ok(())
+    }
+
+    fn verdict(&self, record: &firth_engine::Record, judgement: Judgement) -> Verdict {
+        let config = &self.common().config;
+        match judgement {
+            Judgement::Ack => Verdict::Ack,
+            Judgement::Nack(nack) => {
+                let in_order = config.is_strict() && record.content.key.is_some();
+                config.retry.judge(record, nack, in_order)
+            }
+        }
+    }
+
+    fn hinted(&mut self) {
+        self.more = true;
+        // A delayed message or a replayed dead letter looks like an append. Not for each hint: under load there is one per append.
+        let soon = self.looked + super::fill::LOOK_EVERY;
+        self.ripen_at = Some(self.ripen_at.map_or(soon, |at| at.min(soon)));
+        self.due_at = Some(self.due_at.map_or(soon, |at| at.min(soon)));
+    }
+
+    fn pause(&mut self) {
+        if *self.paused.borrow_and_update() {
+            self.common().desk.recall(self.at().index);
+        }
+    }
+
+    fn drain(&mut self) {
+        self.drain_until = Some(Instant::now() + self.common().config.drain);
+        self.tie.draining.cancel();
+        self.common().desk.recall(self.at().index);
+    }
+
+    fn is_drained(&self) -> bool {
+        let idle = self.chunks_out == 0 && self.in_commit.is_none() && self.uncommitted == 0;
+        self.drain_until.is_some_and(|until| idle || Instant::now() >= until) && {
+            // Whoever still works on something is told to stop: the next owner does it again.
+            self.tie.abandoned.cancel();
+            true
+        }
+    }
+
+    fn ring(&mut self, timer: Instant) {
+        if timer >= self.known_until {
+            self.known.clear();
+        }
+        if timer >= self.next_poll {
+            self.next_poll = timer + SLOW_POLL;
+            (self.more, self.ripen_at, self.due_at) = (true, Some(timer), Some(timer));
+        }
+    }
+
+    fn next_timer(&self) -> Instant {
+        if let Some(until) = self.drain_until {
+            return until;
+        }
+        let commit = self.oldest.map(|oldest| oldest + self.common().config.commit_interval);
+        let commit = commit.filter(|_| self.in_commit.is_none());
+        let can_take = self.may_take() && self.room() > 0;
+        let due = self.due_at.filter(|_| can_take);
+        let times = [commit, due, self.ripen_at.filter(|_| can_take), Some(self.next_poll)];
+        times.into_iter().flatten().min().expect("the poll is always set")
+    }
+
+    pub(super) fn note_work(&mut self) {
+        self.worked = true;
+    }
+
+    fn lost(self) -> Ended {
+        self.tie.abandoned.cancel();
+        self.lane.common.desk.recall(self.lane.at.index);
+        Ended::Lost
+    }
+
+    /// Waits until nothing is out, so that nothing is handed out twice, and keeps the verdicts that come meanwhile.
+    async fn broken(mut self, error: Error) -> Ended {
+        self.tie.draining.cancel();
+        self.common().desk.recall(self.at().index);
+        let patience = tokio::time::sleep(self.common().config.drain);
+        tokio::pin!(patience);
+        while self.chunks_out > 0 {
+            let event = tokio::select! {
+                event = self.events.recv() => event,
+                () = self.lane.held.lost.cancelled() => return self.lost(),
+                () = &mut patience => break,
+            };
+            match event {
+                Some(Event::ChunkDone) => self.chunks_out -= 1,
+                Some(Event::Judged { record, judgement, .. }) => {
+                    let verdict = self.verdict(&record, judgement);
+                    self.carry.insert((record.id, record.attempt), verdict);
+                    self.common().meter.in_flight.decrement(1.0);
+                }
+                Some(Event::Unstarted(_)) => self.common().meter.in_flight.decrement(1.0),
+                None => break,
+            }
+        }
+        self.tie.abandoned.cancel();
+        let mut known = std::mem::take(&mut self.known);
+        known.extend(std::mem::take(&mut self.carry));
+        Ended::Broken { known, error, worked: self.worked }
+    }
+}
+
+enum Next {
+    Go,
+    Lost,
+}

@@ -1,0 +1,93 @@
+//! Storing verdicts: which wait for company, which go now, and what an answer means.
+//!
+//! One commit is on its way at a time; records are handed out meanwhile. An answer that never came leaves the outcome open, so the
+//! session ends and the next one opens the group again.
+
+use super::session::Session;
+use crate::error::{Error, ErrorKind, Result, same};
+use firth_engine::facet::Committed;
+use firth_engine::{Record, Verdict};
+use tokio::time::Instant;
+
+/// So many verdicts do not wait for more.
+const ENOUGH: usize = 100;
+
+impl Session<'_> {
+    /// Notes a verdict for the next commit.
+    pub(super) fn settle(&mut self, record: &Record, verdict: Verdict) -> Result<()> {
+        let meter = &self.lane.common.meter;
+        match &verdict {
+            Verdict::Ack => meter.acked.increment(1),
+            Verdict::Retry { .. } => meter.retried.increment(1),
+            Verdict::Dead { .. } => meter.dead.increment(1),
+        }
+        self.window.settle(record, verdict.clone())?;
+        let key = (record.id, record.attempt);
+        self.carry.insert(key, verdict);
+        self.settled.push(key);
+        self.uncommitted += 1;
+        self.oldest.get_or_insert_with(Instant::now);
+        Ok(())
+    }
+
+    pub(super) fn commit_if_wanted(&mut self, urgent: bool) {
+        if self.in_commit.is_some() || self.uncommitted == 0 {
+            return;
+        }
+        let idle = self.flow.ready() == 0 && self.flow.out() == 0;
+        let waited =
+            self.oldest.is_some_and(|oldest| oldest.elapsed() >= self.lane.common.config.commit_interval);
+        let wanted = urgent
+            || idle
+            || waited
+            || !self.waiters.is_empty()
+            || self.uncommitted >= ENOUGH
+            || self.careful > 0
+            || self.window.room() == 0;
+        if !wanted {
+            return;
+        }
+        let commit = self.window.take_commit();
+        (self.uncommitted, self.oldest) = (0, None);
+        self.committing = std::mem::take(&mut self.settled);
+        self.answering = std::mem::take(&mut self.waiters);
+        let Some(commit) = commit else {
+            return;
+        };
+        let (common, at, hold) =
+            (self.lane.common.clone(), self.lane.at.clone(), self.lane.held.hold.clone());
+        self.in_commit =
+            Some(Box::pin(async move { common.engine.commit(&at, &common.group, &hold, commit).await }));
+    }
+
+    pub(super) fn stored(&mut self, result: Result<Committed>) -> Result<()> {
+        match result {
+            Ok(done) => {
+                self.lane.common.meter.commits.increment(1);
+                self.note_work();
+                self.due_at = done.next_due.map(|delay| Instant::now() + delay);
+                self.careful = self.careful.saturating_sub(self.committing.len());
+                for key in self.committing.drain(..) {
+                    self.carry.remove(&key);
+                }
+                self.answering.drain(..).for_each(|waiter| drop(waiter.send(Ok(()))));
+                Ok(())
+            }
+            Err(error) => {
+                self.answer_all(&error);
+                if error.kind() == ErrorKind::Invalid {
+                    // Not a matter of the connection: what we believe about these records is wrong.
+                    tracing::error!(%error, partition = %self.lane.at, "a commit was refused; the lane starts over");
+                    self.carry.clear();
+                }
+                Err(error)
+            }
+        }
+    }
+
+    fn answer_all(&mut self, error: &Error) {
+        for waiter in self.answering.drain(..) {
+            let _ = waiter.send(Err(same(error).with_unknown_outcome()));
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! Consumers: members of a group that share a topic's partitions, each handled by one lane.
+//!
+//! ```text
+//! keeper (who owns what) ─► lane per partition ─► desk ─► run(handler) or next()
+//! renewals (leases)          read, window, commit ◄── verdicts ──┘
+//! ```
+//! Nothing here assumes one process: members see each other only through the engine's leases.
+
+mod build;
+mod config;
+mod delivery;
+mod desk;
+mod flow;
+mod holds;
+mod keeper;
+mod lane;
+mod nack;
+mod plan;
+mod pulse;
+mod run;
+mod worker;
+
+pub use build::ConsumerBuilder;
+pub use config::{ConsumerConfig, Ordering, StartAt};
+pub use delivery::{Delivery, Settled};
+pub use nack::Nack;
+pub(crate) use nack::Then;
+pub use run::Run;
+
+use crate::error::{Error, Result};
+use lane::Common;
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::Arc;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+/// A member of a group. Take deliveries with [`next`](Self::next), or give it a handler with [`run`](Self::run).
+///
+/// [`close`](Self::close) hands everything over at once. Dropping it is like a crash: its partitions are taken over when the
+/// lease has run out, and unsettled records come again.
+pub struct Consumer {
+    common: Arc<Common>,
+    handle: ConsumerHandle,
+    keeper: Option<JoinHandle<Result<()>>>,
+    renewals: JoinHandle<()>,
+}
+
+/// Watches and steers a consumer from elsewhere; clones share it.
+#[derive(Clone)]
+pub struct ConsumerHandle {
+    name: String,
+    paused: Arc<watch::Sender<bool>>,
+    closing: CancellationToken,
+    assignment: watch::Receiver<BTreeSet<u32>>,
+}
+
+impl ConsumerHandle {
+    /// The member's name, as others see it.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Hands out nothing more until [`resume`](Self::resume). Partitions stay with the consumer; running handlers finish.
+    pub fn pause(&self) {
+        self.paused.send_replace(true);
+    }
+
+    /// Goes on after [`pause`](Self::pause).
+    pub fn resume(&self) {
+        self.paused.send_replace(false);
+    }
+
+    /// Whether it is paused.
+    pub fn is_paused(&self) -> bool {
+        *self.paused.borrow()
+    }
+
+    /// The partitions that it owns now.
+    pub fn assignment(&self) -> BTreeSet<u32> {
+        self.assignment.borrow().clone()
+    }
+
+    /// Waits until the assignment is as `wanted` says, and answers it; `None` if the consumer ends before.
+    pub async fn assigned(&self, wanted: impl FnMut(&BTreeSet<u32>) -> bool) -> Option<BTreeSet<u32>> {
+        self.assignment.clone().wait_for(wanted).await.ok().map(|assignment| assignment.clone())
+    }
+
+    /// Starts a graceful close: `run` returns and `next` answers `None` once everything is handed over.
+    pub fn close(&self) {
+        self.closing.cancel();
+    }
+}
+
+impl Consumer {
+    /// The next delivery, or `None` after a graceful close. An error means that the consumer cannot go on (its topic is gone, say).
+    ///
+    /// At most [`concurrency`](ConsumerConfig::concurrency) deliveries of one partition are unsettled at a time. Cancel-safe.
+    pub async fn next(&mut self) -> Option<Result<Delivery>> {
+        while let Some(mut delivery) = self.common.desk.delivery().await {
+            if delivery.start() {
+                return Some(Ok(delivery));
+            }
+        }
+        self.end().await.err().map(Err)
+    }
+
+    /// A handle to watch and steer it from elsewhere.
+    pub fn handle(&self) -> ConsumerHandle {
+        self.handle.clone()
+    }
+
+    /// Leaves the group gracefully: hands out nothing more, lets running work finish (up to the drain limit), stores every verdict
+    /// and gives each partition back, so that others go on at once.
+    pub async fn close(mut self) -> Result<()> {
+        self.handle.closing.cancel();
+        self.end().await
+    }
+
+    async fn end(&mut self) -> Result<()> {
+        let Some(keeper) = &mut self.keeper else { return Ok(()) };
+        let ended = keeper.await;
+        self.keeper = None;
+        ended.unwrap_or_else(|error| {
+            Err(Error::new(crate::ErrorKind::Internal, "the consumer's task failed").with_source(error))
+        })
+    }
+}
+
+impl Drop for Consumer {
+    fn drop(&mut self) {
+        self.renewals.abort();
+        if let Some(keeper) = &self.keeper {
+            // Takes the lanes with it.
+            keeper.abort();
+        }
+    }
+}
+
+impl fmt::Debug for Consumer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Consumer({} of {})", self.handle.name, self.common.group)
+    }
+}

@@ -1,0 +1,91 @@
+//! [`Run`]: a consumer with a handler. The loop only spawns workers; lanes decide what may run at the same time.
+
+use super::worker::{Handler, work};
+use super::{Consumer, Nack};
+use crate::error::Result;
+use crate::record::Record;
+use futures_util::future::BoxFuture;
+use std::future::{Future, IntoFuture};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use tokio::task::JoinSet;
+
+/// How many records a serial lane hands to its worker at once.
+const SERIAL_CHUNK: usize = 64;
+
+/// A consumer that runs a handler; finish it with `.await`. Dropping it half way is like a crash.
+#[must_use = "nothing runs until it is awaited"]
+pub struct Run {
+    consumer: Consumer,
+    handler: Handler,
+    chunk: usize,
+    until: Option<BoxFuture<'static, ()>>,
+}
+
+impl Consumer {
+    /// Runs `handler` on every record: `Ok` acknowledges, `Err` tries again or gives up as the [`Nack`] says; panics count as failures.
+    ///
+    /// Ends after [`Run::until`] or [`ConsumerHandle::close`](super::ConsumerHandle::close), when everything is handed over; or with an error when
+    /// the consumer cannot go on.
+    pub fn run<H, F>(self, handler: H) -> Run
+    where
+        H: Fn(Record) -> F + Send + Sync + 'static,
+        F: Future<Output = Result<(), Nack>> + Send + 'static,
+    {
+        let chunk = if self.common.config.concurrency == 1 { SERIAL_CHUNK } else { 1 };
+        let handler = Handler::Each(Box::new(move |record| Box::pin(handler(record))));
+        Run { consumer: self, handler, chunk, until: None }
+    }
+
+    /// Runs `handler` on up to `max` records of one partition at a time. One answer settles them all: if it fails, each of them is
+    /// tried again or given up.
+    pub fn run_batches<H, F>(self, max: usize, handler: H) -> Run
+    where
+        H: Fn(Vec<Record>) -> F + Send + Sync + 'static,
+        F: Future<Output = Result<(), Nack>> + Send + 'static,
+    {
+        let handler = Handler::Batch(Box::new(move |records| Box::pin(handler(records))));
+        Run { consumer: self, handler, chunk: max.max(1), until: None }
+    }
+}
+
+impl Run {
+    /// Closes gracefully when `shutdown` completes.
+    pub fn until(mut self, shutdown: impl Future<Output = impl Sized> + Send + 'static) -> Self {
+        self.until = Some(Box::pin(async move { drop(shutdown.await) }));
+        self
+    }
+
+    async fn go(mut self) -> Result<()> {
+        let (common, handler) = (self.consumer.common.clone(), Arc::new(self.handler));
+        common.chunk.store(self.chunk, Ordering::Relaxed);
+        let mut until = self.until.take().unwrap_or_else(|| Box::pin(std::future::pending()));
+        let (mut workers, mut closing) = (JoinSet::new(), false);
+        loop {
+            tokio::select! {
+                chunk = common.desk.chunk() => match chunk {
+                    Some(chunk) => drop(workers.spawn(work(chunk, handler.clone(), common.clone()))),
+                    None => break,
+                },
+                Some(_) = workers.join_next() => {}
+                () = &mut until, if !closing => {
+                    closing = true;
+                    self.consumer.handle.closing.cancel();
+                }
+            }
+        }
+        // The lanes are gone: what still runs was abandoned and ends by itself.
+        workers.shutdown().await;
+        self.consumer.end().await
+    }
+}
+
+impl IntoFuture for Run {
+    type Output = Result<()>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.go())
+    }
+}

@@ -1,0 +1,111 @@
+//! [`ProducerBuilder`]: the builder behind `broker.producer(..)`, finished by `.await`.
+
+use super::sender::Sender;
+use super::{BatchPolicy, Producer, Settings, Shared, TopicView};
+use crate::broker::Broker;
+use crate::error::{Result, invalid};
+use crate::partitioner::{ByKey, Partitioner};
+use firth_engine::{Backoff, MAX_NAME, ProducerName, TopicName};
+use std::future::{Future, IntoFuture};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{Semaphore, mpsc};
+
+/// A producer about to be made; finish it with `.await`.
+#[must_use = "nothing is made until it is awaited"]
+pub struct ProducerBuilder {
+    broker: Broker,
+    topic: String,
+    settings: Settings,
+    partitioner: Option<Box<dyn Partitioner>>,
+    max_buffered: usize,
+}
+
+impl ProducerBuilder {
+    pub(crate) fn new(broker: Broker, topic: &str) -> Self {
+        let settings = Settings {
+            batch: BatchPolicy::default(),
+            idempotent: false,
+            name: "producer".to_owned(),
+            timeout: Duration::from_secs(30),
+            backoff: Backoff::exponential(Duration::from_millis(20), Duration::from_secs(2)),
+        };
+        Self { broker, topic: topic.to_owned(), settings, partitioner: None, max_buffered: 32 * 1024 * 1024 }
+    }
+
+    /// Waits up to this long for more messages before a batch leaves. Zero unless set: batches then grow with the load alone.
+    pub fn linger(mut self, linger: Duration) -> Self {
+        self.settings.batch.linger = linger;
+        self
+    }
+
+    /// Everything about batches.
+    pub fn batch(mut self, policy: BatchPolicy) -> Self {
+        self.settings.batch = policy;
+        self
+    }
+
+    /// How many bytes may wait or be on their way, overhead included; 32 MiB unless set. Beyond that, sending waits.
+    pub fn max_buffered(mut self, bytes: usize) -> Self {
+        self.max_buffered = bytes.clamp(1024, 1024 * 1024 * 1024);
+        self
+    }
+
+    /// Numbers the batches, so that a batch is appended once however often it is sent, and unknown outcomes can be retried.
+    pub fn idempotent(mut self) -> Self {
+        self.settings.idempotent = true;
+        self
+    }
+
+    /// A name for people, the stem of the idempotent producer's name.
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.settings.name = name.into();
+        self
+    }
+
+    /// How long passing troubles are tried again before the ticket gets the error; 30 s unless set.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.settings.timeout = timeout;
+        self
+    }
+
+    /// Chooses partitions in another way than the topic's mapping of keys.
+    pub fn partitioner(mut self, partitioner: impl Partitioner) -> Self {
+        self.partitioner = Some(Box::new(partitioner));
+        self
+    }
+
+    async fn build(self) -> Result<Producer> {
+        let topic = TopicName::new(&self.topic)?;
+        ProducerName::new(&self.settings.name)?;
+        if self.settings.name.len() > MAX_NAME - 20 {
+            return Err(invalid(format!(
+                "the producer's name is too long; at most {} characters",
+                MAX_NAME - 20
+            )));
+        }
+        let info = self.broker.topic_or_create(&topic).await?;
+        let view = Arc::new(TopicView::new(&info.config));
+        let (commands, receiver) = mpsc::unbounded_channel();
+        let sender = Sender::new(self.broker.engine().clone(), topic.clone(), view.clone(), self.settings);
+        tokio::spawn(sender.run(receiver));
+        Ok(Producer(Arc::new(Shared {
+            topic,
+            view,
+            partitioner: self.partitioner.unwrap_or_else(|| Box::new(ByKey::new(info.config.mapping))),
+            commands,
+            room: Arc::new(Semaphore::new(self.max_buffered)),
+            max_buffered: self.max_buffered,
+        })))
+    }
+}
+
+impl IntoFuture for ProducerBuilder {
+    type Output = Result<Producer>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.build())
+    }
+}

@@ -1,0 +1,210 @@
+//! Producers: [`Producer`] is a cloneable handle on one task that batches and appends.
+//!
+//! Everything waiting in a producer is bounded in bytes ([`ProducerBuilder::max_buffered`]); when the room is used up,
+//! `enqueue` and `send` wait and `try_enqueue` fails with `Overloaded`.
+
+mod batch;
+mod build;
+mod sender;
+
+pub use batch::BatchPolicy;
+pub use build::ProducerBuilder;
+
+use crate::error::{Error, ErrorKind, Result, closed, invalid};
+use crate::message::Message;
+use crate::partitioner::Partitioner;
+use crate::topic::TopicConfig;
+use crate::trace;
+use batch::Outgoing;
+use firth_engine::{Backoff, RecordId, TopicName};
+use sender::{Answer, Command};
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, TryAcquireError, mpsc, oneshot};
+
+/// What a message costs in the buffer beyond its own bytes.
+const OVERHEAD: usize = 256;
+
+/// Sends messages to one topic. Clones share one task; dropping the last handle still sends what was enqueued.
+#[derive(Clone)]
+pub struct Producer(Arc<Shared>);
+
+struct Shared {
+    topic: TopicName,
+    view: Arc<TopicView>,
+    partitioner: Box<dyn Partitioner>,
+    commands: mpsc::UnboundedSender<Command>,
+    room: Arc<Semaphore>,
+    max_buffered: usize,
+}
+
+/// What a producer must know of its topic, kept fresh by the task.
+struct TopicView {
+    partitions: AtomicU32,
+    max_payload: AtomicUsize,
+}
+
+impl TopicView {
+    fn new(config: &TopicConfig) -> Self {
+        let view = Self { partitions: AtomicU32::new(0), max_payload: AtomicUsize::new(0) };
+        view.update(config);
+        view
+    }
+
+    fn update(&self, config: &TopicConfig) {
+        self.partitions.store(config.partitions, Ordering::Relaxed);
+        self.max_payload.store(config.max_payload, Ordering::Relaxed);
+    }
+}
+
+#[derive(Clone)]
+struct Settings {
+    batch: BatchPolicy,
+    idempotent: bool,
+    name: String,
+    timeout: Duration,
+    backoff: Backoff,
+}
+
+/// Where a message went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Receipt {
+    /// Its partition.
+    pub partition: u32,
+    /// Its place there; `None` for a delayed message, which gets its place when its time has come.
+    pub id: Option<RecordId>,
+    /// Whether an earlier try had arrived after all (idempotent mode): it is there once.
+    pub duplicate: bool,
+}
+
+impl Producer {
+    /// Sends a message and waits until the engine has it, as durably as the engine promises.
+    ///
+    /// An error whose [`may_have_happened`](Error::may_have_happened) is false means: certainly not sent. Dropping the future may
+    /// leave the message on its way.
+    pub async fn send(&self, message: impl Into<Message>) -> Result<Receipt> {
+        self.enqueue(message).await?.await
+    }
+
+    /// Hands a message over and waits only for room; the ticket tells later what became of it. Messages of one caller leave in order.
+    pub async fn enqueue(&self, message: impl Into<Message>) -> Result<Ticket> {
+        let (out, cost) = self.prepare(message.into())?;
+        let room = self.0.room.clone().acquire_many_owned(cost).await.map_err(|_| self.is_closed())?;
+        self.hand_over(out, room)
+    }
+
+    /// As [`enqueue`](Self::enqueue), but fails with `Overloaded` when there is no room now.
+    pub fn try_enqueue(&self, message: impl Into<Message>) -> Result<Ticket> {
+        let (out, cost) = self.prepare(message.into())?;
+        let room = self.0.room.clone().try_acquire_many_owned(cost).map_err(|error| match error {
+            TryAcquireError::Closed => self.is_closed(),
+            TryAcquireError::NoPermits => Error::new(
+                ErrorKind::Overloaded,
+                format!("the producer of {} is full: wait for earlier messages", self.0.topic),
+            ),
+        })?;
+        self.hand_over(out, room)
+    }
+
+    /// Sends many messages, batched per partition, and waits for all of them. On failure the first error is returned;
+    /// others may have been sent.
+    pub async fn send_all<M: Into<Message>>(
+        &self,
+        messages: impl IntoIterator<Item = M>,
+    ) -> Result<Vec<Receipt>> {
+        let mut tickets = Vec::new();
+        for message in messages {
+            tickets.push(self.enqueue(message).await?);
+        }
+        let mut receipts = Vec::with_capacity(tickets.len());
+        for ticket in tickets {
+            receipts.push(ticket.await?);
+        }
+        Ok(receipts)
+    }
+
+    /// Sends everything enqueued so far without lingering, and waits until each message is answered.
+    pub async fn flush(&self) -> Result<()> {
+        let (done, wait) = oneshot::channel();
+        self.0.commands.send(Command::Flush(done)).map_err(|_| self.is_closed())?;
+        wait.await.map_err(|_| self.is_closed())
+    }
+
+    /// Refuses further messages on every clone, then waits until everything enqueued is answered.
+    pub async fn close(self) -> Result<()> {
+        self.0.room.close();
+        self.flush().await
+    }
+
+    /// The topic.
+    pub fn topic(&self) -> &TopicName {
+        &self.0.topic
+    }
+
+    /// How many partitions the topic has.
+    pub fn partitions(&self) -> u32 {
+        self.0.view.partitions.load(Ordering::Relaxed)
+    }
+
+    fn prepare(&self, mut message: Message) -> Result<(Outgoing<()>, u32)> {
+        let limit = self.0.view.max_payload.load(Ordering::Relaxed);
+        let (size, topic) = (message.payload().len(), &self.0.topic);
+        if size > limit {
+            return Err(invalid(format!(
+                "payload has {size} bytes; topic {topic} takes at most {limit}: store it elsewhere and send a \
+                 reference, or raise the topic's max_payload"
+            )));
+        }
+        let partition = self.choose(&message)?;
+        trace::inject(&mut message);
+        let (after, content) = message.into_content()?;
+        let cost = (content.packed_len() + OVERHEAD).min(self.0.max_buffered);
+        Ok((Outgoing { partition, after, content, ticket: () }, u32::try_from(cost).unwrap_or(u32::MAX)))
+    }
+
+    fn choose(&self, message: &Message) -> Result<u32> {
+        let (count, topic) = (self.partitions(), &self.0.topic);
+        let partition = message.partition().unwrap_or_else(|| self.0.partitioner.partition(message, count));
+        if partition >= count {
+            return Err(invalid(format!("partition {partition} of topic {topic}, which has {count}")));
+        }
+        Ok(partition)
+    }
+
+    fn hand_over(&self, out: Outgoing<()>, room: OwnedSemaphorePermit) -> Result<Ticket> {
+        let (reply, wait) = oneshot::channel();
+        let Outgoing { partition, after, content, ticket: () } = out;
+        let out = Outgoing { partition, after, content, ticket: Answer { reply, _room: room } };
+        self.0.commands.send(Command::Send(Box::new(out))).map_err(|_| self.is_closed())?;
+        Ok(Ticket(wait))
+    }
+
+    fn is_closed(&self) -> Error {
+        closed(format!("the producer of {} was closed", self.0.topic))
+    }
+}
+
+impl fmt::Debug for Producer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Producer({})", self.0.topic)
+    }
+}
+
+/// The answer to an enqueued message, when it comes. Dropping it does not take the message back.
+#[must_use = "the message is sent anyway; drop the ticket explicitly if you do not care whether it arrived"]
+pub struct Ticket(oneshot::Receiver<Result<Receipt>>);
+
+impl Future for Ticket {
+    type Output = Result<Receipt>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        Pin::new(&mut self.0).poll(context).map(|answer| {
+            answer.unwrap_or_else(|_| Err(closed("the producer's task ended").with_unknown_outcome()))
+        })
+    }
+}

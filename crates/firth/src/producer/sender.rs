@@ -1,0 +1,215 @@
+//! The producer's task: takes messages, lets the batcher form batches, appends them, answers the tickets.
+//!
+//! One append per partition is on its way at a time, so order holds over retries. A definite failure is tried again while it
+//! can pass by itself; an unknown outcome only in idempotent mode, where the engine recognises the batch. Ends when every handle is gone
+//! and everything taken is answered.
+
+use super::batch::{Batch, Batcher, Outgoing};
+use super::{Receipt, Settings, TopicView};
+use crate::error::{Result, same};
+use crate::metrics::ProducerMeter;
+use crate::topic::Topics;
+use firth_engine::facet::{Append, Appended, ProducerSeq};
+use firth_engine::{Engine, Partition, ProducerName, TopicName};
+use futures_util::StreamExt;
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
+use std::collections::HashMap;
+use std::sync::Arc;
+use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
+use tokio::time::Instant;
+
+/// How many commands are taken per turn.
+const CHUNK: usize = 512;
+
+pub(super) enum Command {
+    Send(Box<Outgoing<Answer>>),
+    /// Send everything taken so far at once, and say when it is answered.
+    Flush(oneshot::Sender<()>),
+}
+
+/// Who waits for a message, and the room that it takes until then.
+pub(super) struct Answer {
+    pub(super) reply: oneshot::Sender<Result<Receipt>>,
+    pub(super) _room: OwnedSemaphorePermit,
+}
+
+/// What came of a batch.
+struct Outcome {
+    batch: Batch<Answer>,
+    result: Result<Appended>,
+    /// Whether some try of it may have happened although it failed.
+    doubtful: bool,
+}
+
+pub(super) struct Sender {
+    engine: Engine,
+    topic: TopicName,
+    topics: Topics,
+    view: Arc<TopicView>,
+    settings: Settings,
+    batcher: Batcher<Answer>,
+    on_their_way: FuturesUnordered<BoxFuture<'static, Outcome>>,
+    sequences: HashMap<u32, Sequence>,
+    flushing: Vec<oneshot::Sender<()>>,
+    meter: ProducerMeter,
+}
+
+/// The next number of an idempotent producer in one partition, and the name that it counts under.
+struct Sequence {
+    name: ProducerName,
+    next: u64,
+}
+
+impl Sender {
+    pub(super) fn new(engine: Engine, topic: TopicName, view: Arc<TopicView>, settings: Settings) -> Self {
+        Self {
+            topics: Topics::new(engine.clone()),
+            meter: ProducerMeter::new(&topic),
+            engine,
+            topic,
+            view,
+            batcher: Batcher::new(settings.batch),
+            settings,
+            on_their_way: FuturesUnordered::new(),
+            sequences: HashMap::new(),
+            flushing: Vec::new(),
+        }
+    }
+
+    pub(super) async fn run(mut self, mut commands: mpsc::UnboundedReceiver<Command>) {
+        let (mut hint, mut open) = (self.topics.hint(), true);
+        let mut taken = Vec::with_capacity(CHUNK);
+        while open || !self.batcher.is_empty() {
+            let hurry = !open || !self.flushing.is_empty();
+            self.dispatch(hurry);
+            if self.batcher.is_empty() {
+                for waiter in self.flushing.drain(..) {
+                    let _ = waiter.send(());
+                }
+            }
+            let deadline = self.batcher.next_deadline();
+            tokio::select! {
+                count = commands.recv_many(&mut taken, CHUNK), if open && self.flushing.is_empty() => {
+                    open = count > 0;
+                    self.take(&mut taken);
+                }
+                Some(outcome) = self.on_their_way.next(), if !self.on_their_way.is_empty() => self.finish(outcome),
+                () = sleep_until(deadline), if !hurry => {}
+                () = hint.wait() => self.refresh().await,
+            }
+        }
+    }
+
+    fn take(&mut self, commands: &mut Vec<Command>) {
+        let now = Instant::now();
+        for command in commands.drain(..) {
+            match command {
+                Command::Send(out) => self.batcher.push(*out, now),
+                Command::Flush(waiter) => self.flushing.push(waiter),
+            }
+        }
+    }
+
+    fn dispatch(&mut self, hurry: bool) {
+        let now = Instant::now();
+        while let Some(batch) = self.batcher.next(now, hurry) {
+            let at = Partition::new(self.topic.clone(), batch.partition);
+            let producer = self.settings.idempotent.then(|| self.sequence(batch.partition));
+            let (engine, settings) = (self.engine.clone(), self.settings.clone());
+            self.on_their_way.push(Box::pin(append(engine, at, batch, producer, settings)));
+        }
+    }
+
+    fn sequence(&mut self, partition: u32) -> ProducerSeq {
+        let sequence = self
+            .sequences
+            .entry(partition)
+            .or_insert_with(|| Sequence { name: fresh_name(&self.settings.name), next: 0 });
+        ProducerSeq { name: sequence.name.clone(), first: sequence.next }
+    }
+
+    fn finish(&mut self, outcome: Outcome) {
+        let Outcome { batch, result, doubtful } = outcome;
+        self.batcher.done(batch.partition);
+        match (&result, self.sequences.get_mut(&batch.partition)) {
+            (Ok(_), Some(sequence)) => sequence.next += batch.tickets.len() as u64,
+            // The engine may or may not have counted it: count on under a name that it cannot mistake.
+            (Err(_), Some(_)) if doubtful => drop(self.sequences.remove(&batch.partition)),
+            _ => {}
+        }
+        self.meter.sent(batch.tickets.len(), result.is_ok());
+        answer(batch, result);
+    }
+
+    /// Partitions may have been added, limits changed.
+    async fn refresh(&mut self) {
+        match self.topics.get(&self.topic).await {
+            Ok(info) => self.view.update(&info.config),
+            // A deleted topic shows in the appends; anything else comes again with the next change.
+            Err(error) => tracing::debug!(%error, topic = %self.topic, "cannot look at the topic"),
+        }
+    }
+}
+
+fn answer(batch: Batch<Answer>, result: Result<Appended>) {
+    let partition = batch.partition;
+    match result {
+        Ok(done) => {
+            let duplicate = done.duplicate;
+            let mut ids = done.ids();
+            for ticket in batch.tickets {
+                // Nobody may be waiting any more; the message is sent all the same.
+                let _ = ticket.reply.send(Ok(Receipt { partition, id: ids.next(), duplicate }));
+            }
+        }
+        Err(error) => {
+            for ticket in batch.tickets {
+                let _ = ticket.reply.send(Err(same(&error)));
+            }
+        }
+    }
+}
+
+async fn append(
+    engine: Engine,
+    at: Partition,
+    mut batch: Batch<Answer>,
+    producer: Option<ProducerSeq>,
+    settings: Settings,
+) -> Outcome {
+    let give_up = Instant::now() + settings.timeout;
+    let (mut failures, mut doubtful) = (0, false);
+    loop {
+        let last_try = Instant::now() >= give_up;
+        // Only a try that may be repeated needs its own copy; the bytes are shared.
+        let records = if last_try { std::mem::take(&mut batch.contents) } else { batch.contents.clone() };
+        let wish = Append { records, after: batch.after, producer: producer.clone() };
+        let error = match engine.append(&at, wish).await {
+            Ok(done) => return Outcome { batch, result: Ok(done), doubtful },
+            Err(error) => error,
+        };
+        doubtful |= error.may_have_happened();
+        failures += 1;
+        let may_repeat = error.is_retryable() && (producer.is_some() || !error.may_have_happened());
+        let delay = settings.backoff.delay(failures);
+        if last_try || !may_repeat || Instant::now() + delay > give_up {
+            let error = error.during(format_args!("send to {at}"));
+            let error = if doubtful { error.with_unknown_outcome() } else { error };
+            return Outcome { batch, result: Err(error), doubtful };
+        }
+        tokio::time::sleep(delay).await;
+    }
+}
+
+fn fresh_name(stem: &str) -> ProducerName {
+    ProducerName::new(format!("{stem}-{:016x}", fastrand::u64(..)))
+        .expect("the stem was checked with room to spare")
+}
+
+async fn sleep_until(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline).await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,108 @@
+//! Topics: their configuration, and the entry that makes one exist.
+//!
+//! A topic exists while its entry stands in the catalog. Partitions are made before the entry and deleted before it goes,
+//! so that nobody ever sees a topic with a partition missing; see `store` for the order of steps.
+
+mod build;
+mod store;
+
+pub use build::CreateTopic;
+pub(crate) use store::Topics;
+
+use crate::error::{Result, invalid};
+use crate::partitioner::Mapping;
+use firth_engine::limits::{DEFAULT_PAYLOAD, MAX_PAYLOAD};
+use firth_engine::{Partition, TopicName};
+use serde::{Deserialize, Serialize};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// The most partitions of one topic.
+pub const MAX_PARTITIONS: u32 = 4096;
+
+/// How a topic is set up.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct TopicConfig {
+    /// How many partitions, 1 to [`MAX_PARTITIONS`]. They can only become more.
+    pub partitions: u32,
+    /// What to remove in time.
+    pub retention: Retention,
+    /// Let retention remove records that some group has not settled. Off: unsettled records always stay.
+    pub lossy: bool,
+    /// The largest payload in bytes, up to 16 MiB.
+    pub max_payload: usize,
+    /// How keys map to partitions.
+    pub mapping: Mapping,
+    /// How long dead letters are kept; `None`: until somebody deletes them.
+    pub dead_letters_for: Option<Duration>,
+}
+
+impl Default for TopicConfig {
+    fn default() -> Self {
+        Self {
+            partitions: 1,
+            retention: Retention::Forever,
+            lossy: false,
+            max_payload: DEFAULT_PAYLOAD,
+            mapping: Mapping::default(),
+            dead_letters_for: None,
+        }
+    }
+}
+
+impl TopicConfig {
+    /// Checks every value, or says what to change.
+    pub fn check(&self) -> Result<()> {
+        if !(1..=MAX_PARTITIONS).contains(&self.partitions) {
+            return Err(invalid(format!("{} partitions; give 1 to {MAX_PARTITIONS}", self.partitions)));
+        }
+        if self.max_payload > MAX_PAYLOAD {
+            let size = self.max_payload;
+            return Err(invalid(format!("max_payload is {size} bytes; at most {MAX_PAYLOAD} are possible")));
+        }
+        Ok(())
+    }
+}
+
+/// What a topic forgets by itself. Records that some group has not settled stay anyway, unless the topic is lossy.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Retention {
+    /// Nothing.
+    #[default]
+    Forever,
+    /// Records older than this.
+    For(Duration),
+    /// All but the newest so many of each partition.
+    Newest(u64),
+}
+
+/// A topic as it stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TopicInfo {
+    /// Its name.
+    pub name: TopicName,
+    /// Its configuration.
+    pub config: TopicConfig,
+    /// When it was created, on the creator's clock.
+    pub created: SystemTime,
+    /// When its entry last changed, on the changer's clock.
+    pub updated: SystemTime,
+}
+
+impl TopicInfo {
+    /// All partitions.
+    pub fn partitions(&self) -> impl ExactSizeIterator<Item = Partition> + use<> {
+        let name = self.name.clone();
+        (0..self.config.partitions).map(move |index| Partition::new(name.clone(), index))
+    }
+}
+
+pub(crate) fn now_ms() -> u64 {
+    let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(wall.as_millis()).unwrap_or(u64::MAX)
+}
+
+pub(crate) fn time_of(ms: u64) -> SystemTime {
+    UNIX_EPOCH + Duration::from_millis(ms)
+}

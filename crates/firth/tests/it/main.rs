@@ -1,0 +1,10 @@
+//! The queue's laws, on the engine in memory (mostly with paused time) and on files.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on says so by a panic")]
+
+mod consuming;
+mod producing;
+mod retrying;
+mod sharing;
+mod topics;
+mod world;

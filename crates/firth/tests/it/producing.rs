@@ -1,0 +1,130 @@
+//! Producers: order, batches, back pressure, delays, idempotence.
+
+use crate::world::{fails, on_files, payloads};
+use firth::{BatchPolicy, Broker, ErrorKind, Message, RoundRobin};
+use std::time::Duration;
+use tokio::time::Instant;
+
+async fn broker(partitions: u32) -> Broker {
+    let broker = Broker::memory();
+    broker.create_topic("orders").partitions(partitions).await.unwrap();
+    broker
+}
+
+#[tokio::test]
+async fn messages_of_one_key_share_a_partition_in_order() {
+    let broker = broker(8).await;
+    let producer = broker.producer("orders").await.unwrap();
+    let sent = (0..100).map(|n| Message::new(n.to_string()).key("customer-42"));
+    let receipts = producer.send_all(sent).await.unwrap();
+    let partition = receipts[0].partition;
+    assert!(receipts.windows(2).all(|pair| pair[0].partition == partition && pair[0].id < pair[1].id));
+    let expected: Vec<_> = (0..100).map(|n| n.to_string()).collect();
+    assert_eq!(payloads(broker.engine(), "orders", partition).await, expected);
+}
+
+#[tokio::test]
+async fn partitions_can_be_chosen_by_hand_by_turns_and_by_own_rule() {
+    let broker = broker(3).await;
+    let producer = broker.producer("orders").await.unwrap();
+    let by_hand = producer.send(Message::new("x").key("k").to_partition(2)).await.unwrap();
+    assert_eq!(by_hand.partition, 2);
+    fails(producer.send(Message::new("x").to_partition(3)).await, ErrorKind::Invalid);
+    let in_turn = broker.producer("orders").partitioner(RoundRobin::default()).await.unwrap();
+    let receipts = in_turn.send_all((0..6).map(|_| Message::new("x").key("same"))).await.unwrap();
+    assert_eq!(receipts.iter().map(|r| r.partition).collect::<Vec<_>>(), [0, 1, 2, 0, 1, 2]);
+    let last = broker.producer("orders").partitioner(|_: &Message, n: u32| n - 1).await.unwrap();
+    assert_eq!(last.send("x").await.unwrap().partition, 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_batch_lingers_for_company_and_flush_ends_the_wait() {
+    let broker = broker(1).await;
+    let producer = broker.producer("orders").linger(Duration::from_secs(5)).await.unwrap();
+    let start = Instant::now();
+    let first = producer.enqueue("a").await.unwrap();
+    let second = producer.enqueue("b").await.unwrap();
+    producer.flush().await.unwrap();
+    assert_eq!(start.elapsed(), Duration::ZERO);
+    let (first, second) = (first.await.unwrap().id.unwrap(), second.await.unwrap().id.unwrap());
+    assert_eq!(second, first.plus(1), "one batch, one append");
+    producer.send("c").await.unwrap();
+    assert!(start.elapsed() >= Duration::from_secs(5));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_full_producer_pushes_back_and_loses_nothing() {
+    let broker = broker(1).await;
+    let producer = broker.producer("orders").linger(Duration::from_secs(1)).max_buffered(4096).await.unwrap();
+    let mut tickets = Vec::new();
+    let refused = loop {
+        match producer.try_enqueue(vec![b'x'; 700]) {
+            Ok(ticket) => tickets.push(ticket),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!((refused.kind(), tickets.len()), (ErrorKind::Overloaded, 4));
+    let start = Instant::now();
+    tickets.push(producer.enqueue(vec![b'y'; 700]).await.unwrap());
+    assert!(start.elapsed() >= Duration::from_secs(1), "it waited for room");
+    producer.flush().await.unwrap();
+    for ticket in tickets {
+        ticket.await.unwrap();
+    }
+    assert_eq!(payloads(broker.engine(), "orders", 0).await.len(), 5);
+}
+
+#[tokio::test]
+async fn closing_sends_what_was_enqueued_and_refuses_what_comes_later() {
+    let broker = broker(1).await;
+    let producer = broker.producer("orders").linger(Duration::from_secs(60)).await.unwrap();
+    let ticket = producer.enqueue("last").await.unwrap();
+    let other = producer.clone();
+    producer.close().await.unwrap();
+    assert!(ticket.await.is_ok());
+    fails(other.send("late").await, ErrorKind::Closed);
+}
+
+#[tokio::test]
+async fn dropping_the_last_handle_still_sends_what_was_enqueued() {
+    let broker = broker(1).await;
+    let producer = broker.producer("orders").linger(Duration::from_secs(60)).await.unwrap();
+    let ticket = producer.enqueue("last").await.unwrap();
+    drop(producer);
+    ticket.await.unwrap();
+    assert_eq!(payloads(broker.engine(), "orders", 0).await, ["last"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_delayed_message_has_no_place_before_its_time() {
+    let broker = broker(1).await;
+    let producer = broker.producer("orders").await.unwrap();
+    let receipt = producer.send(Message::new("later").deliver_after(Duration::from_secs(30))).await.unwrap();
+    assert_eq!(receipt.id, None);
+    producer.send("now").await.unwrap();
+    assert_eq!(payloads(broker.engine(), "orders", 0).await, ["now"]);
+}
+
+#[tokio::test]
+async fn limits_are_enforced_with_clear_errors() {
+    let broker = Broker::memory();
+    broker.create_topic("small").max_payload(10).await.unwrap();
+    let producer = broker.producer("small").await.unwrap();
+    let error = producer.send("more than ten bytes").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid);
+    assert!(error.context().contains("at most 10") && !error.context().contains("more than ten"), "{error}");
+    fails(producer.send(Message::new("x").header("", "empty name")).await, ErrorKind::Invalid);
+}
+
+#[tokio::test]
+async fn batches_reach_the_disk_whole_and_in_order() {
+    let (broker, _dir) = on_files().await;
+    broker.create_topic("orders").await.unwrap();
+    let batch = BatchPolicy { max_records: 50, ..BatchPolicy::default() };
+    let producer = broker.producer("orders").batch(batch).idempotent().name("checkout").await.unwrap();
+    producer.send_all((0..500).map(|n| n.to_string())).await.unwrap();
+    let expected: Vec<_> = (0..500).map(|n| n.to_string()).collect();
+    assert_eq!(payloads(broker.engine(), "orders", 0).await, expected);
+    producer.close().await.unwrap();
+    broker.close().await.unwrap();
+}

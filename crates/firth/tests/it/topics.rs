@@ -1,0 +1,101 @@
+//! Topics: made once, grown, altered, deleted for good.
+
+use crate::world::{fails, on_files, payloads};
+use firth::{Broker, ErrorKind, Message, Retention, TopicConfig};
+use std::time::Duration;
+
+#[tokio::test]
+async fn a_topic_is_created_once_and_if_missing_answers_the_one_that_is_there() {
+    let broker = Broker::memory();
+    let made = broker.create_topic("orders").partitions(8).await.unwrap();
+    assert_eq!(made.config.partitions, 8);
+    fails(broker.create_topic("orders").await, ErrorKind::AlreadyExists);
+    let found = broker.create_topic("orders").partitions(3).if_missing().await.unwrap();
+    assert_eq!(found, made);
+    assert_eq!(broker.list_topics().await.unwrap(), [made]);
+}
+
+#[tokio::test]
+async fn nonsense_is_refused_by_name() {
+    let broker = Broker::memory();
+    fails(broker.create_topic("a/b").await, ErrorKind::Invalid);
+    fails(broker.create_topic("a").partitions(0).await, ErrorKind::Invalid);
+    fails(broker.create_topic("a").max_payload(1 << 30).await, ErrorKind::Invalid);
+    fails(broker.topic("a").await, ErrorKind::NotFound);
+    fails(broker.producer("a").await, ErrorKind::NotFound);
+    fails(broker.grow_topic("a", 2).await, ErrorKind::NotFound);
+    assert!(!broker.delete_topic("a").await.unwrap());
+}
+
+#[tokio::test]
+async fn missing_topics_are_created_only_if_the_policy_says_so() {
+    let broker = Broker::memory();
+    let generous = broker.auto_create(TopicConfig { partitions: 4, ..TopicConfig::default() });
+    generous.producer("orders").await.unwrap();
+    assert_eq!(broker.topic("orders").await.unwrap().config.partitions, 4);
+}
+
+#[tokio::test]
+async fn growing_keeps_keys_or_moves_them_to_a_new_partition_and_running_producers_notice() {
+    let broker = Broker::memory();
+    broker.create_topic("orders").partitions(4).await.unwrap();
+    let producer = broker.producer("orders").await.unwrap();
+    let keys: Vec<String> = (0..200).map(|n| format!("key-{n}")).collect();
+    let messages = || keys.iter().map(|key| Message::new("x").key(key.clone()));
+    let before = producer.send_all(messages()).await.unwrap();
+    broker.grow_topic("orders", 6).await.unwrap();
+    crate::world::eventually("the producer sees it", async || producer.partitions() == 6).await;
+    let after = producer.send_all(messages()).await.unwrap();
+    let moved = before.iter().zip(&after).filter(|(old, new)| old.partition != new.partition);
+    let moved: Vec<_> = moved.map(|(_, new)| new.partition).collect();
+    assert!((30..100).contains(&moved.len()), "{}", moved.len());
+    assert!(moved.iter().all(|partition| *partition >= 4));
+    fails(broker.grow_topic("orders", 5).await, ErrorKind::Invalid);
+}
+
+#[tokio::test]
+async fn a_deleted_topic_is_gone_with_its_records_and_a_late_producer_does_not_bring_it_back() {
+    let broker = Broker::memory();
+    broker.create_topic("orders").await.unwrap();
+    let late = broker.producer("orders").await.unwrap();
+    late.send("old").await.unwrap();
+    assert!(broker.delete_topic("orders").await.unwrap());
+    fails(late.send("late").await, ErrorKind::NotFound);
+    fails(broker.topic("orders").await, ErrorKind::NotFound);
+    broker.create_topic("orders").await.unwrap();
+    assert!(payloads(broker.engine(), "orders", 0).await.is_empty());
+}
+
+#[tokio::test]
+async fn what_is_fixed_for_a_topics_life_cannot_be_altered() {
+    let broker = Broker::memory();
+    broker.create_topic("orders").await.unwrap();
+    let week = Retention::For(Duration::from_secs(7 * 86_400));
+    let altered = broker.alter_topic("orders", |config| config.retention = week).await.unwrap();
+    assert_eq!(altered.config.retention, week);
+    fails(broker.alter_topic("orders", |config| config.partitions = 2).await, ErrorKind::Invalid);
+}
+
+#[tokio::test]
+async fn topics_and_messages_survive_a_restart() {
+    let (broker, dir) = on_files().await;
+    broker.create_topic("orders").partitions(2).await.unwrap();
+    let producer = broker.producer("orders").await.unwrap();
+    producer.send(Message::new("kept").to_partition(1)).await.unwrap();
+    producer.close().await.unwrap();
+    broker.close().await.unwrap();
+    let broker = Broker::open(dir.path()).await.unwrap();
+    assert_eq!(broker.topic("orders").await.unwrap().config.partitions, 2);
+    assert_eq!(payloads(broker.engine(), "orders", 1).await, ["kept"]);
+    broker.close().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn retention_removes_in_time_what_no_group_needs() {
+    let broker = Broker::memory().housekeep_every(Duration::from_secs(1));
+    broker.create_topic("orders").retention(Retention::Newest(3)).await.unwrap();
+    let producer = broker.producer("orders").await.unwrap();
+    producer.send_all((0..10).map(|n| n.to_string())).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert_eq!(payloads(broker.engine(), "orders", 0).await, ["7", "8", "9"]);
+}
