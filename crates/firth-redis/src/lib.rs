@@ -1,8 +1,6 @@
 //! An async client for Redis and Valkey: one task owns one socket, and everything else is messages.
-//!
-//! - [`Client`]: requests to one server or a cluster; typed answers, pipelines, transactions, scripts, blocking commands.
-//! - [`Config`]: URLs, TLS, limits, reconnection.
-//! - [`resp`]: the RESP3 protocol by itself.
+#![doc = ""]
+#![doc = include_str!("../docs/guide.md")]
 
 pub mod backoff;
 mod body;

@@ -13,6 +13,7 @@ use std::{
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::{TcpStream, UnixStream},
+    time::Instant,
 };
 
 use crate::{
@@ -58,7 +59,7 @@ impl Transport {
             Endpoint::Tcp(address) => {
                 let addresses = resolve(limits.resolve, endpoint, address).await?;
                 let secured = async {
-                    let tcp = first_reachable(endpoint, &addresses).await?;
+                    let tcp = first_reachable(limits.connect, endpoint, &addresses).await?;
                     secure(config, endpoint, address, tcp).await
                 };
                 within(limits.connect, ConnectStage::Connect, endpoint, secured).await?
@@ -96,18 +97,25 @@ async fn resolve(
     }
 }
 
+/// Tries the addresses in order. Each gets an equal share of the time that is left, so that one which swallows
+/// everything does not hide those after it.
 async fn first_reachable(
+    limit: Option<Duration>,
     endpoint: &Endpoint,
     addresses: &[std::net::SocketAddr],
 ) -> Result<TcpStream, ConnectError> {
+    let deadline = limit.map(|limit| Instant::now() + limit);
     let mut last = io::Error::new(io::ErrorKind::NotFound, "no address");
-    for address in addresses {
-        match TcpStream::connect(address).await {
-            Ok(tcp) => {
+    for (address, left) in addresses.iter().zip((1..=addresses.len()).rev()) {
+        let left = u32::try_from(left).unwrap_or(u32::MAX);
+        let share = deadline.map(|d| d.saturating_duration_since(Instant::now()) / left);
+        match within(share, ConnectStage::Connect, endpoint, TcpStream::connect(address)).await {
+            Ok(Ok(tcp)) => {
                 tune(&tcp).map_err(|e| refused(endpoint, e))?;
                 return Ok(tcp);
             }
-            Err(e) => last = e,
+            Ok(Err(e)) => last = e,
+            Err(_) => last = io::ErrorKind::TimedOut.into(),
         }
     }
     Err(refused(endpoint, last))
@@ -175,5 +183,41 @@ impl AsyncWrite for Transport {
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         each!(self, socket => Pin::new(socket).poll_shutdown(cx))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use tokio::net::{TcpListener, TcpSocket};
+
+    use super::*;
+
+    /// A listener that takes no more connections: the system ignores those who ask.
+    async fn full() -> (TcpListener, Vec<TcpStream>, SocketAddr) {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let listener = socket.listen(1).unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut waiting = Vec::new();
+        let patience = Duration::from_millis(50);
+        while let Ok(Ok(tcp)) = tokio::time::timeout(patience, TcpStream::connect(address)).await {
+            waiting.push(tcp);
+        }
+        (listener, waiting, address)
+    }
+
+    #[tokio::test]
+    async fn an_address_that_swallows_everything_does_not_hide_the_next() {
+        let (_listener, _waiting, silent) = full().await;
+        let good = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let endpoint = Endpoint::Tcp(Address::new("both", 1));
+        let addresses = [silent, good.local_addr().unwrap()];
+        let limit = Some(Duration::from_millis(400));
+        let tcp = first_reachable(limit, &endpoint, &addresses).await.unwrap();
+        assert_eq!(tcp.peer_addr().unwrap(), addresses[1]);
+        let refused = first_reachable(limit, &endpoint, &[silent, silent]).await;
+        assert!(matches!(refused, Err(ConnectError::Connect { .. })), "{refused:?}");
     }
 }
