@@ -138,3 +138,11 @@ async fn names_that_do_not_resolve_and_ports_that_do_not_listen_are_told_apart()
     let error = Client::connect(format!("redis://{}", port.addr())).await.unwrap_err();
     assert!(matches!(&error, ConnectError::Connect { .. }) && error.is_retryable(), "{error:?}");
 }
+
+#[tokio::test]
+async fn a_name_with_several_addresses_is_reached_at_the_one_that_listens() {
+    // `localhost` usually is [::1] first, where this server does not listen
+    let server = RedisServer::start(Flavor::Redis).await;
+    let client = connect(format!("redis://localhost:{}", server.port())).await;
+    echo(&client, "found").await.unwrap();
+}
