@@ -4,6 +4,7 @@
 
 mod crashes;
 mod engines;
+mod faults;
 mod files;
 mod models;
 mod planted;
