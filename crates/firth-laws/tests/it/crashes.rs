@@ -199,6 +199,32 @@ fn an_engine_that_lies_about_durability_is_caught() {
     assert_eq!(caught, 5);
 }
 
+/// The disk refuses a sync: that step is not acknowledged, nothing after it is, and what was acknowledged before stays.
+#[test]
+fn a_failed_sync_is_never_acknowledged() {
+    if Command::new("strace").arg("-V").stdout(Stdio::null()).status().is_err() {
+        eprintln!("SKIPPED: there is no strace here, so this test shows nothing");
+        return;
+    }
+    for nth in [12, 17, 23] {
+        let dir = tempfile::tempdir().unwrap();
+        let output = Command::new("strace")
+            .args(["-f", "-qq", "-o", "/dev/null", "-e", "trace=fdatasync"])
+            .args(["-e", &format!("inject=fdatasync:error=EIO:when={nth}+")])
+            .arg(env!("CARGO_BIN_EXE_crash_child"))
+            .arg(dir.path())
+            .args(["synced", "none", "0"])
+            .output()
+            .unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(errors.contains("Unavailable") && errors.contains("may_have_happened"), "{errors}");
+        let mut words = Words::default();
+        words.hear(&String::from_utf8(output.stdout).unwrap());
+        assert!(words.appended > 0, "the sync fails in the middle of the work");
+        runtime().block_on(check(dir.path(), &mut words));
+    }
+}
+
 #[test]
 fn kill_9_at_any_moment_loses_nothing() {
     let dir = tempfile::tempdir().unwrap();
