@@ -137,6 +137,7 @@ impl FileStore {
         let deadline = Instant::now() + READERS_LEAVE;
         while opened.as_ref().is_some_and(|opened| Arc::strong_count(opened) > 1) && Instant::now() < deadline
         {
+            // own thread: readers leave within microseconds, and nobody tells when
             std::thread::sleep(Duration::from_millis(1));
         }
     }

@@ -120,6 +120,7 @@ impl Janitor {
         let _ = committer.try_send(Job::nudge());
         let deadline = Instant::now() + REFRESH;
         while self.refresh.load(Ordering::Acquire) && Instant::now() < deadline {
+            // own thread: the committer takes the nudge when it next turns
             std::thread::sleep(Duration::from_millis(2));
         }
     }

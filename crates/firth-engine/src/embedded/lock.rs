@@ -24,6 +24,7 @@ impl DirLock {
             .open(&path)
             .map_err(|error| super::file::io_error(dir, "cannot write to it", error))?;
         for wait_ms in [0, 50, 200, 500] {
+            // own thread: a file lock of another process has no wake-up
             std::thread::sleep(Duration::from_millis(wait_ms));
             match file.try_lock() {
                 Ok(()) => {
