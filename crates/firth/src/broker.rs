@@ -3,7 +3,9 @@
 //! It owns one background task, the housekeeper (retention), which starts with the first topic, producer or consumer and ends
 //! with `close` or with the last handle.
 
+use crate::admin::Admin;
 use crate::consumer::ConsumerBuilder;
+use crate::dead_letters::DeadLetters;
 use crate::error::{ErrorKind, Result};
 use crate::housekeeping::{self, Housekeeping};
 use crate::producer::ProducerBuilder;
@@ -126,6 +128,16 @@ impl Broker {
     /// A consumer of a topic as a member of `group`; see [`ConsumerBuilder`] for what can be set.
     pub fn consumer(&self, topic: &str, group: &str) -> ConsumerBuilder {
         ConsumerBuilder::new(self.clone(), topic, group)
+    }
+
+    /// The operator's view: topics, groups, owners, lag, repair.
+    pub fn admin(&self) -> Admin {
+        Admin::new(self.clone())
+    }
+
+    /// The dead letters of a topic.
+    pub fn dead_letters(&self, topic: &str) -> DeadLetters {
+        DeadLetters::new(self.clone(), topic)
     }
 
     /// The engine below.

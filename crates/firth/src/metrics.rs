@@ -81,3 +81,10 @@ pub(crate) fn trimmed(topic: &TopicName, records: u64) {
         counter!("firth_trimmed_total", "topic" => topic.to_string()).increment(records);
     }
 }
+
+/// Dead letters were replayed.
+pub(crate) fn replayed(topic: &TopicName, count: u64) {
+    if count > 0 {
+        counter!("firth_replayed_total", "topic" => topic.to_string()).increment(count);
+    }
+}

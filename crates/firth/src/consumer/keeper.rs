@@ -152,6 +152,7 @@ impl Keeper {
                 view.members.insert(holder.to_string(), Note::of(lease).pins);
             }
         }
+        self.note_losses(owners);
         view.owners = vec![None; info.config.partitions as usize];
         for lease in owners.iter().filter(|lease| lease.is_held()) {
             let LeaseName::Group { at, .. } = &lease.name else { continue };
@@ -164,6 +165,18 @@ impl Keeper {
         let all: Vec<LeaseInfo> = members.iter().chain(owners).cloned().collect();
         self.pulse.keep(&all);
         (view, still)
+    }
+
+    /// A lease with a newer epoch was taken away: its lane need not wait for a refusal.
+    fn note_losses(&self, owners: &[LeaseInfo]) {
+        for lease in owners {
+            if let LeaseName::Group { at, .. } = &lease.name
+                && let Some(owned) =
+                    self.lanes.get(&at.index).filter(|owned| lease.epoch > owned.held.hold.epoch)
+            {
+                owned.held.lost.cancel();
+            }
+        }
     }
 
     /// Makes sure that the others see this consumer.

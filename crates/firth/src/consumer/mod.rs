@@ -23,8 +23,10 @@ mod worker;
 pub use build::ConsumerBuilder;
 pub use config::{ConsumerConfig, Ordering, StartAt};
 pub use delivery::{Delivery, Settled};
+pub(crate) use keeper::member_pool;
 pub use nack::Nack;
 pub(crate) use nack::Then;
+pub(crate) use pulse::Note;
 pub use run::Run;
 
 use crate::error::{Error, Result};

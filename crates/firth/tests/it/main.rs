@@ -2,7 +2,11 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on says so by a panic")]
 
+mod admin;
 mod consuming;
+mod dead_letters;
+mod faults;
+mod faulty;
 mod producing;
 mod retrying;
 mod sharing;

@@ -175,7 +175,6 @@ impl<'l> Session<'l> {
         let (chunk, limit) = if careful { (1, 1) } else { (common.chunk(), common.config.concurrency) };
         while self.chunks_out < limit && self.flow.ready() > 0 {
             let records = self.flow.take(chunk);
-            common.meter.delivered.increment(records.len() as u64);
             common.meter.in_flight.increment(records.len() as f64);
             let end = Arc::new(ChunkEnd(self.tie.clone()));
             let deliver = |record| Delivery::new(Record::new(self.lane.at.clone(), record), end.clone());
@@ -223,6 +222,7 @@ impl<'l> Session<'l> {
             }
             Event::Judged { record, judgement, waiter } => {
                 self.common().meter.in_flight.decrement(1.0);
+                self.common().meter.delivered.increment(1);
                 let verdict = self.verdict(&record, judgement);
                 let postponed = matches!(verdict, Verdict::Retry { .. });
                 self.flow.back(&record, if postponed { Back::Postponed } else { Back::Settled });

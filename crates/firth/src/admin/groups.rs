@@ -1,0 +1,179 @@
+//! Groups in figures: exact lag, oldest age, members, owners with heartbeats; resetting and deleting them.
+
+use super::{Admin, names};
+use crate::consumer::{Note, member_pool};
+use crate::error::{Error, ErrorKind, Result};
+use firth_engine::facet::{GroupStatus, LeaseQuery, Reset};
+use firth_engine::{Epoch, GroupName, LeaseInfo, LeaseName, Partition, RecordId, TopicName};
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+/// A group in figures, over all partitions.
+#[derive(Clone, Debug)]
+pub struct GroupInfo {
+    /// The topic.
+    pub topic: TopicName,
+    /// The group.
+    pub group: GroupName,
+    /// Each partition.
+    pub partitions: Vec<GroupPartition>,
+    /// Everyone who is a member now.
+    pub members: Vec<MemberInfo>,
+}
+
+impl GroupInfo {
+    /// Records that are not settled: waiting, in flight or due.
+    pub fn lag(&self) -> u64 {
+        self.partitions.iter().map(|partition| partition.waiting + partition.due).sum()
+    }
+
+    /// Records that wait for another attempt.
+    pub fn due(&self) -> u64 {
+        self.partitions.iter().map(|partition| partition.due).sum()
+    }
+
+    /// Dead letters.
+    pub fn dead(&self) -> u64 {
+        self.partitions.iter().map(|partition| partition.dead).sum()
+    }
+
+    /// The age of the oldest record that was never settled nor tried; `None` if none waits.
+    pub fn oldest(&self) -> Option<Duration> {
+        self.partitions.iter().filter_map(|partition| partition.oldest).max()
+    }
+}
+
+/// A group on one partition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupPartition {
+    /// Which partition.
+    pub index: u32,
+    /// Everything up to here is done, due or dead.
+    pub frontier: RecordId,
+    /// Records waiting or in flight.
+    pub waiting: u64,
+    /// Records that wait for another attempt, running ones included.
+    pub due: u64,
+    /// When the next of them is due.
+    pub next_due: Option<Duration>,
+    /// Dead letters.
+    pub dead: u64,
+    /// The age of the oldest waiting record.
+    pub oldest: Option<Duration>,
+    /// Owners in a row that vanished without getting anywhere.
+    pub crashes: u32,
+    /// Who owns it now.
+    pub owner: Option<Owner>,
+}
+
+/// Who owns a partition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Owner {
+    /// The member.
+    pub member: String,
+    /// Grows with each change of owner.
+    pub epoch: Epoch,
+    /// How long it stays the owner without another heartbeat.
+    pub remaining: Duration,
+    /// Heartbeats so far.
+    pub beats: u64,
+}
+
+impl Owner {
+    fn of(lease: LeaseInfo) -> Option<Self> {
+        let held = lease.is_held();
+        let LeaseInfo { holder, epoch, remaining, beats, .. } = lease;
+        holder.filter(|_| held).map(|holder| Self { member: holder.to_string(), epoch, remaining, beats })
+    }
+}
+
+/// A member of a group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemberInfo {
+    /// Its name.
+    pub name: String,
+    /// The partitions that it owns.
+    pub owns: BTreeSet<u32>,
+    /// The partitions that it pinned.
+    pub pins: BTreeSet<u32>,
+    /// How long it stays a member without another heartbeat.
+    pub remaining: Duration,
+    /// Heartbeats so far.
+    pub beats: u64,
+}
+
+impl Admin {
+    /// The names of all groups of a topic, sorted.
+    pub async fn groups(&self, topic: &str) -> Result<Vec<GroupName>> {
+        let mut all = BTreeSet::new();
+        for at in self.broker.topic(topic).await?.partitions() {
+            all.extend(self.engine().groups(&at).await?);
+        }
+        Ok(all.into_iter().collect())
+    }
+
+    /// A group in figures.
+    pub async fn group(&self, topic: &str, group: &str) -> Result<GroupInfo> {
+        let (topic, group) = names(topic, group)?;
+        let mut partitions = Vec::new();
+        for at in self.broker.topic(topic.as_str()).await?.partitions() {
+            let status = self.engine().status(&at, &group).await?;
+            partitions.push(GroupPartition::new(at.index, status));
+        }
+        let pool = member_pool(&topic, &group);
+        let leases = self.engine().leases(&LeaseQuery::Pool(pool)).await?;
+        let members = leases.into_iter().filter(LeaseInfo::is_held);
+        let members = members.filter_map(|lease| member(&lease, &partitions)).collect();
+        Ok(GroupInfo { topic, group, partitions, members })
+    }
+
+    /// Moves a group on every partition, and fences its owners in the same step: they open again at the new position. Dead letters stay, and
+    /// so do records that wait for another attempt unless the reset drops them.
+    pub async fn reset_group(&self, topic: &str, group: &str, reset: Reset) -> Result<()> {
+        let (topic, group) = names(topic, group)?;
+        for at in self.broker.topic(topic.as_str()).await?.partitions() {
+            self.engine().reset(&at, &group, reset).await?;
+        }
+        Ok(())
+    }
+
+    /// Deletes a group with everything that waits for it and its dead letters. Refused while it has members: they would make it again.
+    pub async fn delete_group(&self, topic: &str, group: &str) -> Result<bool> {
+        let (topic, group) = names(topic, group)?;
+        let members = self.engine().leases(&LeaseQuery::Pool(member_pool(&topic, &group))).await?;
+        let alive = members.iter().filter(|lease| lease.is_held()).count();
+        if alive > 0 {
+            let context = format!("group {group} of {topic} has {alive} members: close its consumers first");
+            return Err(Error::new(ErrorKind::Invalid, context));
+        }
+        let mut was_there = false;
+        for at in self.broker.topic(topic.as_str()).await?.partitions() {
+            was_there |= self.engine().delete_group(&at, &group).await?;
+        }
+        Ok(was_there)
+    }
+
+    /// Takes a partition away from its owner; whoever the plan wants takes it next. False if it never had an owner.
+    pub async fn force_release(&self, topic: &str, group: &str, partition: u32) -> Result<bool> {
+        let (topic, group) = names(topic, group)?;
+        self.engine().revoke(&LeaseName::group(&Partition::new(topic, partition), &group)).await
+    }
+}
+
+impl GroupPartition {
+    fn new(index: u32, status: GroupStatus) -> Self {
+        let GroupStatus { frontier, waiting, due, next_due, dead, oldest, crashes, owner, .. } = status;
+        let owner = owner.and_then(Owner::of);
+        Self { index, frontier, waiting, due, next_due, dead, oldest, crashes, owner }
+    }
+}
+
+fn member(lease: &LeaseInfo, partitions: &[GroupPartition]) -> Option<MemberInfo> {
+    let name = lease.holder.as_ref()?.to_string();
+    let owned = partitions
+        .iter()
+        .filter(|partition| partition.owner.as_ref().is_some_and(|owner| owner.member == name));
+    let owns = owned.map(|partition| partition.index).collect();
+    let pins = Note::of(lease).pins;
+    Some(MemberInfo { name, owns, pins, remaining: lease.remaining, beats: lease.beats })
+}

@@ -1,0 +1,38 @@
+//! The operator's view: merged over partitions, and repairs.
+//!
+//! Nothing here is needed for the queue to run. Every figure is exact at the moment when its partition was asked; partitions are
+//! asked one after the other.
+
+mod groups;
+mod pending;
+mod topics;
+
+pub use groups::{GroupInfo, GroupPartition, MemberInfo, Owner};
+pub use pending::{PendingPage, PendingQuery, PendingRecord, PendingSort};
+pub use topics::{PartitionInfo, TopicStatus};
+
+pub use firth_engine::facet::{From as Position, Reset, TrimTo};
+
+use crate::broker::Broker;
+use crate::error::Result;
+use firth_engine::{Engine, GroupName, TopicName};
+
+/// Looks at and repairs topics and groups; see the methods.
+#[derive(Clone)]
+pub struct Admin {
+    broker: Broker,
+}
+
+impl Admin {
+    pub(crate) fn new(broker: Broker) -> Self {
+        Self { broker }
+    }
+
+    fn engine(&self) -> &Engine {
+        self.broker.engine()
+    }
+}
+
+fn names(topic: &str, group: &str) -> Result<(TopicName, GroupName)> {
+    Ok((TopicName::new(topic)?, GroupName::new(group)?))
+}

@@ -1,0 +1,111 @@
+//! Topics in figures; browsing and trimming their records.
+
+use super::Admin;
+use crate::error::Result;
+use crate::record::Record;
+use crate::topic::TopicInfo;
+use firth_engine::facet::{Bounds, Max, Trim, TrimTo};
+use firth_engine::limits::{MAX_BATCH_BYTES, MAX_READ};
+use firth_engine::{Partition, RecordId, TopicName};
+use std::time::Duration;
+
+/// A topic in figures.
+#[derive(Clone, Debug)]
+pub struct TopicStatus {
+    /// Name and configuration.
+    pub info: TopicInfo,
+    /// Each partition.
+    pub partitions: Vec<PartitionInfo>,
+}
+
+impl TopicStatus {
+    /// How many records it holds.
+    pub fn records(&self) -> u64 {
+        self.partitions.iter().map(|partition| partition.records).sum()
+    }
+
+    /// How many messages wait for their time.
+    pub fn delayed(&self) -> u64 {
+        self.partitions.iter().map(|partition| partition.delayed).sum()
+    }
+}
+
+/// A partition in figures.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PartitionInfo {
+    /// Which one.
+    pub index: u32,
+    /// How many records it holds.
+    pub records: u64,
+    /// The newest record that was removed; everything kept comes after it.
+    pub trimmed: RecordId,
+    /// The newest record.
+    pub last: RecordId,
+    /// How many messages wait for their time.
+    pub delayed: u64,
+    /// When the first of them enters the log.
+    pub next_ripe: Option<Duration>,
+}
+
+impl PartitionInfo {
+    fn new(index: u32, bounds: Bounds) -> Self {
+        let records = bounds.len();
+        let Bounds { trimmed, last, delayed, next_ripe } = bounds;
+        Self { index, records, trimmed, last, delayed, next_ripe }
+    }
+}
+
+impl Admin {
+    /// All topics in figures, sorted by name.
+    pub async fn topics(&self) -> Result<Vec<TopicStatus>> {
+        let mut all = Vec::new();
+        for info in self.broker.list_topics().await? {
+            all.push(self.status(info).await?);
+        }
+        Ok(all)
+    }
+
+    /// One topic in figures.
+    pub async fn topic(&self, topic: &str) -> Result<TopicStatus> {
+        self.status(self.broker.topic(topic).await?).await
+    }
+
+    async fn status(&self, info: TopicInfo) -> Result<TopicStatus> {
+        let mut partitions = Vec::with_capacity(info.partitions().len());
+        for at in info.partitions() {
+            partitions.push(PartitionInfo::new(at.index, self.engine().bounds(&at).await?));
+        }
+        Ok(TopicStatus { info, partitions })
+    }
+
+    /// Up to `max` records of a partition after `after`, in order, without consuming them.
+    pub async fn browse(
+        &self,
+        topic: &str,
+        partition: u32,
+        after: RecordId,
+        max: usize,
+    ) -> Result<Vec<Record>> {
+        let at = Partition::new(TopicName::new(topic)?, partition);
+        let max = Max { records: max.clamp(1, MAX_READ), bytes: MAX_BATCH_BYTES };
+        let found = self.engine().read(&at, after, max).await?;
+        Ok(found.into_iter().map(|record| Record::new(at.clone(), record)).collect())
+    }
+
+    /// Removes the oldest records of every partition up to a mark. What some group has not settled stays, unless `lossy`. Answers how
+    /// many records were removed, and on how many partitions unsettled ones held it back.
+    pub async fn trim(&self, topic: &str, to: TrimTo, lossy: bool) -> Result<(u64, u64)> {
+        let (mut removed, mut held_back) = (0, 0);
+        for at in self.broker.topic(topic).await?.partitions() {
+            let done = self.engine().trim(&at, Trim { to, lossy }).await?;
+            removed += done.removed;
+            held_back += u64::from(done.held_back);
+        }
+        Ok((removed, held_back))
+    }
+
+    /// Deletes a topic with its records, groups and dead letters; false if there was none.
+    pub async fn delete_topic(&self, topic: &str) -> Result<bool> {
+        self.broker.delete_topic(topic).await
+    }
+}

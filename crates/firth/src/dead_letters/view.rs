@@ -1,0 +1,263 @@
+//! [`DeadLetters`]: the filtered view and what can be done with it.
+
+use super::follow::Follow;
+use super::letter::{DeadId, DeadLetter, DeadPage};
+use crate::broker::Broker;
+use crate::error::{Error, ErrorKind, Result};
+use crate::message::Message;
+use crate::metrics;
+use crate::producer::Receipt;
+use bytes::Bytes;
+use firth_engine::facet::{Append, Replay};
+use firth_engine::limits::MAX_VERDICTS;
+use firth_engine::{Engine, GroupName, Origin, Partition, RecordId, TopicName};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+/// How many letters are looked at per step.
+const PAGE: usize = 200;
+
+/// The dead letters of a topic, as far as the filter lets them through.
+///
+/// ```
+/// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+/// # let broker = firth::Broker::memory(); broker.create_topic("orders").await?;
+/// let letters = broker.dead_letters("orders").group("billing").reason("timeout");
+/// println!("{} waiting", letters.count().await?);
+/// letters.replay_all(firth::Replay::Group).await?;
+/// # broker.close().await }).unwrap();
+/// ```
+#[derive(Clone)]
+#[must_use = "a view does nothing until it is asked"]
+pub struct DeadLetters {
+    broker: Broker,
+    topic: String,
+    group: Option<String>,
+    partition: Option<u32>,
+    key: Option<Bytes>,
+    reason: Option<String>,
+    older_than: Duration,
+}
+
+impl DeadLetters {
+    pub(crate) fn new(broker: Broker, topic: &str) -> Self {
+        let (topic, older_than) = (topic.to_owned(), Duration::ZERO);
+        Self { broker, topic, group: None, partition: None, key: None, reason: None, older_than }
+    }
+
+    /// Only those that this group gave up.
+    pub fn group(mut self, group: impl Into<String>) -> Self {
+        self.group = Some(group.into());
+        self
+    }
+
+    /// Only those of this partition.
+    pub fn partition(mut self, partition: u32) -> Self {
+        self.partition = Some(partition);
+        self
+    }
+
+    /// Only those with this key.
+    pub fn key(mut self, key: impl Into<Bytes>) -> Self {
+        self.key = Some(key.into());
+        self
+    }
+
+    /// Only those whose reason contains this text.
+    pub fn reason(mut self, text: impl Into<String>) -> Self {
+        self.reason = Some(text.into());
+        self
+    }
+
+    /// Only those that died at least this long ago.
+    pub fn older_than(mut self, age: Duration) -> Self {
+        self.older_than = age;
+        self
+    }
+
+    /// Up to `max` letters after `after`, sorted by group, partition and place.
+    pub async fn list(&self, after: Option<&DeadId>, max: usize) -> Result<DeadPage> {
+        let mut page = DeadPage::default();
+        let (mut cursor, max) = (after.cloned(), max.max(1));
+        for (at, group) in self.places().await? {
+            let passed =
+                cursor.as_ref().filter(|cursor| (&cursor.group, cursor.partition) > (&group, at.index));
+            if passed.is_some() {
+                continue;
+            }
+            let mut from = match cursor.take() {
+                Some(cursor) if (&cursor.group, cursor.partition) == (&group, at.index) => cursor.id,
+                _ => RecordId::ZERO,
+            };
+            loop {
+                let found = self.engine().dead(&at, &group, from, PAGE).await?;
+                let is_last = found.len() < PAGE;
+                from = found.last().map_or(from, |last| last.id);
+                page.letters
+                    .extend(found.into_iter().map(DeadLetter::new).filter(|letter| self.matches(letter)));
+                if page.letters.len() > max {
+                    page.letters.truncate(max);
+                    page.next = page.letters.last().map(|last| last.id.clone());
+                    return Ok(page);
+                }
+                if is_last {
+                    break;
+                }
+            }
+        }
+        Ok(page)
+    }
+
+    /// One letter, or `NotFound`.
+    pub async fn get(&self, id: &DeadId) -> Result<DeadLetter> {
+        let at = self.at(id)?;
+        let before = RecordId::new(id.id.ms, id.id.seq.saturating_sub(1));
+        let found = self.engine().dead(&at, &id.group, before, 1).await?;
+        let letter = found.into_iter().find(|letter| letter.id == id.id);
+        letter.map(DeadLetter::new).ok_or_else(|| {
+            Error::new(ErrorKind::NotFound, format!("there is no dead letter {id} in topic {}", self.topic))
+        })
+    }
+
+    /// How many letters there are.
+    pub async fn count(&self) -> Result<u64> {
+        if self.key.is_none() && self.reason.is_none() && self.older_than.is_zero() {
+            let mut count = 0;
+            for (at, group) in self.places().await? {
+                count += self.engine().status(&at, &group).await?.dead;
+            }
+            return Ok(count);
+        }
+        let mut count = 0;
+        self.for_each_page(async |ids| {
+            count += ids.len() as u64;
+            Ok(())
+        })
+        .await?;
+        Ok(count)
+    }
+
+    /// Replays these letters; answers how many there were.
+    pub async fn replay(&self, ids: &[DeadId], to: Replay) -> Result<u64> {
+        let mut taken = 0;
+        for ((group, partition), ids) in by_place(ids) {
+            let at = self.partition_at(partition)?;
+            for ids in ids.chunks(MAX_VERDICTS) {
+                taken += self.engine().replay(&at, &group, ids, to).await? as u64;
+            }
+        }
+        metrics::replayed(&TopicName::new(&self.topic)?, taken);
+        Ok(taken)
+    }
+
+    /// Replays every letter of this view, each once; answers how many.
+    pub async fn replay_all(&self, to: Replay) -> Result<u64> {
+        let mut taken = 0;
+        self.for_each_page(async |ids| {
+            taken += self.replay(&ids, to).await?;
+            Ok(())
+        })
+        .await?;
+        Ok(taken)
+    }
+
+    /// Sends `message` in place of a letter, to its partition and for everyone, and then deletes the letter. A crash in between leaves both:
+    /// the record's [`origin`](crate::Record::origin) tells where it came from.
+    pub async fn edit_and_replay(&self, id: &DeadId, message: impl Into<Message>) -> Result<Receipt> {
+        self.get(id).await?;
+        let at = self.at(id)?;
+        let (after, mut content) = message.into().into_content()?;
+        content.origin = Some(Origin { at: at.clone(), id: id.id, group: id.group.clone() });
+        let done =
+            self.engine().append(&at, Append { records: vec![content], after, producer: None }).await?;
+        self.delete(std::slice::from_ref(id)).await?;
+        Ok(Receipt { partition: at.index, id: done.first, duplicate: false })
+    }
+
+    /// Deletes these letters; answers how many there were.
+    pub async fn delete(&self, ids: &[DeadId]) -> Result<u64> {
+        let mut gone = 0;
+        for ((group, partition), ids) in by_place(ids) {
+            let at = self.partition_at(partition)?;
+            for ids in ids.chunks(MAX_VERDICTS) {
+                gone += self.engine().delete_dead(&at, &group, ids).await? as u64;
+            }
+        }
+        Ok(gone)
+    }
+
+    /// Deletes every letter of this view; answers how many.
+    pub async fn delete_all(&self) -> Result<u64> {
+        let mut gone = 0;
+        self.for_each_page(async |ids| {
+            gone += self.delete(&ids).await?;
+            Ok(())
+        })
+        .await?;
+        Ok(gone)
+    }
+
+    /// The letters as a stream that waits for new ones; see [`Follow`].
+    pub fn follow(self) -> Follow {
+        Follow::new(self)
+    }
+
+    fn engine(&self) -> &Engine {
+        self.broker.engine()
+    }
+
+    fn matches(&self, letter: &DeadLetter) -> bool {
+        let key = self.key.as_ref().is_none_or(|key| letter.record.key() == Some(key));
+        let reason = self.reason.as_ref().is_none_or(|text| letter.reason.contains(text.as_str()));
+        key && reason && letter.age >= self.older_than
+    }
+
+    fn partition_at(&self, index: u32) -> Result<Partition> {
+        Ok(Partition::new(TopicName::new(&self.topic)?, index))
+    }
+
+    fn at(&self, id: &DeadId) -> Result<Partition> {
+        self.partition_at(id.partition)
+    }
+
+    /// Every partition and group that can hold letters of this view, sorted by group and partition.
+    async fn places(&self) -> Result<Vec<(Partition, GroupName)>> {
+        let info = self.broker.topic(&self.topic).await?;
+        let mut places = BTreeSet::new();
+        for at in info.partitions().filter(|at| self.partition.is_none_or(|wanted| wanted == at.index)) {
+            for group in self.engine().groups(&at).await? {
+                if self.group.as_ref().is_none_or(|wanted| wanted == group.as_str()) {
+                    places.insert((group, at.index));
+                }
+            }
+        }
+        Ok(places
+            .into_iter()
+            .map(|(group, index)| (Partition::new(info.name.clone(), index), group))
+            .collect())
+    }
+
+    /// Goes once through the view, page by page. What is removed on the way does not disturb it: addresses only grow.
+    async fn for_each_page(&self, mut act: impl AsyncFnMut(Vec<DeadId>) -> Result<()>) -> Result<()> {
+        let mut after = None;
+        loop {
+            let page = self.list(after.as_ref(), MAX_VERDICTS).await?;
+            if page.letters.is_empty() {
+                return Ok(());
+            }
+            act(page.letters.into_iter().map(|letter| letter.id).collect()).await?;
+            after = page.next;
+            if after.is_none() {
+                return Ok(());
+            }
+        }
+    }
+}
+
+fn by_place(ids: &[DeadId]) -> BTreeMap<(GroupName, u32), Vec<RecordId>> {
+    let mut places: BTreeMap<_, Vec<RecordId>> = BTreeMap::new();
+    for id in ids {
+        places.entry((id.group.clone(), id.partition)).or_default().push(id.id);
+    }
+    places
+}

@@ -1,0 +1,162 @@
+//! The operator's view: exact figures, owners, repairs; metrics and trace context.
+
+use crate::world::{Diary, Reader, eventually, fails, lag, send, soon, with_topic};
+use firth::{
+    ErrorKind, Message, Nack, PendingQuery, PendingSort, Position, RecordId, Reset, RetryPolicy, TRACEPARENT,
+    TrimTo,
+};
+use std::time::Duration;
+
+#[tokio::test(start_paused = true)]
+async fn lag_is_a_count_and_ages_and_owners_are_shown() {
+    let broker = with_topic(2).await;
+    let consumer = broker.consumer("orders", "billing").name("worker").await.unwrap();
+    let handle = consumer.handle();
+    handle.pause();
+    soon("assigned", handle.assigned(|owned| owned.len() == 2)).await;
+    send(&broker, "orders", 0, 30).await;
+    tokio::time::sleep(Duration::from_secs(42)).await;
+    send(&broker, "orders", 30, 50).await;
+    let group = broker.admin().group("orders", "billing").await.unwrap();
+    assert_eq!((group.lag(), group.due(), group.dead()), (50, 0, 0));
+    assert!(
+        group.oldest().unwrap() >= Duration::from_secs(42)
+            && group.oldest().unwrap() < Duration::from_secs(43)
+    );
+    assert_eq!(group.members.len(), 1);
+    let member = &group.members[0];
+    assert_eq!((member.name.as_str(), &member.owns), (handle.name(), &[0, 1].into()));
+    assert!(member.name.starts_with("worker-") && member.beats > 3);
+    for partition in &group.partitions {
+        let owner = partition.owner.as_ref().unwrap();
+        assert_eq!(owner.member, handle.name());
+        assert!(owner.remaining > Duration::ZERO && owner.beats > 3);
+    }
+    assert_eq!(broker.admin().groups("orders").await.unwrap()[0].as_str(), "billing");
+    fails(broker.admin().delete_group("orders", "billing").await, ErrorKind::Invalid);
+    consumer.close().await.unwrap();
+    assert!(broker.admin().delete_group("orders", "billing").await.unwrap());
+    assert!(broker.admin().groups("orders").await.unwrap().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn topics_are_shown_with_lengths_and_delayed_messages() {
+    let broker = with_topic(2).await;
+    send(&broker, "orders", 0, 30).await;
+    let producer = broker.producer("orders").await.unwrap();
+    producer.send(Message::new("later").deliver_after(Duration::from_secs(90))).await.unwrap();
+    let topics = broker.admin().topics().await.unwrap();
+    assert_eq!((topics.len(), topics[0].records(), topics[0].delayed()), (1, 30, 1));
+    assert_eq!(broker.admin().trim("orders", TrimTo::Keep(3), false).await.unwrap(), (24, 0));
+    assert_eq!(broker.admin().browse("orders", 0, RecordId::ZERO, 10).await.unwrap().len(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn pending_records_are_merged_sorted_and_paged() {
+    let broker = with_topic(3).await;
+    send(&broker, "orders", 0, 10).await;
+    let consumer = broker
+        .consumer("orders", "billing")
+        .retry(RetryPolicy::fixed(9, Duration::from_secs(50)))
+        .await
+        .unwrap();
+    let reader = Reader::with(consumer, |record| async move {
+        let number: u64 = record.text()?.parse()?;
+        let delay = Duration::from_secs(if number == 7 && record.attempt() < 3 { 1 } else { 1000 + number });
+        Err(Nack::retry_after(delay, format!("no {number}")))
+    });
+    let query = PendingQuery { sort: PendingSort::Attempt, descending: true, ..PendingQuery::default() };
+    let admin = broker.admin();
+    // Strict order: the first record of each key waits for its retry, the second waits for the first.
+    eventually("five keys wait", async || {
+        let page = admin.pending("orders", "billing", query).await.unwrap();
+        page.total == 5
+    })
+    .await;
+    let by_due = PendingQuery { sort: PendingSort::Due, skip: 1, max: 2, ..PendingQuery::default() };
+    let page = admin.pending("orders", "billing", by_due).await.unwrap();
+    assert_eq!(
+        page.records.iter().map(|record| record.reason.as_str()).collect::<Vec<_>>(),
+        ["no 1", "no 2"]
+    );
+    assert_eq!((page.total, page.records[0].attempt, lag(&broker, "billing").await), (5, 2, 10));
+    reader.close().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reset_moves_a_running_group_and_keeps_or_drops_what_waits_as_told() {
+    let broker = with_topic(1).await;
+    send(&broker, "orders", 0, 10).await;
+    let diary = Diary::default();
+    let reader = Reader::start(broker.consumer("orders", "billing").await.unwrap(), "a", &diary);
+    diary.reaches(10).await;
+    eventually("settled", async || lag(&broker, "billing").await == 0).await;
+    broker
+        .admin()
+        .reset_group("orders", "billing", Reset { to: Position::Start, drop_due: true })
+        .await
+        .unwrap();
+    diary.reaches(20).await;
+    eventually("settled", async || lag(&broker, "billing").await == 0).await;
+    assert_eq!(diary.payloads()[10..], (0..10).map(|n| n.to_string()).collect::<Vec<_>>());
+    assert!(broker.admin().force_release("orders", "billing", 0).await.unwrap());
+    send(&broker, "orders", 10, 12).await;
+    diary.reaches(22).await;
+    reader.close().await;
+    assert_eq!(diary.payloads()[20..], ["10", "11"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn trace_context_travels_from_topic_to_topic_through_handlers() {
+    let broker = with_topic(1).await;
+    broker.create_topic("invoices").await.unwrap();
+    let (orders, invoices) =
+        (broker.producer("orders").await.unwrap(), broker.producer("invoices").await.unwrap());
+    let consumer = broker.consumer("orders", "billing").await.unwrap();
+    let reader = Reader::with(consumer, move |record| {
+        let invoices = invoices.clone();
+        async move {
+            invoices.send(record.payload().clone()).await?;
+            Ok(())
+        }
+    });
+    let parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+    orders.send(Message::new("traced").header(TRACEPARENT, parent)).await.unwrap();
+    let mut next = broker.consumer("invoices", "mail").await.unwrap();
+    let delivery = soon("the invoice", next.next()).await.unwrap().unwrap();
+    assert_eq!(delivery.headers().get(TRACEPARENT).unwrap(), parent);
+    delivery.ack().await.unwrap();
+    reader.close().await;
+}
+
+#[test]
+fn metrics_count_what_happened_with_bounded_labels() {
+    use metrics_util::debugging::{DebugValue, DebuggingRecorder};
+    let recorder = DebuggingRecorder::new();
+    let snapshotter = recorder.snapshotter();
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    metrics::with_local_recorder(&recorder, || {
+        runtime.block_on(async {
+            let broker = with_topic(2).await;
+            send(&broker, "orders", 0, 20).await;
+            let consumer = broker.consumer("orders", "billing").retry(RetryPolicy::never()).await.unwrap();
+            let reader = Reader::with(consumer, |record| async move {
+                if record.payload() == "3" { Err(Nack::reject("no")) } else { Ok(()) }
+            });
+            eventually("settled", async || lag(&broker, "billing").await == 0).await;
+            reader.close().await;
+        });
+    });
+    let snapshot = snapshotter.snapshot().into_vec();
+    let counter = |name: &str| -> u64 {
+        let found = snapshot.iter().filter(|(key, ..)| key.key().name() == name);
+        found.map(|(.., value)| if let DebugValue::Counter(count) = value { *count } else { 0 }).sum()
+    };
+    assert_eq!(counter("firth_produced_total"), 20);
+    assert_eq!((counter("firth_delivered_total"), counter("firth_acked_total")), (20, 19));
+    assert_eq!(counter("firth_dead_letters_total"), 1);
+    let allowed = ["topic", "group", "result"];
+    let labels = snapshot.iter().flat_map(|(key, ..)| key.key().labels());
+    assert!(labels.map(metrics::Label::key).all(|label| allowed.contains(&label)));
+}
