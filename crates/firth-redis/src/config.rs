@@ -165,7 +165,8 @@ impl Default for Timeouts {
     }
 }
 
-/// When a connection counts as dead although TCP says nothing.
+/// When a connection counts as dead although TCP says nothing. While a long request is being uploaded, what the network
+/// takes counts as a sign of life; while a blocking command waits, silence says nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Liveness {
     /// After this long without a byte from the server, a PING is sent.
@@ -211,7 +212,8 @@ pub enum WhenFull {
 pub struct Lanes {
     /// A request of at least this many bytes goes over the bulk connection.
     pub bulk_from: usize,
-    /// At most this many blocking commands at once, each on its own connection.
+    /// At most this many blocking commands at once, each on its own connection; one more fails with
+    /// [`CallError::Full`](crate::CallError::Full).
     pub blocking: usize,
 }
 

@@ -259,7 +259,7 @@ pub enum CallError {
         /// Its capacity.
         limit: usize,
     },
-    /// The client was closed.
+    /// The client was closed, or lost a connection that is not to be made again (a session, or no reconnection).
     #[error("the client is closed")]
     Closed {
         /// Whether bytes of the request were handed to the network.

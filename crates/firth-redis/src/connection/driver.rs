@@ -19,10 +19,11 @@ use tokio_util::io::poll_read_buf;
 
 use super::{
     handshake::Established,
+    inner::Inner,
     input::Input,
     pipeline::NEVER,
     pulse::{Pulse, Verdict},
-    shared::{Inner, Shared},
+    shared::Shared,
     state::State,
     transport::Transport,
 };

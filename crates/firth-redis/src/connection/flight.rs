@@ -13,9 +13,9 @@ use tokio::time::Instant;
 
 use super::{
     Route,
+    inner::Submitted,
     pipeline::{Failure, Outcome, Replies},
     request::Request,
-    shared::Submitted,
 };
 use crate::{
     command::Pipe,

@@ -1,7 +1,7 @@
 //! One connection: a task that owns the socket, and cloneable handles that give it requests.
 //!
-//! `state` and `pipeline` and `pulse` are pure; `shared` is the lock between handles and task; `driver` is the loop of
-//! an open connection; `actor` is its whole life; `flight` is one request.
+//! `state`, `pipeline`, `pulse` and `inner` are pure; `shared` is the lock between handles and task around `inner`;
+//! `driver` is the loop of an open connection; `actor` is its whole life; `flight` is one request.
 
 mod actor;
 mod driver;
@@ -9,6 +9,7 @@ mod events;
 pub(crate) mod feed;
 mod flight;
 mod handshake;
+mod inner;
 mod input;
 pub(crate) mod pipeline;
 mod pulse;

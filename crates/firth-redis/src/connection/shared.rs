@@ -17,19 +17,17 @@ use super::{
     events::{self, ConnectionEvent, EventKind, Stage},
     feed::{Feed, FeedItem},
     handshake::Greeting,
-    pipeline::{Failure, NEVER, Outcome, Pipeline, Ticket},
+    inner::{Inner, Submitted},
+    pipeline::{Failure, NEVER, Outcome, Ticket},
     request::Request,
-    state::{Machine, State},
+    state::State,
 };
 use crate::{
-    config::{Config, WhenFull},
-    error::{CallError, Chain, LostCause},
+    config::Config,
+    error::{Chain, LostCause},
     metrics::Meter,
     resp::Frame,
 };
-
-/// A clock that is behind by more than this many ms is not good enough for deadlines.
-const SLACK: u64 = 10;
 
 /// How many pushes are kept for a slow listener of [`Client::pushes`](crate::Client::pushes).
 const PUSH_CAPACITY: usize = 1024;
@@ -57,41 +55,6 @@ pub(crate) struct Condition {
     pub(crate) failures: u64,
 }
 
-pub(crate) struct Inner {
-    pub(crate) machine: Machine,
-    pub(crate) pipeline: Pipeline,
-    /// Encoded and not yet taken by the task.
-    pub(crate) out: Vec<u8>,
-    /// Bytes that the task has taken since this connection stands: the offset at which `out` begins.
-    pub(crate) taken: u64,
-    /// Bytes that the task has taken and the network has not.
-    pub(crate) unwritten: usize,
-    /// Set while the task sleeps; whoever gives it work takes this and wakes it.
-    pub(crate) task: Option<Waker>,
-    /// The time in ms, as fresh as the task's last turn, or as the first request since.
-    now: u64,
-    /// Requests from this offset on came after the task's last turn: their deadlines were reckoned from `now`.
-    seen: u64,
-    /// Requests that wait for room.
-    waiting: usize,
-    last_error: Option<LostCause>,
-    /// The end was asked for, so that no error is to blame for it.
-    asked_to_close: bool,
-    /// Closing does not wait for what is under way.
-    pub(crate) hurry: bool,
-    greeting: Option<Greeting>,
-    /// Somebody wants the connection broken and made anew.
-    pub(crate) reset: bool,
-}
-
-/// What became of a request that wants to be sent.
-pub(crate) enum Submitted {
-    Queued(usize),
-    /// No room, and the configuration says to wait for some.
-    Wait,
-    Refused(CallError),
-}
-
 impl Shared {
     pub(crate) fn new(config: Config, lane: &'static str, feed: Option<Arc<Feed>>) -> Self {
         Self {
@@ -100,22 +63,7 @@ impl Shared {
             meter: Meter::new(lane),
             feed,
             pushes: broadcast::Sender::new(PUSH_CAPACITY),
-            inner: Mutex::new(Inner {
-                machine: Machine::new(),
-                pipeline: Pipeline::new(),
-                out: Vec::new(),
-                taken: 0,
-                unwritten: 0,
-                task: None,
-                now: 0,
-                seen: 0,
-                waiting: 0,
-                last_error: None,
-                asked_to_close: false,
-                hurry: false,
-                greeting: None,
-                reset: false,
-            }),
+            inner: Mutex::new(Inner::new()),
             room: Arc::new(Notify::new()),
             base: Instant::now(),
             condition: watch::Sender::new(Condition { state: State::Init, failures: 0 }),
@@ -148,7 +96,7 @@ impl Shared {
         waker: &Waker,
     ) -> Submitted {
         let mut inner = self.lock();
-        if let Err(refusal) = inner.admit(self, request.wire_len()) {
+        if let Err(refusal) = inner.admit(self.config.queue, request.wire_len()) {
             return refusal;
         }
         let task = inner.task.take();
@@ -224,7 +172,7 @@ impl Shared {
             let notified = self.room.notified();
             tokio::pin!(notified);
             notified.as_mut().enable();
-            if !matches!(self.lock().admit(&self, bytes), Err(Submitted::Wait)) {
+            if !matches!(self.lock().admit(self.config.queue, bytes), Err(Submitted::Wait)) {
                 return;
             }
             notified.await;
@@ -405,78 +353,6 @@ impl Shared {
 
     pub(crate) fn attempts(&self) -> u32 {
         self.lock().machine.attempts()
-    }
-}
-
-impl Inner {
-    /// Whether a request of this size may enter now.
-    #[inline]
-    fn admit(&self, shared: &Shared, bytes: usize) -> Result<(), Submitted> {
-        let state = self.machine.state();
-        if !state.accepts() {
-            return Err(Submitted::Refused(self.refusal(state)));
-        }
-        let limits = shared.config.queue;
-        let unsent = self.out.len() + self.unwritten;
-        let full = if self.pipeline.len() >= limits.requests {
-            Some(("the queue of requests", limits.requests))
-        } else if unsent > 0 && unsent + bytes > limits.bytes {
-            Some(("the output", limits.bytes))
-        } else {
-            None
-        };
-        match (full, limits.when_full) {
-            (None, _) => Ok(()),
-            (Some(_), WhenFull::Wait) => Err(Submitted::Wait),
-            (Some((what, limit)), WhenFull::Fail) => Err(Submitted::Refused(CallError::Full { what, limit })),
-        }
-    }
-
-    fn refusal(&self, state: State) -> CallError {
-        match state {
-            State::Failed => CallError::Down { cause: self.last_error.clone().unwrap_or(LostCause::Closed) },
-            _ => CallError::Closed { sent: false },
-        }
-    }
-
-    /// Moves the clock on and returns the time. Requests that came in while the clock stood still keep their time.
-    pub(crate) fn tick(&mut self, now: u64) -> u64 {
-        let behind = now.saturating_sub(self.now);
-        if behind > SLACK {
-            self.pipeline.postpone(self.seen, behind);
-        }
-        self.now = now;
-        self.seen = self.end();
-        now
-    }
-
-    /// The offset at which the next request will begin.
-    fn end(&self) -> u64 {
-        self.taken + self.out.len() as u64
-    }
-
-    /// Takes back what nobody waits for and the task has not taken. Returns the number of such requests.
-    fn withdraw(&mut self) -> usize {
-        let count = self.pipeline.withdraw(self.taken, &mut self.out);
-        self.seen = self.seen.min(self.end());
-        count
-    }
-
-    /// Asks the peer for a sign of life. The answer goes to nobody, or, like all others, to the feed.
-    pub(crate) fn ping(&mut self, feeds: bool) {
-        let start = self.end();
-        self.out.extend_from_slice(b"*1\r\n$4\r\nPING\r\n");
-        if !feeds {
-            self.pipeline.push_unheard(Ticket { replies: 1, start, deadline: NEVER, patient: false });
-        }
-    }
-
-    fn end_all(&mut self, sent: u64, failure: impl Fn(bool) -> Failure) -> Vec<Waker> {
-        let mut wakers = Vec::new();
-        self.pipeline.fail_all(sent, failure, &mut wakers);
-        self.out = Vec::new();
-        (self.taken, self.seen, self.unwritten) = (0, 0, 0);
-        wakers
     }
 }
 
