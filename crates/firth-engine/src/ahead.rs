@@ -107,6 +107,14 @@ impl Ahead {
         }
     }
 
+    /// The set of these runs, which must be sorted and apart.
+    #[cfg(feature = "redis")]
+    pub(crate) fn from_runs(runs: Vec<(u64, u64)>) -> Option<Self> {
+        let in_order = runs.iter().all(|(first, last)| first <= last);
+        let apart = runs.windows(2).all(|pair| pair[0].1.saturating_add(1) < pair[1].0);
+        (in_order && apart).then_some(Self { runs })
+    }
+
     pub(crate) fn unpack(reader: &mut Reader) -> Option<Self> {
         let (mut runs, mut before) = (Vec::new(), 0u64);
         for _ in 0..reader.number()? {

@@ -27,7 +27,13 @@ use std::sync::Arc;
 pub struct Engine(Arc<dyn Backend>);
 
 impl Engine {
-    /// Opens the engine that `url` names: `memory:`, or `file:DIR` with an optional `?durability=fast`.
+    /// Opens the engine that `url` names.
+    ///
+    /// | form | engine |
+    /// |---|---|
+    /// | `memory:` | in this process, gone with it |
+    /// | `file:DIR` | in a directory; `?durability=fast` or `synced` |
+    /// | `redis://…`, `rediss://…`, `redis+unix://…`, `redis+sentinel://…`, `redis+cluster://…` | on Redis 7 or Valkey; `?durability=fast`, `replicated`, `replicated:2` or `synced`, `?prefix=` |
     pub async fn at(url: &str) -> Result<Self> {
         let Some((scheme, rest)) = url.split_once(':') else {
             return Err(Error::invalid("an engine URL looks like memory: or file:./data or redis://host"));
@@ -39,9 +45,14 @@ impl Engine {
                 let (path, options) = parse_file(rest)?;
                 Self::file(path, options).await
             }
-            "redis" | "rediss" | "redis+cluster" | "redis+sentinel" | "redis+unix" => Err(Error::new(
+            #[cfg(feature = "redis")]
+            _ if scheme.starts_with("redis") => {
+                let (url, options) = crate::redis::RedisOptions::split_url(url)?;
+                Self::redis(&url, options).await
+            }
+            _ if scheme.starts_with("redis") => Err(Error::new(
                 ErrorKind::Unsupported,
-                format!("this build has no engine for {scheme}: URLs"),
+                format!("this build has no engine for {scheme}: URLs: enable the feature `redis`"),
             )),
             _ => Err(Error::invalid(format!(
                 "unknown engine {scheme:?}: use memory: or file:./data or redis://host"
@@ -61,6 +72,12 @@ impl Engine {
         options: crate::embedded::FileOptions,
     ) -> Result<Self> {
         Self::open_file(path.as_ref().to_owned(), options, Default::default()).await
+    }
+
+    /// An engine on the Redis or Valkey server that `url` names (without the options of the engine).
+    #[cfg(feature = "redis")]
+    pub async fn redis(url: &str, options: crate::redis::RedisOptions) -> Result<Self> {
+        crate::redis::RedisEngine::open(url, options).await.map(Self::new)
     }
 
     /// An engine in memory with planted bugs.

@@ -9,6 +9,7 @@
 
 mod ahead;
 mod backoff;
+mod checks;
 mod codec;
 mod commit;
 mod embedded;
@@ -22,6 +23,8 @@ pub mod limits;
 mod name;
 mod progress;
 mod record;
+#[cfg(feature = "redis")]
+mod redis;
 mod watch;
 
 pub use ahead::Ahead;
@@ -43,4 +46,6 @@ pub use name::{
 };
 pub use progress::{MAX_SPAN, Offer, Progress, Window};
 pub use record::{Content, Origin, Record};
+#[cfg(feature = "redis")]
+pub use redis::{RedisDurability, RedisOptions};
 pub use watch::{CatalogWatch, Hint, HintKey, Hints, LeaseWatch};

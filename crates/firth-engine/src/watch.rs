@@ -8,6 +8,7 @@ use crate::error::Result;
 use crate::facet::{Entry, LeaseQuery};
 use crate::hold::LeaseInfo;
 use crate::name::{Partition, PoolName, SpaceName};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 
@@ -32,20 +33,32 @@ pub trait Hints {
 }
 
 /// Fires when something may have changed since it was made or last waited for.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Hint {
     changes: watch::Receiver<u64>,
     poll: Option<Duration>,
+    before_wait: Option<Arc<dyn Fn() + Send + Sync>>,
 }
 
 impl Hint {
     /// A hint fed by a counter. With `poll`, it also fires after that long whatever happens.
     pub fn new(changes: watch::Receiver<u64>, poll: Option<Duration>) -> Self {
-        Self { changes, poll }
+        Self { changes, poll, before_wait: None }
+    }
+
+    /// Calls `arm` whenever somebody begins to wait, for engines that must be told so.
+    #[must_use]
+    pub fn with_arm(mut self, arm: impl Fn() + Send + Sync + 'static) -> Self {
+        self.before_wait = Some(Arc::new(arm));
+        self
     }
 
     /// Waits for the next change. Changes between two calls are not lost: the second call returns at once.
     pub async fn wait(&mut self) {
+        if let Some(arm) = self.before_wait.as_ref().filter(|_| !self.changes.has_changed().unwrap_or(false))
+        {
+            arm();
+        }
         let changed = async {
             if self.changes.changed().await.is_err() {
                 std::future::pending::<()>().await;
@@ -57,6 +70,12 @@ impl Hint {
                 let _ = tokio::time::timeout(poll, changed).await;
             }
         }
+    }
+}
+
+impl std::fmt::Debug for Hint {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Hint").field("poll", &self.poll).finish_non_exhaustive()
     }
 }
 

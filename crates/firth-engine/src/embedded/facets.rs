@@ -4,8 +4,9 @@ use super::Embedded;
 use super::steps::catalog::Listing;
 use super::steps::log::PackedAppend;
 use super::steps::{catalog, commit, dead, due, groups, leases, log, partitions, trim};
+use crate::checks;
 use crate::commit::Commit;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::facet::{
     Acquire, Acquired, Append, Appended, Backend, Bounds, Bus, Catalog, Committed, DeadLetter, DeadLetters,
     Due, Entry, EntryKey, Expect, From, GroupStatus, Groups, LeaseQuery, Leases, Log, Max, Pending, Put,
@@ -13,7 +14,6 @@ use crate::facet::{
 };
 use crate::hold::{Hold, LeaseInfo, LeaseName};
 use crate::id::RecordId;
-use crate::limits::MAX_SIGNAL;
 use crate::name::{ChannelName, GroupName, Partition, SpaceName};
 use crate::progress::Progress;
 use crate::record::Record;
@@ -178,7 +178,7 @@ impl DeadLetters for Embedded {
         to: Replay,
     ) -> Reply<'a, usize> {
         Box::pin(async move {
-            dead::check_ids(ids)?;
+            checks::dead_letters(ids)?;
             let (at, group, ids) = (at.clone(), group.clone(), ids.to_vec());
             self.driver.change(SMALL, move |step| dead::replay(step, &at, &group, &ids, to)).await
         })
@@ -191,7 +191,7 @@ impl DeadLetters for Embedded {
         ids: &'a [RecordId],
     ) -> Reply<'a, usize> {
         Box::pin(async move {
-            dead::check_ids(ids)?;
+            checks::dead_letters(ids)?;
             let (at, group, ids) = (at.clone(), group.clone(), ids.to_vec());
             self.driver.change(SMALL, move |step| dead::delete(step, &at, &group, &ids)).await
         })
@@ -206,15 +206,15 @@ impl DeadLetters for Embedded {
 impl Leases for Embedded {
     fn acquire<'a>(&'a self, wish: Acquire) -> Reply<'a, Acquired> {
         Box::pin(async move {
-            leases::check_wish(&wish)?;
+            checks::wish(&wish)?;
             self.driver.change(SMALL, move |step| leases::acquire(step, &wish)).await
         })
     }
 
     fn renew<'a>(&'a self, holds: &'a [Hold], ttl: Duration) -> Reply<'a, Vec<bool>> {
         Box::pin(async move {
-            leases::check_count(holds.len())?;
-            leases::check_ttl(ttl)?;
+            checks::renewal(holds.len())?;
+            checks::ttl(ttl)?;
             let holds = holds.to_vec();
             self.driver.change(SMALL * holds.len(), move |step| leases::renew(step, &holds, ttl)).await
         })
@@ -244,7 +244,7 @@ impl Catalog for Embedded {
 
     fn put<'a>(&'a self, key: &'a EntryKey, value: Bytes, expect: Expect) -> Reply<'a, Put> {
         Box::pin(async move {
-            catalog::check_value(&value)?;
+            checks::entry(&value)?;
             let key = key.clone();
             self.driver
                 .change(value.len(), move |step| catalog::change(step, &key, Some(value), expect))
@@ -273,12 +273,7 @@ impl Catalog for Embedded {
 impl Bus for Embedded {
     fn publish<'a>(&'a self, channel: &'a ChannelName, payload: Bytes) -> Reply<'a, ()> {
         Box::pin(async move {
-            if payload.len() > MAX_SIGNAL {
-                return Err(Error::invalid(format!(
-                    "a bus payload of {} bytes; at most {MAX_SIGNAL}",
-                    payload.len()
-                )));
-            }
+            checks::signal(&payload)?;
             self.bus.publish(channel, &payload);
             Ok(())
         })

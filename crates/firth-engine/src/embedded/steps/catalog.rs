@@ -4,19 +4,12 @@ use crate::embedded::hooks::Mutation;
 use crate::embedded::keys;
 use crate::embedded::step::{Range, Step};
 use crate::embedded::values::{CatalogEntry, Value};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::facet::{Entry, EntryKey, Expect, Put};
-use crate::limits::{MAX_ENTRY, MAX_READ};
+use crate::limits::MAX_READ;
 use crate::name::SpaceName;
 use crate::watch::HintKey;
 use bytes::Bytes;
-
-pub(in crate::embedded) fn check_value(value: &Bytes) -> Result<()> {
-    if value.len() > MAX_ENTRY {
-        return Err(Error::invalid(format!("a catalog value of {} bytes; at most {MAX_ENTRY}", value.len())));
-    }
-    Ok(())
-}
 
 pub(in crate::embedded) fn get(step: &Step<'_>, key: &EntryKey) -> Result<Option<Entry>> {
     let stored: Option<CatalogEntry> = step.load(&keys::entry(key))?;

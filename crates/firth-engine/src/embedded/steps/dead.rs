@@ -9,7 +9,7 @@ use crate::embedded::values::{DeadEntry, DueEntry, GroupMeta, PartitionMeta, Val
 use crate::error::{Error, ErrorKind, Result};
 use crate::facet::{DeadLetter, Replay};
 use crate::id::RecordId;
-use crate::limits::{MAX_DUE, MAX_READ, MAX_VERDICTS};
+use crate::limits::{MAX_DUE, MAX_READ};
 use crate::name::{GroupName, Partition};
 use crate::record::{Content, Origin};
 use crate::watch::HintKey;
@@ -51,16 +51,6 @@ pub(in crate::embedded) fn list(
 fn read(key: &[u8], value: bytes::Bytes) -> Result<(RecordId, DeadEntry)> {
     let id = keys::id_at_end(key).ok_or_else(|| Error::corrupt("a dead letter has a damaged key"))?;
     Ok((id, DeadEntry::read(value)?))
-}
-
-pub(in crate::embedded) fn check_ids(ids: &[RecordId]) -> Result<()> {
-    if ids.len() > MAX_VERDICTS {
-        return Err(Error::invalid(format!(
-            "{} dead letters in one call; at most {MAX_VERDICTS}",
-            ids.len()
-        )));
-    }
-    Ok(())
 }
 
 pub(in crate::embedded) fn replay(

@@ -8,31 +8,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::facet::{Acquire, Acquired, LeaseQuery};
 use crate::hold::{Hold, LeaseInfo, LeaseName, Token};
 use crate::id::Epoch;
-use crate::limits::{MAX_NOTE, MAX_RENEW, MAX_TTL};
 use crate::name::MemberName;
 use std::time::Duration;
-
-pub(in crate::embedded) fn check_wish(wish: &Acquire) -> Result<()> {
-    check_ttl(wish.ttl)?;
-    if wish.note.len() > MAX_NOTE {
-        return Err(Error::invalid(format!("a lease note of {} bytes; at most {MAX_NOTE}", wish.note.len())));
-    }
-    Ok(())
-}
-
-pub(in crate::embedded) fn check_ttl(ttl: Duration) -> Result<()> {
-    if ttl < Duration::from_millis(1) || ttl > MAX_TTL {
-        return Err(Error::invalid("a lease runs for 1 ms to 24 hours"));
-    }
-    Ok(())
-}
-
-pub(in crate::embedded) fn check_count(count: usize) -> Result<()> {
-    if count > MAX_RENEW {
-        return Err(Error::invalid(format!("{count} leases in one call; at most {MAX_RENEW}")));
-    }
-    Ok(())
-}
 
 pub(in crate::embedded) fn acquire(step: &mut Step<'_>, wish: &Acquire) -> Result<Acquired> {
     let key = keys::lease(&wish.name);
@@ -89,9 +66,7 @@ pub(super) fn held(step: &Step<'_>, hold: &Hold) -> Result<Option<LeaseEntry>> {
 
 /// Passes only for the newest hold of exactly this lease.
 pub(super) fn fence(step: &Step<'_>, hold: &Hold, name: &LeaseName) -> Result<()> {
-    if hold.lease != *name {
-        return Err(Error::invalid(format!("the hold is for {}, not for {name}", hold.lease)));
-    }
+    crate::checks::is_for(hold, name)?;
     match held(step, hold)? {
         Some(_) => Ok(()),
         None => Err(Error::new(

@@ -1,0 +1,307 @@
+//! The groups facet: progress, commits, due records.
+
+use super::RedisEngine;
+use super::answer::{About, Parts, print_ahead};
+use super::keys::GROUP_KINDS;
+use super::leases::lease_info;
+use super::micros;
+use super::scripts::SCRIPTS;
+use super::trouble::{odd_answer, of_call};
+use crate::checks;
+use crate::commit::{Commit, cut_reason};
+use crate::error::Result;
+use crate::facet::{Committed, Due, From, GroupStatus, Groups, Pending, Reply, Reset};
+use crate::hold::{Hold, LeaseName};
+use crate::id::RecordId;
+use crate::limits::{MAX_BATCH_BYTES, MAX_READ};
+use crate::name::{GroupName, Partition};
+use crate::progress::Progress;
+use crate::record::{Content, Record};
+use firth_redis::resp::Frame;
+use firth_redis::{ScriptCall, cmd, pipe};
+
+/// Records that one script takes or lists, so that none holds the server up.
+const STEP: usize = 512;
+
+impl Groups for RedisEngine {
+    fn create_group<'a>(&'a self, at: &'a Partition, group: &'a GroupName, from: From) -> Reply<'a, bool> {
+        Box::pin(async move {
+            let (keys, own) = self.group_keys(at, group);
+            let script = &SCRIPTS.create_group;
+            let (kind, value) = start(from);
+            let call = script
+                .keys([&keys.meta, &keys.stream, &own.meta, &keys.groups])
+                .arg(group.as_str())
+                .arg(kind)
+                .arg(value);
+            let answer = About::group(at, group).accept(self.steps.durable(script, call).await?)?;
+            answer.value().as_i64().map(|made| made == 1).ok_or_else(odd_answer)
+        })
+    }
+
+    fn open<'a>(
+        &'a self,
+        at: &'a Partition,
+        group: &'a GroupName,
+        from: From,
+        hold: &'a Hold,
+    ) -> Reply<'a, Progress> {
+        Box::pin(async move {
+            checks::is_for(hold, &LeaseName::group(at, group))?;
+            let (keys, own) = self.group_keys(at, group);
+            let script = &SCRIPTS.open;
+            let (kind, value) = start(from);
+            let call = script
+                .keys([&keys.meta, &keys.stream, &own.meta, &own.due, &own.entries, &keys.groups])
+                .arg(group.as_str());
+            let call = proof(call, hold).arg(kind).arg(value);
+            let answer = About::held(at, group, hold).accept(self.steps.durable(script, call).await?)?;
+            let mut parts = Parts::of(answer.value());
+            Ok(Progress {
+                frontier: parts.id()?,
+                ahead: parts.ahead()?,
+                crashes: small(parts.number()?)?,
+                due: parts.number()?,
+                next_due: parts.duration()?,
+                last: parts.id()?,
+            })
+        })
+    }
+
+    fn commit<'a>(
+        &'a self,
+        at: &'a Partition,
+        group: &'a GroupName,
+        hold: &'a Hold,
+        commit: Commit,
+    ) -> Reply<'a, Committed> {
+        Box::pin(async move {
+            self.commit_batch(at, group, hold, &commit)
+                .await
+                .map_err(|error| error.during(format_args!("commit of {group} on {at}")))
+        })
+    }
+
+    fn due<'a>(
+        &'a self,
+        at: &'a Partition,
+        group: &'a GroupName,
+        hold: &'a Hold,
+        max: usize,
+    ) -> Reply<'a, Due> {
+        Box::pin(async move {
+            checks::is_for(hold, &LeaseName::group(at, group))?;
+            let (keys, own) = self.group_keys(at, group);
+            let call = SCRIPTS.due.keys([
+                &keys.meta,
+                &keys.stream,
+                &own.meta,
+                &own.due,
+                &own.entries,
+                &own.index,
+                &own.kept,
+            ]);
+            let call = proof(call, hold).arg(max.clamp(1, STEP)).arg(MAX_BATCH_BYTES);
+            // Losing the mark of who has it only hands the record out again after a takeover.
+            let answer = About::held(at, group, hold).accept(self.steps.quick(call).await?)?;
+            let mut parts = Parts::of(answer.value());
+            let (lost, next) = (parts.number()?, parts.duration()?);
+            let mut list = Parts::of(parts.value()?);
+            let mut records = Vec::new();
+            while !list.is_empty() {
+                let (id, entry, packed) = (list.id()?, list.text()?, list.bytes()?);
+                let (attempt, crashes, _) = entry_parts(entry)?;
+                records.push(Record { id, attempt, crashes, content: Content::unpack(packed)? });
+            }
+            Ok(Due { records, lost, next })
+        })
+    }
+
+    fn status<'a>(&'a self, at: &'a Partition, group: &'a GroupName) -> Reply<'a, GroupStatus> {
+        Box::pin(async move {
+            let (keys, own) = self.group_keys(at, group);
+            let call = SCRIPTS.status.keys([&keys.meta, &keys.stream, &own.meta, &own.due, &own.dead]);
+            let answer = About::group(at, group).accept(self.steps.quick(call).await?)?;
+            let mut parts = Parts::of(answer.value());
+            Ok(GroupStatus {
+                frontier: parts.id()?,
+                ahead: parts.ahead()?.len(),
+                waiting: parts.number()?,
+                due: parts.number()?,
+                next_due: parts.duration()?,
+                dead: parts.number()?,
+                crashes: small(parts.number()?)?,
+                oldest: parts.duration()?,
+                owner: lease_info(&LeaseName::group(at, group), parts.value()?)?,
+            })
+        })
+    }
+
+    fn groups<'a>(&'a self, at: &'a Partition) -> Reply<'a, Vec<GroupName>> {
+        Box::pin(async move {
+            let keys = self.keys.partition(at);
+            let both =
+                pipe().then(cmd("EXISTS").key(&keys.meta)).then(cmd("HGETALL").key(&keys.groups)).together();
+            let (exists, groups) = self.steps.client.pipeline::<(i64, Frame)>(both).await.map_err(of_call)?;
+            if exists.map_err(of_call)? == 0 {
+                return Err(About::partition(at).missing());
+            }
+            let groups = groups.map_err(of_call)?;
+            let mut names = Vec::new();
+            for (name, kind) in groups.value().pairs().ok_or_else(odd_answer)? {
+                if kind.as_i64() == Some(1) {
+                    names.push(GroupName::new(name.as_str().ok_or_else(odd_answer)?)?);
+                }
+            }
+            names.sort();
+            Ok(names)
+        })
+    }
+
+    fn pending<'a>(
+        &'a self,
+        at: &'a Partition,
+        group: &'a GroupName,
+        after: RecordId,
+        max: usize,
+    ) -> Reply<'a, Vec<Pending>> {
+        Box::pin(async move {
+            let (mut found, max) = (Vec::new(), max.clamp(1, MAX_READ));
+            let mut position = super::scan_from(after);
+            while found.len() < max {
+                let page = self.pending_page(at, group, position, STEP.min(max - found.len())).await?;
+                let Some(last) = page.last() else { break };
+                position = last.id;
+                found.extend(page.into_iter().filter(|pending| pending.id > after));
+            }
+            Ok(found)
+        })
+    }
+
+    fn reset<'a>(&'a self, at: &'a Partition, group: &'a GroupName, reset: Reset) -> Reply<'a, RecordId> {
+        Box::pin(async move {
+            let (keys, own) = self.group_keys(at, group);
+            let script = &SCRIPTS.reset;
+            let (kind, value) = start(reset.to);
+            let all = [&keys.meta, &keys.stream, &own.meta, &own.due, &own.entries, &own.index, &own.kept];
+            let call = script
+                .keys(all.into_iter().chain([&keys.lease_version]))
+                .arg(kind)
+                .arg(value)
+                .arg(u8::from(reset.drop_due));
+            let answer = About::group(at, group).accept(self.steps.durable(script, call).await?)?;
+            Parts::of(answer.value()).id()
+        })
+    }
+
+    fn delete_group<'a>(&'a self, at: &'a Partition, group: &'a GroupName) -> Reply<'a, bool> {
+        Box::pin(async move {
+            let keys = self.keys.partition(at);
+            let others = GROUP_KINDS.iter().filter(|kind| **kind != 'g');
+            let others = others.map(|kind| keys.group_stem(*kind) + group.as_str());
+            let first =
+                [keys.meta.clone(), keys.group(group).meta, keys.groups.clone(), keys.lease_version.clone()];
+            let script = &SCRIPTS.delete_group;
+            let call = script.keys(first.into_iter().chain(others)).arg(group.as_str());
+            let answer = About::group(at, group).accept(self.steps.durable(script, call).await?)?;
+            answer.value().as_i64().map(|was_there| was_there == 1).ok_or_else(odd_answer)
+        })
+    }
+}
+
+impl RedisEngine {
+    async fn commit_batch(
+        &self,
+        at: &Partition,
+        group: &GroupName,
+        hold: &Hold,
+        commit: &Commit,
+    ) -> Result<Committed> {
+        commit.check()?;
+        checks::is_for(hold, &LeaseName::group(at, group))?;
+        let (keys, own) = self.group_keys(at, group);
+        let (script, call) = if commit.verdicts() == 0 {
+            (&SCRIPTS.advance, SCRIPTS.advance.keys([&keys.meta, &own.meta, &own.due]))
+        } else {
+            let all = [&keys.meta, &own.meta, &own.due, &own.entries, &own.index, &own.kept];
+            let all = all.into_iter().chain([&own.dead, &own.dead_times, &own.bodies]);
+            (&SCRIPTS.commit, SCRIPTS.commit.keys(all))
+        };
+        let call = proof(call, hold).arg(commit.frontier.to_string()).arg(print_ahead(&commit.ahead));
+        let call = if commit.verdicts() == 0 { call } else { verdicts(call, commit) };
+        let answer = About::held(at, group, hold).accept(self.steps.durable(script, call).await?)?;
+        let mut parts = Parts::of(answer.value());
+        Ok(Committed { due: parts.number()?, next_due: parts.duration()? })
+    }
+
+    async fn pending_page(
+        &self,
+        at: &Partition,
+        group: &GroupName,
+        after: RecordId,
+        max: usize,
+    ) -> Result<Vec<Pending>> {
+        let (keys, own) = self.group_keys(at, group);
+        let call = SCRIPTS
+            .pending
+            .keys([&keys.meta, &own.meta, &own.due, &own.entries, &own.index])
+            .arg(after.seq)
+            .arg(max);
+        let answer = About::group(at, group).accept(self.steps.quick(call).await?)?;
+        let mut list = Parts::of(answer.value());
+        let mut found = Vec::new();
+        while !list.is_empty() {
+            let (id, due_in, entry, kept) = (list.id()?, list.duration()?, list.text()?, list.number()? == 1);
+            let (attempt, crashes, reason) = entry_parts(entry)?;
+            found.push(Pending { id, attempt, crashes, due_in, reason: reason.to_owned(), kept });
+        }
+        found.sort_by_key(|pending| pending.id);
+        found.truncate(max);
+        Ok(found)
+    }
+}
+
+/// Adds what proves the ownership.
+fn proof(call: ScriptCall, hold: &Hold) -> ScriptCall {
+    call.arg(hold.epoch.0).arg(super::leases::print_token(hold.token))
+}
+
+fn verdicts(call: ScriptCall, commit: &Commit) -> ScriptCall {
+    let counts = [commit.done.len(), commit.retries.len(), commit.dead.len()];
+    let mut call = call.args(counts).args(commit.judged().map(|id| id.to_string()));
+    for retry in &commit.retries {
+        let kept = retry.kept.as_ref().map(Content::packed);
+        call = call
+            .arg(micros(retry.after))
+            .arg(cut_reason(&retry.reason))
+            .arg(u8::from(kept.is_some()))
+            .arg(kept.unwrap_or_default());
+    }
+    for dead in &commit.dead {
+        call = call.arg(dead.record.crashes).arg(cut_reason(&dead.reason)).arg(dead.record.content.packed());
+    }
+    call
+}
+
+/// A starting position as the scripts take it.
+fn start(from: From) -> (&'static str, String) {
+    match from {
+        From::Start => ("start", String::new()),
+        From::End => ("end", String::new()),
+        From::After(id) => ("after", id.to_string()),
+        From::Age(age) => ("age", age.as_millis().to_string()),
+    }
+}
+
+/// `attempt:crashes:reason`.
+fn entry_parts(entry: &str) -> Result<(u32, u32, &str)> {
+    let parts = entry.split_once(':').and_then(|(attempt, rest)| {
+        let (crashes, reason) = rest.split_once(':')?;
+        Some((attempt.parse().ok()?, crashes.parse().ok()?, reason))
+    });
+    parts.ok_or_else(odd_answer)
+}
+
+fn small(number: u64) -> Result<u32> {
+    u32::try_from(number).map_err(|_| odd_answer())
+}

@@ -1,0 +1,275 @@
+//! The leases facet. Leases of groups live with their partition, leases of a pool together; each is renewed, listed and
+//! taken by scripts that compare deadlines with the server's clock.
+
+use super::RedisEngine;
+use super::answer::Parts;
+use super::scripts::SCRIPTS;
+use super::trouble::{odd_answer, of_call};
+use super::{micros, pools};
+use crate::checks;
+use crate::error::Result;
+use crate::facet::{Acquire, Acquired, LeaseQuery, Leases, Reply};
+use crate::hold::{Hold, LeaseInfo, LeaseName, Token};
+use crate::id::Epoch;
+use crate::name::{HolderName, Partition, PoolName};
+use firth_redis::resp::{Frame, Value};
+use firth_redis::{CallError, Pipe, ScriptCall};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// Leases that one script renews or looks at.
+const STEP: usize = 512;
+
+impl Leases for RedisEngine {
+    fn acquire<'a>(&'a self, wish: Acquire) -> Reply<'a, Acquired> {
+        Box::pin(async move {
+            checks::wish(&wish)?;
+            let token = Token(fastrand::u128(..));
+            let (script, call) = match &wish.name {
+                LeaseName::Group { at, group } => {
+                    let (keys, own) = self.group_keys(at, group);
+                    let script = &SCRIPTS.acquire_group;
+                    (script, script.keys([&own.meta, &keys.groups, &keys.lease_version]).arg(group.as_str()))
+                }
+                LeaseName::Pool { pool, name } => {
+                    let keys = self.keys.pool(pool);
+                    let script = &SCRIPTS.acquire_pool;
+                    (script, script.keys([&keys.leases, &keys.notes, &keys.meta]).arg(name.as_str()))
+                }
+            };
+            let (epoch, beats) = wish
+                .stalled
+                .map_or_else(Default::default, |(epoch, beats)| (epoch.to_string(), beats.to_string()));
+            let call = call
+                .arg(wish.holder.as_str())
+                .arg(print_token(token))
+                .arg(micros(wish.ttl))
+                .arg(&wish.note)
+                .arg(epoch)
+                .arg(beats);
+            // A lease counts only when it is as durable as everything else: two sides of a network partition may both hand it out.
+            let answer = self.steps.durable(script, call).await?;
+            let mut parts = Parts::of(answer.value());
+            if parts.number()? == 1 {
+                let epoch = Epoch(parts.number()?);
+                return Ok(Acquired::Granted(Hold { lease: wish.name, holder: wish.holder, epoch, token }));
+            }
+            let held = match &wish.name {
+                LeaseName::Group { .. } => lease_parts(&wish.name, &mut parts)?,
+                LeaseName::Pool { .. } => pools::held(&wish.name, &mut parts)?,
+            };
+            Ok(Acquired::Held(held))
+        })
+    }
+
+    fn renew<'a>(&'a self, holds: &'a [Hold], ttl: Duration) -> Reply<'a, Vec<bool>> {
+        Box::pin(async move {
+            checks::renewal(holds.len())?;
+            checks::ttl(ttl)?;
+            let mut calls = Calls::default();
+            for (home, places) in by_home(holds.iter().map(|hold| &hold.lease)) {
+                for places in places.chunks(STEP) {
+                    let call = match home {
+                        Home::Partition(at) => self.renew_groups(at, holds, places, ttl),
+                        Home::Pool(pool) => self.renew_pool(pool, holds, places, ttl),
+                    };
+                    calls.add(call, places);
+                }
+            }
+            let mut renewed = vec![false; holds.len()];
+            for (answer, places) in self.run_all(calls).await? {
+                for (value, place) in answer.value().iter().zip(places) {
+                    renewed[place] = value.as_i64() == Some(1);
+                }
+            }
+            Ok(renewed)
+        })
+    }
+
+    fn release<'a>(&'a self, hold: &'a Hold) -> Reply<'a, bool> {
+        Box::pin(async move {
+            let call = match &hold.lease {
+                LeaseName::Group { at, group } => {
+                    let (keys, own) = self.group_keys(at, group);
+                    SCRIPTS.release_group.keys([&own.meta, &keys.lease_version])
+                }
+                LeaseName::Pool { pool, name } => {
+                    let keys = self.keys.pool(pool);
+                    SCRIPTS.release_pool.keys([&keys.leases, &keys.notes, &keys.meta]).arg(name.as_str())
+                }
+            };
+            // Losing this step only means that the lease runs out by itself.
+            let answer = self.steps.quick(call.arg(hold.epoch.0).arg(print_token(hold.token))).await?;
+            answer.value().as_i64().map(|released| released == 1).ok_or_else(odd_answer)
+        })
+    }
+
+    fn revoke<'a>(&'a self, name: &'a LeaseName) -> Reply<'a, bool> {
+        Box::pin(async move {
+            let (script, call) = match name {
+                LeaseName::Group { at, group } => {
+                    let (keys, own) = self.group_keys(at, group);
+                    let script = &SCRIPTS.revoke_group;
+                    (script, script.keys([&own.meta, &keys.lease_version]))
+                }
+                LeaseName::Pool { pool, name } => {
+                    let keys = self.keys.pool(pool);
+                    let script = &SCRIPTS.release_pool;
+                    (script, script.keys([&keys.leases, &keys.notes, &keys.meta]).arg(name.as_str()))
+                }
+            };
+            let answer = self.steps.durable(script, call).await?;
+            answer.value().as_i64().map(|was_there| was_there == 1).ok_or_else(odd_answer)
+        })
+    }
+
+    fn leases<'a>(&'a self, query: &'a LeaseQuery) -> Reply<'a, Vec<LeaseInfo>> {
+        Box::pin(async move {
+            match query {
+                LeaseQuery::Pool(pool) => self.list_pool(pool).await,
+                LeaseQuery::Names(names) => self.look_at(names).await,
+            }
+        })
+    }
+}
+
+impl RedisEngine {
+    fn renew_groups(&self, at: &Partition, holds: &[Hold], places: &[usize], ttl: Duration) -> ScriptCall {
+        let keys = self.keys.partition(at);
+        let groups = places.iter().filter_map(|place| match &holds[*place].lease {
+            LeaseName::Group { group, .. } => Some(keys.group(group).meta),
+            LeaseName::Pool { .. } => None,
+        });
+        let mut call = SCRIPTS.renew_groups.keys(groups).arg(micros(ttl));
+        for place in places {
+            call = call.arg(holds[*place].epoch.0).arg(print_token(holds[*place].token));
+        }
+        call
+    }
+
+    fn renew_pool(&self, pool: &PoolName, holds: &[Hold], places: &[usize], ttl: Duration) -> ScriptCall {
+        let mut call = SCRIPTS.renew_pool.key(self.keys.pool(pool).leases).arg(micros(ttl));
+        for place in places {
+            let hold = &holds[*place];
+            call = call.arg(member(&hold.lease)).arg(hold.epoch.0).arg(print_token(hold.token));
+        }
+        call
+    }
+
+    /// The named leases that exist, in the order of asking.
+    async fn look_at(&self, names: &[LeaseName]) -> Result<Vec<LeaseInfo>> {
+        let mut calls = Calls::default();
+        for (home, places) in by_home(names.iter()) {
+            for places in places.chunks(STEP) {
+                let call = match home {
+                    Home::Partition(at) => {
+                        let keys = self.keys.partition(at);
+                        let groups = places.iter().filter_map(|place| match &names[*place] {
+                            LeaseName::Group { group, .. } => Some(keys.group(group).meta),
+                            LeaseName::Pool { .. } => None,
+                        });
+                        SCRIPTS.look_groups.keys(groups)
+                    }
+                    Home::Pool(pool) => {
+                        let keys = self.keys.pool(pool);
+                        let call = SCRIPTS.look_pool.keys([&keys.leases, &keys.notes]);
+                        call.args(places.iter().map(|place| member(&names[*place])))
+                    }
+                };
+                calls.add(call, places);
+            }
+        }
+        let mut found: Vec<Option<LeaseInfo>> = vec![None; names.len()];
+        for (answer, places) in self.run_all(calls).await? {
+            if matches!(names[places[0]], LeaseName::Pool { .. }) {
+                pools::looked(answer.value(), &places, names, &mut found)?;
+                continue;
+            }
+            for (value, place) in answer.value().iter().zip(places) {
+                found[place] = lease_info(&names[place], value)?;
+            }
+        }
+        Ok(found.into_iter().flatten().collect())
+    }
+
+    /// Runs calls to any number of slots in one round trip. A script that a node does not know is loaded there and run again.
+    async fn run_all(&self, calls: Calls) -> Result<Vec<(Frame, Vec<usize>)>> {
+        let answers = self.steps.client.pipeline::<Vec<Frame>>(calls.pipe).await.map_err(of_call)?;
+        let mut done = Vec::with_capacity(answers.len());
+        for (answer, (call, places)) in answers.into_iter().zip(calls.parts) {
+            let answer = match answer {
+                Err(CallError::Server(error)) if &*error.code == "NOSCRIPT" => self.steps.quick(call).await?,
+                answer => answer.map_err(of_call)?,
+            };
+            done.push((answer, places));
+        }
+        Ok(done)
+    }
+}
+
+/// Script calls that travel together, each with the places in the request that it answers for.
+#[derive(Default)]
+struct Calls {
+    pipe: Pipe,
+    parts: Vec<(ScriptCall, Vec<usize>)>,
+}
+
+impl Calls {
+    fn add(&mut self, call: ScriptCall, places: &[usize]) {
+        self.pipe.push(call.command());
+        self.parts.push((call, places.to_vec()));
+    }
+}
+
+/// What keeps leases together.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Home<'a> {
+    Partition(&'a Partition),
+    Pool(&'a PoolName),
+}
+
+fn by_home<'a>(names: impl Iterator<Item = &'a LeaseName>) -> BTreeMap<Home<'a>, Vec<usize>> {
+    let mut homes: BTreeMap<Home<'a>, Vec<usize>> = BTreeMap::new();
+    for (place, name) in names.enumerate() {
+        let home = match name {
+            LeaseName::Group { at, .. } => Home::Partition(at),
+            LeaseName::Pool { pool, .. } => Home::Pool(pool),
+        };
+        homes.entry(home).or_default().push(place);
+    }
+    homes
+}
+
+fn member(name: &LeaseName) -> &str {
+    match name {
+        LeaseName::Pool { name, .. } => name.as_str(),
+        LeaseName::Group { group, .. } => group.as_str(),
+    }
+}
+
+pub(super) fn print_token(token: Token) -> String {
+    format!("{:032x}", token.0)
+}
+
+/// A group's lease as the scripts list it; `None` if there never was one.
+pub(super) fn lease_info(name: &LeaseName, value: Value<'_>) -> Result<Option<LeaseInfo>> {
+    if value.is_empty() {
+        return Ok(None);
+    }
+    lease_parts(name, &mut Parts::of(value)).map(Some)
+}
+
+fn lease_parts(name: &LeaseName, parts: &mut Parts<'_>) -> Result<LeaseInfo> {
+    Ok(LeaseInfo {
+        name: name.clone(),
+        epoch: Epoch(parts.number()?),
+        holder: holder(parts.text()?)?,
+        remaining: parts.duration()?.unwrap_or_default(),
+        beats: parts.number()?,
+        note: parts.bytes()?,
+    })
+}
+
+pub(super) fn holder(text: &str) -> Result<Option<HolderName>> {
+    Ok(if text.is_empty() { None } else { Some(HolderName::new(text)?) })
+}

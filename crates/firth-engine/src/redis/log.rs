@@ -1,0 +1,157 @@
+//! The log facet: partitions, appends, ripening, trimming.
+
+use super::RedisEngine;
+use super::answer::{About, Parts};
+use super::keys::GROUP_KINDS;
+use super::scripts::SCRIPTS;
+use super::trouble::{odd_answer, of_call};
+use super::{blob, micros};
+use crate::error::{Error, Result};
+use crate::facet::{Append, Appended, Bounds, Log, Max, Reply, Ripened, Trim, TrimTo, Trimmed};
+use crate::id::RecordId;
+use crate::limits::{MAX_BATCH, MAX_BATCH_BYTES};
+use crate::name::Partition;
+use crate::record::Record;
+use firth_redis::cmd;
+
+/// Numbers that the scripts can compute with exactly.
+const MAX_EXACT: u64 = 1 << 53;
+/// Entries that one command removes from the stream, so that no trim holds the server up.
+const TRIM_STEP: u64 = 20_000;
+
+impl Log for RedisEngine {
+    fn create_partition<'a>(&'a self, at: &'a Partition) -> Reply<'a, bool> {
+        Box::pin(async move {
+            let script = &SCRIPTS.create_partition;
+            let call = script.key(&self.keys.partition(at).meta);
+            let answer = self.steps.durable(script, call).await?;
+            answer.value().as_i64().map(|made| made == 1).ok_or_else(odd_answer)
+        })
+    }
+
+    fn delete_partition<'a>(&'a self, at: &'a Partition) -> Reply<'a, bool> {
+        Box::pin(async move {
+            let keys = self.keys.partition(at);
+            let own =
+                [&keys.meta, &keys.stream, &keys.delayed, &keys.producers, &keys.producer_use, &keys.groups];
+            let own = own.into_iter().chain([&keys.lease_version]).cloned();
+            let script = &SCRIPTS.delete_partition;
+            let call = script.keys(own.chain(GROUP_KINDS.map(|kind| keys.group_stem(kind))));
+            let answer = self.steps.durable(script, call).await?;
+            answer.value().as_i64().map(|was_there| was_there == 1).ok_or_else(odd_answer)
+        })
+    }
+
+    fn append<'a>(&'a self, at: &'a Partition, batch: Append) -> Reply<'a, Appended> {
+        Box::pin(async move {
+            self.append_batch(at, batch).await.map_err(|e| e.during(format_args!("append to {at}")))
+        })
+    }
+
+    fn read<'a>(&'a self, at: &'a Partition, after: RecordId, max: Max) -> Reply<'a, Vec<Record>> {
+        Box::pin(self.read_records(at, after, max))
+    }
+
+    fn bounds<'a>(&'a self, at: &'a Partition) -> Reply<'a, Bounds> {
+        Box::pin(async move {
+            let keys = self.keys.partition(at);
+            let call = SCRIPTS.bounds.keys([&keys.meta, &keys.delayed]);
+            let answer = About::partition(at).accept(self.steps.quick(call).await?)?;
+            let mut parts = Parts::of(answer.value());
+            Ok(Bounds {
+                trimmed: parts.id()?,
+                last: parts.id()?,
+                delayed: parts.number()?,
+                next_ripe: parts.duration()?,
+            })
+        })
+    }
+
+    fn ripen<'a>(&'a self, at: &'a Partition, max: usize) -> Reply<'a, Ripened> {
+        Box::pin(async move {
+            let keys = self.keys.partition(at);
+            let call = SCRIPTS
+                .ripen
+                .keys([&keys.meta, &keys.stream, &keys.delayed])
+                .arg(max.clamp(1, MAX_BATCH))
+                .arg(MAX_BATCH_BYTES);
+            // Losing this step only delays the messages again.
+            let answer = About::partition(at).accept(self.steps.quick(call).await?)?;
+            let mut parts = Parts::of(answer.value());
+            let moved = usize::try_from(parts.number()?).map_err(|_| odd_answer())?;
+            Ok(Ripened { moved, next: parts.duration()? })
+        })
+    }
+
+    fn trim<'a>(&'a self, at: &'a Partition, trim: Trim) -> Reply<'a, Trimmed> {
+        Box::pin(async move {
+            let trimmed = self.move_mark(at, trim).await?;
+            self.cut_stream(at, trimmed.trimmed).await?;
+            Ok(trimmed)
+        })
+    }
+}
+
+impl RedisEngine {
+    async fn append_batch(&self, at: &Partition, batch: Append) -> Result<Appended> {
+        batch.check()?;
+        let count = batch.records.len() as u64;
+        let (producer, first) = match &batch.producer {
+            Some(seq) if seq.first + count >= MAX_EXACT => {
+                return Err(Error::invalid(
+                    "a producer's sequence number must stay below 2^53 on this engine",
+                ));
+            }
+            Some(seq) => (seq.name.as_str(), seq.first),
+            None => ("", 0),
+        };
+        let keys = self.keys.partition(at);
+        let script = &SCRIPTS.append;
+        let call = script
+            .keys([&keys.meta, &keys.stream, &keys.delayed, &keys.producers, &keys.producer_use])
+            .arg(micros(batch.after))
+            .arg(producer)
+            .arg(first)
+            .arg(count)
+            .args(blob::pack(&batch.records));
+        let answer = About::partition(at).accept(self.steps.durable(script, call).await?)?;
+        let mut parts = Parts::of(answer.value());
+        let duplicate = parts.number()? == 1;
+        let id = parts.text()?;
+        let first = if id.is_empty() { None } else { Some(id.parse().map_err(|_| odd_answer())?) };
+        Ok(Appended { first, count, duplicate })
+    }
+
+    /// Moves the mark up to which records are gone; from then on nobody sees them.
+    async fn move_mark(&self, at: &Partition, trim: Trim) -> Result<Trimmed> {
+        let keys = self.keys.partition(at);
+        let (kind, value) = match trim.to {
+            TrimTo::Id(id) => ("id", id.to_string()),
+            TrimTo::Keep(count) => ("keep", count.to_string()),
+            TrimTo::OlderThan(age) => ("age", age.as_millis().to_string()),
+        };
+        let script = &SCRIPTS.trim;
+        let stems = [keys.group_stem('g'), keys.group_stem('i')];
+        let call = script
+            .keys([&keys.meta, &keys.stream, &keys.groups, &stems[0], &stems[1]])
+            .arg(kind)
+            .arg(value)
+            .arg(u8::from(trim.lossy));
+        let answer = About::partition(at).accept(self.steps.quick(call).await?)?;
+        let mut parts = Parts::of(answer.value());
+        Ok(Trimmed { removed: parts.number()?, trimmed: parts.id()?, held_back: parts.number()? == 1 })
+    }
+
+    /// Frees what lies before the mark, in bounded commands. What a lost connection leaves, the next trim frees.
+    async fn cut_stream(&self, at: &Partition, mark: RecordId) -> Result<()> {
+        let keys = self.keys.partition(at);
+        loop {
+            let trim = cmd("XTRIM").key(&keys.stream).arg("MINID").arg("~").arg(mark.plus(1).to_string());
+            let gone: u64 =
+                self.steps.client.call(trim.arg("LIMIT").arg(TRIM_STEP)).await.map_err(of_call)?;
+            if gone == 0 {
+                return Ok(());
+            }
+        }
+    }
+}

@@ -1,0 +1,15 @@
+-- KEYS: P G R V, then the other keys of the group. ARGV: group. The epoch of its lease stays on record.
+if call('EXISTS', KEYS[1]) == 0 then return 'nopart' end
+local G = KEYS[2]
+local g = call('HMGET', G, 'f', 'le', 'lb')
+if not g[1] then return 0 end
+call('UNLINK', unpack(KEYS, 5))
+call('UNLINK', G)
+if g[2] then
+  call('HSET', G, 'le', next_epoch(g[2], now_us()), 'lt', '', 'lh', '', 'ld', 0, 'lb', g[3], 'ln', '')
+  call('HSET', KEYS[3], ARGV[1], 0)
+  call('INCR', KEYS[4])
+else
+  call('HDEL', KEYS[3], ARGV[1])
+end
+return 1

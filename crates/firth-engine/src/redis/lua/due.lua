@@ -1,0 +1,39 @@
+-- KEYS: P S G D E I K. ARGV: epoch, token, how many at most, how many bytes at most.
+local P, S, G, D, E, I, K = unpack(KEYS)
+local t = call('HGET', P, 't')
+if not t then return 'nopart' end
+local g = call('HMGET', G, 'le', 'lt', 'lh', 'f')
+local refused = fence(g, ARGV[1], ARGV[2])
+if refused then return refused end
+if not g[4] then return 'nogroup' end
+local now = now_us()
+local ripe = call('ZRANGEBYSCORE', D, '-inf', math.floor(now / 1000), 'LIMIT', 0, ARGV[3])
+local found, taken, lost, bytes = {}, {}, {}, tonumber(ARGV[4])
+if #ripe > 0 then
+  local entries = call('HMGET', E, unpack(ripe))
+  local _, tseq = split(t)
+  local ems, first, last, blob
+  for i, id in ipairs(ripe) do
+    local ms, seq = split(id)
+    local content = call('HGET', K, id)
+    if not content and seq > tseq then
+      if ems ~= ms or seq < first or seq > last then ems, first, last, blob = entry_at(S, id) end
+      if ems == ms and seq >= first then content = record(blob, seq - first + 1) end
+    end
+    if not content then
+      lost[#lost + 1] = id
+    else
+      bytes = bytes - #content
+      if bytes < 0 and #taken > 0 then break end
+      found[#found + 1], found[#found + 2], found[#found + 3] = id, entries[i], content
+      taken[#taken + 1], taken[#taken + 2] = TAKEN, id
+    end
+  end
+end
+if #taken > 0 then call('ZADD', D, unpack(taken)) end
+if #lost > 0 then
+  call('ZREM', D, unpack(lost))
+  call('ZREM', I, unpack(lost))
+  call('HDEL', E, unpack(lost))
+end
+return { #lost, next_due(D), found }

@@ -1,0 +1,48 @@
+-- KEYS: P S G D E R. ARGV: group, epoch, token, kind and value of its start if it is new.
+local P, S, G, D, E, R = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local head = call('HMGET', P, 't', 'l')
+if not head[1] then return 'nopart' end
+local g = call('HMGET', G, 'le', 'lt', 'lh', 'f', 'a', 'o', 'x', 'c', 'cs')
+local refused = fence(g, ARGV[2], ARGV[3])
+if refused then return refused end
+local f, a, opened, left, crashes, crash_seq = g[4], g[5], g[6], g[7], tonumber(g[8]), tonumber(g[9])
+if not f then
+  f, a, opened, left, crashes, crash_seq = start(S, head[1], head[2], ARGV[4], ARGV[5]), '', '', '1', 0, 0
+  call('HSET', R, ARGV[1], 1)
+end
+local is_new_owner = opened ~= ARGV[2]
+local crashed = is_new_owner and left ~= '1'
+-- What the former owner had taken is due again at once.
+local taken = call('ZRANGEBYSCORE', D, TAKEN, '+inf')
+if #taken > 0 then
+  local now_ms = math.floor(now_us() / 1000)
+  for from = 1, #taken, 1000 do
+    local scores, entries, last = {}, {}, math.min(from + 999, #taken)
+    if crashed then
+      local old = call('HMGET', E, unpack(taken, from, last))
+      for i, entry in ipairs(old) do
+        local attempt, count, reason = match(entry, '^(%d+):(%d+):(.*)$')
+        entries[2 * i - 1] = taken[from + i - 1]
+        entries[2 * i] = format('%s:%d:%s', attempt, count + 1, reason)
+      end
+      call('HSET', E, unpack(entries))
+    end
+    for i = from, last do
+      scores[#scores + 1], scores[#scores + 2] = now_ms, taken[i]
+    end
+    call('ZADD', D, unpack(scores))
+  end
+end
+if is_new_owner then
+  local _, fseq = split(f)
+  local _, tseq = split(head[1])
+  local _, lseq = split(head[2])
+  local list = runs(a)
+  local from = math.max(fseq, tseq)
+  local had_work = lseq - from - count_between(list, from + 1, lseq) > 0
+  local open = first_missing(list, fseq)
+  if not (crashed and had_work) then crashes = 0 elseif crash_seq == open then crashes = crashes + 1 else crashes = 1 end
+  crash_seq = open
+end
+call('HSET', G, 'f', f, 'a', a, 'o', ARGV[2], 'x', 0, 'c', crashes, 'cs', crash_seq)
+return { f, a, crashes, call('ZCARD', D), next_due(D), head[2] }

@@ -1,0 +1,40 @@
+-- KEYS: P S R, then the stems of the keys G and I of groups. ARGV: kind, value, lossy.
+local P, S = KEYS[1], KEYS[2]
+local head = call('HMGET', P, 't', 'l')
+local t, l = head[1], head[2]
+if not t then return 'nopart' end
+local _, tseq = split(t)
+local _, lseq = split(l)
+local wanted, known = nil, nil
+if ARGV[1] == 'keep' then
+  wanted = math.max(lseq - tonumber(ARGV[2]), 0)
+else
+  if ARGV[1] == 'id' then
+    known = position(S, t, l, ARGV[2])
+  else
+    known = before_ms(S, t, math.floor(now_us() / 1000) - tonumber(ARGV[2]))
+  end
+  _, wanted = split(known)
+end
+local allowed = lseq
+if ARGV[3] == '0' then
+  local groups = call('HGETALL', KEYS[3])
+  for i = 1, #groups, 2 do
+    if groups[i + 1] == '1' then
+      local g = call('HMGET', KEYS[4] .. groups[i], 'f', 'a')
+      local _, fseq = split(g[1])
+      local floor = first_missing(runs(g[2]), fseq) - 1
+      local due = call('ZRANGEBYSCORE', KEYS[5] .. groups[i], 1, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
+      if due[2] then floor = math.min(floor, due[2] - 1) end
+      allowed = math.min(allowed, floor)
+    end
+  end
+end
+local target = math.max(math.min(wanted, allowed), tseq)
+local removed = target - tseq
+if removed > 0 then
+  if not known or wanted ~= target then known = find(S, t, l, target) end
+  t = known
+  call('HSET', P, 't', t)
+end
+return { removed, t, allowed < wanted and 1 or 0 }

@@ -1,0 +1,125 @@
+//! The Redis engine: Redis 7 or Valkey, standalone, behind sentinels, or a cluster.
+//!
+//! ```text
+//! facets (log, groups, dead, leases, catalog, bus) ─► script call ─► steps ─► EVALSHA [+ WAIT] ─► one slot
+//! hints ◄─ notifier ◄─ invalidation pushes (client tracking) and a slow poll
+//! ```
+//! Each step of the contract is one script on keys of one hash tag; reads of the log are plain commands. The engine keeps
+//! nothing in memory but names and sizes: all truth is on the server. An error whose outcome is unknown means that the
+//! owner opens the group again, and that an idempotent producer sends the batch again.
+//!
+//! One promise of the contract is weaker here: with `replicated` and `synced` a reader may see a record a moment before its
+//! append is acknowledged. What a commit settles is still as safe as the commit, since it follows on the same server.
+
+mod answer;
+mod blob;
+mod bus;
+mod catalog;
+mod dead;
+mod durability;
+mod groups;
+mod keys;
+mod leases;
+mod log;
+mod notify;
+mod options;
+mod place;
+mod pools;
+mod read;
+mod scripts;
+mod start;
+mod trouble;
+
+pub use options::{RedisDurability, RedisOptions};
+
+use crate::error::Result;
+use crate::facet::{Backend, Reply};
+use crate::id::RecordId;
+use crate::name::{GroupName, Partition};
+use crate::watch::{Hint, HintKey, Hints};
+use durability::Steps;
+use firth_redis::Client;
+use firth_redis::config::{Address, Server};
+use keys::{GroupKeys, Keys, PartitionKeys};
+use notify::Notifier;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The engine on Redis or Valkey.
+pub(crate) struct RedisEngine {
+    keys: Keys,
+    steps: Steps,
+    notifier: Notifier,
+    description: String,
+}
+
+impl RedisEngine {
+    /// Connects, checks the server, and starts to listen.
+    pub(crate) async fn open(url: &str, options: RedisOptions) -> Result<Self> {
+        let keys = Keys::new(&options.prefix)?;
+        let client = start::connect(url).await?;
+        let findings = match start::examine(&client, &keys, &options).await {
+            Ok(findings) => findings,
+            Err(error) => {
+                client.close().await;
+                return Err(error);
+            }
+        };
+        let description = describe(&client, &keys);
+        let notifier = Notifier::start(client.clone());
+        let steps = Steps::new(client, findings.durability, findings.syncs_always, options.wait);
+        tracing::info!(engine = %description, durability = ?steps.durability(), "opened");
+        Ok(Self { keys, steps, notifier, description })
+    }
+
+    fn group_keys(&self, at: &Partition, group: &GroupName) -> (Arc<PartitionKeys>, GroupKeys) {
+        let keys = self.keys.partition(at);
+        let own = keys.group(group);
+        (keys, own)
+    }
+}
+
+/// Where the engine is, without secrets.
+fn describe(client: &Client, keys: &Keys) -> String {
+    let list = |addresses: &[Address]| addresses.iter().map(Address::to_string).collect::<Vec<_>>().join(",");
+    let place = match &client.config().server {
+        Server::Tcp(address) => format!("redis://{address}"),
+        Server::Unix(path) => format!("redis+unix://{}", path.display()),
+        Server::Sentinel(sentinels) => {
+            format!("redis+sentinel://{}/{}", list(&sentinels.addresses), sentinels.master)
+        }
+        Server::Cluster(addresses) => format!("redis+cluster://{}", list(addresses)),
+        _ => "redis".to_owned(),
+    };
+    format!("{place}?prefix={}", keys.prefix())
+}
+
+/// A duration as the scripts take it.
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// Where a listing by number begins: marks in time ([`RecordId::before_ms`]) have no number, and are found by looking at all.
+fn scan_from(after: RecordId) -> RecordId {
+    if after.seq == u64::MAX { RecordId::ZERO } else { after }
+}
+
+impl Hints for RedisEngine {
+    fn hint(&self, key: HintKey) -> Hint {
+        self.notifier.hint(&self.keys, key)
+    }
+}
+
+impl Backend for RedisEngine {
+    fn describe(&self) -> String {
+        self.description.clone()
+    }
+
+    fn close(&self) -> Reply<'_, ()> {
+        Box::pin(async move {
+            self.notifier.stop();
+            self.steps.client.close().await;
+            Ok(())
+        })
+    }
+}

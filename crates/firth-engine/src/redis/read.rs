@@ -1,0 +1,206 @@
+//! Reading records: a plain range of the stream where that is safely small, else a script that stops at the byte limit.
+//!
+//! Plain ranges cost the server half of what a script does, but know no byte limit. A partition remembers its largest blob; while
+//! so many of them fit the limit, a plain range cannot break it. Each answer refreshes what is known.
+
+use super::RedisEngine;
+use super::answer::{About, Parts};
+use super::blob;
+use super::keys::PartitionKeys;
+use super::scripts::SCRIPTS;
+use super::trouble::{odd_answer, of_call};
+use crate::error::{Error, Result};
+use crate::facet::Max;
+use crate::id::RecordId;
+use crate::limits::MAX_READ;
+use crate::name::Partition;
+use crate::record::{Content, Record};
+use bytes::Bytes;
+use firth_redis::resp::{Frame, Value};
+use firth_redis::{cmd, pipe};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What reading has taught about a partition: its largest blob (0: unknown), and records per 16 blobs of late.
+#[derive(Debug, Default)]
+pub(super) struct Sizes {
+    largest: AtomicU64,
+    per_16: AtomicU64,
+}
+
+impl Sizes {
+    /// How many entries to ask for so that about `records` come; `None` if they might break the byte limit.
+    fn entries_for(&self, records: usize, bytes: usize) -> Option<usize> {
+        let largest =
+            usize::try_from(self.largest.load(Ordering::Relaxed)).ok().filter(|largest| *largest > 0)?;
+        let per_16 = usize::try_from(self.per_16.load(Ordering::Relaxed)).unwrap_or(16).max(16);
+        let entries = (records * 16).div_ceil(per_16).max(1);
+        (entries.saturating_mul(largest) <= bytes).then_some(entries)
+    }
+
+    fn learn(&self, largest: u64, entries: usize, records: usize) {
+        self.largest.store(largest.max(1), Ordering::Relaxed);
+        if entries > 0 {
+            let old = self.per_16.load(Ordering::Relaxed).max(16);
+            let now = (records * 16 / entries) as u64;
+            self.per_16.store((3 * old + now) / 4, Ordering::Relaxed);
+        }
+    }
+
+    fn forget(&self) {
+        self.largest.store(0, Ordering::Relaxed);
+    }
+}
+
+/// What is being read.
+struct Reading<'a> {
+    at: &'a Partition,
+    keys: &'a PartitionKeys,
+    after: RecordId,
+    max: Max,
+    records: Vec<Record>,
+    bytes: usize,
+    is_done: bool,
+}
+
+impl RedisEngine {
+    pub(super) async fn read_records(
+        &self,
+        at: &Partition,
+        after: RecordId,
+        max: Max,
+    ) -> Result<Vec<Record>> {
+        let keys = self.keys.partition(at);
+        let max = Max { records: max.records.clamp(1, MAX_READ), bytes: max.bytes.max(1) };
+        let mut reading =
+            Reading { at, keys: &keys, after, max, records: Vec::new(), bytes: 0, is_done: false };
+        while !reading.is_done {
+            let (room, bytes) = (max.records - reading.records.len(), max.bytes - reading.bytes);
+            match keys.sizes.entries_for(room, bytes) {
+                Some(entries) => self.read_range(&mut reading, entries).await?,
+                None => self.read_bounded(&mut reading, room, bytes).await?,
+            }
+        }
+        Ok(reading.records)
+    }
+
+    async fn read_range(&self, reading: &mut Reading<'_>, entries: usize) -> Result<()> {
+        let keys = reading.keys;
+        if reading.after == RecordId::MAX {
+            reading.is_done = true;
+        }
+        // An open interval that begins at the greatest id is no interval.
+        let from = reading.after.min(RecordId::new(u64::MAX, u64::MAX - 1));
+        let range =
+            cmd("XRANGE").key(&keys.stream).arg(format!("({from}")).arg("+").arg("COUNT").arg(entries);
+        let head = cmd("HMGET").key(&keys.meta).arg("m").arg("t").arg("l");
+        let both = pipe().then(range).then(head).together();
+        let answers = self.steps.client.pipeline::<(Frame, Frame)>(both).await;
+        let (range, head) = match answers {
+            Ok((Ok(range), Ok(head))) => (range, head),
+            Ok((Err(error), _) | (_, Err(error))) | Err(error) => {
+                // It may have been too much: the next try asks the careful way.
+                keys.sizes.forget();
+                return Err(of_call(error));
+            }
+        };
+        let mut head = Parts::of(head.value());
+        let largest = head.value()?;
+        if largest.is_null() {
+            return Err(About::partition(reading.at).missing());
+        }
+        let largest =
+            largest.as_i64().and_then(|largest| u64::try_from(largest).ok()).ok_or_else(odd_answer)?;
+        let (trimmed, last) = (head.id()?, head.id()?);
+        let mut found = Vec::with_capacity(range.value().len());
+        for entry in range.value().iter() {
+            let mut entry = Parts::of(entry);
+            let id = entry.id()?;
+            let blob = entry.value()?.get(1).and_then(Value::bytes).ok_or_else(odd_answer)?;
+            found.push((id, blob));
+        }
+        let (entries, before) = (found.len(), reading.records.len());
+        reading.take(found, trimmed)?;
+        keys.sizes.learn(largest, entries, reading.records.len() - before);
+        reading.is_done |= entries == 0 || reading.after >= last;
+        Ok(())
+    }
+
+    async fn read_bounded(&self, reading: &mut Reading<'_>, room: usize, bytes: usize) -> Result<()> {
+        let keys = reading.keys;
+        let from = reading.after.min(RecordId::new(u64::MAX, u64::MAX - 1));
+        let call = SCRIPTS.read.keys([&keys.meta, &keys.stream]).arg(from.to_string()).arg(room).arg(bytes);
+        let answer = About::partition(reading.at).accept(self.steps.quick(call).await?)?;
+        let mut parts = Parts::of(answer.value());
+        let (largest, trimmed) = (parts.number()?, parts.id()?);
+        let mut list = Parts::of(parts.value()?);
+        let mut found = Vec::new();
+        while !list.is_empty() {
+            found.push((list.id()?, list.bytes()?));
+        }
+        let (entries, before) = (found.len(), reading.records.len());
+        reading.take(found, trimmed)?;
+        keys.sizes.learn(largest, entries, reading.records.len() - before);
+        // The script stopped at a limit or at the end.
+        reading.is_done = true;
+        Ok(())
+    }
+}
+
+impl Reading<'_> {
+    /// Takes in entries; done when a limit is reached.
+    fn take(&mut self, entries: Vec<(RecordId, Bytes)>, trimmed: RecordId) -> Result<()> {
+        for (last, blob) in entries {
+            let packed = blob::unpack(blob).ok_or_else(|| damaged(self.at, last))?;
+            let first =
+                (last.seq + 1).checked_sub(packed.len() as u64).ok_or_else(|| damaged(self.at, last))?;
+            for (seq, record) in (first..).zip(packed) {
+                let id = RecordId::new(last.ms, seq);
+                if id <= self.after || id <= trimmed {
+                    continue;
+                }
+                let is_full =
+                    self.records.len() >= self.max.records || self.bytes + record.len() > self.max.bytes;
+                if is_full && !self.records.is_empty() {
+                    self.is_done = true;
+                    return Ok(());
+                }
+                self.bytes += record.len();
+                self.after = id;
+                self.records.push(Record { id, attempt: 1, crashes: 0, content: Content::unpack(record)? });
+            }
+            self.after = self.after.max(last);
+        }
+        self.is_done = self.records.len() >= self.max.records || self.bytes >= self.max.bytes;
+        Ok(())
+    }
+}
+
+fn damaged(at: &Partition, id: RecordId) -> Error {
+    Error::corrupt(format!(
+        "the entry {id} of partition {at} cannot be understood: did another program write it?"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unknown_or_big_blobs_are_read_the_careful_way() {
+        let sizes = Sizes::default();
+        assert_eq!(sizes.entries_for(100, 1 << 20), None);
+        sizes.learn(1000, 10, 10);
+        assert_eq!(sizes.entries_for(100, 1 << 20), Some(100));
+        assert_eq!(sizes.entries_for(2000, 1 << 20), None);
+        sizes.forget();
+        assert_eq!(sizes.entries_for(1, 1 << 20), None);
+    }
+
+    #[test]
+    fn full_blobs_need_fewer_entries() {
+        let sizes = Sizes::default();
+        (0..20).for_each(|_| sizes.learn(4000, 10, 150));
+        let entries = sizes.entries_for(150, 1 << 20).unwrap();
+        assert!((10..=12).contains(&entries), "{entries}");
+    }
+}

@@ -1,0 +1,111 @@
+//! The scripts: one per step, put together from the texts in `lua/` and the parts they share, each with its flags.
+//!
+//! Every script checks everything before its first write, because scripts do not roll back; a refusal is a plain string,
+//! success is a number or a list. `ALLOW_OOM` marks those that must go on when the server's memory is full: whatever
+//! settles, renews, gives back or frees. Scripts touch keys of one slot only.
+
+use crate::limits::{MAX_DUE, MAX_PRODUCERS, PRODUCER_WINDOW};
+use firth_redis::Script;
+use std::sync::LazyLock;
+
+const WRITES: &str = "#!lua\n";
+const ALLOW_OOM: &str = "#!lua flags=allow-oom\n";
+const READS: &str = "#!lua flags=no-writes\n";
+
+const BASE: &str = include_str!("lua/lib/base.lua");
+const LEASE: &str = include_str!("lua/lib/lease.lua");
+const AHEAD: &str = include_str!("lua/lib/ahead.lua");
+const BLOB: &str = include_str!("lua/lib/blob.lua");
+const LOCATE: &str = include_str!("lua/lib/locate.lua");
+const DUE: &str = include_str!("lua/lib/due.lua");
+const WRITE: &str = include_str!("lua/lib/write.lua");
+const PROGRESS: &str = include_str!("lua/lib/progress.lua");
+const POOL: &str = include_str!("lua/lib/pool.lua");
+
+fn script(flags: &str, parts: &[&str], body: &str) -> Script {
+    let limits =
+        format!("local WINDOW, PRODUCERS, MAX_DUE = {PRODUCER_WINDOW}, {MAX_PRODUCERS}, {MAX_DUE}\n");
+    Script::new([flags, &limits, BASE, &parts.concat(), body].concat())
+}
+
+macro_rules! scripts {
+    ($($name:ident = $file:literal, $flags:ident, [$($part:ident),*];)*) => {
+        /// All scripts of the engine.
+        pub(super) struct Scripts {
+            $(pub(super) $name: Script,)*
+        }
+
+        /// Made once per process.
+        pub(super) static SCRIPTS: LazyLock<Scripts> = LazyLock::new(|| Scripts {
+            $($name: script($flags, &[$($part),*], include_str!(concat!("lua/", $file, ".lua"))),)*
+        });
+
+        #[cfg(test)]
+        impl Scripts {
+            fn all(&self) -> Vec<(&'static str, &Script)> {
+                vec![$(($file, &self.$name)),*]
+            }
+        }
+    };
+}
+
+scripts! {
+    create_partition = "create_partition", WRITES, [];
+    delete_partition = "delete_partition", ALLOW_OOM, [];
+    append = "append", WRITES, [WRITE];
+    ripen = "ripen", WRITES, [BLOB, WRITE];
+    bounds = "bounds", READS, [];
+    read = "read", READS, [];
+    trim = "trim", ALLOW_OOM, [AHEAD, LOCATE];
+    create_group = "create_group", WRITES, [LOCATE];
+    open = "open", ALLOW_OOM, [LEASE, AHEAD, LOCATE, DUE];
+    advance = "advance", ALLOW_OOM, [LEASE, AHEAD, DUE, PROGRESS];
+    commit = "commit", ALLOW_OOM, [LEASE, AHEAD, DUE, PROGRESS];
+    due = "due", ALLOW_OOM, [LEASE, BLOB, LOCATE, DUE];
+    status = "status", READS, [AHEAD, LOCATE, DUE];
+    pending = "pending", READS, [DUE];
+    reset = "reset", ALLOW_OOM, [LEASE, LOCATE, DUE];
+    delete_group = "delete_group", ALLOW_OOM, [LEASE];
+    dead = "dead", READS, [];
+    revive = "revive", WRITES, [AHEAD];
+    append_again = "append_again", WRITES, [WRITE];
+    forget_dead = "forget_dead", ALLOW_OOM, [];
+    acquire_group = "acquire_group", ALLOW_OOM, [LEASE];
+    renew_groups = "renew_groups", ALLOW_OOM, [LEASE];
+    release_group = "release_group", ALLOW_OOM, [LEASE];
+    revoke_group = "revoke_group", ALLOW_OOM, [LEASE];
+    look_groups = "look_groups", READS, [];
+    acquire_pool = "acquire_pool", ALLOW_OOM, [LEASE, POOL];
+    renew_pool = "renew_pool", ALLOW_OOM, [POOL];
+    release_pool = "release_pool", ALLOW_OOM, [LEASE, POOL];
+    look_pool = "look_pool", READS, [];
+    put_entry = "change_entry", WRITES, [];
+    remove_entry = "change_entry", ALLOW_OOM, [];
+    list_entries = "list_entries", READS, [];
+    probe = "probe", ALLOW_OOM, [];
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_script_searches_the_keyspace_or_configures_the_server() {
+        for (name, script) in SCRIPTS.all() {
+            for word in
+                ["'KEYS'", "'SCAN'", "'CONFIG'", "'FLUSHALL'", "'FLUSHDB'", "'SORT'", "'HGETALL', KEYS[1]"]
+            {
+                assert!(!script.source().contains(&format!("call({word}")), "{name} uses {word}");
+            }
+        }
+    }
+
+    #[test]
+    fn every_script_has_its_own_digest() {
+        let mut digests: Vec<_> =
+            SCRIPTS.all().iter().map(|(_, script)| script.digest().to_owned()).collect();
+        digests.sort();
+        digests.dedup();
+        assert_eq!(digests.len(), SCRIPTS.all().len());
+    }
+}

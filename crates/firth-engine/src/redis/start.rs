@@ -1,0 +1,189 @@
+//! Opening the engine: connect, look at what the server offers, and fail early with the rule that is missing.
+
+use super::keys::Keys;
+use super::options::{RedisDurability, RedisOptions};
+use super::scripts::SCRIPTS;
+use super::trouble::{of_call, of_connect};
+use crate::error::{Error, ErrorKind, Result};
+use firth_redis::resp::{Frame, Ignore};
+use firth_redis::{CallError, Client, Config, NodeRole, cmd, pipe};
+use std::collections::HashMap;
+
+/// What an engine needs to know of its server.
+pub(super) struct Findings {
+    pub(super) durability: RedisDurability,
+    /// The server syncs its file before each answer.
+    pub(super) syncs_always: bool,
+}
+
+pub(super) async fn connect(url: &str) -> Result<Client> {
+    let mut config = Config::from_url(url).map_err(of_connect)?;
+    if config.client_name.is_none() {
+        config.client_name = Some("firth".to_owned());
+    }
+    Client::connect(config).await.map_err(of_connect)
+}
+
+/// Checks permissions and persistence.
+pub(super) async fn examine(client: &Client, keys: &Keys, options: &RedisOptions) -> Result<Findings> {
+    check_version(client)?;
+    check_rules(client, keys).await?;
+    let info = Info::read(client).await;
+    let durability = match (options.durability, &info) {
+        (Some(chosen), _) => chosen,
+        (None, Ok(info)) if info.has_replicas(client) => RedisDurability::Replicated(1),
+        (None, Ok(_)) => RedisDurability::Fast,
+        (None, Err(_)) => {
+            let context = "the user may not call INFO, which chooses the durability: permit +info, or state durability= in the URL";
+            return Err(Error::new(ErrorKind::Unauthorized, context));
+        }
+    };
+    if matches!(&info, Ok(info) if !info.has_aof() && durability != RedisDurability::Fast) {
+        tracing::warn!(
+            "the server has no append-only file: a master that restarts before its failover loses everything"
+        );
+    }
+    let syncs_always =
+        durability == RedisDurability::Synced && check_synced(client, info.ok().as_ref()).await?;
+    Ok(Findings { durability, syncs_always })
+}
+
+/// Scripts with flags and sharded channels need version 7.
+fn check_version(client: &Client) -> Result<()> {
+    let Some(greeting) = client.server() else { return Ok(()) };
+    if major_minor(&greeting.version) >= (7, 0) {
+        return Ok(());
+    }
+    let context =
+        format!("the server is {} {}; Redis 7.0 or Valkey is needed", greeting.server, greeting.version);
+    Err(Error::new(ErrorKind::Unsupported, context))
+}
+
+fn major_minor(version: &str) -> (u32, u32) {
+    let mut numbers = version.split('.').map(|part| part.parse().unwrap_or(0));
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
+}
+
+/// Tries everything that the engine does, without leaving a trace, and names the rules that are missing.
+async fn check_rules(client: &Client, keys: &Keys) -> Result<()> {
+    let probe = keys.probe();
+    let prefix = keys.prefix();
+    let scripts = client.eval::<Vec<String>>(&SCRIPTS.probe.key(&probe)).await;
+    let mut missing: Vec<String> = match scripts {
+        Ok(names) => names.into_iter().map(|name| format!("+{name}")).collect(),
+        Err(CallError::Server(error)) if &*error.code == "NOPERM" => {
+            vec![rule(&error.message, &format!("~{prefix}:*"))]
+        }
+        Err(error) => return Err(of_call(error).during("checking the permissions")),
+    };
+    let load = cmd("SCRIPT").arg("LOAD").arg(SCRIPTS.probe.source());
+    let tries = pipe()
+        .then(cmd("GET").key(&probe))
+        .then(cmd("HGET").key(&probe).arg("x"))
+        .then(cmd("HMGET").key(&probe).arg("x"))
+        .then(cmd("HGETALL").key(&probe))
+        .then(cmd("EXISTS").key(&probe))
+        .then(cmd("XRANGE").key(&probe).arg("-").arg("+").arg("COUNT").arg(1))
+        .then(cmd("XTRIM").key(&probe).arg("MAXLEN").arg(0))
+        .then(cmd("TIME"))
+        .then(load)
+        .together();
+    let answers = client.pipeline::<Vec<Ignore>>(tries).await.map_err(of_call)?;
+    let publish = cmd("SPUBLISH").key(format!("{prefix}:bus:probe")).arg("");
+    let answers = answers.into_iter().chain([client.call::<Ignore>(publish).await]);
+    for answer in answers {
+        match answer {
+            Err(CallError::Server(error)) if &*error.code == "NOPERM" => {
+                missing.push(rule(&error.message, &format!("~{prefix}:* &{prefix}:bus:*")));
+            }
+            Err(CallError::Server(_)) | Ok(_) => {}
+            Err(error) => return Err(of_call(error).during("checking the permissions")),
+        }
+    }
+    if missing.is_empty() {
+        return Ok(());
+    }
+    missing.dedup();
+    let context = format!("the server's user lacks these rules: {} (see docs/acl.md)", missing.join(" "));
+    Err(Error::new(ErrorKind::Unauthorized, context))
+}
+
+/// The rule that a refusal asks for: both servers quote the command, and name nothing where keys or channels are meant.
+fn rule(message: &str, otherwise: &str) -> String {
+    match message.split('\'').nth(1) {
+        Some(command) => format!("+{command}"),
+        None => otherwise.to_owned(),
+    }
+}
+
+/// Whether `synced` can be kept, and how: true if the server syncs before each answer.
+async fn check_synced(client: &Client, info: Option<&Info>) -> Result<bool> {
+    if info.is_some_and(|info| !info.has_aof()) {
+        let context = "durability=synced needs an append-only file: set appendonly yes on the server";
+        return Err(Error::new(ErrorKind::Unsupported, context));
+    }
+    let knows_waitaof = client
+        .server()
+        .is_some_and(|greeting| greeting.server == "valkey" || major_minor(&greeting.version) >= (7, 2));
+    if knows_waitaof {
+        return Ok(false);
+    }
+    let policy = client.call::<HashMap<String, String>>(cmd("CONFIG").arg("GET").arg("appendfsync")).await;
+    let context = match policy {
+        Ok(policy) if policy.get("appendfsync").is_some_and(|policy| policy == "always") => return Ok(true),
+        Ok(_) => {
+            "durability=synced needs appendfsync always on this server (it knows no WAITAOF): set it, or use Redis 7.2 or Valkey"
+        }
+        Err(_) => {
+            "durability=synced on this server (it knows no WAITAOF) needs appendfsync always, and +config|get to see that"
+        }
+    };
+    Err(Error::new(ErrorKind::Unsupported, context))
+}
+
+/// What INFO says of replication and persistence, of a cluster's node any one.
+struct Info(HashMap<String, String>);
+
+impl Info {
+    async fn read(client: &Client) -> Result<Self> {
+        let mut found = HashMap::new();
+        for section in ["replication", "persistence"] {
+            let text: Frame = client.call(cmd("INFO").arg(section)).await.map_err(of_call)?;
+            let pairs =
+                text.value().as_str().unwrap_or_default().lines().filter_map(|line| line.split_once(':'));
+            found.extend(pairs.map(|(name, value)| (name.to_owned(), value.trim().to_owned())));
+        }
+        Ok(Self(found))
+    }
+
+    fn has_replicas(&self, client: &Client) -> bool {
+        self.0.get("connected_slaves").is_some_and(|count| count != "0")
+            || client.nodes().iter().any(|node| node.role == NodeRole::Replica)
+    }
+
+    fn has_aof(&self) -> bool {
+        self.0.get("aof_enabled").is_some_and(|enabled| enabled == "1")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_compared_by_their_first_two_numbers() {
+        assert!(major_minor("7.0.15") >= (7, 0) && major_minor("9.1.2") >= (7, 2));
+        assert!(major_minor("6.2.14") < (7, 0) && major_minor("7.0.15") < (7, 2));
+    }
+
+    #[test]
+    fn a_refusal_names_its_rule() {
+        let denied = "this user has no permissions to run the 'client|tracking' command";
+        assert_eq!(rule(denied, "~a:*"), "+client|tracking");
+        assert_eq!(rule("User u has no permissions to run the 'xtrim' command", ""), "+xtrim");
+        assert_eq!(
+            rule("this user has no permissions to access one of the keys used as arguments", "~a:*"),
+            "~a:*"
+        );
+    }
+}
