@@ -46,11 +46,11 @@ impl Engine {
                 Self::file(path, options).await
             }
             #[cfg(feature = "redis")]
-            _ if scheme.starts_with("redis") => {
+            _ if is_redis(scheme) => {
                 let (url, options) = crate::redis::RedisOptions::split_url(url)?;
                 Self::redis(&url, options).await
             }
-            _ if scheme.starts_with("redis") => Err(Error::new(
+            _ if is_redis(scheme) => Err(Error::new(
                 ErrorKind::Unsupported,
                 format!("this build has no engine for {scheme}: URLs: enable the feature `redis`"),
             )),
@@ -141,6 +141,11 @@ impl Engine {
     }
 }
 
+fn is_redis(scheme: &str) -> bool {
+    let plain = scheme.split_once('+').map_or(scheme, |(plain, _)| plain);
+    matches!(plain, "redis" | "rediss")
+}
+
 #[cfg(feature = "embedded")]
 fn parse_file(rest: &str) -> Result<(&str, crate::embedded::FileOptions)> {
     use crate::embedded::{Durability, FileOptions};
@@ -192,8 +197,26 @@ mod tests {
         assert_eq!(kind_of("orders").await, ErrorKind::Invalid);
         assert_eq!(kind_of("memory:x").await, ErrorKind::Invalid);
         assert_eq!(kind_of("kafka://x").await, ErrorKind::Invalid);
+        assert_eq!(kind_of("redistribute://x").await, ErrorKind::Invalid);
+    }
+
+    #[cfg(not(feature = "redis"))]
+    #[tokio::test]
+    async fn a_build_without_the_engine_says_so() {
         for url in ["redis://h", "rediss://h", "redis+cluster://h", "redis+sentinel://h"] {
             assert_eq!(kind_of(url).await, ErrorKind::Unsupported);
+        }
+    }
+
+    #[cfg(feature = "redis")]
+    #[tokio::test]
+    async fn a_redis_url_that_cannot_work_is_refused_and_a_silent_server_is_unavailable() {
+        assert_eq!(kind_of("redis://127.0.0.1:1").await, ErrorKind::Unavailable);
+        assert_eq!(kind_of("redis+cluster://127.0.0.1:1").await, ErrorKind::Unavailable);
+        for bad in
+            ["redis://h?durability=never", "redis://h?prefix={x}", "redis://h?unknown=1", "redis+what://h"]
+        {
+            assert_eq!(kind_of(bad).await, ErrorKind::Invalid, "{bad}");
         }
     }
 

@@ -33,8 +33,15 @@ pub(super) struct Notifier {
 
 #[derive(Default)]
 struct Table {
-    slots: Mutex<HashMap<HintKey, Slot>>,
+    slots: Mutex<Slots>,
     wanted: Notify,
+}
+
+#[derive(Default)]
+struct Slots {
+    by_hint: HashMap<HintKey, Slot>,
+    /// Whose version lies in a key.
+    by_key: HashMap<Bytes, HintKey>,
 }
 
 /// One thing that is waited for.
@@ -56,6 +63,19 @@ struct Slot {
 }
 
 impl Slot {
+    fn new(key: Bytes, read: Command) -> Self {
+        Self {
+            changes: watch::Sender::new(0),
+            key,
+            read,
+            is_wanted: false,
+            is_armed: false,
+            in_flight: false,
+            hit_in_flight: false,
+            expected: None,
+        }
+    }
+
     fn fire(&mut self) {
         self.is_wanted = false;
         self.changes.send_modify(|changes| *changes += 1);
@@ -80,14 +100,14 @@ impl Slot {
 }
 
 impl Table {
-    fn lock(&self) -> MutexGuard<'_, HashMap<HintKey, Slot>> {
+    fn lock(&self) -> MutexGuard<'_, Slots> {
         self.slots.lock().expect("nothing panics while it holds this lock")
     }
 
     /// Somebody begins to wait.
     fn want(&self, key: &HintKey) {
         let mut slots = self.lock();
-        if let Some(slot) = slots.get_mut(key) {
+        if let Some(slot) = slots.by_hint.get_mut(key) {
             slot.is_wanted = true;
             if !slot.is_armed && !slot.in_flight {
                 self.wanted.notify_one();
@@ -98,7 +118,8 @@ impl Table {
     /// What must be read now, marked as under way.
     fn take(&self, which: impl Fn(&Slot) -> bool, most: usize) -> Vec<(HintKey, Command)> {
         let mut slots = self.lock();
-        let due = slots.iter_mut().filter(|(_, slot)| slot.is_wanted && !slot.in_flight && which(slot));
+        let due =
+            slots.by_hint.iter_mut().filter(|(_, slot)| slot.is_wanted && !slot.in_flight && which(slot));
         due.take(most)
             .map(|(key, slot)| {
                 slot.in_flight = true;
@@ -117,15 +138,18 @@ impl Table {
             return self.fire_all();
         };
         let mut slots = self.lock();
+        let Slots { by_hint, by_key } = &mut *slots;
         for key in keys.iter().filter_map(firth_redis::resp::Value::as_bytes) {
-            slots.values_mut().filter(|slot| slot.key == key).for_each(Slot::invalidated);
+            if let Some(slot) = by_key.get(key).and_then(|hint| by_hint.get_mut(hint)) {
+                slot.invalidated();
+            }
         }
     }
 
     /// Nothing is certain: everybody looks again.
     fn fire_all(&self) {
         let mut slots = self.lock();
-        for slot in slots.values_mut() {
+        for slot in slots.by_hint.values_mut() {
             slot.is_armed = false;
             slot.hit_in_flight = slot.in_flight;
             slot.fire();
@@ -134,7 +158,7 @@ impl Table {
 
     /// A new connection knows nothing of what was armed.
     fn disarm(&self) {
-        self.lock().values_mut().for_each(|slot| {
+        self.lock().by_hint.values_mut().for_each(|slot| {
             slot.is_armed = false;
             slot.hit_in_flight = slot.in_flight;
         });
@@ -142,7 +166,15 @@ impl Table {
     }
 
     fn sweep(&self) {
-        self.lock().retain(|_, slot| slot.in_flight || slot.changes.receiver_count() > 0);
+        let mut slots = self.lock();
+        let Slots { by_hint, by_key } = &mut *slots;
+        by_hint.retain(|_, slot| {
+            let is_used = slot.in_flight || slot.changes.receiver_count() > 0;
+            if !is_used {
+                by_key.remove(&slot.key);
+            }
+            is_used
+        });
     }
 }
 
@@ -153,21 +185,15 @@ impl Notifier {
         Self { table, task }
     }
 
-    /// A hint on `key`; `source` is what its version lies in.
+    /// A hint on `key`.
     pub(super) fn hint(&self, keys: &Keys, key: HintKey) -> Hint {
         let mut slots = self.table.lock();
-        let slot = slots.entry(key.clone()).or_insert_with(|| {
+        let Slots { by_hint, by_key } = &mut *slots;
+        let slot = by_hint.entry(key.clone()).or_insert_with(|| {
             let (name, read) = source(keys, &key);
-            Slot {
-                changes: watch::Sender::new(0),
-                key: name.into(),
-                read,
-                is_wanted: false,
-                is_armed: false,
-                in_flight: false,
-                hit_in_flight: false,
-                expected: None,
-            }
+            let name = Bytes::from(name);
+            by_key.insert(name.clone(), key.clone());
+            Slot::new(name, read)
         });
         // A new listener must not miss what happens before the next look.
         slot.expected = None;
@@ -237,7 +263,7 @@ fn read_all(client: &Client, table: &Arc<Table>, reads: &mut JoinSet<()>, due: V
         reads.spawn(async move {
             let answer = arm(&client, &command).await;
             let mut slots = table.lock();
-            let Some(slot) = slots.get_mut(&key) else { return };
+            let Some(slot) = slots.by_hint.get_mut(&key) else { return };
             match answer {
                 Ok((version, armed)) => slot.read(version, armed),
                 // The next tick tries again.
@@ -283,16 +309,7 @@ mod tests {
     use super::*;
 
     fn slot() -> Slot {
-        Slot {
-            changes: watch::Sender::new(0),
-            key: Bytes::new(),
-            read: cmd("GET"),
-            is_wanted: true,
-            is_armed: false,
-            in_flight: true,
-            hit_in_flight: false,
-            expected: None,
-        }
+        Slot { is_wanted: true, in_flight: true, ..Slot::new(Bytes::new(), cmd("GET")) }
     }
 
     fn fired(slot: &Slot) -> u64 {

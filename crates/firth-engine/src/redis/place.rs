@@ -33,8 +33,8 @@ fn wanted_slot(topic: &str, index: u32) -> u16 {
     let (third, rest) = (index % 3, index / 3);
     // The inverse of `rest` in base 2, as a fraction of 2^32.
     let inside = rest.reverse_bits();
-    let point = (u64::from(third) << 32 | u64::from(inside)) * u64::from(SLOTS) / 3 >> 32;
-    ((point as u32 + turn) % SLOTS) as u16
+    let point = ((u64::from(third) << 32) + u64::from(inside)) * u64::from(SLOTS) / 3;
+    (((point >> 32) as u32 + turn) % SLOTS) as u16
 }
 
 /// For each slot, letters whose own slot it is.

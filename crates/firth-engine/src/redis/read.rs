@@ -39,10 +39,9 @@ impl Sizes {
 
     fn learn(&self, largest: u64, entries: usize, records: usize) {
         self.largest.store(largest.max(1), Ordering::Relaxed);
-        if entries > 0 {
+        if let Some(now) = (records * 16).checked_div(entries) {
             let old = self.per_16.load(Ordering::Relaxed).max(16);
-            let now = (records * 16 / entries) as u64;
-            self.per_16.store((3 * old + now) / 4, Ordering::Relaxed);
+            self.per_16.store((3 * old + now as u64) / 4, Ordering::Relaxed);
         }
     }
 
@@ -112,7 +111,7 @@ impl RedisEngine {
             largest.as_i64().and_then(|largest| u64::try_from(largest).ok()).ok_or_else(odd_answer)?;
         let (trimmed, last) = (head.id()?, head.id()?);
         let mut found = Vec::with_capacity(range.value().len());
-        for entry in range.value().iter() {
+        for entry in range.value() {
             let mut entry = Parts::of(entry);
             let id = entry.id()?;
             let blob = entry.value()?.get(1).and_then(Value::bytes).ok_or_else(odd_answer)?;

@@ -8,3 +8,4 @@ mod faults;
 mod files;
 mod models;
 mod planted;
+mod redis;
