@@ -29,6 +29,9 @@ use crate::{
     resp::Frame,
 };
 
+/// So many ms are longer than any process lives.
+const FOR_EVER: u64 = 1 << 40;
+
 /// How many pushes are kept for a slow listener of [`Client::pushes`](crate::Client::pushes).
 const PUSH_CAPACITY: usize = 1024;
 
@@ -82,9 +85,9 @@ impl Shared {
         u64::try_from(self.base.elapsed().as_millis()).unwrap_or(NEVER - 1)
     }
 
-    /// The instant of a time in ms.
+    /// The instant of a time in ms; of one beyond all plans, some decades from now.
     pub(crate) fn instant(&self, at: u64) -> Instant {
-        self.base + Duration::from_millis(at)
+        self.base + Duration::from_millis(at.min(FOR_EVER))
     }
 
     /// Puts a request into the output and the line, if there is room.
@@ -104,7 +107,8 @@ impl Shared {
             // The task sleeps, so its clock may stand still.
             inner.now = self.now();
         }
-        let deadline = timeout.map_or(NEVER, |t| inner.now.saturating_add(millis(t)));
+        // The clock may be a fraction ahead of `now`: a deadline is never early.
+        let deadline = timeout.map_or(NEVER, |t| inner.now.saturating_add(millis(t)).saturating_add(1));
         let start = inner.end();
         request.encode(&mut inner.out);
         let ticket = Ticket { replies: request.replies(), start, deadline, patient: request.is_patient() };
@@ -374,8 +378,10 @@ impl Drop for RoomWait<'_> {
     }
 }
 
+/// Milliseconds, rounded up; `NEVER` for what does not fit.
 pub(crate) fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(NEVER - 1)
+    let rest = u64::from(duration.subsec_nanos().div_ceil(1_000_000));
+    duration.as_secs().saturating_mul(1000).saturating_add(rest)
 }
 
 fn wake(task: Option<Waker>) {

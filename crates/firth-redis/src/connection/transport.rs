@@ -104,7 +104,7 @@ async fn first_reachable(
     endpoint: &Endpoint,
     addresses: &[std::net::SocketAddr],
 ) -> Result<TcpStream, ConnectError> {
-    let deadline = limit.map(|limit| Instant::now() + limit);
+    let deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
     let mut last = io::Error::new(io::ErrorKind::NotFound, "no address");
     for (address, left) in addresses.iter().zip((1..=addresses.len()).rev()) {
         let left = u32::try_from(left).unwrap_or(u32::MAX);
@@ -121,9 +121,12 @@ async fn first_reachable(
     Err(refused(endpoint, last))
 }
 
-/// No delay for small writes, and keepalive for peers that vanish while nothing is asked of them.
+/// No delay for small writes. A peer that vanishes is given up after half a minute, by keepalive while nothing is sent
+/// and by a limit on unconfirmed bytes otherwise: while a blocking command waits, nothing else would notice.
 fn tune(tcp: &TcpStream) -> io::Result<()> {
     tcp.set_nodelay(true)?;
+    #[cfg(target_os = "linux")]
+    socket2::SockRef::from(tcp).set_tcp_user_timeout(Some(Duration::from_secs(30)))?;
     let keepalive = socket2::TcpKeepalive::new()
         .with_time(Duration::from_secs(15))
         .with_interval(Duration::from_secs(5))
