@@ -299,4 +299,6 @@ fn finish(slots: &mut Slab<Slot>, slot: u32, failure: Failure) -> Option<Waker> 
 }
 
 #[cfg(test)]
+mod model;
+#[cfg(test)]
 mod tests;

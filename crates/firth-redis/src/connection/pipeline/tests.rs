@@ -5,7 +5,7 @@ use bytes::BytesMut;
 use super::*;
 use crate::resp::{Decoder, Limits};
 
-fn frame(n: i64) -> Frame {
+pub(super) fn frame(n: i64) -> Frame {
     let mut buf = BytesMut::from(format!(":{n}\r\n").as_bytes());
     Decoder::new(Limits::default()).decode(&mut buf).expect("valid").expect("whole")
 }
