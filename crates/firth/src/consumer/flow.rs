@@ -32,7 +32,7 @@ struct Key {
 pub(crate) enum Back {
     /// Done or given up.
     Settled,
-    /// To be tried again when it is due.
+    /// To be tried again when it is due, or not yet stored as given up.
     Postponed,
     /// It never started: it may go out again.
     Unstarted,
@@ -43,12 +43,22 @@ impl Flow {
         Self { strict, ..Self::default() }
     }
 
-    /// A record with this key waits in the engine until it is due.
+    /// A record with this key waits in the engine until it is due, or until its last verdict is stored.
     pub(crate) fn note_due(&mut self, key: Option<&Bytes>, seq: u64) {
         if self.strict
             && let Some(key) = key
         {
             self.keys.entry(key.clone()).or_default().due.insert(seq);
+            self.review(key);
+        }
+    }
+
+    /// A record no longer holds back its key.
+    pub(crate) fn clear_due(&mut self, key: Option<&Bytes>, seq: u64) {
+        if let Some(key) = key
+            && let Some(state) = self.keys.get_mut(key)
+        {
+            state.due.remove(&seq);
             self.review(key);
         }
     }
@@ -233,6 +243,16 @@ mod tests {
         assert_eq!(seqs(&flow.take(9)), [3]);
         flow.admit(record(1, "a"));
         assert_eq!(seqs(&flow.take(9)), [1, 2]);
+    }
+
+    #[test]
+    fn a_key_goes_on_when_what_held_it_back_is_settled_elsewhere() {
+        let mut flow = Flow::new(true);
+        flow.note_due(Some(&Bytes::from("a")), 1);
+        flow.admit(record(2, "a"));
+        assert_eq!(flow.ready(), 0);
+        flow.clear_due(Some(&Bytes::from("a")), 1);
+        assert_eq!(seqs(&flow.take(9)), [2]);
     }
 
     proptest! {

@@ -1,7 +1,7 @@
 //! Bringing records into a lane: from the log, from what is due, from what has ripened.
 
 use super::session::Session;
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use firth_engine::facet::Max;
 use firth_engine::limits::{MAX_BATCH_BYTES, MAX_READ};
 use firth_engine::{Offer, Record, RecordId, Verdict};
@@ -24,11 +24,17 @@ impl Session<'_> {
         self.window.room().min(limit.saturating_sub(at_hand))
     }
 
-    /// Reads on when half of the room is free: early enough to read while handlers work, late enough for large reads.
+    /// Reads on when half of the room is free: early enough to read while handlers work, late enough for large reads. Goes on while
+    /// everything that it reads is held back or settled.
     pub(super) async fn read_if_wanted(&mut self) -> Result<()> {
-        let room = self.room();
-        let half = room * 2 >= self.lane.common.config.max_in_flight || self.flow.ready() == 0;
-        if self.more && room > 0 && half { self.read(room).await } else { Ok(()) }
+        loop {
+            let room = self.room();
+            let half = room * 2 >= self.lane.common.config.max_in_flight || self.flow.ready() == 0;
+            if !self.more || room == 0 || !half {
+                return Ok(());
+            }
+            self.read(room).await?;
+        }
     }
 
     /// Looks for due and delayed records whose time has come; true if it found any.
@@ -51,6 +57,10 @@ impl Session<'_> {
         let due = common.engine.due(self.at(), &common.group, &self.lane.held.hold, self.room()).await?;
         self.due_at = due.next.map(|delay| now + delay);
         common.meter.lost.increment(due.lost);
+        if due.lost > 0 && common.config.is_strict() {
+            // Whose they were is gone with them: only a fresh look tells which keys still wait.
+            return Err(Error::new(ErrorKind::Unavailable, "a lossy trim removed records that were due"));
+        }
         for record in due.records {
             if self.window.offer_due(&record) {
                 self.take_in(record, false)?;
@@ -86,17 +96,24 @@ impl Session<'_> {
     /// A record that is in the window now: settled at once if its verdict is known, else ready to be handed out.
     fn take_in(&mut self, record: Record, from_log: bool) -> Result<()> {
         if let Some(verdict) = self.known.remove(&(record.id, record.attempt)) {
-            if matches!(verdict, Verdict::Retry { .. }) {
-                self.flow.note_due(record.content.key.as_ref(), record.id.seq);
-            }
-            return self.settle(&record, verdict);
+            return self.settle_unseen(&record, verdict);
         }
         let condemned = if from_log { self.condemned.take() } else { None };
         if let Some(reason) = condemned.or_else(|| self.lane.common.config.retry.condemns(record.crashes)) {
-            return self.settle(&record, Verdict::Dead { reason });
+            return self.settle_unseen(&record, Verdict::Dead { reason });
         }
         self.flow.admit(record);
         Ok(())
+    }
+
+    /// Settles a record that is not handed out; its key waits or goes on as if it had been.
+    fn settle_unseen(&mut self, record: &Record, verdict: Verdict) -> Result<()> {
+        let (key, seq) = (record.content.key.as_ref(), record.id.seq);
+        match verdict {
+            Verdict::Ack => self.flow.clear_due(key, seq),
+            Verdict::Retry { .. } | Verdict::Dead { .. } => self.flow.note_due(key, seq),
+        }
+        self.settle(record, verdict)
     }
 
     /// With strict ordering a new owner must know which keys wait for a retry. Content kept aside waits without holding anything back.

@@ -5,7 +5,7 @@
 use super::{Carry, Common, Lane};
 use crate::consumer::delivery::{ChunkEnd, Delivery, Event, Judgement, Tie};
 use crate::consumer::flow::{Back, Flow};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::record::Record;
 use firth_engine::facet::Committed;
 use firth_engine::{Hint, HintKey, Partition, RecordId, Verdict, Window};
@@ -63,6 +63,9 @@ pub(super) struct Session<'l> {
     pub(super) committing: Vec<(RecordId, u32)>,
     pub(super) answering: Vec<oneshot::Sender<Result<()>>>,
     pub(super) settled: Vec<(RecordId, u32)>,
+    /// Given up, and holding back their keys until that is stored: not yet, and in the commit on its way.
+    pub(super) given_up: Vec<firth_engine::Record>,
+    pub(super) burying: Vec<firth_engine::Record>,
     drain_until: Option<Instant>,
     worked: bool,
 }
@@ -113,6 +116,8 @@ impl<'l> Session<'l> {
             committing: Vec::new(),
             answering: Vec::new(),
             settled: Vec::new(),
+            given_up: Vec::new(),
+            burying: Vec::new(),
             drain_until: None,
             worked: false,
         };
@@ -224,8 +229,8 @@ impl<'l> Session<'l> {
                 self.common().meter.in_flight.decrement(1.0);
                 self.common().meter.delivered.increment(1);
                 let verdict = self.verdict(&record, judgement);
-                let postponed = matches!(verdict, Verdict::Retry { .. });
-                self.flow.back(&record, if postponed { Back::Postponed } else { Back::Settled });
+                let done = matches!(verdict, Verdict::Ack);
+                self.flow.back(&record, if done { Back::Settled } else { Back::Postponed });
                 self.settle(&record, verdict)?;
                 self.waiters.extend(waiter);
             }
@@ -311,6 +316,16 @@ impl<'l> Session<'l> {
         self.common().desk.recall(self.at().index);
         let patience = tokio::time::sleep(self.common().config.drain);
         tokio::pin!(patience);
+        // A commit that is on its way may still happen: better to know.
+        if let Some(commit) = self.in_commit.take() {
+            let stored = tokio::select! {
+                stored = commit => stored,
+                () = self.lane.held.lost.cancelled() => return self.lost(),
+                () = &mut patience => Err(Error::new(ErrorKind::Timeout, "no answer to a commit")),
+            };
+            // A failure is no news here: the lane starts over anyway.
+            let _ = self.stored(stored);
+        }
         while self.chunks_out > 0 {
             let event = tokio::select! {
                 event = self.events.recv() => event,

@@ -19,7 +19,13 @@ impl Session<'_> {
         match &verdict {
             Verdict::Ack => meter.acked.increment(1),
             Verdict::Retry { .. } => meter.retried.increment(1),
-            Verdict::Dead { .. } => meter.dead.increment(1),
+            Verdict::Dead { .. } => {
+                meter.dead.increment(1);
+                // Until it is stored it may come again, so nothing of its key may overtake it.
+                if self.lane.common.config.is_strict() && record.content.key.is_some() {
+                    self.given_up.push(record.clone());
+                }
+            }
         }
         self.window.settle(record, verdict.clone())?;
         let key = (record.id, record.attempt);
@@ -43,6 +49,7 @@ impl Session<'_> {
             || !self.waiters.is_empty()
             || self.uncommitted >= ENOUGH
             || self.careful > 0
+            || !self.given_up.is_empty()
             || self.window.room() == 0;
         if !wanted {
             return;
@@ -51,6 +58,7 @@ impl Session<'_> {
         (self.uncommitted, self.oldest) = (0, None);
         self.committing = std::mem::take(&mut self.settled);
         self.answering = std::mem::take(&mut self.waiters);
+        self.burying = std::mem::take(&mut self.given_up);
         let Some(commit) = commit else {
             return;
         };
@@ -69,6 +77,9 @@ impl Session<'_> {
                 self.careful = self.careful.saturating_sub(self.committing.len());
                 for key in self.committing.drain(..) {
                     self.carry.remove(&key);
+                }
+                for record in self.burying.drain(..) {
+                    self.flow.clear_due(record.content.key.as_ref(), record.id.seq);
                 }
                 self.answering.drain(..).for_each(|waiter| drop(waiter.send(Ok(()))));
                 Ok(())
