@@ -6,8 +6,12 @@ use super::scripts::SCRIPTS;
 use super::trouble::{of_call, of_connect};
 use crate::error::{Error, ErrorKind, Result};
 use firth_redis::resp::{Frame, Ignore};
-use firth_redis::{CallError, Client, Config, NodeRole, cmd, pipe};
+use firth_redis::{Backoff, CallError, Client, Config, NodeRole, cmd, pipe};
 use std::collections::HashMap;
+use std::time::Duration;
+
+/// The longest pause between two tries to reach the server.
+const RECONNECT: Duration = Duration::from_millis(500);
 
 /// What an engine needs to know of its server.
 pub(super) struct Findings {
@@ -21,6 +25,8 @@ pub(super) async fn connect(url: &str) -> Result<Client> {
     if config.client_name.is_none() {
         config.client_name = Some("firth".to_owned());
     }
+    // Leases and waiting producers cannot wait half a minute for a server that is back.
+    config.reconnect = Some(Backoff { max: RECONNECT, ..Backoff::default() });
     Client::connect(config).await.map_err(of_connect)
 }
 

@@ -1,0 +1,92 @@
+//! The engine under the least privilege that docs/acl.md names, and what it says when a rule is missing.
+
+use super::{block_on, refused};
+use firth_engine::{Engine, ErrorKind};
+use firth_testkit::{Flavor, RedisCluster, RedisServer, on_both};
+
+const DOCUMENT: &str = include_str!("../../../../../docs/acl.md");
+
+/// The rules of the document for a server, without the user's name.
+fn rules(flavor: Flavor) -> String {
+    let block = |kind: &str| {
+        let (_, rest) = DOCUMENT.split_once(&format!("```{kind}\n")).expect("the document has the block");
+        rest.split_once("```").expect("the block ends").0.trim().replace("PASSWORD", "secret")
+    };
+    let rules = block("acl").strip_prefix("user firth ").expect("the block makes the user").to_owned();
+    match flavor {
+        Flavor::Redis => rules,
+        Flavor::Valkey => format!("{rules} {}", block("acl-newer")),
+    }
+}
+
+async fn server_with(flavor: Flavor, rules: &str) -> (RedisServer, String) {
+    let server = RedisServer::builder().flavor(flavor).acl_user("firth", rules).start().await;
+    let url = format!("redis://firth:secret@{}", server.addr());
+    (server, url)
+}
+
+async fn all_laws_on(engine: &Engine) {
+    let runs: Vec<_> =
+        firth_laws::LAWS.iter().map(|(name, law)| (*name, tokio::spawn(law(engine.clone())))).collect();
+    for (name, run) in runs {
+        run.await.unwrap_or_else(|error| panic!("{name} does not hold under the documented rules: {error}"));
+    }
+}
+
+on_both!(
+    all_laws_hold_under_the_documented_rules,
+    a_missing_rule_is_named_at_the_start,
+    without_tracking_the_poll_wakes
+);
+
+async fn all_laws_hold_under_the_documented_rules(flavor: Flavor) {
+    let (server, url) = server_with(flavor, &rules(flavor)).await;
+    let engine = Engine::at(&url).await.unwrap();
+    all_laws_on(&engine).await;
+    engine.close().await.unwrap();
+    let denied = server.command(&["ACL", "LOG"]).await;
+    assert!(denied.items().is_empty(), "the server denied something: {denied:?}");
+}
+
+#[test]
+fn all_laws_hold_under_the_documented_rules_on_a_cluster() {
+    block_on(async {
+        let line = format!("user firth {}", rules(Flavor::Redis));
+        let cluster = RedisCluster::builder().replicas_per_master(0).config(line).start().await;
+        let url = cluster.url().replace("redis+cluster://", "redis+cluster://firth:secret@");
+        let engine = Engine::at(&url).await.unwrap();
+        all_laws_on(&engine).await;
+        engine.close().await.unwrap();
+    });
+}
+
+async fn a_missing_rule_is_named_at_the_start(flavor: Flavor) {
+    let rules = rules(flavor);
+    for missing in ["+xtrim", "+zmscore", "+hset", "+evalsha", "+spublish", "+xadd", "+script|load"] {
+        let without = rules.replacen(&format!("{missing} "), "", 1);
+        let (_server, url) = server_with(flavor, &without).await;
+        let error = refused(Engine::at(&url)).await;
+        assert_eq!(error.kind(), ErrorKind::Unauthorized, "{missing}: {error:?}");
+        assert!(error.context().contains(missing), "{missing} is not named: {error}");
+    }
+    for (pattern, other) in [("~firth:*", "~app:*"), ("&firth:bus:*", "&app:*")] {
+        let (_server, url) = server_with(flavor, &rules.replace(pattern, other)).await;
+        let error = refused(Engine::at(&url)).await;
+        assert!(error.context().contains(pattern), "{pattern} is not named: {error}");
+    }
+    let (_server, url) = server_with(flavor, &rules).await;
+    let error = refused(Engine::at(&url.replace("secret", "wrong"))).await;
+    assert_eq!(error.kind(), ErrorKind::Unauthorized);
+    assert!(!format!("{error:?}").contains("wrong"), "the password is never shown");
+}
+
+async fn without_tracking_the_poll_wakes(flavor: Flavor) {
+    let (_server, url) = server_with(flavor, &rules(flavor).replace("+client|tracking ", "")).await;
+    let engine = Engine::at(&url).await.unwrap();
+    let at = firth_laws::world::partition(&engine).await;
+    let mut hint = engine.hint(firth_engine::HintKey::Log(at.clone()));
+    hint.wait().await;
+    super::append_one(&engine, &at, 1).await.unwrap();
+    firth_laws::world::soon("the poll", hint.wait()).await;
+    engine.close().await.unwrap();
+}

@@ -1,0 +1,142 @@
+//! What an acknowledgement means: fast, replicated, synced, and the default that the server's set-up chooses.
+
+use super::{append_one, block_on, refused, until_ok};
+use firth_engine::facet::{Acquire, Append, ProducerSeq};
+use firth_engine::{Content, Engine, ErrorKind, RedisDurability, RedisOptions};
+use firth_laws::world::{self, holder, partition, pool_lease};
+use firth_testkit::{Flavor, Persist, RedisServer, on_both};
+use std::time::Duration;
+
+on_both!(
+    replicas_make_replicated_the_default,
+    a_silent_replica_leaves_the_outcome_unknown,
+    a_lease_counts_only_when_it_is_replicated
+);
+
+async fn with_replica(flavor: Flavor) -> (RedisServer, RedisServer) {
+    let master = RedisServer::start(flavor).await;
+    let replica = RedisServer::builder().flavor(flavor).replica_of(&master).start().await;
+    firth_testkit::wait::until(world::PATIENCE, "the replica is connected", async || {
+        master.info("replication").await.get("slave0").is_some_and(|line| line.contains("state=online"))
+    })
+    .await;
+    (master, replica)
+}
+
+/// How often the server was asked to wait.
+async fn waits(server: &RedisServer, command: &str) -> u64 {
+    let stats = server.info("commandstats").await;
+    let line = stats.get(&format!("cmdstat_{command}")).cloned().unwrap_or_default();
+    let calls = line.split(',').find_map(|part| part.strip_prefix("calls="));
+    calls.map_or(0, |calls| calls.parse().unwrap())
+}
+
+async fn replicas_make_replicated_the_default(flavor: Flavor) {
+    let (master, replica) = with_replica(flavor).await;
+    let engine = Engine::at(&master.url()).await.unwrap();
+    let at = partition(&engine).await;
+    append_one(&engine, &at, 1).await.unwrap();
+    assert!(waits(&master, "wait").await >= 2);
+    assert!(replica.command(&["DBSIZE"]).await.int() >= 2, "what was acknowledged is there");
+    engine.close().await.unwrap();
+    let alone = RedisServer::start(flavor).await;
+    let engine = Engine::at(&alone.url()).await.unwrap();
+    partition(&engine).await;
+    assert_eq!(waits(&alone, "wait").await, 0);
+    engine.close().await.unwrap();
+}
+
+async fn impatient(server: &RedisServer) -> Engine {
+    let mut options = RedisOptions::default();
+    options.durability = Some(RedisDurability::Replicated(1));
+    options.wait = Duration::from_millis(200);
+    Engine::redis(&server.url(), options).await.unwrap()
+}
+
+async fn a_silent_replica_leaves_the_outcome_unknown(flavor: Flavor) {
+    let (master, replica) = with_replica(flavor).await;
+    let engine = impatient(&master).await;
+    let at = world::unmade_partition();
+    until_ok("the replica confirms", || engine.create_partition(&at)).await;
+    let batch = || Append {
+        producer: Some(ProducerSeq { name: firth_engine::ProducerName::new("p").unwrap(), first: 0 }),
+        ..Append::new([Content::new("1")])
+    };
+    replica.freeze();
+    let error = refused(engine.append(&at, batch())).await;
+    assert_eq!((error.kind(), error.may_have_happened()), (ErrorKind::Unavailable, true), "{error:?}");
+    // The repetition is a duplicate on the master, and still no acknowledgement while the replica lacks it.
+    let error = refused(engine.append(&at, batch())).await;
+    assert!(error.may_have_happened(), "{error:?}");
+    replica.thaw();
+    let again = until_ok("the replica catches up", || engine.append(&at, batch())).await;
+    assert!(again.duplicate);
+    assert_eq!(world::read_all(&engine, &at).await.len(), 1);
+    // A refusal needs no replica.
+    replica.freeze();
+    let gap = ProducerSeq { name: firth_engine::ProducerName::new("p").unwrap(), first: 7 };
+    let wrong = Append { producer: Some(gap), ..Append::new([Content::new("x")]) };
+    world::fails(engine.append(&at, wrong).await, ErrorKind::Invalid);
+    replica.thaw();
+    engine.close().await.unwrap();
+}
+
+async fn a_lease_counts_only_when_it_is_replicated(flavor: Flavor) {
+    let (master, replica) = with_replica(flavor).await;
+    let engine = impatient(&master).await;
+    let name = pool_lease();
+    let wish = || Acquire::new(name.clone(), holder(), Duration::from_millis(300));
+    replica.freeze();
+    let error = refused(engine.acquire(wish())).await;
+    assert!(error.may_have_happened(), "{error:?}");
+    replica.thaw();
+    world::eventually("the lost lease runs out and is free", || async {
+        engine.acquire(wish()).await.is_ok_and(|acquired| acquired.granted().is_some())
+    })
+    .await;
+    engine.close().await.unwrap();
+}
+
+async fn open_synced(server: &RedisServer) -> firth_engine::Result<Engine> {
+    Engine::at(&format!("{}?durability=synced", server.url().trim_end_matches('/'))).await
+}
+
+#[test]
+fn synced_waits_for_the_disk_on_valkey() {
+    block_on(async {
+        let server = RedisServer::builder().flavor(Flavor::Valkey).persist(Persist::Aof).start().await;
+        let engine = open_synced(&server).await.unwrap();
+        let at = partition(&engine).await;
+        append_one(&engine, &at, 1).await.unwrap();
+        assert!(waits(&server, "waitaof").await >= 2);
+        server.kill().await;
+        server.restart().await;
+        let records = until_ok("the engine reconnects", || async {
+            engine.read(&at, firth_engine::RecordId::ZERO, firth_engine::facet::Max::records(9)).await
+        })
+        .await;
+        assert_eq!(records.len(), 1);
+        engine.close().await.unwrap();
+    });
+}
+
+#[test]
+fn synced_needs_an_append_only_file_and_on_redis_7_0_one_that_is_always_synced() {
+    block_on(async {
+        for (flavor, persist, hint) in [
+            (Flavor::Valkey, Persist::None, "appendonly yes"),
+            (Flavor::Redis, Persist::None, "appendonly yes"),
+            (Flavor::Redis, Persist::Aof, "appendfsync always"),
+        ] {
+            let server = RedisServer::builder().flavor(flavor).persist(persist).start().await;
+            let error = refused(open_synced(&server)).await;
+            assert_eq!(error.kind(), ErrorKind::Unsupported);
+            assert!(error.context().contains(hint), "{error}");
+        }
+        let server = RedisServer::builder().persist(Persist::AofAlways).start().await;
+        let engine = open_synced(&server).await.unwrap();
+        let at = partition(&engine).await;
+        append_one(&engine, &at, 1).await.unwrap();
+        engine.close().await.unwrap();
+    });
+}
