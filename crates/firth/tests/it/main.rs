@@ -6,6 +6,7 @@ mod admin;
 mod chaos;
 mod consuming;
 mod dead_letters;
+mod everywhere;
 mod faults;
 mod faulty;
 mod producing;
