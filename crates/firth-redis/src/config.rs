@@ -323,6 +323,15 @@ impl Config {
         url::parse(url)
     }
 
+    /// Commands that every new connection for requests runs after its handshake, also after a reconnection: CLIENT
+    /// TRACKING, CLIENT NO-EVICT and the like. If one is refused, the connection does not stand. A master behind
+    /// sentinels gets them too, connections for subscriptions do not.
+    #[must_use]
+    pub fn on_connect(mut self, commands: impl IntoIterator<Item = Command>) -> Self {
+        self.setup = commands.into_iter().collect();
+        self
+    }
+
     /// The same client at another server: a cluster's node, a sentinel's master.
     pub(crate) fn at(&self, server: Server) -> Self {
         Self { server, ..self.clone() }

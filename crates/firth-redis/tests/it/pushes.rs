@@ -1,11 +1,15 @@
 //! What the server says unasked on the shared connection: it reaches whoever listens, and never passes for a reply.
 
-use firth_redis::{Client, Push, cmd};
+use firth_redis::{Client, Config, Push, cmd};
 use firth_testkit::{Flavor, RedisServer, on_both};
 
 use crate::kit::*;
 
-on_both!(client_tracking_tells_of_changes_and_shifts_no_reply, a_slow_listener_is_told_what_it_missed);
+on_both!(
+    client_tracking_tells_of_changes_and_shifts_no_reply,
+    a_slow_listener_is_told_what_it_missed,
+    what_is_set_on_connect_is_set_again_after_a_reconnection,
+);
 
 async fn tracking(server: &RedisServer) -> Client {
     let client = connect(server.tcp_url()).await;
@@ -52,4 +56,22 @@ async fn a_slow_listener_is_told_what_it_missed(flavor: Flavor) {
         }
     }
     assert_eq!(kept, 1024, "what is kept is bounded, what is not is counted");
+}
+
+async fn what_is_set_on_connect_is_set_again_after_a_reconnection(flavor: Flavor) {
+    let server = RedisServer::start(flavor).await;
+    let config = Config::from_url(&server.tcp_url()).unwrap();
+    let client = Client::connect(config.on_connect([cmd("CLIENT").arg("TRACKING").arg("ON")])).await.unwrap();
+    let mut pushes = client.pushes();
+    for round in 0..3 {
+        client.call::<Option<String>>(cmd("GET").key("watched")).await.unwrap();
+        server.command(&["SET", "watched", "v"]).await;
+        assert!(matches!(soon(pushes.next()).await, Some(Push::Frame(_))), "round {round}");
+        let mut events = client.events();
+        server.command(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]).await;
+        soon(events.next()).await.expect("the connection breaks");
+        client.ready().await.unwrap();
+    }
+    let refused = Config::from_url(&server.tcp_url()).unwrap().on_connect([cmd("NO-SUCH-COMMAND")]);
+    assert!(Client::connect(refused).await.is_err());
 }
