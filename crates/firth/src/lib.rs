@@ -125,3 +125,8 @@ pub use record::Record;
 pub use retry::RetryPolicy;
 pub use topic::{CreateTopic, MAX_PARTITIONS, Retention, TopicConfig, TopicInfo};
 pub use trace::TRACEPARENT;
+
+/// The README's code compiles and runs.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;
