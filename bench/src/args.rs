@@ -9,10 +9,11 @@ usage: bench <BENCH> [options]
 
 benches:
   client    firth-redis beside the crates redis, fred and rustis, one connection each
-  pubsub    delivery to a subscriber of 1, 1 000 and 10 000 channels, beside the same crates
+  pubsub    delivery to a subscriber of 1, 1 000 and 10 000 channels, and sharded channels through a
+            migration and a failover of their cluster, beside the same crates
 
 options:
-  --quick            one short slice per cell, under a minute in all
+  --quick            one short slice per cell, one to two minutes in all
   --json             one JSON object per line on stdout instead of the table
   --only W[,W..]     these workloads; a prefix such as `get/` names several
   --subject S[,S..]  these subjects

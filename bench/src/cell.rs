@@ -25,6 +25,8 @@ pub(crate) struct Cell {
     /// Port of the server on loopback.
     pub(crate) port: u16,
     pub(crate) rounds: Rounds,
+    /// Whether a rough figure will do.
+    pub(crate) quick: bool,
 }
 
 /// How long each round of a child lasts.

@@ -11,6 +11,7 @@ mod pubsub;
 mod report;
 mod server;
 mod suite;
+mod table;
 mod turns;
 mod verdict;
 

@@ -71,8 +71,9 @@ pub(crate) fn median(mut values: Vec<f64>) -> f64 {
     }
 }
 
-/// Wall and CPU clock of this process.
+/// Wall and CPU clock of this process, or of one thread.
 pub(crate) struct Clock {
+    who: UsageWho,
     wall: Instant,
     cpu: Duration,
 }
@@ -85,19 +86,29 @@ pub(crate) struct Spent {
 }
 
 impl Clock {
+    /// Starts the clock of the whole process.
     pub(crate) fn start() -> Result<Self> {
-        Ok(Self { cpu: process_cpu()?, wall: Instant::now() })
+        Self::of(UsageWho::RUSAGE_SELF)
+    }
+
+    /// Starts the clock of the thread that calls; the same thread must stop it.
+    pub(crate) fn start_thread() -> Result<Self> {
+        Self::of(UsageWho::RUSAGE_THREAD)
+    }
+
+    fn of(who: UsageWho) -> Result<Self> {
+        Ok(Self { who, cpu: cpu(who)?, wall: Instant::now() })
     }
 
     pub(crate) fn stop(&self) -> Result<Spent> {
         let wall = self.wall.elapsed();
-        Ok(Spent { wall, cpu: process_cpu()?.saturating_sub(self.cpu) })
+        Ok(Spent { wall, cpu: cpu(self.who)?.saturating_sub(self.cpu) })
     }
 }
 
-/// User + system time of all threads of this process.
-fn process_cpu() -> Result<Duration> {
-    let usage = getrusage(UsageWho::RUSAGE_SELF).context("getrusage")?;
+/// User + system time so far.
+fn cpu(who: UsageWho) -> Result<Duration> {
+    let usage = getrusage(who).context("getrusage")?;
     let micros = |time: nix::sys::time::TimeVal| {
         u64::try_from(time.tv_sec() * 1_000_000 + time.tv_usec()).unwrap_or_default()
     };

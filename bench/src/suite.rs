@@ -9,10 +9,11 @@ use crate::args::Options;
 use crate::cell::{Cell, Rounds};
 use crate::measure::Row;
 use crate::report::{Group, Report};
+use crate::table::Table;
 use crate::verdict::Verdict;
 use crate::{server, turns};
 
-/// Slices per cell in a full run; `--quick` takes one.
+/// Slices per cell in a full run for speed; `--quick` takes one.
 const SLICES: usize = 5;
 
 /// One bench.
@@ -21,10 +22,26 @@ pub(crate) struct Suite {
     pub(crate) name: &'static str,
     pub(crate) workloads: Vec<&'static str>,
     pub(crate) subjects: &'static [&'static str],
-    /// Length of the timed round of a slice, in a full and in a quick run.
-    pub(crate) timed: (Duration, Duration),
+    /// How a workload is measured; the flag asks for a quick run.
+    pub(crate) plan: fn(&str, bool) -> Plan,
     /// The bench's targets.
     pub(crate) judge: fn(&str, &[Row]) -> Vec<Verdict>,
+}
+
+/// How a workload is measured and shown.
+pub(crate) struct Plan {
+    /// Measurements per subject.
+    pub(crate) slices: usize,
+    pub(crate) rounds: Rounds,
+    pub(crate) table: Table,
+}
+
+impl Plan {
+    /// For rates and costs: several slices, each with a timed round of this length.
+    pub(crate) fn speed(timed: Duration, quick: bool) -> Self {
+        let rounds = Rounds { warm: timed / 4, timed, counted: timed / 8 };
+        Self { slices: if quick { 1 } else { SLICES }, rounds, table: Table::Speed }
+    }
 }
 
 impl Suite {
@@ -33,28 +50,24 @@ impl Suite {
         let workloads = options.chosen_workloads(&self.workloads)?;
         let subjects = options.chosen_subjects(self.subjects)?;
         let server = server::start()?;
-        let (slices, rounds) = self.pace(options.quick);
         let mut report = Report::new(self.name, options);
         for run in 0..options.runs {
             for (at, workload) in workloads.iter().enumerate() {
+                let Plan { slices, rounds, table } = (self.plan)(workload, options.quick);
                 let cell = |subject: &str| Cell {
                     bench: self.name.to_owned(),
                     workload: (*workload).to_owned(),
                     subject: subject.to_owned(),
                     port: server.port(),
                     rounds,
+                    quick: options.quick,
                 };
                 let turns::Taken { rows, failures } =
                     turns::take(&subjects, slices, run + at, |subject| cell(subject).run_in_child());
                 let verdicts = (self.judge)(workload, &rows);
-                report.add(run, Group { workload, rows, failures, verdicts })?;
+                report.add(run, Group { workload, table, rows, failures, verdicts })?;
             }
         }
         report.finish()
-    }
-
-    fn pace(&self, quick: bool) -> (usize, Rounds) {
-        let (slices, timed) = if quick { (1, self.timed.1) } else { (SLICES, self.timed.0) };
-        (slices, Rounds { warm: timed / 4, timed, counted: timed / 8 })
     }
 }

@@ -18,7 +18,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::cell::Cell;
 use crate::measure::Row;
-use crate::suite::Suite;
+use crate::suite::{Plan, Suite};
 use workload::Workload;
 
 /// Name of this bench in the JSON lines.
@@ -32,7 +32,7 @@ pub(crate) fn suite() -> Suite {
         name: NAME,
         workloads: workload::ALL.iter().map(|workload| workload.name).collect(),
         subjects: &SUBJECTS,
-        timed: (Duration::from_millis(500), Duration::from_millis(400)),
+        plan: |_, quick| Plan::speed(Duration::from_millis(if quick { 400 } else { 500 }), quick),
         judge: targets::judge,
     }
 }

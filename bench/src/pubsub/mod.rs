@@ -1,8 +1,10 @@
-//! `bench pubsub`: client libraries side by side as subscribers of 1, 1 000 and 10 000 channels.
+//! `bench pubsub`: client libraries side by side as subscribers of 1, 1 000 and 10 000 channels, and of
+//! sharded channels while their cluster changes ([`change`]).
 //!
 //! A publisher process of its own feeds the measured one through the server, so that a figure holds
 //! the receiving side alone; subjects take turns as in `bench client`.
 
+mod change;
 mod driver;
 mod firth;
 mod fred;
@@ -19,7 +21,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::cell::Cell;
 use crate::measure::Row;
-use crate::suite::Suite;
+use crate::suite::{Plan, Suite};
 
 pub(crate) use publisher::publish;
 
@@ -32,15 +34,25 @@ const SUBJECTS: [&str; 5] = ["firth", "redis", "redis-rc", "fred", "rustis"];
 pub(crate) fn suite() -> Suite {
     Suite {
         name: NAME,
-        workloads: workload::ALL.iter().map(|workload| workload.name).collect(),
+        workloads: workload::ALL
+            .iter()
+            .map(|workload| workload.name)
+            .chain(change::ALL.iter().map(|(name, _)| *name))
+            .collect(),
         subjects: &SUBJECTS,
-        timed: (Duration::from_millis(1000), Duration::from_millis(800)),
+        plan: |workload, quick| match change::named(workload) {
+            Some(change) => change.plan(quick),
+            None => Plan::speed(Duration::from_millis(if quick { 800 } else { 1000 }), quick),
+        },
         judge: targets::judge,
     }
 }
 
 /// The child's side: measures one cell in this process.
 pub(crate) fn measure(cell: &Cell) -> Result<Row> {
+    if change::named(&cell.workload).is_some() {
+        return change::measure(cell);
+    }
     let workload = *workload::ALL
         .iter()
         .find(|workload| workload.name == cell.workload)

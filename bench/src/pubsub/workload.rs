@@ -21,3 +21,20 @@ pub(crate) const PAYLOAD: usize = 64;
 pub(crate) fn channel(n: usize) -> String {
     format!("bench:channel:{n:05}")
 }
+
+/// Which channel a name stands for.
+pub(crate) fn number_of(channel: &[u8]) -> Option<usize> {
+    std::str::from_utf8(channel).ok()?.strip_prefix("bench:channel:")?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_channel_is_known_by_its_name() {
+        assert_eq!(number_of(channel(59).as_bytes()), Some(59));
+        assert_eq!(number_of(b"bench:channel:x"), None);
+        assert_eq!(number_of(b"59"), None);
+    }
+}

@@ -1,0 +1,341 @@
+//! Compares what was published with what a subject heard. Pure: two books in, figures out.
+//!
+//! A message is lost if the owner of its slot accepted it and the subject never heard it. It is lost
+//! silently if no gap was told around it, that is between the last message heard before it and the first
+//! one heard after it.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use super::Change;
+use super::publisher::{PER_CHANNEL, Sent};
+use super::stage::Story;
+use super::subject::Heard;
+use crate::measure::precise;
+
+/// The result of a change for one subject. Times are those of the worst channel.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(crate) struct Figures {
+    /// Channels that the change concerns.
+    pub(crate) affected: usize,
+    /// Messages accepted on them since the change began (migration) or was done (promotion).
+    pub(crate) published: usize,
+    /// Those of them that were never heard.
+    pub(crate) lost: usize,
+    /// Messages lost on the other channels since the change began.
+    pub(crate) others_lost: usize,
+    /// Lost messages, on all channels, that no signalled gap surrounds.
+    pub(crate) lost_silently: usize,
+    /// Affected channels on which a gap was told.
+    pub(crate) gaps_signalled: usize,
+    /// Affected channels on which nothing of the new owner was heard.
+    pub(crate) never_resumed: usize,
+    /// The longest time without a message, from the same moment on as `published`. Pauses of the publisher
+    /// beyond its pace are taken off: while nothing is accepted there is nothing to hear.
+    pub(crate) silence: Duration,
+    /// The longest time without an accepted message.
+    pub(crate) publish_gap: Duration,
+    /// From the promotion, or from the first message that the new owner took, to the first one of the new
+    /// owner that was heard; to the end of the watch if there is none.
+    pub(crate) live_again: Duration,
+}
+
+impl Figures {
+    /// By their names in the JSON lines.
+    pub(crate) fn named(&self) -> [(&'static str, f64); 10] {
+        let count = |number: usize| precise(number as u64);
+        let millis = |time: Duration| time.as_secs_f64() * 1e3;
+        [
+            ("affected", count(self.affected)),
+            ("published", count(self.published)),
+            ("lost", count(self.lost)),
+            ("others_lost", count(self.others_lost)),
+            ("lost_silently", count(self.lost_silently)),
+            ("gaps_signalled", count(self.gaps_signalled)),
+            ("never_resumed", count(self.never_resumed)),
+            ("silence_ms", millis(self.silence)),
+            ("publish_gap_ms", millis(self.publish_gap)),
+            ("live_again_ms", millis(self.live_again)),
+        ]
+    }
+}
+
+/// What a subject heard, in order.
+pub(crate) type Log = Vec<(Duration, Heard)>;
+
+/// Settles the accounts.
+pub(crate) fn figures(story: &Story, log: &Log) -> Figures {
+    let mut figures = Figures::default();
+    for (channel, ear) in ears(story.published.len(), log).iter().enumerate() {
+        let sent = &story.published[channel];
+        if story.affected[channel] {
+            settle_affected(&mut figures, story, sent, ear);
+        } else {
+            let lost = sent.iter().filter(|one| one.at >= story.began && !ear.has(one));
+            figures.others_lost += lost.clone().count();
+            figures.lost_silently += lost.filter(|one| !ear.covers(one.number)).count();
+        }
+    }
+    figures
+}
+
+fn settle_affected(figures: &mut Figures, story: &Story, sent: &[Sent], ear: &Ear) {
+    let since = story.since();
+    let window: Vec<&Sent> = sent.iter().filter(|one| one.at >= since).collect();
+    let lost: Vec<&&Sent> = window.iter().filter(|one| !ear.has(one)).collect();
+    figures.affected += 1;
+    figures.published += window.len();
+    figures.lost += lost.len();
+    figures.lost_silently += lost.iter().filter(|one| !ear.covers(one.number)).count();
+    figures.gaps_signalled += usize::from(ear.holes.iter().any(|hole| hole.told >= story.began));
+
+    let accepted: Vec<Duration> = window.iter().map(|one| one.at).collect();
+    let heard = ear.order.iter().map(|(_, at)| *at);
+    for (from, to) in pauses(accepted.iter().copied(), since, story.ended) {
+        figures.publish_gap = figures.publish_gap.max(to - from);
+    }
+    for (from, to) in pauses(heard, since, story.ended) {
+        if to - from <= figures.silence {
+            continue;
+        }
+        let idle: Duration = pauses(accepted.iter().copied(), from, to)
+            .map(|(from, to)| (to - from).saturating_sub(PER_CHANNEL))
+            .sum();
+        figures.silence = figures.silence.max(to - from - idle);
+    }
+
+    let renewed = window.iter().find(|one| one.by != story.victim);
+    let from = match story.change {
+        Change::Migrate => renewed.map_or(story.changed, |one| one.at),
+        Change::Failover => story.changed,
+    };
+    let back = ear.order.iter().find(|(number, _)| renewed.is_some_and(|one| *number >= one.number));
+    figures.never_resumed += usize::from(back.is_none());
+    let until = back.map_or(story.ended, |(_, at)| *at);
+    figures.live_again = figures.live_again.max(until.saturating_sub(from));
+}
+
+impl Story {
+    /// From when on messages on the affected channels count.
+    fn since(&self) -> Duration {
+        match self.change {
+            Change::Migrate => self.began,
+            Change::Failover => self.changed,
+        }
+    }
+}
+
+/// The stretches into which `times`, which are in order, cut the time from `start` to `end`.
+fn pauses(
+    times: impl Iterator<Item = Duration>,
+    start: Duration,
+    end: Duration,
+) -> impl Iterator<Item = (Duration, Duration)> {
+    let mut before = start;
+    times.filter(move |at| *at > start && *at < end).chain([end]).map(move |at| {
+        let pause = (before, at.max(before));
+        before = pause.1;
+        pause
+    })
+}
+
+/// What was heard on one channel.
+#[derive(Debug, Default)]
+struct Ear {
+    /// Numbers in the order in which they came.
+    order: Vec<(u64, Duration)>,
+    /// When each was heard.
+    heard: HashMap<u64, Duration>,
+    newest: u64,
+    holes: Vec<Hole>,
+}
+
+/// A stretch in which messages were said to be missing.
+#[derive(Debug)]
+struct Hole {
+    told: Duration,
+    /// The newest message before it.
+    after: u64,
+    resumed: bool,
+    /// The first message after its end.
+    before: Option<u64>,
+}
+
+fn ears(channels: usize, log: &Log) -> Vec<Ear> {
+    let mut ears: Vec<Ear> = (0..channels).map(|_| Ear::default()).collect();
+    for (at, heard) in log {
+        match heard {
+            Heard::Message(channel, number) => ears[*channel].message(*number, *at),
+            Heard::Gap(channels) => channels.iter().for_each(|channel| ears[*channel].gap(*at)),
+            Heard::Resumed(channels) => channels.iter().for_each(|channel| ears[*channel].resumed()),
+            Heard::Else => {}
+        }
+    }
+    ears
+}
+
+impl Ear {
+    fn message(&mut self, number: u64, at: Duration) {
+        if let Some(hole) = self.holes.last_mut()
+            && hole.resumed
+        {
+            hole.before.get_or_insert(number);
+        }
+        self.order.push((number, at));
+        self.heard.entry(number).or_insert(at);
+        self.newest = self.newest.max(number);
+    }
+
+    fn gap(&mut self, told: Duration) {
+        match self.holes.last_mut() {
+            // It goes on: nothing was heard since it ended.
+            Some(hole) if hole.before.is_none() => hole.resumed = false,
+            _ => self.holes.push(Hole { told, after: self.newest, resumed: false, before: None }),
+        }
+    }
+
+    fn resumed(&mut self) {
+        if let Some(hole) = self.holes.last_mut() {
+            hole.resumed = true;
+        }
+    }
+
+    fn has(&self, sent: &Sent) -> bool {
+        self.heard.contains_key(&sent.number)
+    }
+
+    fn covers(&self, number: u64) -> bool {
+        self.holes.iter().any(|hole| number > hole.after && hole.before.is_none_or(|before| number < before))
+    }
+}
+
+/// How long each message took that was heard.
+pub(crate) fn latencies<'a>(story: &'a Story, log: &'a Log) -> impl Iterator<Item = Duration> + 'a {
+    log.iter().filter_map(|(heard_at, heard)| {
+        let Heard::Message(channel, number) = heard else { return None };
+        let sent = &story.published[*channel];
+        let at = sent.binary_search_by_key(number, |one| one.number).ok()?;
+        Some(heard_at.saturating_sub(sent[at].at))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OLD: u16 = 1;
+    const NEW: u16 = 2;
+
+    fn ms(millis: u64) -> Duration {
+        Duration::from_millis(millis)
+    }
+
+    /// One affected and one other channel with a message every 10 ms; the slot moves at 50 ms.
+    fn story(change: Change) -> Story {
+        let lane = |new: u16| -> Vec<Sent> {
+            (1..=10)
+                .map(|number| Sent { number, at: ms(number * 10), by: if number < 5 { OLD } else { new } })
+                .collect()
+        };
+        Story {
+            change,
+            affected: vec![true, false],
+            victim: OLD,
+            began: ms(35),
+            changed: ms(50),
+            ended: ms(105),
+            published: vec![lane(NEW), lane(OLD)],
+        }
+    }
+
+    /// Hears all of both channels 1 ms after they were sent, but for `missed` on the first.
+    fn log(missed: &[u64], signals: &[(u64, Heard)]) -> Log {
+        let both = (1..=10).flat_map(|number| [(0, number), (1, number)]);
+        let mut log: Log = both
+            .filter(|(channel, number)| *channel == 1 || !missed.contains(number))
+            .map(|(channel, number)| (ms(number * 10 + 1), Heard::Message(channel, number)))
+            .chain(signals.iter().map(|(at, heard)| (ms(*at), heard.clone())))
+            .collect();
+        log.sort_by_key(|(at, _)| *at);
+        log
+    }
+
+    #[test]
+    fn who_hears_everything_has_lost_nothing() {
+        let figures = figures(&story(Change::Migrate), &log(&[], &[]));
+        assert_eq!((figures.affected, figures.published, figures.lost, figures.never_resumed), (1, 7, 0, 0));
+        assert_eq!((figures.silence, figures.live_again), (ms(10), ms(1)));
+    }
+
+    #[test]
+    fn a_loss_without_a_word_is_silent_and_a_signalled_one_is_not() {
+        let quiet = figures(&story(Change::Migrate), &log(&[5, 6], &[]));
+        assert_eq!((quiet.lost, quiet.lost_silently, quiet.gaps_signalled), (2, 2, 0));
+        assert_eq!((quiet.silence, quiet.live_again), (ms(30), ms(21)));
+        let signals = [(45, Heard::Gap(vec![0])), (65, Heard::Resumed(vec![0]))];
+        let told = figures(&story(Change::Migrate), &log(&[5, 6], &signals));
+        assert_eq!((told.lost, told.lost_silently, told.gaps_signalled), (2, 0, 1));
+    }
+
+    #[test]
+    fn a_gap_covers_nothing_behind_the_first_message_after_its_end() {
+        let signals = [(45, Heard::Gap(vec![0])), (55, Heard::Resumed(vec![0]))];
+        let figures = figures(&story(Change::Migrate), &log(&[5, 8], &signals));
+        assert_eq!((figures.lost, figures.lost_silently), (2, 1));
+    }
+
+    #[test]
+    fn two_gaps_without_a_message_between_them_are_one() {
+        let signals = [
+            (45, Heard::Gap(vec![0])),
+            (46, Heard::Resumed(vec![0])),
+            (47, Heard::Gap(vec![0])),
+            (65, Heard::Resumed(vec![0])),
+        ];
+        let figures = figures(&story(Change::Migrate), &log(&[5, 6, 8], &signals));
+        assert_eq!((figures.lost, figures.lost_silently), (3, 1));
+    }
+
+    #[test]
+    fn a_channel_that_hears_nothing_of_the_new_owner_never_resumed() {
+        let figures = figures(&story(Change::Migrate), &log(&[5, 6, 7, 8, 9, 10], &[]));
+        assert_eq!((figures.lost, figures.never_resumed), (6, 1));
+        assert_eq!((figures.silence, figures.live_again), (ms(105 - 41), ms(105 - 50)));
+    }
+
+    #[test]
+    fn a_silence_is_not_the_subjects_while_nothing_is_published() {
+        let mut story = story(Change::Migrate);
+        for sent in story.published[0].iter_mut().filter(|sent| sent.number > 6) {
+            sent.at += ms(500);
+        }
+        story.ended += ms(500);
+        let late = |(at, heard): (Duration, Heard)| match heard {
+            Heard::Message(0, number) if number > 6 => (at + ms(500), heard),
+            _ => (at, heard),
+        };
+        let figures = figures(&story, &log(&[], &[]).into_iter().map(late).collect());
+        assert_eq!((figures.publish_gap, figures.lost), (ms(510), 0));
+        assert_eq!(figures.silence, PER_CHANNEL + ms(1));
+    }
+
+    #[test]
+    fn after_a_crash_only_what_was_published_after_the_promotion_counts() {
+        let figures = figures(&story(Change::Failover), &log(&[4, 5], &[]));
+        assert_eq!((figures.published, figures.lost, figures.live_again), (6, 1, ms(61 - 50)));
+    }
+
+    #[test]
+    fn losses_on_other_channels_are_counted_apart() {
+        let mut log = log(&[], &[]);
+        log.retain(|(_, heard)| *heard != Heard::Message(1, 9));
+        let figures = figures(&story(Change::Migrate), &log);
+        assert_eq!((figures.lost, figures.others_lost, figures.lost_silently), (0, 1, 1));
+    }
+
+    #[test]
+    fn latencies_are_those_of_accepted_messages() {
+        let all: Vec<_> = latencies(&story(Change::Migrate), &log(&[3], &[])).collect();
+        assert_eq!((all.len(), all.iter().max()), (19, Some(&ms(1))));
+    }
+}
