@@ -30,8 +30,8 @@ pub(crate) struct Figures {
     pub(crate) gaps_signalled: usize,
     /// Affected channels on which nothing of the new owner was heard.
     pub(crate) never_resumed: usize,
-    /// The longest time without a message, from the same moment on as `published`. Pauses of the publisher
-    /// beyond its pace are taken off: while nothing is accepted there is nothing to hear.
+    /// The longest time without a message, from the same moment on as `published`. Where the publisher
+    /// paused, only its pace counts: while nothing is sent there is nothing to hear.
     pub(crate) silence: Duration,
     /// The longest time without an accepted message.
     pub(crate) publish_gap: Duration,
@@ -89,20 +89,9 @@ fn settle_affected(figures: &mut Figures, story: &Story, sent: &[Sent], ear: &Ea
     figures.lost_silently += lost.iter().filter(|one| !ear.covers(one.number)).count();
     figures.gaps_signalled += usize::from(ear.holes.iter().any(|hole| hole.told >= story.began));
 
-    let accepted: Vec<Duration> = window.iter().map(|one| one.at).collect();
-    let heard = ear.order.iter().map(|(_, at)| *at);
-    for (from, to) in pauses(accepted.iter().copied(), since, story.ended) {
-        figures.publish_gap = figures.publish_gap.max(to - from);
-    }
-    for (from, to) in pauses(heard, since, story.ended) {
-        if to - from <= figures.silence {
-            continue;
-        }
-        let idle: Duration = pauses(accepted.iter().copied(), from, to)
-            .map(|(from, to)| (to - from).saturating_sub(PER_CHANNEL))
-            .sum();
-        figures.silence = figures.silence.max(to - from - idle);
-    }
+    let pauses = pauses(window.iter().map(|one| one.at), since, story.ended);
+    figures.publish_gap = pauses.map(|(from, to)| to - from).fold(figures.publish_gap, Duration::max);
+    figures.silence = figures.silence.max(silence(&window, ear, since, story.ended));
 
     let renewed = window.iter().find(|one| one.by != story.victim);
     let from = match story.change {
@@ -123,6 +112,30 @@ impl Story {
             Change::Failover => self.changed,
         }
     }
+}
+
+/// The longest time without a message between `since` and `end`, less what the publisher paused: a message
+/// was there to be heard when it was heard, or else when its server said that it had taken it.
+fn silence(window: &[&Sent], ear: &Ear, since: Duration, end: Duration) -> Duration {
+    let there = |one: &&Sent| ear.heard.get(&one.number).map_or(one.taken, |heard| one.taken.min(*heard));
+    let mut offered: Vec<Duration> = window.iter().map(there).collect();
+    offered.sort_unstable();
+    let mut longest = Duration::ZERO;
+    for (from, to) in pauses(ear.order.iter().map(|(_, at)| *at), since, end) {
+        if to - from > longest {
+            longest = longest.max(to - from - paused(&offered, from, to));
+        }
+    }
+    longest
+}
+
+/// How much longer than its pace the publisher paused between two moments; being a little late is no pause.
+fn paused(offered: &[Duration], start: Duration, end: Duration) -> Duration {
+    let within =
+        &offered[offered.partition_point(|at| *at <= start)..offered.partition_point(|at| *at <= end)];
+    let last = within.last().copied().unwrap_or(start);
+    let lengths = pauses(within.iter().copied(), start, last).map(|(from, to)| to - from);
+    lengths.filter(|length| *length > 2 * PER_CHANNEL).map(|length| length - PER_CHANNEL).sum()
 }
 
 /// The stretches into which `times`, which are in order, cut the time from `start` to `end`.
@@ -234,7 +247,10 @@ mod tests {
     fn story(change: Change) -> Story {
         let lane = |new: u16| -> Vec<Sent> {
             (1..=10)
-                .map(|number| Sent { number, at: ms(number * 10), by: if number < 5 { OLD } else { new } })
+                .map(|number| {
+                    let at = ms(number * 10);
+                    Sent { number, at, taken: at + ms(1), by: if number < 5 { OLD } else { new } }
+                })
                 .collect()
         };
         Story {
@@ -308,6 +324,7 @@ mod tests {
         let mut story = story(Change::Migrate);
         for sent in story.published[0].iter_mut().filter(|sent| sent.number > 6) {
             sent.at += ms(500);
+            sent.taken += ms(500);
         }
         story.ended += ms(500);
         let late = |(at, heard): (Duration, Heard)| match heard {
@@ -316,7 +333,7 @@ mod tests {
         };
         let figures = figures(&story, &log(&[], &[]).into_iter().map(late).collect());
         assert_eq!((figures.publish_gap, figures.lost), (ms(510), 0));
-        assert_eq!(figures.silence, PER_CHANNEL + ms(1));
+        assert_eq!(figures.silence, PER_CHANNEL);
     }
 
     #[test]

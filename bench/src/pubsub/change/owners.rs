@@ -13,10 +13,22 @@ use firth_testkit::resp::Conn;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
+use crate::pubsub::publisher::now;
+
 /// Nodes asked per command at most.
 const TRIES: usize = 4;
 /// How long one node may take to answer.
 const ANSWER: Duration = Duration::from_millis(200);
+
+/// A command that a node took.
+#[derive(Debug)]
+pub(crate) struct Taken {
+    pub(crate) reply: Reply,
+    /// When it was sent to that node.
+    pub(crate) at: Duration,
+    /// The port of that node.
+    pub(crate) by: u16,
+}
 
 /// Connections to the nodes of a cluster, by port.
 #[derive(Default)]
@@ -30,14 +42,15 @@ impl Owners {
         Self { masters, connections: HashMap::new() }
     }
 
-    /// Sends a command to the node that was the owner last and follows redirections. Gives the reply and
-    /// who gave it; `None` if no node took the command, or if that is not known.
-    pub(crate) async fn call(&mut self, last: u16, command: &[&[u8]]) -> Option<(Reply, u16)> {
+    /// Sends a command to the node that was the owner last and follows redirections; `None` if no node took
+    /// the command, or if that is not known.
+    pub(crate) async fn call(&mut self, last: u16, command: &[&[u8]]) -> Option<Taken> {
         let mut port = last;
         for attempt in 0..TRIES {
+            let at = now();
             match self.ask(port, command).await {
                 Ok(Reply::Error(text)) => port = moved_to(&text)?,
-                Ok(reply) => return Some((reply, port)),
+                Ok(reply) => return Some(Taken { reply, at, by: port }),
                 // Perhaps it is gone, and somebody else knows the new owner.
                 Err(_) => port = *self.masters.iter().filter(|master| **master != port).nth(attempt % 2)?,
             }

@@ -13,7 +13,7 @@ use firth_testkit::{Flavor, RedisCluster, Reply, slot_of};
 use tokio::sync::oneshot;
 use tokio::time::sleep;
 
-use super::owners::Owners;
+use super::owners::{Owners, Taken};
 use super::publisher::{Book, Publisher, Sent};
 use super::{CHANNELS, Change};
 use crate::cell::{Cell, Rounds};
@@ -204,7 +204,7 @@ impl Play {
 /// Who owns a channel's slot: the node that takes a message for it.
 async fn owner_of(owners: &mut Owners, anybody: u16, channel: &str) -> Result<u16> {
     match owners.call(anybody, &[b"SPUBLISH", channel.as_bytes(), b""]).await {
-        Some((Reply::Int(_), owner)) => Ok(owner),
+        Some(Taken { reply: Reply::Int(_), by, .. }) => Ok(by),
         other => bail!("nobody owns the slot of {channel}: {other:?}"),
     }
 }
