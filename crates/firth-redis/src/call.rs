@@ -66,7 +66,7 @@ pub struct Call<'c, T> {
 }
 
 impl<'c, T> Call<'c, T> {
-    #[inline]
+    #[inline(always)]
     pub(crate) fn new(journey: Journey<'c>) -> Self {
         Self { journey, answer: PhantomData }
     }

@@ -92,7 +92,7 @@ impl Client {
     }
 
     /// Sends one command and waits for its answer, converted to `T`.
-    #[inline]
+    #[inline(always)]
     pub fn call<T: FromValue>(&self, command: Command) -> Call<'_, T> {
         Call::new(self.journey(Request::One(command)))
     }
@@ -125,7 +125,7 @@ impl Client {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn journey<'c>(&'c self, request: Request<'c>) -> Journey<'c> {
         let timeout = default_timeout(self.config(), &request);
         match &self.reach {

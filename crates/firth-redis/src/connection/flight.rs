@@ -43,7 +43,7 @@ pub(crate) struct Flight<'c> {
 }
 
 impl<'c> Flight<'c> {
-    #[inline]
+    #[inline(always)]
     pub(crate) fn new(route: Route<'c>, request: Request<'c>, timeout: Option<Duration>) -> Self {
         let started = route.shared().config.trace.is_some().then(Instant::now);
         Self { route, request, timeout, stage: Stage::New, started }
