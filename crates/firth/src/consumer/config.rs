@@ -44,7 +44,8 @@ impl From<StartAt> for Start {
 pub struct ConsumerConfig {
     /// A name for people; each consumer adds a random part to it.
     pub name: String,
-    /// How many records of one partition are read ahead and not settled, 1 to 500.
+    /// How many records of one partition are read ahead and not settled, 1 to 500; never more than 64 MiB of them. Records that strict ordering
+    /// holds back do not count; when there are 900 of them the partition waits.
     pub max_in_flight: usize,
     /// How many records of one partition are handled at the same time; records of one key never are.
     pub concurrency: usize,

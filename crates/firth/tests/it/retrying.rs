@@ -163,3 +163,25 @@ async fn a_slow_handler_does_not_cost_the_lease() {
     rival.close().await;
     slow.close().await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn however_many_records_are_held_back_the_one_they_wait_for_comes() {
+    let broker = with_topic(1).await;
+    let producer = broker.producer("orders").await.unwrap();
+    producer.send_all((0..2500).map(|n| Message::new(n.to_string()).key("one"))).await.unwrap();
+    let diary = Diary::default();
+    let consumer = broker.consumer("orders", "billing").max_in_flight(500).retry(policy(3)).await.unwrap();
+    let reader = {
+        let diary = diary.clone();
+        Reader::with(consumer, move |record| {
+            let fails = record.payload() == "0" && record.attempt() < 3;
+            if !fails {
+                diary.note("a", &record);
+            }
+            async move { if fails { Err(Nack::retry("no")) } else { Ok(()) } }
+        })
+    };
+    diary.reaches(2500).await;
+    reader.close().await;
+    assert_eq!(diary.payloads(), (0..2500).map(|n| n.to_string()).collect::<Vec<_>>());
+}

@@ -11,24 +11,37 @@ use tokio::time::Instant;
 
 /// How often hints make a busy lane look for delayed and due records.
 pub(super) const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// How many places of the window are kept for due records.
+const KEPT_FOR_DUE: usize = 100;
+/// How many bytes of records a lane holds before it reads no further.
+const MAX_AT_HAND: usize = 64 * 1024 * 1024;
 /// How many delayed messages enter the log per step.
 const RIPEN: usize = 500;
 /// How many records are looked up at once when a new owner learns the keys of due records.
 const LOOK_UPS: usize = 64;
 
 impl Session<'_> {
-    /// How many more records may be brought in now.
+    /// How many more due records may be brought in now.
     pub(super) fn room(&self) -> usize {
         let limit = if self.careful > 0 { 1 } else { self.lane.common.config.max_in_flight };
         let at_hand = self.flow.ready() + self.flow.out();
         self.window.room().min(limit.saturating_sub(at_hand))
     }
 
+    /// How many more records of the log may be brought in now. Some places are kept for due records: they are what those that are held
+    /// back wait for.
+    fn log_room(&self) -> usize {
+        if self.bytes_at_hand >= MAX_AT_HAND {
+            return 0;
+        }
+        self.room().min(self.window.room().saturating_sub(KEPT_FOR_DUE))
+    }
+
     /// Reads on when half of the room is free: early enough to read while handlers work, late enough for large reads. Goes on while
     /// everything that it reads is held back or settled.
     pub(super) async fn read_if_wanted(&mut self) -> Result<()> {
         loop {
-            let room = self.room();
+            let room = self.log_room();
             let half = room * 2 >= self.lane.common.config.max_in_flight || self.flow.ready() == 0;
             if !self.more || room == 0 || !half {
                 return Ok(());
@@ -102,6 +115,7 @@ impl Session<'_> {
         if let Some(reason) = condemned.or_else(|| self.lane.common.config.retry.condemns(record.crashes)) {
             return self.settle_unseen(&record, Verdict::Dead { reason });
         }
+        self.bytes_at_hand += record.content.packed_len();
         self.flow.admit(record);
         Ok(())
     }

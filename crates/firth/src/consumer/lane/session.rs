@@ -41,6 +41,8 @@ pub(super) struct Session<'l> {
     renewals: watch::Receiver<Instant>,
     /// Whether the log may hold more after the window's position.
     pub(super) more: bool,
+    /// Bytes of the records that are handed out, ready or held back.
+    pub(super) bytes_at_hand: usize,
     pub(super) due_at: Option<Instant>,
     /// When to look for delayed messages next.
     pub(super) ripen_at: Option<Instant>,
@@ -100,6 +102,7 @@ impl<'l> Session<'l> {
             paused: common.paused.clone(),
             renewals: lane.held.renewals(),
             more: true,
+            bytes_at_hand: 0,
             due_at: progress.next_due.map(|delay| now + delay),
             ripen_at: Some(now),
             looked: now,
@@ -228,6 +231,7 @@ impl<'l> Session<'l> {
             Event::Judged { record, judgement, waiter } => {
                 self.common().meter.in_flight.decrement(1.0);
                 self.common().meter.delivered.increment(1);
+                self.bytes_at_hand -= record.content.packed_len();
                 let verdict = self.verdict(&record, judgement);
                 let done = matches!(verdict, Verdict::Ack);
                 self.flow.back(&record, if done { Back::Settled } else { Back::Postponed });
