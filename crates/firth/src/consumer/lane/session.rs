@@ -127,7 +127,7 @@ impl<'l> Session<'l> {
         if progress.due > 0
             && let Err(error) = session.learn_due_keys().await
         {
-            return Err((session.known, error));
+            return Err((std::mem::take(&mut session.known), error));
         }
         Ok(session)
     }
@@ -341,9 +341,13 @@ impl<'l> Session<'l> {
                 Some(Event::Judged { record, judgement, .. }) => {
                     let verdict = self.verdict(&record, judgement);
                     self.carry.insert((record.id, record.attempt), verdict);
+                    self.flow.back(&record, Back::Settled);
                     self.common().meter.in_flight.decrement(1.0);
                 }
-                Some(Event::Unstarted(_)) => self.common().meter.in_flight.decrement(1.0),
+                Some(Event::Unstarted(record)) => {
+                    self.flow.back(&record, Back::Unstarted);
+                    self.common().meter.in_flight.decrement(1.0);
+                }
                 None => break,
             }
         }
@@ -351,6 +355,13 @@ impl<'l> Session<'l> {
         let mut known = std::mem::take(&mut self.known);
         known.extend(std::mem::take(&mut self.carry));
         Ended::Broken { known, error, worked: self.worked }
+    }
+}
+
+/// However a session ends, what is still out is no longer ours.
+impl Drop for Session<'_> {
+    fn drop(&mut self) {
+        self.lane.common.meter.in_flight.decrement(self.flow.out() as f64);
     }
 }
 
