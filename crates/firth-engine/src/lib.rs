@@ -2,8 +2,8 @@
 //!
 //! An [`Engine`] does what must be atomic or durable and nothing else, in small facets ([`facet`]): the log of a
 //! partition, the progress of groups, dead letters, leases, a catalog, a bus. Everything above (queue, claims, router) gets
-//! its correctness from here. `memory:` and `file:DIR` run inside the process; the facets are cut so that a
-//! server with scripts can implement them too: one step touches one partition, pool or space.
+//! its correctness from here. `memory:` and `file:DIR` run inside the process, `redis:` and its kin on Redis or Valkey. One
+//! step touches one partition, pool or space, so that an engine may spread those over nodes.
 //!
 //! The contract is the documentation of the facets; the crate `firth-laws` tests it on every engine.
 

@@ -151,7 +151,7 @@ impl RedisEngine {
         let mut call = SCRIPTS.renew_pool.key(self.keys.pool(pool).leases).arg(micros(ttl));
         for place in places {
             let hold = &holds[*place];
-            call = call.arg(member(&hold.lease)).arg(hold.epoch.0).arg(print_token(hold.token));
+            call = call.arg(member(&hold.lease)).arg(format!("{} {} ", hold.epoch, print_token(hold.token)));
         }
         call
     }

@@ -265,7 +265,13 @@ fn read_all(client: &Client, table: &Arc<Table>, reads: &mut JoinSet<()>, due: V
             let mut slots = table.lock();
             let Some(slot) = slots.by_hint.get_mut(&key) else { return };
             match answer {
-                Ok((version, armed)) => slot.read(version, armed),
+                Ok((version, armed)) => {
+                    slot.read(version, armed);
+                    // Somebody began to wait after the push that used this read up.
+                    if slot.is_wanted && armed && !slot.is_armed {
+                        table.wanted.notify_one();
+                    }
+                }
                 // The next tick tries again.
                 Err(_) => slot.in_flight = false,
             }

@@ -1,7 +1,8 @@
 //! Reading records: a plain range of the stream where that is safely small, else a script that stops at the byte limit.
 //!
 //! Plain ranges cost the server half of what a script does, but know no byte limit. A partition remembers its largest blob; while
-//! so many of them fit the limit, a plain range cannot break it. Each answer refreshes what is known.
+//! so many of them fit the limit, a plain range cannot break it. Each answer refreshes what is known, and what was learned
+//! more than a moment ago does not count: bigger records may have come meanwhile.
 
 use super::RedisEngine;
 use super::answer::{About, Parts};
@@ -19,17 +20,33 @@ use bytes::Bytes;
 use firth_redis::resp::{Frame, Value};
 use firth_redis::{cmd, pipe};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
-/// What reading has taught about a partition: its largest blob (0: unknown), and records per 16 blobs of late.
-#[derive(Debug, Default)]
+/// How long the largest blob is taken for granted.
+const FRESH: Duration = Duration::from_millis(50);
+
+/// What reading has taught about a partition: its largest blob (0: unknown) and when, and records per 16 blobs of late.
+#[derive(Debug)]
 pub(super) struct Sizes {
+    born: Instant,
     largest: AtomicU64,
+    learned_ms: AtomicU64,
     per_16: AtomicU64,
+}
+
+impl Default for Sizes {
+    fn default() -> Self {
+        let (largest, learned_ms, per_16) = Default::default();
+        Self { born: Instant::now(), largest, learned_ms, per_16 }
+    }
 }
 
 impl Sizes {
     /// How many entries to ask for so that about `records` come; `None` if they might break the byte limit.
     fn entries_for(&self, records: usize, bytes: usize) -> Option<usize> {
+        if self.age() > FRESH {
+            return None;
+        }
         let largest =
             usize::try_from(self.largest.load(Ordering::Relaxed)).ok().filter(|largest| *largest > 0)?;
         let per_16 = usize::try_from(self.per_16.load(Ordering::Relaxed)).unwrap_or(16).max(16);
@@ -37,8 +54,16 @@ impl Sizes {
         (entries.saturating_mul(largest) <= bytes).then_some(entries)
     }
 
+    /// How long ago something was learned.
+    fn age(&self) -> Duration {
+        let learned = Duration::from_millis(self.learned_ms.load(Ordering::Relaxed));
+        self.born.elapsed().saturating_sub(learned)
+    }
+
     fn learn(&self, largest: u64, entries: usize, records: usize) {
         self.largest.store(largest.max(1), Ordering::Relaxed);
+        let now_ms = u64::try_from(self.born.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.learned_ms.store(now_ms, Ordering::Relaxed);
         if let Some(now) = (records * 16).checked_div(entries) {
             let old = self.per_16.load(Ordering::Relaxed).max(16);
             self.per_16.store((3 * old + now as u64) / 4, Ordering::Relaxed);
@@ -193,6 +218,16 @@ mod tests {
         assert_eq!(sizes.entries_for(2000, 1 << 20), None);
         sizes.forget();
         assert_eq!(sizes.entries_for(1, 1 << 20), None);
+    }
+
+    #[test]
+    fn what_was_learned_long_ago_does_not_count() {
+        let born = Instant::now().checked_sub(Duration::from_secs(10)).unwrap();
+        let sizes = Sizes { born, ..Sizes::default() };
+        sizes.learn(1000, 10, 10);
+        assert!(sizes.entries_for(1, 1 << 20).is_some());
+        sizes.learned_ms.store(9_000, Ordering::Relaxed);
+        assert_eq!(sizes.entries_for(1, 1 << 20), None, "bigger ones may have come");
     }
 
     #[test]

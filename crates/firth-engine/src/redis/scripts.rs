@@ -76,7 +76,7 @@ scripts! {
     revoke_group = "revoke_group", ALLOW_OOM, [LEASE];
     look_groups = "look_groups", READS, [];
     acquire_pool = "acquire_pool", ALLOW_OOM, [LEASE, POOL];
-    renew_pool = "renew_pool", ALLOW_OOM, [POOL];
+    renew_pool = "renew_pool", ALLOW_OOM, [];
     release_pool = "release_pool", ALLOW_OOM, [LEASE, POOL];
     look_pool = "look_pool", READS, [];
     put_entry = "change_entry", WRITES, [];

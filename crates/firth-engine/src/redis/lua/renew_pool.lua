@@ -1,13 +1,13 @@
--- KEYS: L. ARGV: ttl in µs, then name, epoch and token of each.
-local deadline, names, renewed, changes = later_ms(now_us(), tonumber(ARGV[1])), {}, {}, {}
-for i = 2, #ARGV, 3 do names[#names + 1] = ARGV[i] end
+-- KEYS: L. ARGV: ttl in µs, then per lease its name and the proof 'epoch token ', with which its text begins.
+local deadline, names, renewed, changes = format('%.0f ', later_ms(now_us(), tonumber(ARGV[1]))), {}, {}, {}
+for i = 2, #ARGV, 2 do names[#names + 1] = ARGV[i] end
 for i, text in ipairs(call('HMGET', KEYS[1], unpack(names))) do
-  local epoch, token, _, beats = parse(text)
-  if epoch == ARGV[3 * i] and token == ARGV[3 * i + 1] then
-    changes[#changes + 1], changes[#changes + 2] = names[i], format('%s %s %.0f %.0f', epoch, token, deadline, beats + 1)
+  local proof = ARGV[2 * i + 1]
+  renewed[i] = 0
+  if text and string.find(text, proof, 1, true) == 1 then
+    local n, beats = #changes, match(text, '%d+$')
+    changes[n + 1], changes[n + 2] = names[i], proof .. deadline .. format('%.0f', beats + 1)
     renewed[i] = 1
-  else
-    renewed[i] = 0
   end
 end
 if #changes > 0 then call('HSET', KEYS[1], unpack(changes)) end

@@ -1,9 +1,10 @@
 //! What only a cluster shows: where partitions live, and steps that follow their slots.
 
 use super::{append_one, block_on, until_ok};
-use firth_engine::{Engine, Partition, TopicName};
-use firth_laws::world::{fresh, partition, read_all};
-use firth_testkit::{Flavor, RedisCluster};
+use firth_engine::facet::Max;
+use firth_engine::{Engine, Partition, RecordId, TopicName};
+use firth_laws::world::{numbers, partition, read_all, unmade_partition};
+use firth_testkit::{Flavor, RedisCluster, SentinelSet};
 
 #[test]
 fn sixteen_partitions_spread_five_or_six_to_each_of_three_masters() {
@@ -48,7 +49,7 @@ fn a_partition_follows_its_slot_and_its_scripts_come_along() {
         };
         cluster.migrate_slot(slot, from, to).await;
         writer.await.unwrap();
-        assert_eq!(firth_laws::world::numbers(&read_all(&engine, &at).await), (0..200).collect::<Vec<_>>());
+        assert_eq!(numbers(&read_all(&engine, &at).await), (0..200).collect::<Vec<_>>());
         engine.close().await.unwrap();
     });
 }
@@ -64,22 +65,38 @@ async fn slot_of_partition(cluster: &RedisCluster) -> u16 {
 }
 
 #[test]
+fn a_replicated_append_survives_a_failover_by_sentinels() {
+    block_on(async {
+        let set = SentinelSet::start(Flavor::Redis, 1, 3).await;
+        let engine = Engine::at(&format!("{}?durability=replicated", set.url())).await.unwrap();
+        let at = unmade_partition();
+        until_ok("the replica is connected", || engine.create_partition(&at)).await;
+        for n in 0..20 {
+            append_one(&engine, &at, n).await.unwrap();
+        }
+        set.kill_master().await;
+        let records =
+            until_ok("the replica takes over", || engine.read(&at, RecordId::ZERO, Max::records(100))).await;
+        assert_eq!(numbers(&records), (0..20).collect::<Vec<_>>());
+        engine.close().await.unwrap();
+    });
+}
+
+#[test]
 fn a_replicated_append_survives_the_death_of_its_master() {
     block_on(async {
         let cluster = RedisCluster::builder().flavor(Flavor::Valkey).node_timeout(800).start().await;
         let engine = Engine::at(&format!("{}?durability=replicated", cluster.url())).await.unwrap();
-        let at = Partition::new(TopicName::new(fresh("topic")).unwrap(), 0);
-        until_ok("the replicas are connected", || async { engine.create_partition(&at).await }).await;
+        let at = unmade_partition();
+        until_ok("the replicas are connected", || engine.create_partition(&at)).await;
         for n in 0..20 {
             append_one(&engine, &at, n).await.unwrap();
         }
         let master = cluster.master_of_slot(slot_of_partition(&cluster).await).await;
         cluster.kill(master).await;
-        let records = until_ok("the replica takes over", || async {
-            engine.read(&at, firth_engine::RecordId::ZERO, firth_engine::facet::Max::records(100)).await
-        })
-        .await;
-        assert_eq!(firth_laws::world::numbers(&records), (0..20).collect::<Vec<_>>());
+        let records =
+            until_ok("the replica takes over", || engine.read(&at, RecordId::ZERO, Max::records(100))).await;
+        assert_eq!(numbers(&records), (0..20).collect::<Vec<_>>());
         engine.close().await.unwrap();
     });
 }

@@ -154,3 +154,20 @@ async fn two_prefixes_are_two_worlds(flavor: Flavor) {
         world::fails(engine.bounds(&at).await, ErrorKind::Closed);
     }
 }
+
+#[test]
+fn the_engine_works_over_tls() {
+    super::block_on(async {
+        let certs = firth_testkit::Certs::new();
+        let server = RedisServer::builder().tls(&certs).start().await;
+        let url = server.url();
+        assert!(url.starts_with("rediss://"), "{url}");
+        let error = refused(Engine::at(&url)).await;
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "an unknown authority is not trusted");
+        let url = format!("{url}?prefix=secure&tls_ca={}", certs.ca_path().display());
+        let engine = Engine::at(&url).await.unwrap();
+        let at = partition(&engine).await;
+        append_one(&engine, &at, 1).await.unwrap();
+        engine.close().await.unwrap();
+    });
+}
