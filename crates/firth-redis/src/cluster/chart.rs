@@ -55,6 +55,8 @@ pub(crate) struct Health {
     pub(crate) generation: u64,
     /// Looks that ended.
     pub(crate) looks: u64,
+    /// When the last look that succeeded was begun: what it told was true then, or later.
+    pub(crate) seen: Option<Instant>,
     /// Looks in a row that failed.
     pub(crate) failures: u32,
     /// Why the last look failed, if it did.
@@ -175,8 +177,8 @@ impl Chart {
         self.fresh().moved.retain(|_, (to, _)| to != node);
     }
 
-    /// A look succeeded.
-    pub(crate) fn learn(&self, topology: Topology) {
+    /// A look that was begun at this time succeeded.
+    pub(crate) fn learn(&self, topology: Topology, begun: Instant) {
         let mut fresh = self.fresh();
         fresh.age(Instant::now());
         let held = fresh.moved.iter().map(|(slot, (to, _))| (*slot, to));
@@ -189,7 +191,8 @@ impl Chart {
         self.health.send_modify(|h| {
             news = h.generation == 0 || h.problem.is_some();
             let generation = h.generation + u64::from(news);
-            *h = Health { generation, looks: h.looks + 1, closed: h.closed, failures: 0, problem: None };
+            let (looks, closed) = (h.looks + 1, h.closed);
+            *h = Health { generation, looks, closed, seen: Some(begun), ..Health::default() };
         });
         if news {
             self.tell(EventKind::Connected, Stage::Connect);

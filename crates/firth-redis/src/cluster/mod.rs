@@ -6,7 +6,7 @@
 //! `router` chooses the node, `voyage` follows one request and `scatter` a pipeline through the cluster.
 
 mod belief;
-mod chart;
+pub(crate) mod chart;
 pub(crate) mod diff;
 mod info;
 mod look;

@@ -100,7 +100,7 @@ async fn look_forever(chart: &Arc<Chart>) {
         let seen = look(chart, &mut belief).await;
         chart.meter.looked(seen.is_ok(), started.elapsed());
         match seen {
-            Ok(topology) => chart.learn(topology),
+            Ok(topology) => chart.learn(topology, started),
             Err(problem) => {
                 tracing::debug!(%problem, "no node could tell the topology");
                 chart.learned_nothing(problem);

@@ -19,7 +19,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
     config::MuxConfig,
-    core::{Core, Order},
+    core::{Core, Order, Place},
     event::Kind,
     mailbox::Mailbox,
     meter::MuxMeter,
@@ -28,7 +28,7 @@ use super::{
 };
 use crate::{
     backoff::Backoff,
-    cluster::{monitor::Monitor, topology::Topology},
+    cluster::{chart::Health, monitor::Monitor, topology::Topology},
     config::{Address, Config, Server},
     connection::{
         Connection,
@@ -76,12 +76,12 @@ struct Line {
 
 impl Hub {
     pub(crate) fn start(base: Config, config: MuxConfig, monitor: Option<Monitor>) -> Arc<Self> {
-        let mut watch = monitor.as_ref().map(Monitor::watch);
-        let topology = match &mut watch {
-            Some(watch) => watch.borrow_and_update().clone(),
-            None => Arc::new(Topology::single(single_address(&base))),
+        let mut news = monitor.as_ref().map(News::new);
+        let (topology, place) = match &mut news {
+            Some(news) => (news.topology(), Place::Cluster(base.cluster.address_map.clone())),
+            None => (Arc::new(Topology::single(single_address(&base))), Place::Single),
         };
-        let core = Core::new(config, topology, base.cluster.address_map.clone());
+        let core = Core::new(config, topology, place);
         let hub = Arc::new(Self {
             state: Mutex::new(State { core, lines: HashMap::new() }),
             base,
@@ -92,7 +92,7 @@ impl Hub {
             tasks: TaskTracker::new(),
             subscriptions: AtomicUsize::new(0),
         });
-        hub.tasks.spawn(keep(hub.clone(), watch));
+        hub.tasks.spawn(keep(hub.clone(), news));
         hub
     }
 
@@ -250,14 +250,14 @@ async fn listen(hub: Arc<Hub>, link: LinkId, feed: Arc<Feed>) {
 }
 
 /// Watches the topology, the clock while anything is homeless, and now and then what is no longer needed.
-async fn keep(hub: Arc<Hub>, mut topology: Option<watch::Receiver<Arc<Topology>>>) {
+async fn keep(hub: Arc<Hub>, mut news: Option<News>) {
     let mut rounds = tokio::time::interval(ROUND);
     rounds.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         let unsettled = !hub.with(|core, _| core.is_settled());
         tokio::select! {
             () = hub.closing.cancelled() => return hub.meter.hold(MuxStats::default()),
-            news = next_topology(&mut topology) => hub.with(|core, now| core.retopologise(news, now)),
+            () = changed(&mut news) => learn(&hub, &mut news),
             () = tokio::time::sleep(TICK), if unsettled => hub.with(Core::tick),
             () = hub.nudge.notified(), if !unsettled => {}
             _ = rounds.tick() => {
@@ -268,11 +268,42 @@ async fn keep(hub: Arc<Hub>, mut topology: Option<watch::Receiver<Arc<Topology>>
     }
 }
 
-async fn next_topology(watch: &mut Option<watch::Receiver<Arc<Topology>>>) -> Arc<Topology> {
-    if let Some(watch) = watch
-        && watch.changed().await.is_ok()
-    {
-        return watch.borrow_and_update().clone();
+/// What the monitor tells.
+struct News {
+    topology: watch::Receiver<Arc<Topology>>,
+    health: watch::Receiver<Health>,
+}
+
+impl News {
+    fn new(monitor: &Monitor) -> Self {
+        Self { topology: monitor.watch(), health: monitor.chart().watch_health() }
     }
-    std::future::pending().await
+
+    fn topology(&mut self) -> Arc<Topology> {
+        self.topology.borrow_and_update().clone()
+    }
+}
+
+async fn changed(news: &mut Option<News>) {
+    let Some(news) = news else { return std::future::pending().await };
+    let more = tokio::select! {
+        topology = news.topology.changed() => topology.is_ok(),
+        health = news.health.changed() => health.is_ok(),
+    };
+    if !more {
+        std::future::pending::<()>().await;
+    }
+}
+
+/// The health is read first: whatever look it tells of, its topology is there already, and is learned before.
+fn learn(hub: &Arc<Hub>, news: &mut Option<News>) {
+    let Some(news) = news else { return };
+    let seen = news.health.borrow_and_update().seen;
+    let topology = news.topology();
+    hub.with(|core, now| {
+        core.retopologise(topology, now);
+        if let Some(begun) = seen {
+            core.looked(begun, now);
+        }
+    });
 }

@@ -18,7 +18,9 @@
 //!
 //! **What is promised.** Pub/sub delivers at most once. Every message that the server sent on a confirmed subscription is
 //! given to its subscriber, in order, unless a [`Signal`] says that some may be missing: [`Signal::Gap`] to
-//! [`Signal::Resumed`] around a change of the cluster, [`Signal::Lagged`] where a full buffer dropped some.
+//! [`Signal::Resumed`] around a change of the cluster, [`Signal::Lagged`] where a full buffer dropped some. The nodes of a
+//! cluster also hand messages to each other, in their own time: after a gap in which a channel changed its node, one that
+//! was published before may come late, or once more.
 //!
 //! **How it works.** The `core` is a pure state: the desired set of (kind, name), the nodes that serve it, and one
 //! reconcile step. The `hub` carries out its orders. Subscriptions live on connections of their own, so that a push can

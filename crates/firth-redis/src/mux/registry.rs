@@ -54,6 +54,8 @@ pub(crate) struct Gap {
     pub(crate) from: Address,
     pub(crate) stalled: bool,
     pub(crate) timed_out: bool,
+    /// Since when a node serves the channel of which it is not sure that it still is the master.
+    pub(crate) doubt: Option<Instant>,
 }
 
 /// One channel or pattern that somebody wants.
@@ -63,7 +65,7 @@ pub(crate) struct Channel {
     pub(crate) name: Bytes,
     pub(crate) slot: u16,
     pub(crate) home: Home,
-    /// A former home that still delivers until the new one is confirmed.
+    /// A former home, whose messages are taken until it has confirmed the end of the subscription.
     pub(crate) former: Option<LinkId>,
     pub(crate) listeners: SmallVec<[Arc<Mailbox>; 1]>,
     pub(crate) waiters: Vec<Arc<Confirm>>,

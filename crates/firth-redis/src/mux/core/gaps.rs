@@ -1,7 +1,7 @@
 //! Holes in what subscribers receive, and the signals about them. Signals are gathered per subscriber: one signal
 //! names all of its channels that the event touched.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{collections::HashMap, ops::Range, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use tokio::time::Instant;
@@ -16,34 +16,46 @@ use crate::{
     },
 };
 
+/// If nobody can tell the topology for so long, a node that serves is believed.
+const LONGEST_DOUBT: Duration = Duration::from_secs(2);
+
 impl Core {
     /// These channels are served no longer: tells their subscribers and puts them on the list of the homeless.
     pub(super) fn begin_gap(&mut self, ids: &[ChannelId], reason: &GapReason, now: Instant) {
-        let mut news = Vec::new();
+        let (mut news, mut begun) = (Vec::new(), 0);
         for &id in ids {
             let Some(link) = self.registry[id].home.link() else { continue };
             let from = self.links[link].address.clone();
-            if self.registry[id].gap.is_none() {
-                let gap = Gap { reason: reason.clone(), since: now, from, stalled: false, timed_out: false };
-                let channel = &mut self.registry[id];
-                channel.gap = Some(Box::new(gap));
-                channel.aware = u32::try_from(channel.listeners.len()).unwrap_or(u32::MAX);
-                news.push(id);
-                self.gapped.push(id);
+            let channel = &mut self.registry[id];
+            let listeners = u32::try_from(channel.listeners.len()).unwrap_or(u32::MAX);
+            match &mut channel.gap {
+                Some(gap) => gap.doubt = None,
+                none => {
+                    let reason = reason.clone();
+                    let gap = Gap { reason, since: now, from, stalled: false, timed_out: false, doubt: None };
+                    *none = Some(Box::new(gap));
+                    self.gapped.push(id);
+                    (begun, channel.aware) = (begun + 1, 0);
+                }
             }
+            // A gap that was not over goes on; those who came meanwhile have not heard of it.
+            news.push((id, channel.aware..listeners));
+            channel.aware = listeners;
             self.settle_at(id, Home::Homeless);
             self.look_for_home(id);
         }
-        self.tally.gaps_begun(reason, news.len());
+        self.tally.gaps_begun(reason, begun);
         let since = now.into_std();
-        self.tell(&news, |channels| Signal::Gap { reason: reason.clone(), since, channels });
+        self.tell_some(&news, |channels| Signal::Gap { reason: reason.clone(), since, channels });
     }
 
     pub(super) fn tell_node_lost(&mut self, link: LinkId, ids: &[ChannelId]) {
         let node = self.links[link].address.clone();
         for &id in ids {
             let channel = &mut self.registry[id];
-            channel.aware = u32::try_from(channel.listeners.len()).unwrap_or(u32::MAX);
+            if channel.gap.is_none() {
+                channel.aware = u32::try_from(channel.listeners.len()).unwrap_or(u32::MAX);
+            }
         }
         self.tell(ids, |channels| Signal::NodeLost { node: node.clone(), channels });
     }
@@ -76,6 +88,25 @@ impl Core {
         }
     }
 
+    /// The topology was asked for at this time, and the core has learned the answer: whoever confirmed a channel
+    /// before, and still is its master, has it for good.
+    pub(crate) fn looked(&mut self, begun: Instant, now: Instant) {
+        self.settle_doubts(now, |since| since <= begun);
+    }
+
+    fn settle_doubts(&mut self, now: Instant, settled: impl Fn(Instant) -> bool) {
+        for id in std::mem::take(&mut self.doubtful) {
+            let Some(channel) = self.registry.get(id) else { continue };
+            let (Home::Live { .. }, Some(gap)) = (channel.home, &channel.gap) else { continue };
+            match gap.doubt {
+                Some(since) if settled(since) => self.resumed.push(id),
+                Some(_) => self.doubtful.push(id),
+                None => {}
+            }
+        }
+        self.tell_resumed(now);
+    }
+
     /// Time passes: looks again for homes, and tells of gaps that last.
     pub(crate) fn tick(&mut self, now: Instant) {
         let (stalled_after, timed_out_after) = (self.config.stalled_after, self.config.timed_out_after);
@@ -98,7 +129,8 @@ impl Core {
         self.tell(&timed_out, |channels| Signal::TimedOut { after: timed_out_after, channels });
         self.stirred = true;
         self.reconcile(now);
-        if self.searching && !self.homeless.is_empty() {
+        self.settle_doubts(now, |since| now - since > LONGEST_DOUBT);
+        if !self.doubtful.is_empty() || (self.searching && !self.homeless.is_empty()) {
             self.orders.push(super::Order::Refresh);
         }
     }
@@ -106,10 +138,17 @@ impl Core {
     /// Gives each subscriber of these channels one signal that names its own. Those who came after the gap began hear
     /// nothing of it.
     pub(super) fn tell(&mut self, ids: &[ChannelId], signal: impl Fn(Names) -> Signal) {
+        let known = ids.iter().filter_map(|&id| Some((id, 0..self.registry.get(id)?.aware)));
+        let known: Vec<_> = known.collect();
+        self.tell_some(&known, signal);
+    }
+
+    /// Tells some of the subscribers of each channel, by their place in its list.
+    fn tell_some(&mut self, whom: &[(ChannelId, Range<u32>)], signal: impl Fn(Names) -> Signal) {
         let mut per_mailbox: HashMap<*const Mailbox, (Arc<Mailbox>, Vec<Bytes>)> = HashMap::new();
-        for &id in ids {
-            let Some(channel) = self.registry.get(id) else { continue };
-            for mailbox in channel.listeners.iter().take(channel.aware as usize) {
+        for (id, some) in whom {
+            let channel = &self.registry[*id];
+            for mailbox in &channel.listeners[some.start as usize..some.end as usize] {
                 let entry =
                     per_mailbox.entry(Arc::as_ptr(mailbox)).or_insert_with(|| (mailbox.clone(), Vec::new()));
                 entry.1.push(channel.name.clone());

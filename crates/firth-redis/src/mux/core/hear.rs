@@ -5,12 +5,13 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
-use super::{Core, Order};
+use super::{Core, Order, Place};
 use crate::{
     config::Address,
     connection::feed::FeedItem,
     error::CallError,
     mux::{
+        config::NodePreference,
         event::{GapReason, Kind, Message, Signal},
         link::{Op, Stuck},
         mailbox::Mailbox,
@@ -180,7 +181,7 @@ impl Core {
         self.serves_well(link, now);
         match id {
             Some(id) if self.registry[id].home == (Home::Asked { link, op }) && expected == Some(id) => {
-                self.confirmed(id, link);
+                self.confirmed(id, link, now);
             }
             // Its subscribers have left meanwhile; the operation that ends it is on its way.
             _ => {}
@@ -195,19 +196,36 @@ impl Core {
         }
     }
 
-    fn confirmed(&mut self, id: ChannelId, link: LinkId) {
+    /// A demoted master takes subscriptions as its replica does, and then may miss messages. So where masters are
+    /// wanted, a node is only believed if another one named it, or the topology names it after this moment.
+    fn is_doubtful(&self, channel: &Channel) -> bool {
+        let masters = self.config.nodes == NodePreference::Masters && matches!(self.place, Place::Cluster(_));
+        masters && channel.kind == Kind::Sharded && channel.redirections == 0
+    }
+
+    fn confirmed(&mut self, id: ChannelId, link: LinkId, now: Instant) {
         self.settle_at(id, Home::Live { link });
+        let doubtful = self.is_doubtful(&self.registry[id]);
         let channel = &mut self.registry[id];
         (channel.retry_at, channel.redirections, channel.refusals) = (None, 0, 0);
         for waiter in channel.waiters.drain(..) {
             waiter.done();
         }
-        if channel.gap.is_some() {
-            self.resumed.push(id);
+        match &mut channel.gap {
+            Some(gap) if doubtful => {
+                gap.doubt = Some(now);
+                if self.doubtful.is_empty() {
+                    self.orders.push(Order::Refresh);
+                }
+                self.doubtful.push(id);
+            }
+            Some(_) => self.resumed.push(id),
+            None => {}
         }
-        let (kind, former) = (channel.kind, channel.former.take().filter(|&f| f != link));
+        let (kind, former) = (channel.kind, channel.former);
         self.tally.confirmed(kind);
         if let Some(former) = former {
+            // Until it says that it has ended, what it still sends is ours.
             self.unsubscribe(former, kind, &[id], None);
         }
     }
@@ -346,7 +364,10 @@ impl Core {
         if owner.host.is_empty() {
             owner.host.clone_from(&self.links[link].address.host);
         }
-        self.address_map.as_ref().map_or_else(|| owner.clone(), |map| map.apply(&owner))
+        match &self.place {
+            Place::Cluster(Some(map)) => map.apply(&owner),
+            Place::Cluster(None) | Place::Single => owner,
+        }
     }
 
     /// An answer that fits no question: the connection starts afresh, which is a gap like any other.

@@ -84,11 +84,23 @@ pub(crate) struct Core {
     resumed: Vec<ChannelId>,
     /// Channels with a gap whose age still matters.
     gapped: Vec<ChannelId>,
-    address_map: Option<AddressMap>,
+    /// Channels that a node serves of which it is not sure that it still is their master.
+    doubtful: Vec<ChannelId>,
+    place: Place,
+}
+
+/// Where the mux lives.
+#[derive(Debug, Clone, Default)]
+pub(crate) enum Place {
+    /// At one server, or wherever the sentinels say.
+    #[default]
+    Single,
+    /// In a cluster, whose nodes may be known here by other addresses.
+    Cluster(Option<AddressMap>),
 }
 
 impl Core {
-    pub(crate) fn new(config: MuxConfig, topology: Arc<Topology>, address_map: Option<AddressMap>) -> Self {
+    pub(crate) fn new(config: MuxConfig, topology: Arc<Topology>, place: Place) -> Self {
         Self {
             config,
             registry: Registry::default(),
@@ -107,7 +119,8 @@ impl Core {
             run_for: None,
             resumed: Vec::new(),
             gapped: Vec::new(),
-            address_map,
+            doubtful: Vec::new(),
+            place,
         }
     }
 
@@ -119,7 +132,7 @@ impl Core {
 
     /// Whether a tick has anything to look at.
     pub(crate) fn is_settled(&self) -> bool {
-        self.homeless.is_empty() && self.gapped.is_empty()
+        self.homeless.is_empty() && self.gapped.is_empty() && self.doubtful.is_empty()
     }
 
     // ---- subscribers ---------------------------------------------------------------------------------------------
@@ -347,6 +360,9 @@ impl Core {
 
     /// The cluster looks different now: channels whose node is no longer the right one move.
     pub(crate) fn retopologise(&mut self, topology: Arc<Topology>, now: Instant) {
+        if Arc::ptr_eq(&self.topology, &topology) {
+            return;
+        }
         self.topology = topology;
         self.hints.clear();
         self.stirred = true;

@@ -138,5 +138,28 @@ impl Core {
         self.tally.asked(kind, ids.len());
         let channels = ids.to_vec();
         self.links[link].ops.push_back(Op::Subscribe { id: op, kind, channels, confirmed: 0 });
+        self.leave_twins(link, ids);
+    }
+
+    /// Masters and replicas of one shard deliver the same messages. So whoever asks one of them listens to the other no
+    /// longer, or would hear some twice.
+    fn leave_twins(&mut self, link: LinkId, ids: &[ChannelId]) {
+        let mut twins: BTreeMap<LinkId, Vec<ChannelId>> = BTreeMap::new();
+        for &id in ids {
+            let channel = &mut self.registry[id];
+            let Some(former) = channel.former else { continue };
+            let is_twin = |node: LinkId| {
+                let shard = self.topology.shard_of(channel.slot);
+                shard.is_some_and(|shard| shard.nodes().any(|n| *n == self.links[node].address))
+            };
+            if former == link || (is_twin(former) && is_twin(link)) {
+                channel.former = None;
+                twins.entry(former).or_default().push(id);
+            }
+        }
+        twins.remove(&link);
+        for (former, ids) in twins {
+            self.unsubscribe(former, Kind::Sharded, &ids, None);
+        }
     }
 }

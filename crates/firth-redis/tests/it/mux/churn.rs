@@ -70,9 +70,8 @@ fn wanted(kept: &[Subscription], kind: Kind) -> BTreeSet<String> {
     of_kind.flat_map(Subscription::names).map(|n| String::from_utf8(n.to_vec()).unwrap()).collect()
 }
 
-/// Runs the tasks, and checks every server's view against the mux's.
+/// Runs the tasks, and checks every server's view against the mux's. Closes the client.
 pub(super) async fn churn(client: &Client, servers: &[&RedisServer], steps: usize) {
-    let before = tasks();
     let mux = client.mux_with(firth_redis::mux::MuxConfig::default());
     let seed = fastrand::u64(..);
     println!("seed {seed}");
@@ -95,7 +94,8 @@ pub(super) async fn churn(client: &Client, servers: &[&RedisServer], steps: usiz
     for server in servers {
         wait::until(SOON, "no connection is left", async || subscriber_connections(server).await == 0).await;
     }
-    wait::until(SOON, "no task is left", async || tasks() <= before).await;
+    client.close().await;
+    wait::until(SOON, "no task is left", async || tasks() == 0).await;
 }
 
 /// Waits until the servers together hold exactly these names, each once, and the mux counts the same.
@@ -137,7 +137,9 @@ async fn everybody_hears(client: &Client, kept: &mut [Subscription]) {
         for name in names {
             let token = format!("{round}-token");
             let name = std::str::from_utf8(&name).unwrap().to_owned();
-            assert!(tell(client, kind, &name, &token).await >= 1, "{kind:?} {name} has a subscriber");
+            // In a cluster only the node that serves an ordinary channel counts its subscriber.
+            let receivers = tell(client, kind, &name, &token).await;
+            assert!(receivers >= 1 || kind != Kind::Sharded, "{name} has a subscriber");
             while message(subscription).await.payload != token.as_bytes() {}
         }
     }

@@ -2,12 +2,19 @@
 
 mod basics;
 mod callbacks;
+mod chaos;
 mod churn;
+mod clusters;
+mod failover;
+mod ledger;
 mod metering;
+mod migration;
 mod overflow;
+mod placement;
 mod reach;
 mod rollback;
 mod signals;
+mod storm;
 
 use std::{collections::BTreeSet, time::Duration};
 

@@ -80,6 +80,10 @@ fn a_new_owner_is_joined_before_the_old_one_is_left() {
     let sent = rig.take_sent();
     assert!(sent[0].0 == 1 && sent[0].1.starts_with("SUNSUBSCRIBE"), "{sent:?}");
     assert_eq!(read(&mailbox), ["gap Reassigned", "from-the-old-one", "moved 1 2", "resumed"]);
+    rig.hear(1, &format!("smessage {LOW} a-straggler"));
+    rig.hear(1, &format!("sunsubscribe {LOW} 0"));
+    rig.hear(1, &format!("smessage {LOW} a-ghost"));
+    assert_eq!(read(&mailbox), ["a-straggler"]);
 }
 
 #[test]
@@ -153,4 +157,72 @@ fn an_answer_that_fits_no_question_starts_the_connection_afresh() {
     live(&mut rig);
     rig.hear(1, "ssubscribe other 2");
     assert_eq!(rig.resets, 1);
+}
+
+#[test]
+fn a_demoted_master_is_left_before_the_new_one_can_speak() {
+    let mut rig = rig();
+    let mailbox = live(&mut rig);
+    let shard = |master, replicas: &[u16]| Shard {
+        master: node(master),
+        replicas: replicas.iter().map(|&port| node(port)).collect(),
+    };
+    let swapped = Topology::from_ranges([(0..=8191, shard(3, &[1])), (8192..=16383, shard(2, &[]))]);
+    rig.core.retopologise(Arc::new(swapped), rig.now);
+    rig.settle();
+    rig.hear(1, &format!("smessage {LOW} while-connecting"));
+    rig.open(3, 1);
+    let sent = rig.take_sent();
+    assert_eq!(sent[0], (1, sent[0].1.clone()));
+    assert!(sent[0].1.starts_with("SUNSUBSCRIBE"), "{sent:?}");
+    assert_eq!(sent[1], (3, format!("SSUBSCRIBE {LOW}")));
+    rig.hear(1, &format!("smessage {LOW} both-have-it"));
+    rig.hear(3, &format!("ssubscribe {LOW} 1"));
+    rig.hear(3, &format!("smessage {LOW} both-have-it"));
+    assert_eq!(
+        read(&mailbox),
+        ["gap Reassigned", "while-connecting", "moved 1 3", "resumed", "both-have-it"]
+    );
+}
+
+#[test]
+fn a_demoted_master_that_takes_a_channel_does_not_end_its_gap() {
+    let mut rig = rig();
+    rig.core.place = Place::Cluster(None);
+    let mailbox = live(&mut rig);
+    rig.hear(1, &format!("sunsubscribe {LOW} 0"));
+    rig.hear(1, &format!("ssubscribe {LOW} 1"));
+    rig.hear(1, &format!("smessage {LOW} by-the-replica"));
+    let (newcomer, _) = rig.join(Kind::Sharded, &[LOW]);
+    assert_eq!(read(&mailbox), ["gap Migrated", "by-the-replica"], "it serves, but may miss some");
+    rig.refreshes = 0;
+    rig.tick(std::time::Duration::from_millis(50));
+    assert_eq!(rig.refreshes, 1, "who is the master?");
+    rig.topology(2, 2);
+    rig.core.looked(rig.now, rig.now);
+    rig.open(2, 1);
+    rig.hear(2, &format!("ssubscribe {LOW} 1"));
+    assert!(read(&mailbox).is_empty(), "nobody has confirmed this one either");
+    rig.core.looked(rig.now - std::time::Duration::from_millis(1), rig.now);
+    assert!(read(&mailbox).is_empty(), "that was asked before");
+    rig.core.looked(rig.now, rig.now);
+    assert_eq!(read(&mailbox), ["moved 1 2", "resumed"]);
+    assert_eq!(read(&newcomer), ["gap Reassigned", "moved 1 2", "resumed"]);
+}
+
+#[test]
+fn a_node_that_serves_is_believed_in_the_end() {
+    let mut rig = rig();
+    rig.core.place = Place::Cluster(None);
+    let mailbox = live(&mut rig);
+    rig.item(1, FeedItem::Lost);
+    rig.open(1, 2);
+    rig.hear(1, &format!("ssubscribe {LOW} 1"));
+    rig.tick(std::time::Duration::from_secs(1));
+    assert_eq!(read(&mailbox), ["lost 1", "gap NodeLost"]);
+    rig.tick(std::time::Duration::from_secs(2));
+    assert_eq!(read(&mailbox), ["stalled", "resumed"]);
+    assert!(!rig.core.is_settled());
+    rig.tick(std::time::Duration::from_secs(2));
+    assert!(rig.core.is_settled());
 }

@@ -41,7 +41,7 @@ struct Rig {
 
 impl Rig {
     fn new(config: MuxConfig) -> Self {
-        let core = Core::new(config, topology(1, 2), None);
+        let core = Core::new(config, topology(1, 2), Place::Single);
         Self { core, now: Instant::now(), sent: vec![], opened: vec![], closed: 0, refreshes: 0, resets: 0 }
     }
 
