@@ -128,12 +128,10 @@ impl DeadLetters {
             }
             return Ok(count);
         }
-        let mut count = 0;
-        self.for_each_page(async |ids| {
+        let (mut count, mut walk) = (0, Walk::Start);
+        while let Some(ids) = self.next_page(&mut walk).await? {
             count += ids.len() as u64;
-            Ok(())
-        })
-        .await?;
+        }
         Ok(count)
     }
 
@@ -152,12 +150,10 @@ impl DeadLetters {
 
     /// Replays every letter of this view, each once; answers how many.
     pub async fn replay_all(&self, to: Replay) -> Result<u64> {
-        let mut taken = 0;
-        self.for_each_page(async |ids| {
+        let (mut taken, mut walk) = (0, Walk::Start);
+        while let Some(ids) = self.next_page(&mut walk).await? {
             taken += self.replay(&ids, to).await?;
-            Ok(())
-        })
-        .await?;
+        }
         Ok(taken)
     }
 
@@ -188,12 +184,10 @@ impl DeadLetters {
 
     /// Deletes every letter of this view; answers how many.
     pub async fn delete_all(&self) -> Result<u64> {
-        let mut gone = 0;
-        self.for_each_page(async |ids| {
+        let (mut gone, mut walk) = (0, Walk::Start);
+        while let Some(ids) = self.next_page(&mut walk).await? {
             gone += self.delete(&ids).await?;
-            Ok(())
-        })
-        .await?;
+        }
         Ok(gone)
     }
 
@@ -237,21 +231,27 @@ impl DeadLetters {
             .collect())
     }
 
-    /// Goes once through the view, page by page. What is removed on the way does not disturb it: addresses only grow.
-    async fn for_each_page(&self, mut act: impl AsyncFnMut(Vec<DeadId>) -> Result<()>) -> Result<()> {
-        let mut after = None;
-        loop {
-            let page = self.list(after.as_ref(), MAX_VERDICTS).await?;
-            if page.letters.is_empty() {
-                return Ok(());
-            }
-            act(page.letters.into_iter().map(|letter| letter.id).collect()).await?;
-            after = page.next;
-            if after.is_none() {
-                return Ok(());
-            }
-        }
+    /// The next page of a walk through the view. What is removed on the way does not disturb it: addresses only grow.
+    ///
+    /// No closure takes the pages: its future could not be sent to another thread.
+    async fn next_page(&self, walk: &mut Walk) -> Result<Option<Vec<DeadId>>> {
+        let after = match walk {
+            Walk::Start => None,
+            Walk::After(id) => Some(&*id),
+            Walk::Done => return Ok(None),
+        };
+        let page = self.list(after, MAX_VERDICTS).await?;
+        *walk = page.next.map_or(Walk::Done, Walk::After);
+        let ids: Vec<_> = page.letters.into_iter().map(|letter| letter.id).collect();
+        Ok(if ids.is_empty() { None } else { Some(ids) })
     }
+}
+
+/// How far a walk through a view has come.
+enum Walk {
+    Start,
+    After(DeadId),
+    Done,
 }
 
 fn by_place(ids: &[DeadId]) -> BTreeMap<(GroupName, u32), Vec<RecordId>> {
@@ -260,4 +260,21 @@ fn by_place(ids: &[DeadId]) -> BTreeMap<(GroupName, u32), Vec<RecordId>> {
         places.entry((id.group.clone(), id.partition)).or_default().push(id.id);
     }
     places
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everything_can_be_awaited_on_another_thread() {
+        fn sendable<T: Send>(_: T) {}
+        let view = Broker::memory().dead_letters("orders");
+        sendable(view.list(None, 1));
+        sendable(view.count());
+        sendable(view.replay(&[], Replay::Group));
+        sendable(view.replay_all(Replay::Group));
+        sendable(view.delete(&[]));
+        sendable(view.delete_all());
+    }
 }

@@ -1,0 +1,20 @@
+//! `firth`: the event server and the command line that goes with it.
+//!
+//! Commands speak to a server or to an engine of their own over one code path: the HTTP API, called over a socket or inside
+//! this process. Exit codes follow the kind of error.
+
+mod api;
+mod app;
+mod auth;
+mod cli;
+mod desk;
+mod problem;
+mod serve;
+mod wire;
+
+use std::process::ExitCode;
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    cli::run().await
+}

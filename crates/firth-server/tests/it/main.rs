@@ -1,0 +1,7 @@
+//! The real binary on a free port and a fresh directory, spoken to as users do.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on says so by a panic")]
+
+mod http;
+mod serving;
+mod world;
