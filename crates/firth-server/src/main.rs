@@ -7,6 +7,8 @@ mod api;
 mod app;
 mod auth;
 mod cli;
+mod client;
+mod demo;
 mod desk;
 mod problem;
 mod serve;

@@ -55,7 +55,6 @@ impl Problem {
         }
     }
 
-    #[cfg(test)]
     /// The error that a client of this server sees.
     pub(crate) fn into_error(self) -> Error {
         let kind = TABLE.iter().map(|row| row.0).find(|kind| kind.as_str() == self.kind);

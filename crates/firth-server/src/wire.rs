@@ -163,6 +163,14 @@ pub(crate) struct Shown {
     pub(crate) headers: BTreeMap<String, Values>,
 }
 
+impl Shown {
+    /// The payload as a person reads it.
+    pub(crate) fn text(&self) -> &str {
+        let json = self.json.as_deref().map(RawValue::get);
+        json.or(self.payload.as_deref()).or(self.payload_base64.as_deref()).unwrap_or_default()
+    }
+}
+
 impl From<&Record> for Shown {
     fn from(record: &Record) -> Self {
         let (key, key_base64) = match record.key() {

@@ -1,10 +1,19 @@
 //! The command line: what can be asked, and how failures end.
 
+mod output;
+mod records;
+mod topics;
+
 use crate::auth;
+use crate::client::Client;
+use crate::demo;
 use crate::serve::{self, ServeArgs};
-use clap::{Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand};
+use clap_complete::Shell;
 use firth::{Error, ErrorKind, Result};
+use records::{ConsumeArgs, ProduceArgs};
 use std::process::ExitCode;
+use topics::{DeadCommand, GroupCommand, TopicCommand};
 
 /// Durable topics, consumer groups, retries and dead letters: a server and its command line.
 #[derive(Parser)]
@@ -18,8 +27,90 @@ struct Cli {
 enum Command {
     /// Serve the HTTP API
     Serve(ServeArgs),
+    /// Show what it does, in memory and in a few seconds
+    Demo,
+    /// Create, list, show and delete topics
+    Topic {
+        #[command(subcommand)]
+        command: TopicCommand,
+        #[command(flatten)]
+        target: Target,
+        #[command(flatten)]
+        format: Format,
+    },
+    /// Send messages
+    Produce {
+        #[command(flatten)]
+        args: ProduceArgs,
+        #[command(flatten)]
+        target: Target,
+    },
+    /// Print records of a group, and ack what was printed
+    Consume {
+        #[command(flatten)]
+        args: ConsumeArgs,
+        #[command(flatten)]
+        target: Target,
+    },
+    /// Show groups with their exact lag
+    Group {
+        #[command(subcommand)]
+        command: GroupCommand,
+        #[command(flatten)]
+        target: Target,
+        #[command(flatten)]
+        format: Format,
+    },
+    /// List, count, replay and delete dead letters
+    Dead {
+        #[command(subcommand)]
+        command: DeadCommand,
+        #[command(flatten)]
+        target: Target,
+        #[command(flatten)]
+        format: Format,
+    },
+    /// Write completions for a shell
+    Completions {
+        /// Which shell
+        shell: Shell,
+    },
     /// Make a token, and the line for the server's token file
     Token,
+}
+
+/// Where a command goes.
+#[derive(Args)]
+struct Target {
+    /// The server to speak to; FIRTH_TOKEN is its token
+    #[arg(
+        long,
+        global = true,
+        env = "FIRTH_SERVER",
+        default_value = "http://127.0.0.1:7171",
+        value_name = "URL"
+    )]
+    server: String,
+    /// Open this engine instead of speaking to a server: file:./DIR, redis://HOST, …
+    #[arg(long, global = true, value_name = "URL")]
+    engine: Option<String>,
+}
+
+impl Target {
+    async fn open(&self) -> Result<Client> {
+        match &self.engine {
+            Some(engine) => Client::local(engine).await,
+            None => Client::remote(&self.server, std::env::var("FIRTH_TOKEN").ok()),
+        }
+    }
+}
+
+/// How a command answers.
+#[derive(Args)]
+struct Format {
+    /// Answer in JSON
+    #[arg(long, global = true)]
+    json: bool,
 }
 
 /// Runs what the arguments say.
@@ -37,12 +128,39 @@ pub(crate) async fn run() -> ExitCode {
 async fn dispatch(cli: Cli) -> Result<()> {
     match cli.command {
         Command::Serve(args) => serve::run(args).await,
-        Command::Token => {
-            let (token, line) = auth::make_token()?;
-            println!("# for clients, shown only now: FIRTH_TOKEN={token}\n{line}");
+        Command::Demo => demo::run().await,
+        Command::Topic { command, target, format } => {
+            with(&target, async |client| topics::topic(client, command, format.json).await).await
+        }
+        Command::Produce { args, target } => {
+            with(&target, async |client| records::produce(client, args).await).await
+        }
+        Command::Consume { args, target } => {
+            with(&target, async |client| records::consume(client, args).await).await
+        }
+        Command::Group { command, target, format } => {
+            with(&target, async |client| topics::group(client, command, format.json).await).await
+        }
+        Command::Dead { command, target, format } => {
+            with(&target, async |client| topics::dead(client, command, format.json).await).await
+        }
+        Command::Completions { shell } => {
+            clap_complete::generate(shell, &mut Cli::command(), "firth", &mut std::io::stdout());
             Ok(())
         }
+        Command::Token => {
+            let (token, line) = auth::make_token()?;
+            output::line(&format!("# for clients, shown only now: FIRTH_TOKEN={token}\n{line}"))
+        }
     }
+}
+
+/// Runs a command on its target, which is closed whatever happens.
+async fn with(target: &Target, command: impl AsyncFnOnce(&Client) -> Result<()>) -> Result<()> {
+    let client = target.open().await?;
+    let outcome = command(&client).await;
+    let closed = client.close().await;
+    outcome.and(closed)
 }
 
 fn explain(error: &Error) {

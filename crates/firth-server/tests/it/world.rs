@@ -27,6 +27,12 @@ pub(crate) fn run(args: &[&str]) -> Output {
     firth().args(args).stdin(Stdio::null()).output().unwrap()
 }
 
+pub(crate) fn stdout(output: &Output) -> String {
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{:?}: {errors}", output.status);
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
 pub(crate) struct Server {
     child: Child,
     pub(crate) address: SocketAddr,
@@ -51,6 +57,10 @@ impl Server {
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let address = line.trim().rsplit('/').next().unwrap().parse().unwrap_or_else(|_| panic!("{line:?}"));
         Self { child, address, token: token.map(str::to_owned) }
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("http://{}", self.address)
     }
 
     /// Sends a signal.

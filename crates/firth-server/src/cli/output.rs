@@ -1,0 +1,43 @@
+//! Tables for people, JSON for programs.
+
+use firth::{Error, ErrorKind, Result};
+use serde::Serialize;
+use std::io::Write;
+
+/// Writes a line; a reader that went away (`| head`) is an error, so that nothing is acked unread.
+pub(crate) fn line(text: &str) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{text}")
+        .and_then(|()| out.flush())
+        .map_err(|error| Error::new(ErrorKind::Closed, "nobody reads the output any more").with_source(error))
+}
+
+/// Writes one JSON value on one line.
+pub(crate) fn json(value: &impl Serialize) -> Result<()> {
+    let text = serde_json::to_string(value)
+        .map_err(|error| Error::new(ErrorKind::Internal, "cannot be written as JSON").with_source(error))?;
+    line(&text)
+}
+
+/// A table with aligned columns.
+pub(crate) fn table<const N: usize>(head: [&str; N], rows: Vec<[String; N]>) -> Result<()> {
+    let mut widths = head.map(|name| name.chars().count());
+    for row in &rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    let write = |cells: [&str; N]| {
+        let cells = cells.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}"));
+        line(cells.collect::<Vec<_>>().join("  ").trim_end())
+    };
+    write(head)?;
+    rows.iter().try_for_each(|row| write(row.each_ref().map(String::as_str)))
+}
+
+/// Terminal control characters made visible, so that data cannot steer the reader's terminal.
+pub(crate) fn plain(text: &str) -> String {
+    text.chars()
+        .map(|c| if c.is_control() && c != '\t' { c.escape_default().to_string() } else { c.to_string() })
+        .collect()
+}
