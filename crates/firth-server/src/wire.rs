@@ -11,6 +11,14 @@ use serde_json::value::RawValue;
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+/// Who answers.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct About {
+    pub(crate) version: String,
+    /// Its clock, as Unix time.
+    pub(crate) time_ms: u64,
+}
+
 /// What a topic shall be; everything has a default.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

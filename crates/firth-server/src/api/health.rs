@@ -1,15 +1,22 @@
 //! Health and metrics.
 
+use super::body::Json;
 use crate::app::App;
 use crate::problem::{Answer, Problem};
+use crate::wire::{About, unix_ms};
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use firth::{Error, ErrorKind};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 /// How long the engine may take to prove that it is there.
 const PROOF: Duration = Duration::from_secs(5);
+
+/// Version and clock, for whoever checks whether they match.
+pub(crate) async fn about() -> Json<About> {
+    Json(About { version: env!("CARGO_PKG_VERSION").to_owned(), time_ms: unix_ms(SystemTime::now()) })
+}
 
 /// The process runs.
 pub(crate) async fn live() -> &'static str {

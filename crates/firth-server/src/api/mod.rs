@@ -28,6 +28,7 @@ pub(crate) const MAX_WAIT: Duration = Duration::from_secs(30);
 /// All routes on this state.
 pub(crate) fn router(app: App) -> Router {
     let guarded = Router::new()
+        .route("/v1", get(health::about))
         .route("/v1/topics", get(topics::list))
         .route("/v1/topics/{topic}", get(topics::show).put(topics::create).delete(topics::delete))
         .route("/v1/topics/{topic}/records", post(records::produce))

@@ -1,5 +1,6 @@
 //! The command line: what can be asked, and how failures end.
 
+mod doctor;
 mod output;
 mod records;
 mod topics;
@@ -65,6 +66,13 @@ enum Command {
     Dead {
         #[command(subcommand)]
         command: DeadCommand,
+        #[command(flatten)]
+        target: Target,
+        #[command(flatten)]
+        format: Format,
+    },
+    /// Check the server or engine, its clock, version and permissions, and say what to do
+    Doctor {
         #[command(flatten)]
         target: Target,
         #[command(flatten)]
@@ -144,6 +152,7 @@ async fn dispatch(cli: Cli) -> Result<()> {
         Command::Dead { command, target, format } => {
             with(&target, async |client| topics::dead(client, command, format.json).await).await
         }
+        Command::Doctor { target, format } => doctor::run(target.open().await, format.json).await,
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "firth", &mut std::io::stdout());
             Ok(())
