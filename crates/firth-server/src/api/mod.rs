@@ -60,6 +60,7 @@ async fn guard(State(app): State<App>, request: Request, next: Next) -> Response
 
 async fn limit_and_measure(request: Request, next: Next) -> Response {
     let route = request.extensions().get::<MatchedPath>().map_or("none", MatchedPath::as_str).to_owned();
+    let _running = Running::new(&route);
     let (method, started) = (method_name(request.method()), Instant::now());
     let response = match tokio::time::timeout(TIME_LIMIT, next.run(request)).await {
         Ok(response) => response,
@@ -77,6 +78,23 @@ async fn limit_and_measure(request: Request, next: Next) -> Response {
     metrics::histogram!("firth_http_seconds", "route" => route.clone()).record(took.as_secs_f64());
     tracing::debug!(method, route, status, ?took, "request");
     response
+}
+
+/// Counts a request as long as it runs, also one whose client hangs up.
+struct Running(metrics::Gauge);
+
+impl Running {
+    fn new(route: &str) -> Self {
+        let gauge = metrics::gauge!("firth_http_requests_running", "route" => route.to_owned());
+        gauge.increment(1);
+        Self(gauge)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.decrement(1);
+    }
 }
 
 /// Methods as a bounded label.

@@ -4,6 +4,8 @@ use crate::world::{Server, firth, json, run};
 use nix::sys::signal::Signal;
 use std::time::{Duration, Instant};
 
+const FETCH: &str = "/v1/topics/jobs/groups/workers/fetch";
+
 #[test]
 fn what_was_answered_survives_a_restart_and_a_kill() {
     let dir = tempfile::tempdir().unwrap();
@@ -35,21 +37,31 @@ fn a_signal_ends_waiting_fetches_and_gives_unsettled_records_back_at_once() {
     server.topic("jobs", &["work"]);
     server.fetch("jobs", "workers", &json!({ "wait_ms": 5000, "lease_ms": 3_600_000 }));
     let started = Instant::now();
-    let ended = std::thread::scope(|scope| {
-        let path = "/v1/topics/jobs/groups/workers/fetch";
-        let waiting = scope.spawn(|| server.post(path, &json!({ "wait_ms": 30_000 })));
-        // The fetch waits when the server has counted its predecessor and this connection is open; either order must end well.
+    let reply = std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| server.post(FETCH, &json!({ "wait_ms": 30_000 })));
+        server.fetches_running(1);
         server.signal(Signal::SIGINT);
-        waiting.join()
+        waiting.join().unwrap()
     });
-    if let Ok(reply) = ended {
-        assert!(reply.status == 200 || reply.status == 503, "{reply:?}");
-    }
+    assert_eq!(reply.expect(200).json()["deliveries"], json!([]));
     assert!(server.ended());
     assert!(started.elapsed() < Duration::from_secs(20), "draining waited for the lease");
     let server = Server::on(dir.path());
     let again = server.fetch("jobs", "workers", &json!({ "wait_ms": 5000 }));
     assert_eq!(again[0]["record"]["attempt"], 2);
+}
+
+#[test]
+fn a_client_that_hangs_up_takes_nothing_with_it() {
+    let server = Server::memory();
+    server.topic("jobs", &[]);
+    let gone = server.send("POST", FETCH, &json!({ "wait_ms": 30_000, "lease_ms": 3_600_000 }));
+    server.fetches_running(1);
+    drop(gone);
+    server.fetches_running(0);
+    server.post("/v1/topics/jobs/records", &json!({ "payload": "work" })).expect(200);
+    let some = server.fetch("jobs", "workers", &json!({ "wait_ms": 5000 }));
+    assert_eq!(some[0]["record"]["attempt"], 1);
 }
 
 #[test]

@@ -127,6 +127,25 @@ impl Server {
         Reply::parse(&String::from_utf8(answer).unwrap())
     }
 
+    /// Sends a request and leaves its answer unread.
+    pub(crate) fn send(&self, method: &str, path: &str, body: &Value) -> TcpStream {
+        let body = body.to_string();
+        let (host, length) = (self.address, body.len());
+        let head = format!("{method} {path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n");
+        let mut stream = TcpStream::connect(self.address).unwrap();
+        stream.write_all(format!("{head}Content-Length: {length}\r\n\r\n{body}").as_bytes()).unwrap();
+        stream
+    }
+
+    /// Waits until this many fetches run.
+    pub(crate) fn fetches_running(&self, count: u64) {
+        let gauge = "firth_http_requests_running{route=\"/v1/topics/{topic}/groups/{group}/fetch\"}";
+        let (wanted, deadline) = (format!("{gauge} {count}\n"), Instant::now() + PATIENCE);
+        while !self.get("/metrics").expect(200).body.contains(&wanted) {
+            assert!(Instant::now() < deadline, "never {count} fetches");
+        }
+    }
+
     /// Fetches until there is something.
     pub(crate) fn fetch(&self, topic: &str, group: &str, how: &Value) -> Vec<Value> {
         let deadline = Instant::now() + PATIENCE;
