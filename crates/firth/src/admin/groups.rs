@@ -1,7 +1,7 @@
 //! Groups in figures: exact lag, oldest age, members, owners with heartbeats; resetting and deleting them.
 
 use super::{Admin, names};
-use crate::consumer::{Note, member_pool};
+use crate::consumer::{Note, StartAt, member_pool};
 use crate::error::{Error, ErrorKind, Result};
 use firth_engine::facet::{GroupStatus, LeaseQuery, Reset};
 use firth_engine::{Epoch, GroupName, LeaseInfo, LeaseName, Partition, RecordId, TopicName};
@@ -110,6 +110,15 @@ impl Admin {
             all.extend(self.engine().groups(&at).await?);
         }
         Ok(all.into_iter().collect())
+    }
+
+    /// Makes a group that starts at `start` on every partition, before any member joins; where it exists already it stays as it is.
+    pub async fn create_group(&self, topic: &str, group: &str, start: StartAt) -> Result<()> {
+        let (topic, group) = names(topic, group)?;
+        for at in self.broker.topic(topic.as_str()).await?.partitions() {
+            self.engine().create_group(&at, &group, start.into()).await?;
+        }
+        Ok(())
     }
 
     /// A group in figures.

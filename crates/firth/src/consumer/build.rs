@@ -11,7 +11,7 @@ use crate::error::{Result, invalid};
 use crate::metrics::GroupMeter;
 use crate::retry::RetryPolicy;
 use firth_engine::{GroupName, HolderName, TopicName};
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -127,7 +127,7 @@ fn start(
     (me, max_payload): (String, usize),
 ) -> Consumer {
     let (paused, is_paused) = watch::channel(false);
-    let (assigned, assignment) = watch::channel(BTreeSet::new());
+    let (assigned, assignment) = watch::channel(BTreeMap::new());
     let closing = CancellationToken::new();
     let holds = Holds::new(broker.engine().clone(), config.lease);
     let common = Arc::new(Common {

@@ -4,6 +4,7 @@ use super::holds::Held;
 use super::nack::Nack;
 use crate::error::{Error, ErrorKind, Result};
 use crate::record::Record;
+use firth_engine::Epoch;
 use std::fmt;
 use std::future::Future;
 use std::ops::Deref;
@@ -80,6 +81,11 @@ impl Delivery {
         self.record.as_ref().expect("only settling takes it")
     }
 
+    /// Under which ownership of the partition it was handed out. Grows with each change of owner.
+    pub fn epoch(&self) -> Epoch {
+        self.end.0.held.hold.epoch
+    }
+
     /// Resolves when the partition was lost to another consumer: whatever is done from then on is done twice.
     pub async fn lost(&self) {
         self.end.0.abandoned.cancelled().await;
@@ -102,8 +108,8 @@ impl Delivery {
         let _ = self.end.0.events.send(Event::Judged { record, judgement, waiter: None });
     }
 
-    /// Gives it back as if it had never started.
-    pub(crate) fn give_back(mut self) {
+    /// Gives it back as if it had never started: it comes again, here or to the next owner, and no attempt is counted.
+    pub fn give_back(mut self) {
         self.started = false;
     }
 
@@ -147,6 +153,8 @@ impl fmt::Debug for Delivery {
 
 /// The answer to a verdict: `Ok` once it is stored, `Fenced` if the partition had another owner by then.
 ///
+/// An error whose [`may_have_happened`](Error::may_have_happened) is false means that the verdict certainly changed nothing and never will.
+///
 /// The verdict counts whether or not this is awaited; drop it to go on at full speed.
 #[must_use = "await it to know that the verdict is stored, or drop it explicitly"]
 pub struct Settled(oneshot::Receiver<Result<()>>);
@@ -162,5 +170,6 @@ impl Future for Settled {
 fn gone() -> Error {
     let context =
         "the partition was given up before the verdict was stored: the record comes again elsewhere";
-    Error::new(ErrorKind::Fenced, context).with_unknown_outcome()
+    // Certain: a lane answers every verdict that it has heard before it ends.
+    Error::new(ErrorKind::Fenced, context)
 }

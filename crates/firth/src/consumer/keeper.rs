@@ -12,11 +12,11 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::topic::{TopicInfo, Topics};
 use firth_engine::facet::{Acquire, LeaseQuery};
 use firth_engine::{
-    Backoff, Engine, Hint, HintKey, HolderName, LeaseInfo, LeaseName, MemberName, Partition, PoolName,
+    Backoff, Engine, Epoch, Hint, HintKey, HolderName, LeaseInfo, LeaseName, MemberName, Partition, PoolName,
     TopicName,
 };
 use futures_util::future::select_all;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -41,7 +41,7 @@ pub(crate) struct Keeper {
     pulse: Pulse,
     /// Partitions whose lane failed, and when to try again.
     resting: HashMap<u32, (u32, Instant)>,
-    assignment: watch::Sender<BTreeSet<u32>>,
+    assignment: watch::Sender<BTreeMap<u32, Epoch>>,
 }
 
 struct Owned {
@@ -56,7 +56,7 @@ impl Keeper {
         topic: TopicName,
         me: String,
         holds: Holds,
-        assignment: watch::Sender<BTreeSet<u32>>,
+        assignment: watch::Sender<BTreeMap<u32, Epoch>>,
     ) -> Self {
         let topics = Topics::new(common.engine.clone());
         let pool = member_pool(&topic, &common.group);
@@ -258,7 +258,8 @@ impl Keeper {
 
     fn announce(&self) {
         self.common.meter.owned.set(self.lanes.len() as f64);
-        self.assignment.send_replace(self.lanes.keys().copied().collect());
+        let owned = self.lanes.iter().map(|(index, owned)| (*index, owned.held.hold.epoch));
+        self.assignment.send_replace(owned.collect());
     }
 
     /// Listens for changes of owner on partitions that are new.

@@ -30,8 +30,9 @@ pub(crate) use pulse::Note;
 pub use run::Run;
 
 use crate::error::{Error, Result};
+use firth_engine::Epoch;
 use lane::Common;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 use tokio::sync::watch;
@@ -55,7 +56,7 @@ pub struct ConsumerHandle {
     name: String,
     paused: Arc<watch::Sender<bool>>,
     closing: CancellationToken,
-    assignment: watch::Receiver<BTreeSet<u32>>,
+    assignment: watch::Receiver<BTreeMap<u32, Epoch>>,
 }
 
 impl ConsumerHandle {
@@ -81,12 +82,27 @@ impl ConsumerHandle {
 
     /// The partitions that it owns now.
     pub fn assignment(&self) -> BTreeSet<u32> {
+        self.assignment.borrow().keys().copied().collect()
+    }
+
+    /// The partitions that it owns now, each with the epoch of this ownership.
+    pub fn epochs(&self) -> BTreeMap<u32, Epoch> {
         self.assignment.borrow().clone()
     }
 
+    /// Waits until partitions or their epochs are others than when this handle last answered here, and answers them; `None` after the
+    /// end of the consumer. Changes in quick succession are one. Cancel-safe.
+    pub async fn next_epochs(&mut self) -> Option<BTreeMap<u32, Epoch>> {
+        self.assignment.changed().await.ok()?;
+        Some(self.assignment.borrow_and_update().clone())
+    }
+
     /// Waits until the assignment is as `wanted` says, and answers it; `None` if the consumer ends before.
-    pub async fn assigned(&self, wanted: impl FnMut(&BTreeSet<u32>) -> bool) -> Option<BTreeSet<u32>> {
-        self.assignment.clone().wait_for(wanted).await.ok().map(|assignment| assignment.clone())
+    pub async fn assigned(&self, mut wanted: impl FnMut(&BTreeSet<u32>) -> bool) -> Option<BTreeSet<u32>> {
+        let mut assignment = self.assignment.clone();
+        let partitions = |owned: &BTreeMap<u32, Epoch>| owned.keys().copied().collect();
+        let owned = assignment.wait_for(|owned| wanted(&partitions(owned))).await.ok()?;
+        Some(partitions(&owned))
     }
 
     /// Starts a graceful close: `run` returns and `next` answers `None` once everything is handed over.

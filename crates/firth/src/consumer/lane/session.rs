@@ -20,6 +20,8 @@ use tokio_util::sync::CancellationToken;
 const SLOW_POLL: Duration = Duration::from_secs(5);
 /// How long verdicts that may or may not be stored wait for their records to come again.
 const REMEMBER: Duration = Duration::from_secs(10);
+/// How long a lane that lost its partition waits for the answer to the commit that was on its way.
+const LAST_WORD: Duration = Duration::from_secs(2);
 /// How many events are taken per turn.
 const CHUNK: usize = 256;
 
@@ -153,7 +155,7 @@ impl<'l> Session<'l> {
             }
             match self.wait().await {
                 Ok(Next::Go) => {}
-                Ok(Next::Lost) => return self.lost(),
+                Ok(Next::Lost) => return self.lost().await,
                 Err(error) => return self.broken(error).await,
             }
         }
@@ -308,23 +310,37 @@ impl<'l> Session<'l> {
         self.worked = true;
     }
 
-    fn lost(self) -> Ended {
+    /// Drops everything. Verdicts that were not sent to the engine are refused for good; for those on their way its answer says.
+    async fn lost(mut self) -> Ended {
         self.tie.abandoned.cancel();
         self.lane.common.desk.recall(self.lane.at.index);
+        self.waiters.clear();
+        if let Some(commit) = self.in_commit.take()
+            && let Ok(answer) = tokio::time::timeout(LAST_WORD, commit).await
+        {
+            // Whoever waits for it is told; there is nothing else to do about it.
+            let _ = self.stored(answer);
+        }
         Ended::Lost
     }
 
     /// Waits until nothing is out, so that nothing is handed out twice, and keeps the verdicts that come meanwhile.
     async fn broken(mut self, error: Error) -> Ended {
+        if error.kind() == ErrorKind::Fenced {
+            return self.lost().await;
+        }
         self.tie.draining.cancel();
         self.common().desk.recall(self.at().index);
         let patience = tokio::time::sleep(self.common().config.drain);
         tokio::pin!(patience);
         // A commit that is on its way may still happen: better to know.
-        if let Some(commit) = self.in_commit.take() {
+        if let Some(mut commit) = self.in_commit.take() {
             let stored = tokio::select! {
-                stored = commit => stored,
-                () = self.lane.held.lost.cancelled() => return self.lost(),
+                stored = &mut commit => stored,
+                () = self.lane.held.lost.cancelled() => {
+                    self.in_commit = Some(commit);
+                    return self.lost().await;
+                }
                 () = &mut patience => Err(Error::new(ErrorKind::Timeout, "no answer to a commit")),
             };
             // A failure is no news here: the lane starts over anyway.
@@ -333,12 +349,13 @@ impl<'l> Session<'l> {
         while self.chunks_out > 0 {
             let event = tokio::select! {
                 event = self.events.recv() => event,
-                () = self.lane.held.lost.cancelled() => return self.lost(),
+                () = self.lane.held.lost.cancelled() => return self.lost().await,
                 () = &mut patience => break,
             };
             match event {
                 Some(Event::ChunkDone) => self.chunks_out -= 1,
-                Some(Event::Judged { record, judgement, .. }) => {
+                Some(Event::Judged { record, judgement, waiter }) => {
+                    self.waiters.extend(waiter);
                     let verdict = self.verdict(&record, judgement);
                     self.carry.insert((record.id, record.attempt), verdict);
                     self.flow.back(&record, Back::Settled);
@@ -358,10 +375,11 @@ impl<'l> Session<'l> {
     }
 }
 
-/// However a session ends, what is still out is no longer ours.
+/// However a session ends, what is still out is no longer ours, and nobody who was heard is left without an answer.
 impl Drop for Session<'_> {
     fn drop(&mut self) {
         self.lane.common.meter.in_flight.decrement(self.flow.out() as f64);
+        self.leave_open();
     }
 }
 

@@ -57,7 +57,7 @@ impl Session<'_> {
         let commit = self.window.take_commit();
         (self.uncommitted, self.oldest) = (0, None);
         self.committing = std::mem::take(&mut self.settled);
-        self.answering = std::mem::take(&mut self.waiters);
+        self.answering.append(&mut self.waiters);
         self.burying = std::mem::take(&mut self.given_up);
         let Some(commit) = commit else {
             return;
@@ -96,9 +96,22 @@ impl Session<'_> {
         }
     }
 
+    /// A refused owner is refused for good. After any other error the lane settles what it knows when it starts over, so that what
+    /// becomes of it is open.
     fn answer_all(&mut self, error: &Error) {
+        let is_final = error.kind() == ErrorKind::Fenced;
         for waiter in self.answering.drain(..) {
-            let _ = waiter.send(Err(same(error).with_unknown_outcome()));
+            let answer = same(error);
+            let _ = waiter.send(Err(if is_final { answer } else { answer.with_unknown_outcome() }));
+        }
+    }
+
+    /// Answers whoever waits for a verdict that may be stored, now or by the next session of this lane.
+    pub(super) fn leave_open(&mut self) {
+        for waiter in self.answering.drain(..).chain(self.waiters.drain(..)) {
+            let context =
+                "the lane ended before the verdict was stored: it is stored later, or the record comes again";
+            let _ = waiter.send(Err(Error::new(ErrorKind::Unavailable, context).with_unknown_outcome()));
         }
     }
 }

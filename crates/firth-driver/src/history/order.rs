@@ -1,0 +1,75 @@
+//! The order of a key: nothing is delivered before everything acknowledged ahead of it may have been settled, and no owner goes back.
+//!
+//! "Ahead" means: handed to the same producer earlier. Messages of two producers have no order, nor have sends of unknown outcome. A first
+//! delivery is compared with the moment when the verdict on its predecessor was asked for: it must be later, whoever owned the partition.
+
+use super::Violation;
+use super::index::{Delivered, Outcome, Send};
+use super::laws::View;
+use std::collections::{BTreeMap, HashMap};
+
+pub(super) fn check(view: &View<'_>, found: &mut Vec<Violation>) {
+    let by_id = view.by_id();
+    for ((_, key), sends) in sequences(view) {
+        // The latest verdict so far, and the message that it was about.
+        let mut latest: Option<(usize, &str)> = None;
+        for (id, send) in sends {
+            let deliveries = by_id.get(id).map_or(&[][..], Vec::as_slice);
+            if let (Some(first), Some((asked, before))) = (deliveries.first(), latest)
+                && first.pos < asked
+            {
+                found.push(overtaken(view, key, before, id));
+                break;
+            }
+            // A dead letter's verdict may be a last failed attempt, or its owners' crashes.
+            if send.outcome != Outcome::Done || view.group.dead.contains(id) {
+                continue;
+            }
+            let asked = deliveries
+                .iter()
+                .filter_map(|delivery| delivery.may_settle_from())
+                .min()
+                .unwrap_or(usize::MAX);
+            if latest.is_none_or(|(until, _)| asked > until) {
+                latest = Some((asked, id));
+            }
+        }
+    }
+    no_owner_goes_back(view, found);
+}
+
+type Sequence<'r> = Vec<(&'r str, &'r Send<'r>)>;
+
+/// What each producer was handed, per key, in order.
+fn sequences<'r>(view: &View<'r>) -> BTreeMap<(&'r str, &'r str), Sequence<'r>> {
+    let mut sequences = BTreeMap::<_, Sequence<'r>>::new();
+    for (id, send) in &view.run.sends {
+        if let Some(key) = send.key {
+            sequences.entry((send.source, key)).or_default().push((*id, send));
+        }
+    }
+    for sends in sequences.values_mut() {
+        sends.sort_by_key(|(_, send)| send.pos);
+    }
+    sequences
+}
+
+fn no_owner_goes_back(view: &View<'_>, found: &mut Vec<Violation>) {
+    let mut furthest = HashMap::<_, (&Delivered<'_>, usize)>::new();
+    for delivery in &view.group.deliveries {
+        let Some(send) = view.run.sends.get(delivery.id) else { continue };
+        let (Some(key), Outcome::Done) = (send.key, send.outcome) else { continue };
+        let lane = (delivery.source, delivery.partition, delivery.epoch, send.source, key);
+        let (before, pos) = furthest.entry(lane).or_insert((delivery, send.pos));
+        if send.pos < *pos {
+            found.push(overtaken(view, key, delivery.id, before.id));
+        } else {
+            (*before, *pos) = (delivery, send.pos);
+        }
+    }
+}
+
+fn overtaken(view: &View<'_>, key: &str, first: &str, second: &str) -> Violation {
+    let (key, group) = (key.to_owned(), view.group_name());
+    Violation::Order { key, first: first.to_owned(), second: second.to_owned(), group }
+}

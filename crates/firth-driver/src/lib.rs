@@ -1,0 +1,59 @@
+//! Drives `firth` through its public API from outside, by JSON lines, and judges what came of it.
+//!
+//! The binary `firth-driver` is one process of a workload (a producer, a consumer, …); an outside program starts several, breaks things on
+//! purpose and records what each says. [`history`] reads such a record and states what broke a promise.
+//!
+//! | command | lines |
+//! |---|---|
+//! | `setup` | makes the topic and its groups; says nothing, exit code 0 |
+//! | `produce` | reads [`Input`]s; answers `sent_ok` when the send is as durable as `--durability` says, or `sent_err` |
+//! | `consume` | tells `assigned`, `revoked`, `delivered`; reads [`Command`]s; answers `ack_ok` or `ack_err` |
+//! | `final` | prints `final`: what is not settled, and the ids of dead letters |
+//!
+//! End of input is a graceful end. Each line is flushed; logs go to stderr (`RUST_LOG`, warnings unless set). `sha` is the SHA-256 of the
+//! payload in lower-case hex, [`sha_of`].
+//!
+//! It is a crate of its own and not a part of firth-testkit, because the tests of firth-redis use that kit and firth stands on firth-redis: the
+//! kit cannot depend on what it tests.
+
+mod args;
+mod consume;
+pub mod history;
+mod produce;
+mod protocol;
+mod setup;
+mod tally;
+mod wire;
+
+pub use args::{Args, Durability, HELP};
+pub use protocol::{Command, Event, Input, sha_of};
+
+use anyhow::{Context, Result};
+use firth::Broker;
+
+/// Runs one command to its end.
+pub fn run(args: Args) -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .context("start the runtime")?;
+    let outcome = runtime.block_on(async {
+        let url = args.engine();
+        match args {
+            Args::Setup { topic, partitions, groups, .. } => {
+                setup::run(connect(&url).await?, &topic, partitions, &groups).await
+            }
+            Args::Produce { topic, .. } => produce::run(connect(&url).await?, &topic).await,
+            Args::Consume { consume, .. } => consume::run(connect(&url).await?, consume).await,
+            Args::Final { topic, group, .. } => tally::run(connect(&url).await?, &topic, &group).await,
+        }
+    });
+    // A thread may still wait for input that nobody needs.
+    runtime.shutdown_background();
+    outcome
+}
+
+async fn connect(url: &str) -> Result<Broker> {
+    Broker::connect(url).await.context("open the engine")
+}
