@@ -18,7 +18,7 @@ use std::time::Duration;
 /// Deliveries of one partition without a verdict.
 const SIDE_BY_SIDE: usize = 64;
 
-pub(crate) async fn run(broker: Broker, args: Consume) -> Result<()> {
+pub(crate) async fn open(broker: Broker, args: &Consume) -> firth::Result<(Broker, Consumer)> {
     let consumer = broker
         .consumer(&args.topic, &args.group)
         .name(&args.member)
@@ -26,6 +26,10 @@ pub(crate) async fn run(broker: Broker, args: Consume) -> Result<()> {
         .ordering(args.ordering)
         .concurrency(SIDE_BY_SIDE)
         .await?;
+    Ok((broker, consumer))
+}
+
+pub(crate) async fn run((broker, consumer): (Broker, Consumer)) -> Result<()> {
     let member = Member {
         handle: consumer.handle(),
         out: Out::new(std::io::stdout()),

@@ -29,7 +29,12 @@ pub use args::{Args, Durability, HELP};
 pub use protocol::{Command, Event, Input, sha_of};
 
 use anyhow::{Context, Result};
-use firth::Broker;
+use firth::{Backoff, Broker};
+use std::time::{Duration, Instant};
+
+/// How long a process tries to begin.
+const PATIENCE: Duration = Duration::from_secs(30);
+const PACE: Backoff = Backoff::exponential(Duration::from_millis(50), Duration::from_secs(1));
 
 /// Runs one command to its end.
 pub fn run(args: Args) -> Result<()> {
@@ -42,11 +47,20 @@ pub fn run(args: Args) -> Result<()> {
         let url = args.engine();
         match args {
             Args::Setup { topic, partitions, groups, .. } => {
-                setup::run(connect(&url).await?, &topic, partitions, &groups).await
+                patiently(async || setup::run(connect(&url).await?, &topic, partitions, &groups).await).await
             }
-            Args::Produce { topic, .. } => produce::run(connect(&url).await?, &topic).await,
-            Args::Consume { consume, .. } => consume::run(connect(&url).await?, consume).await,
-            Args::Final { topic, group, .. } => tally::run(connect(&url).await?, &topic, &group).await,
+            Args::Produce { topic, .. } => {
+                produce::run(patiently(async || produce::open(connect(&url).await?, &topic).await).await?)
+                    .await
+            }
+            Args::Consume { consume, .. } => {
+                consume::run(patiently(async || consume::open(connect(&url).await?, &consume).await).await?)
+                    .await
+            }
+            Args::Final { topic, group, .. } => {
+                let tally = patiently(async || tally::take(connect(&url).await?, &topic, &group).await);
+                tally::tell(tally.await?).await
+            }
         }
     });
     // A thread may still wait for input that nobody needs.
@@ -54,6 +68,21 @@ pub fn run(args: Args) -> Result<()> {
     outcome
 }
 
-async fn connect(url: &str) -> Result<Broker> {
-    Broker::connect(url).await.context("open the engine")
+async fn connect(url: &str) -> firth::Result<Broker> {
+    Broker::connect(url).await
+}
+
+/// Tries to begin until it works: a process may be started while the server is down.
+async fn patiently<T>(mut begin: impl AsyncFnMut() -> firth::Result<T>) -> Result<T> {
+    let (give_up, mut failures) = (Instant::now() + PATIENCE, 0);
+    loop {
+        match begin().await {
+            Err(error) if error.is_retryable() && Instant::now() < give_up => {
+                tracing::warn!(%error, "cannot begin; trying again");
+                failures += 1;
+                tokio::time::sleep(PACE.delay(failures)).await;
+            }
+            begun => return begun.context("begin"),
+        }
+    }
 }

@@ -13,8 +13,12 @@ use futures_util::stream::FuturesUnordered;
 /// Messages without an answer; beyond that the input waits.
 const IN_FLIGHT: usize = 8192;
 
-pub(crate) async fn run(broker: Broker, topic: &str) -> Result<()> {
+pub(crate) async fn open(broker: Broker, topic: &str) -> firth::Result<(Broker, Producer)> {
     let producer = broker.producer(topic).idempotent().name("driver").await?;
+    Ok((broker, producer))
+}
+
+pub(crate) async fn run((broker, producer): (Broker, Producer)) -> Result<()> {
     let (mut input, out) = (lines::<Input>(std::io::stdin()), Out::new(std::io::stdout()));
     let (mut tickets, mut open, mut trouble) = (FuturesUnordered::new(), true, None);
     while open || !tickets.is_empty() {

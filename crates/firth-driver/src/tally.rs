@@ -2,19 +2,22 @@
 
 use crate::protocol::Event;
 use crate::wire::Out;
-use anyhow::Result;
-use firth::{Broker, Record};
+use firth::{Broker, Record, Result};
 
 /// Dead letters per step.
 const PAGE: usize = 500;
 
-pub(crate) async fn run(broker: Broker, topic: &str, group: &str) -> Result<()> {
+pub(crate) async fn take(broker: Broker, topic: &str, group: &str) -> Result<Event> {
     let info = broker.admin().group(topic, group).await?;
     let (lag, due) = (info.lag(), info.due());
     let dead = dead(&broker, topic, group).await?;
     broker.close().await?;
+    Ok(Event::Final { pending: lag - due, due, lag, dead })
+}
+
+pub(crate) async fn tell(tally: Event) -> anyhow::Result<()> {
     let out = Out::new(std::io::stdout());
-    out.say(&Event::Final { pending: lag - due, due, lag, dead }).await?;
+    out.say(&tally).await?;
     out.end()
 }
 

@@ -82,8 +82,7 @@ impl Process {
                 pen.note(What::Told(event.clone()));
                 let Event::Delivered { id, epoch, token, attempt, .. } = event else { continue };
                 if let Some(command) = policy(&id, epoch, token, attempt) {
-                    pen.note(What::Asked(command.clone()));
-                    write(&stdin, &command);
+                    hand_over(&pen, &stdin, What::Asked(command.clone()), &command);
                 }
             }
         })
@@ -94,13 +93,11 @@ impl Process {
     }
 
     pub(crate) fn send(&self, input: Input) {
-        self.pen().note(What::Input(input.clone()));
-        write(&self.stdin, &input);
+        hand_over(&self.pen(), &self.stdin, What::Input(input.clone()), &input);
     }
 
     pub(crate) fn order(&self, command: Command) {
-        self.pen().note(What::Asked(command.clone()));
-        write(&self.stdin, &command);
+        hand_over(&self.pen(), &self.stdin, What::Asked(command.clone()), &command);
     }
 
     /// Everything that it has said so far.
@@ -166,11 +163,13 @@ impl Pen {
     }
 }
 
-/// Writes a line; a process that is gone takes none.
-fn write(stdin: &Mutex<Option<ChildStdin>>, line: &impl Serialize) {
+/// Notes a line and writes it, unless the process is told to end: what it cannot read was never asked.
+fn hand_over(pen: &Pen, stdin: &Mutex<Option<ChildStdin>>, what: What, line: &impl Serialize) {
     let mut line = serde_json::to_vec(line).unwrap();
     line.push(b'\n');
     if let Some(stdin) = stdin.lock().unwrap().as_mut() {
+        pen.note(what);
+        // A killed process takes nothing more.
         let _ = stdin.write_all(&line);
     }
 }

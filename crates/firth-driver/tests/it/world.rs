@@ -4,7 +4,6 @@ use crate::process::{Policy, Process, Timeline, silence};
 use firth_driver::history::{Entry, Fault, Promise, What, check};
 use firth_driver::{Event, Input, sha_of};
 use firth_testkit::{Persist, RedisServer, wait};
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 pub(crate) const LIMIT: Duration = Duration::from_secs(30);
@@ -56,26 +55,15 @@ impl World {
         wait::until(LIMIT, what, async || condition()).await;
     }
 
-    /// Waits until every message that is acknowledged was settled in every group.
+    /// Waits until no group has anything left.
     pub(crate) async fn settled(&self) {
+        let broker = firth::Broker::connect(&self.url).await.unwrap();
+        let admin = broker.admin();
         for group in self.groups.clone() {
-            self.until(&format!("{group} has settled everything"), || self.is_settled(group)).await;
+            let lag = async || admin.group("t", group).await.map_or(u64::MAX, |info| info.lag());
+            wait::until(LIMIT, format!("{group} has nothing left"), async || lag().await == 0).await;
         }
-    }
-
-    fn is_settled(&self, group: &str) -> bool {
-        let timeline = self.timeline.lock();
-        let (mut sent, mut settled) = (BTreeSet::new(), BTreeSet::new());
-        for Entry { group: whose, what, .. } in timeline.iter() {
-            match what {
-                What::Told(Event::SentOk { id }) => drop(sent.insert(id)),
-                What::Told(Event::AckOk { id }) if whose.as_deref() == Some(group) => {
-                    drop(settled.insert(id))
-                }
-                _ => {}
-            }
-        }
-        sent.is_subset(&settled)
+        broker.close().await.unwrap();
     }
 
     /// How a group stands; also noted in the timeline.
@@ -89,11 +77,11 @@ impl World {
         event.clone()
     }
 
-    /// Waits until no group has anything left, then judges the whole run.
+    /// Judges the whole run, once everything is settled.
     pub(crate) async fn judge(&self) {
-        for group in self.groups.clone() {
-            let empty = || matches!(self.tally(group), Event::Final { lag: 0, .. });
-            wait::until(LIMIT, format!("{group} has nothing left"), async || empty()).await;
+        self.settled().await;
+        for group in &self.groups {
+            self.tally(group);
         }
         let found = check(&self.timeline.lock(), Promise::default());
         let story: Vec<String> = found.iter().take(20).map(ToString::to_string).collect();
