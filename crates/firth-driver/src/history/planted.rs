@@ -138,11 +138,11 @@ fn a_key_out_of_order_is_found_across_owners_and_within_one() {
         .killed("m1")
         .handled("m2", "a", (2, 1))
         .end(0, &[]);
-    assert_eq!(across, [order.clone()]);
+    assert_eq!(across, std::slice::from_ref(&order));
     // The first one's verdict is not even asked for when the second one comes.
     let both = plot().sent(&["a", "b"]).delivered("m", "a", (1, 1)).delivered("m", "b", (1, 2));
     let both = both.ask("m", "a", 1).ok("m", "a").ask("m", "b", 2).ok("m", "b").end(0, &[]);
-    assert_eq!(both, [order.clone()]);
+    assert_eq!(both, std::slice::from_ref(&order));
     let back =
         plot().sent(&["a", "b"]).delivered("m", "a", (1, 1)).ask("m", "a", 1).delivered("m", "b", (1, 2));
     let back = back

@@ -113,7 +113,7 @@ fn setting(name: &str) -> Option<u64> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn random_deaths_of_consumers_producers_and_the_server_break_no_promise() {
     let seed = setting("FIRTH_CHAOS_SEED").unwrap_or_else(|| fastrand::u64(..));
-    let rounds = setting("FIRTH_CHAOS_ROUNDS").unwrap_or(25);
+    let rounds = setting("FIRTH_CHAOS_ROUNDS").unwrap_or(50);
     println!("FIRTH_CHAOS_SEED={seed}");
     let mut chaos = Chaos::new(seed).await;
     for _ in 0..rounds {

@@ -34,7 +34,11 @@ pub(super) async fn connect(url: &str) -> Result<Client> {
 pub(super) async fn examine(client: &Client, keys: &Keys, options: &RedisOptions) -> Result<Findings> {
     check_version(client)?;
     check_rules(client, keys).await?;
-    let info = Info::read(client).await;
+    let info = match Info::read(client).await {
+        // A server that comes and goes is not one that forbids it.
+        Err(error) if error.is_retryable() => return Err(error),
+        info => info,
+    };
     let durability = match (options.durability, &info) {
         (Some(chosen), _) => chosen,
         (None, Ok(info)) if info.has_replicas(client) => RedisDurability::Replicated(1),
@@ -135,11 +139,13 @@ async fn check_synced(client: &Client, info: Option<&Info>) -> Result<bool> {
         return Ok(false);
     }
     let policy = client.call::<HashMap<String, String>>(cmd("CONFIG").arg("GET").arg("appendfsync")).await;
+    let policy = policy.map_err(of_call);
     let context = match policy {
         Ok(policy) if policy.get("appendfsync").is_some_and(|policy| policy == "always") => return Ok(true),
         Ok(_) => {
             "durability=synced needs appendfsync always on this server (it knows no WAITAOF): set it, or use Redis 7.2 or Valkey"
         }
+        Err(error) if error.is_retryable() => return Err(error),
         Err(_) => {
             "durability=synced on this server (it knows no WAITAOF) needs appendfsync always, and +config|get to see that"
         }
