@@ -3,6 +3,9 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail, ensure};
+use firth_testkit::Flavor;
+
+use crate::server;
 
 pub(crate) const USAGE: &str = "\
 usage: bench <BENCH> [options]
@@ -17,6 +20,7 @@ options:
   --json             one JSON object per line on stdout instead of the table
   --only W[,W..]     these workloads; a prefix such as `get/` names several
   --subject S[,S..]  these subjects
+  --server S         redis (default) or valkey
   --runs N           repeat the whole N times (1 to 20), print medians and in how many runs a target was met
   --svg PATH         write the table as a picture
 ";
@@ -28,6 +32,7 @@ pub(crate) struct Options {
     pub(crate) json: bool,
     pub(crate) only: Vec<String>,
     pub(crate) subjects: Vec<String>,
+    pub(crate) server: Flavor,
     pub(crate) runs: usize,
     pub(crate) svg: Option<PathBuf>,
 }
@@ -35,8 +40,15 @@ pub(crate) struct Options {
 impl Options {
     /// Reads what follows the name of the bench.
     pub(crate) fn parse(args: impl IntoIterator<Item = String>) -> Result<Self> {
-        let mut options =
-            Self { quick: false, json: false, only: vec![], subjects: vec![], runs: 1, svg: None };
+        let mut options = Self {
+            quick: false,
+            json: false,
+            only: vec![],
+            subjects: vec![],
+            server: Flavor::Redis,
+            runs: 1,
+            svg: None,
+        };
         let mut args = args.into_iter();
         while let Some(arg) = args.next() {
             let mut value = || args.next().with_context(|| format!("{arg} needs a value\n\n{USAGE}"));
@@ -45,6 +57,7 @@ impl Options {
                 "--json" => options.json = true,
                 "--only" => options.only = list(&value()?),
                 "--subject" => options.subjects = list(&value()?),
+                "--server" => options.server = server::named(&value()?)?,
                 "--runs" => options.runs = value()?.parse().context("--runs takes a number")?,
                 "--svg" => options.svg = Some(value()?.into()),
                 _ => bail!("unknown option {arg}\n\n{USAGE}"),
@@ -94,8 +107,10 @@ mod tests {
     #[test]
     fn every_option_is_read() {
         let options =
-            parse("--quick --json --only get/,set/64/st --subject fred --runs 3 --svg a.svg").unwrap();
+            parse("--quick --json --only get/,set/64/st --subject fred --server valkey --runs 3 --svg a.svg")
+                .unwrap();
         assert!(options.quick && options.json);
+        assert_eq!(options.server, Flavor::Valkey);
         assert_eq!(options.only, ["get/", "set/64/st"]);
         assert_eq!(options.subjects, ["fred"]);
         assert_eq!((options.runs, options.svg), (3, Some("a.svg".into())));
@@ -107,6 +122,7 @@ mod tests {
         assert!(parse("--only").is_err());
         assert!(parse("--runs 0").is_err());
         assert!(parse("--runs 21").is_err());
+        assert!(parse("--server keydb").is_err());
     }
 
     #[test]

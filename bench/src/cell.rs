@@ -22,7 +22,9 @@ pub(crate) struct Cell {
     pub(crate) bench: String,
     pub(crate) workload: String,
     pub(crate) subject: String,
-    /// Port of the server on loopback.
+    /// What kind of server it is.
+    pub(crate) server: String,
+    /// Its port on loopback.
     pub(crate) port: u16,
     pub(crate) rounds: Rounds,
     /// Whether a rough figure will do.

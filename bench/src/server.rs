@@ -1,4 +1,4 @@
-//! The server under the benches: a redis-server of our own on a free port, nothing written to disk,
+//! The server under the benches: a redis-server or valkey-server of our own on a free port, nothing written to disk,
 //! ended on drop; and the side connection that prepares data and reads the server's CPU time.
 
 use std::time::Duration;
@@ -6,10 +6,16 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use firth_testkit::{Flavor, RedisServer};
 
-/// Starts a redis-server without persistence; the fixture's panic says what is missing if it cannot.
-pub(crate) fn start() -> Result<RedisServer> {
+/// The kind of server by its name on the command line and in a cell.
+pub(crate) fn named(name: &str) -> Result<Flavor> {
+    let known = Flavor::ALL.into_iter().find(|flavor| flavor.to_string() == name);
+    known.with_context(|| format!("no server {name}; there are: redis valkey"))
+}
+
+/// Starts a server without persistence; the fixture's panic says what is missing if it cannot.
+pub(crate) fn start(flavor: Flavor) -> Result<RedisServer> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    Ok(runtime.block_on(RedisServer::start(Flavor::Redis)))
+    Ok(runtime.block_on(RedisServer::start(flavor)))
 }
 
 /// A blocking connection beside the measured one.

@@ -49,7 +49,7 @@ impl Suite {
     pub(crate) fn run(&self, options: &Options) -> Result<()> {
         let workloads = options.chosen_workloads(&self.workloads)?;
         let subjects = options.chosen_subjects(self.subjects)?;
-        let server = server::start()?;
+        let server = server::start(options.server)?;
         let mut report = Report::new(self.name, options);
         for run in 0..options.runs {
             for (at, workload) in workloads.iter().enumerate() {
@@ -58,6 +58,7 @@ impl Suite {
                     bench: self.name.to_owned(),
                     workload: (*workload).to_owned(),
                     subject: subject.to_owned(),
+                    server: options.server.to_string(),
                     port: server.port(),
                     rounds,
                     quick: options.quick,

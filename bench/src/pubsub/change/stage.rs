@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use firth_testkit::wait::Poll;
-use firth_testkit::{Flavor, RedisCluster, Reply, slot_of};
+use firth_testkit::{RedisCluster, Reply, slot_of};
 use tokio::sync::oneshot;
 use tokio::time::sleep;
 
@@ -19,6 +19,7 @@ use super::{CHANNELS, Change};
 use crate::cell::{Cell, Rounds};
 use crate::pubsub::publisher::now;
 use crate::pubsub::workload::channel;
+use crate::server;
 
 /// Keys for the requests beside the subscriptions.
 const KEYS: usize = 90;
@@ -83,14 +84,14 @@ impl Stage {
         let (subscribed, confirmed) = oneshot::channel();
         let (over_sender, over) = oneshot::channel();
         let (leave, left) = oneshot::channel();
-        let (rounds, quick, heard) = (cell.rounds, cell.quick, progress.clone());
+        let (cell, heard) = (cell.clone(), progress.clone());
         let thread = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             runtime.block_on(async {
-                let mut play = Play::prepare(change, quick, heard).await?;
+                let mut play = Play::prepare(&cell, change, heard).await?;
                 ensure!(scene_sender.send(play.scene()).is_ok(), "the subject is gone");
                 confirmed.await.context("the subject did not subscribe")?;
-                let story = play.perform(rounds).await;
+                let story = play.perform(cell.rounds).await;
                 drop(over_sender);
                 // Nothing is ever sent: this waits for the other end to be dropped.
                 drop(left.await);
@@ -114,9 +115,10 @@ struct Play {
 }
 
 impl Play {
-    async fn prepare(change: Change, quick: bool, heard: Progress) -> Result<Self> {
+    async fn prepare(cell: &Cell, change: Change, heard: Progress) -> Result<Self> {
+        let (quick, flavor) = (cell.quick, server::named(&cell.server)?);
         let node_timeout = if quick { 1000 } else { 2000 };
-        let cluster = RedisCluster::builder().flavor(Flavor::Redis).node_timeout(node_timeout).start().await;
+        let cluster = RedisCluster::builder().flavor(flavor).node_timeout(node_timeout).start().await;
         let masters: Vec<u16> =
             cluster.masters().await.iter().map(|index| cluster.node(*index).server().port()).collect();
         let mut owners = Owners::new(masters.clone());
