@@ -37,7 +37,8 @@ impl Kind {
 pub enum Event {
     /// Somebody published.
     Message(Message),
-    /// Something happened to the subscription. Signals stand between the messages around them and are never dropped.
+    /// Something happened to the subscription. Signals stand between the messages around them and are never dropped;
+    /// only if thousands of them wait unread, they are joined to one gap around everything.
     Signal(Signal),
 }
 
@@ -142,6 +143,21 @@ pub enum Signal {
         /// How many.
         dropped: u64,
     },
+}
+
+impl Signal {
+    /// The names that it speaks of.
+    pub(crate) fn names(&self) -> Option<&[Bytes]> {
+        match self {
+            Self::Moved { channels, .. }
+            | Self::NodeLost { channels, .. }
+            | Self::Gap { channels, .. }
+            | Self::Resumed { channels, .. }
+            | Self::Stalled { channels, .. }
+            | Self::TimedOut { channels, .. } => Some(channels),
+            Self::Lagged { .. } => None,
+        }
+    }
 }
 
 /// Why messages may be missing.

@@ -179,6 +179,11 @@ impl Hub {
     pub(crate) fn stats(&self) -> MuxStats {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let mut stats = state.core.tally.totals.clone();
+        stats.subscriptions = self.subscriptions.load(Ordering::Relaxed);
+        stats.connections = state.lines.len();
+        if self.closing.is_cancelled() {
+            return stats;
+        }
         let mut mailboxes = HashSet::new();
         for (_, channel) in state.core.registry.iter() {
             match (channel.home, channel.kind) {
@@ -191,8 +196,6 @@ impl Hub {
             let fresh = channel.listeners.iter().filter(|m| mailboxes.insert(Arc::as_ptr(m)));
             stats.queued += fresh.map(|mailbox| mailbox.len()).sum::<usize>();
         }
-        stats.connections = state.lines.len();
-        stats.subscriptions = self.subscriptions.load(Ordering::Relaxed);
         stats
     }
 

@@ -44,6 +44,8 @@ pub(crate) struct Link {
     pub(crate) load: usize,
     /// Messages that a full mailbox with policy `Block` has not taken yet; nothing is read meanwhile.
     pub(crate) stuck: VecDeque<Stuck>,
+    /// The server may hold subscriptions here that nobody can end but by closing the connection.
+    pub(crate) keeps_ghosts: bool,
     /// Since when it serves nothing.
     pub(crate) idle_since: Option<Instant>,
     /// Set while the node answers but cannot serve (loading, cluster down), or has not shown that it can: one probe
@@ -99,6 +101,7 @@ impl Link {
             ops: VecDeque::new(),
             load: 0,
             stuck: VecDeque::new(),
+            keeps_ghosts: false,
             idle_since: None,
             troubled: None,
         }

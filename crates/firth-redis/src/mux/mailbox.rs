@@ -8,9 +8,12 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
+use bytes::{Bytes, BytesMut};
+
 use super::{
     config::{Buffer, Overflow},
     event::{Event, Message, Signal},
+    summary,
 };
 
 /// What a queued message costs beside its payload and channel.
@@ -25,7 +28,11 @@ pub(crate) struct Mailbox {
 #[derive(Debug, Default)]
 struct State {
     queue: VecDeque<Event>,
+    /// Of messages.
     bytes: usize,
+    /// How many signals wait, and what they cost.
+    signals: usize,
+    signal_bytes: usize,
     /// Messages dropped at the tail since the last accepted event.
     dropped_newest: u64,
     reader: Option<Waker>,
@@ -34,9 +41,32 @@ struct State {
     closed: bool,
 }
 
+/// A subscriber with so many events unread is behind.
+const BEHIND: usize = 8;
+/// So many bytes that came together are most of what they were read with.
+const DENSE: usize = 32 << 10;
+
+/// Up to so many signals are kept whatever they cost; more than so many, or than so many bytes of them, are joined.
+const FEW_SIGNALS: usize = 64;
+const MANY_SIGNALS: usize = 4096;
+const SIGNAL_BYTES: usize = 4 << 20;
+
 /// What a message costs in a mailbox.
 pub(crate) fn cost(message: &Message) -> usize {
     OVERHEAD + message.payload.len() + message.channel.len()
+}
+
+/// The same message in memory of its own. Messages are slices of large read buffers; one that may wait for long would
+/// keep its whole buffer.
+fn compact(message: Message) -> Message {
+    let Message { channel, pattern, payload } = message;
+    let size = channel.len() + payload.len() + pattern.as_ref().map_or(0, Bytes::len);
+    let mut all = BytesMut::with_capacity(size);
+    let mut copy = |bytes: &Bytes| {
+        all.extend_from_slice(bytes);
+        all.split().freeze()
+    };
+    Message { channel: copy(&channel), pattern: pattern.as_ref().map(&mut copy), payload: copy(&payload) }
 }
 
 impl Mailbox {
@@ -57,6 +87,7 @@ impl Mailbox {
             return (0, None);
         }
         let mut dropped = 0;
+        let compacts = state.queue.len() >= BEHIND && messages.iter().map(cost).sum::<usize>() < DENSE;
         while let Some(message) = messages.front() {
             let size = cost(message);
             if state.bytes > 0 && state.bytes + size > self.buffer.bytes {
@@ -75,20 +106,26 @@ impl Mailbox {
             }
             state.mark_drops();
             state.bytes += size;
-            state.queue.extend(messages.pop_front().map(Event::Message));
+            let message = messages.pop_front();
+            let message = if compacts { message.map(compact) } else { message };
+            state.queue.extend(message.map(Event::Message));
         }
         (dropped, state.reader.take())
     }
 
-    /// Adds a signal; it is never refused.
-    pub(crate) fn signal(&self, signal: Signal) -> Option<Waker> {
+    /// Adds a signal; it is never refused. Returns how many messages were dropped, which happens only to a subscriber
+    /// whose signals alone fill the memory, and whom to wake.
+    pub(crate) fn signal(&self, signal: Signal) -> (u64, Option<Waker>) {
         let mut state = self.lock();
         if state.closed {
-            return None;
+            return (0, None);
         }
         state.mark_drops();
+        state.signals += 1;
+        state.signal_bytes += OVERHEAD + signal.names().map_or(0, std::mem::size_of_val);
         state.queue.push_back(Event::Signal(signal));
-        state.reader.take()
+        let dropped = if state.has_too_many_signals() { state.summarise() } else { 0 };
+        (dropped, state.reader.take())
     }
 
     /// Whether a link that was refused may go on; remembers whom to wake.
@@ -115,7 +152,7 @@ impl Mailbox {
             return Poll::Pending;
         }
         std::mem::swap(&mut state.queue, into);
-        state.bytes = 0;
+        (state.bytes, state.signals, state.signal_bytes) = (0, 0, 0);
         let writers = std::mem::take(&mut state.writers);
         drop(state);
         writers.into_iter().for_each(Waker::wake);
@@ -158,6 +195,18 @@ impl State {
         dropped
     }
 
+    fn has_too_many_signals(&self) -> bool {
+        self.signals > FEW_SIGNALS && (self.signals > MANY_SIGNALS || self.signal_bytes > SIGNAL_BYTES)
+    }
+
+    /// Joins everything that waits to one gap; returns how many messages went.
+    fn summarise(&mut self) -> u64 {
+        let (summary, dropped) = summary::summarise(std::mem::take(&mut self.queue));
+        self.queue = summary;
+        (self.bytes, self.signals, self.signal_bytes) = (0, self.queue.len(), 0);
+        dropped
+    }
+
     /// The place for the notice of messages dropped at the tail is before whatever comes next.
     fn mark_drops(&mut self) {
         if self.dropped_newest > 0 {
@@ -169,8 +218,6 @@ impl State {
 
 #[cfg(test)]
 mod tests {
-    use bytes::Bytes;
-
     use super::*;
 
     fn message(n: u32) -> Message {
@@ -263,6 +310,43 @@ mod tests {
         let m = mailbox(0, Overflow::Block);
         assert_eq!(send(&m, 0..2), 1);
         assert_eq!(read(&m), "0");
+    }
+
+    #[test]
+    fn a_reader_who_is_behind_does_not_keep_the_read_buffers() {
+        let m = mailbox(1000, Overflow::Block);
+        let buffer = Bytes::from(vec![b'1'; 1 << 20]);
+        for _ in 0..20 {
+            let (channel, payload) = (buffer.slice(..1), buffer.slice(1..3));
+            m.deliver(&mut VecDeque::from([Message { channel, pattern: None, payload }]));
+        }
+        let place = buffer.slice(1..3).as_ptr();
+        let kept = |event: &&Event| event.message().is_some_and(|m| m.payload.as_ptr() == place);
+        let shared = m.lock().queue.iter().filter(kept).count();
+        assert_eq!(shared, BEHIND);
+        assert_eq!(read(&m), ["11"; 20].join(" "));
+    }
+
+    #[test]
+    fn signals_that_nobody_reads_are_joined_in_the_end() {
+        let m = mailbox(1000, Overflow::DropOldest);
+        for n in 0..20_000 {
+            let gap = Signal::Gap {
+                reason: super::super::event::GapReason::NodeLost,
+                since: std::time::Instant::now(),
+                channels: [Bytes::from_static(b"c")].into(),
+            };
+            m.signal(gap);
+            send(&m, n..n + 1);
+            m.signal(Signal::Resumed {
+                after: std::time::Duration::ZERO,
+                channels: [Bytes::from_static(b"c")].into(),
+            });
+            assert!(m.len() <= 3 * MANY_SIGNALS, "{}", m.len());
+        }
+        let seen = read(&m);
+        let (start, end) = seen.split_at(20);
+        assert!(start.starts_with("s -") && end.ends_with("s 19999 s"), "{start}…{}", &end[end.len() - 20..]);
     }
 
     #[test]

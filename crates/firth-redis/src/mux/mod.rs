@@ -38,6 +38,7 @@ mod pool;
 mod registry;
 mod stats;
 mod subscription;
+mod summary;
 mod wire;
 
 use std::sync::{Arc, OnceLock, atomic::Ordering};
@@ -126,7 +127,13 @@ impl Mux {
         }
     }
 
-    /// The settings of this mux.
+    /// Changes how many tasks run callbacks (at least 1), while they run. It begins with
+    /// [`MuxConfig::callback_workers`].
+    pub fn set_callback_workers(&self, workers: usize) {
+        self.pool().resize(workers.max(1));
+    }
+
+    /// The settings that this mux was made with.
     pub fn config(&self) -> &MuxConfig {
         &self.inner.config
     }

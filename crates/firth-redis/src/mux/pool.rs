@@ -1,4 +1,4 @@
-//! Callbacks on a fixed number of workers. Each subscription is a job that stands in the queue at most once, so order
+//! Callbacks on a set number of workers. Each subscription is a job that stands in the queue at most once, so order
 //! is kept per subscription; a worker runs a few events of a job and then takes the next, so that a busy subscription
 //! does not starve a quiet one. Panics are caught and counted. Nothing waits for a stuck callback.
 
@@ -40,7 +40,9 @@ pub(crate) struct Pool {
     workers: Mutex<Option<JoinSet<()>>>,
     jobs: AtomicUsize,
     max_jobs: usize,
-    worker_count: usize,
+    /// How many workers there shall be, and how many there are.
+    wanted: AtomicUsize,
+    alive: AtomicUsize,
     /// Cancelled when the mux closes.
     closing: CancellationToken,
     meter: CallbackMeter,
@@ -96,7 +98,7 @@ impl Job {
 }
 
 impl Pool {
-    pub(crate) fn new(hub: &Arc<Hub>, worker_count: usize, max_jobs: usize) -> Arc<Self> {
+    pub(crate) fn new(hub: &Arc<Hub>, workers: usize, max_jobs: usize) -> Arc<Self> {
         let meter = hub.meter.callbacks.clone();
         meter.queue_capacity.increment(max_jobs as f64);
         Arc::new(Self {
@@ -105,7 +107,8 @@ impl Pool {
             workers: Mutex::new(None),
             jobs: AtomicUsize::new(0),
             max_jobs,
-            worker_count,
+            wanted: AtomicUsize::new(workers),
+            alive: AtomicUsize::new(0),
             closing: hub.closing.clone(),
             meter,
             stop: CancellationToken::new(),
@@ -148,13 +151,28 @@ impl Pool {
 
     fn ensure_workers(self: &Arc<Self>) {
         let mut workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
-        workers.get_or_insert_with(|| {
-            let mut set = JoinSet::new();
-            for _ in 0..self.worker_count {
-                set.spawn(work(self.clone()));
-            }
-            set
-        });
+        let workers = workers.get_or_insert_default();
+        while workers.try_join_next().is_some() {}
+        while self.alive.load(Ordering::Relaxed) < self.wanted.load(Ordering::Relaxed) {
+            self.alive.fetch_add(1, Ordering::Relaxed);
+            workers.spawn(work(self.clone()));
+        }
+    }
+
+    /// Changes the number of workers. Those that are too many go when they have finished their turn.
+    pub(crate) fn resize(self: &Arc<Self>, workers: usize) {
+        self.wanted.store(workers, Ordering::Relaxed);
+        if self.alive.load(Ordering::Relaxed) > 0 && !self.stop.is_cancelled() {
+            self.ensure_workers();
+        }
+        self.work.notify_waiters();
+    }
+
+    /// Whether a worker is one too many; it then counts as gone.
+    fn is_surplus(&self) -> bool {
+        let wanted = self.wanted.load(Ordering::Relaxed);
+        let less = |alive| (alive > wanted).then(|| alive - 1);
+        self.alive.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
     }
 
     fn push(&self, job: Arc<Job>) {
@@ -224,6 +242,10 @@ impl Pool {
 /// One worker: takes jobs in turn until the pool stops and nothing is left.
 async fn work(pool: Arc<Pool>) {
     loop {
+        if pool.is_surplus() {
+            // It may have been woken for something.
+            return pool.work.notify_one();
+        }
         let Some((job, queued)) = pool.pop() else {
             if pool.stop.is_cancelled() && pool.is_idle() {
                 return;

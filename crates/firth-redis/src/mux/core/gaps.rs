@@ -155,7 +155,9 @@ impl Core {
             }
         }
         for (mailbox, names) in per_mailbox.into_values() {
-            self.wakers.extend(mailbox.signal(signal(names.into())));
+            let (dropped, waker) = mailbox.signal(signal(names.into()));
+            self.tally.dropped(dropped);
+            self.wakers.extend(waker);
         }
     }
 }

@@ -253,7 +253,11 @@ impl Core {
             return;
         };
         for id in channels {
-            if self.registry.get(id).is_some_and(|c| c.home == (Home::Leaving { link, op })) {
+            let Some(channel) = self.registry.get_mut(id) else { continue };
+            if channel.former == Some(link) {
+                channel.former = None;
+            }
+            if channel.home == (Home::Leaving { link, op }) {
                 self.registry.remove(id);
             }
         }
@@ -264,8 +268,12 @@ impl Core {
 
     /// The operation in front failed as a whole.
     fn refused(&mut self, link: LinkId, error: &ServerError, now: Instant) {
-        if !matches!(self.links[link].ops.front(), Some(Op::Subscribe { confirmed: 0, .. })) {
-            return;
+        match self.links[link].ops.front() {
+            Some(Op::Subscribe { confirmed: 0, .. }) => {}
+            // The end of a subscription is refused by a node that has lost the slot. Most have ended it by then, but a
+            // replica that was given another master keeps it as long as the connection lasts.
+            Some(Op::Unsubscribe { .. }) => return self.links[link].keeps_ghosts = true,
+            _ => return,
         }
         let Some(Op::Subscribe { id: op, kind, channels, .. }) = self.links[link].ops.pop_front() else {
             return;

@@ -322,6 +322,7 @@ impl Core {
         );
         self.tally.disconnected(node.state == LinkState::Open);
         node.state = LinkState::Down;
+        node.keeps_ghosts = false;
         self.stirred = true;
         let ops = std::mem::take(&mut node.ops);
         for op in ops {
@@ -418,7 +419,7 @@ impl Core {
                 continue;
             }
             let since = *link.idle_since.get_or_insert(now);
-            let needless = now - since >= IDLE && !self.searching;
+            let needless = link.keeps_ghosts || (now - since >= IDLE && !self.searching);
             if needless || !self.topology.contains(&link.address) {
                 idle.push(id);
             }

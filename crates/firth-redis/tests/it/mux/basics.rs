@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use firth_redis::{
     CallError, Client, cmd,
-    mux::{GapReason, Kind, Signal},
+    mux::{Buffer, GapReason, Kind, Overflow, Signal},
 };
 use firth_testkit::{Flavor, Proxy, RedisServer, on_both, wait};
 
-use super::{SOON, asked, client, message, publish, signal, spublish};
+use super::{SOON, asked, client, message, number, publish, signal, spublish, subscriber_connections};
+use crate::kit::tasks;
 
 on_both!(
     a_message_reaches_every_subscriber_of_its_kind_and_no_other,
@@ -19,6 +20,7 @@ on_both!(
     a_broken_connection_is_told_and_mended,
     a_refused_name_takes_the_whole_call_back,
     close_ends_everything_and_what_came_can_still_be_read,
+    ten_publishers_at_once_lose_nothing,
 );
 
 async fn a_message_reaches_every_subscriber_of_its_kind_and_no_other(flavor: Flavor) {
@@ -151,4 +153,60 @@ async fn close_ends_everything_and_what_came_can_still_be_read(flavor: Flavor) {
     assert_eq!(&message(&mut subscription).await.payload[..], b"last words");
     assert!(subscription.next().await.is_none());
     assert!(matches!(client.mux().subscribe(["d"]).await, Err(CallError::Closed { .. })));
+}
+
+async fn ten_publishers_at_once_lose_nothing(flavor: Flavor) {
+    let server = RedisServer::start(flavor).await;
+    let client = client(&server).await;
+    let names: Vec<String> = (0..10).map(|n| format!("c{n}")).collect();
+    let roomy = Buffer { bytes: 16 << 20, overflow: Overflow::DropNewest };
+    let mut all = client.mux().subscribe(names.clone()).buffer(roomy).await.unwrap();
+    let publishers: Vec<_> = names
+        .into_iter()
+        .map(|channel| {
+            let client = client.clone();
+            tokio::spawn(async move {
+                for n in 0..1_000 {
+                    assert_eq!(publish(&client, &channel, &n.to_string()).await, 1);
+                }
+            })
+        })
+        .collect();
+    let mut next = std::collections::HashMap::new();
+    for _ in 0..10_000 {
+        let message = message(&mut all).await;
+        let expected: &mut u64 = next.entry(message.channel.clone()).or_default();
+        assert_eq!(number(&message), *expected, "in order");
+        *expected += 1;
+    }
+    for publisher in publishers {
+        publisher.await.unwrap();
+    }
+    assert_eq!((all.pending(), client.mux().stats().dropped), (0, 0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_takes_its_subscriptions_with_it() {
+    let server = RedisServer::start(Flavor::Redis).await;
+    let client = client(&server).await;
+    let mut subscription = client.mux().subscribe(["c"]).await.unwrap();
+    client.close().await;
+    assert!(subscription.next().await.is_none());
+    assert_eq!(subscriber_connections(&server).await, 0);
+    drop((client, subscription));
+    wait::until(SOON, "no task is left", async || tasks() == 0).await;
+}
+
+/// The client may go, as long as somebody listens.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_subscription_outlives_the_handles_of_its_client() {
+    let server = RedisServer::start(Flavor::Redis).await;
+    let client = client(&server).await;
+    let mut subscription = client.mux().subscribe(["c"]).await.unwrap();
+    drop(client);
+    server.order(&["PUBLISH", "c", "1"]).await;
+    assert_eq!(&message(&mut subscription).await.payload[..], b"1");
+    drop(subscription);
+    wait::until(SOON, "no connection is left", async || subscriber_connections(&server).await == 0).await;
+    wait::until(SOON, "no task is left", async || tasks() == 0).await;
 }

@@ -243,6 +243,46 @@ async fn defect_10_stuck_callbacks_do_not_hold_up_the_connection() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_number_of_workers_can_be_changed_while_they_work() {
+    let (_server, client, mux) = setup(|config| config.callback_workers = 1).await;
+    let (gate, inside) = (Arc::new(Semaphore::new(0)), Arc::new(AtomicUsize::new(0)));
+    let mut held = Vec::new();
+    for n in 0..6 {
+        let (gate, inside) = (gate.clone(), inside.clone());
+        let callback = move |_, _| {
+            let (gate, inside) = (gate.clone(), inside.clone());
+            async move {
+                inside.fetch_add(1, Ordering::SeqCst);
+                gate.acquire().await.unwrap().forget();
+                inside.fetch_sub(1, Ordering::SeqCst);
+            }
+        };
+        held.push(mux.subscribe([format!("c{n}")]).for_each(callback).await.unwrap());
+    }
+    let publish_to_all = async || {
+        for n in 0..6 {
+            publish(&client, &format!("c{n}"), "1").await;
+        }
+    };
+    let at_work = async |wanted: usize| {
+        let busy = async || inside.load(Ordering::SeqCst) == wanted;
+        wait::until(SOON, format!("{wanted} callbacks are at work"), busy).await;
+    };
+    publish_to_all().await;
+    at_work(1).await;
+    mux.set_callback_workers(4);
+    at_work(4).await;
+    gate.add_permits(6);
+    wait::until(SOON, "all have run", async || mux.stats().callbacks == 6).await;
+    mux.set_callback_workers(2);
+    publish_to_all().await;
+    at_work(2).await;
+    gate.add_permits(6);
+    wait::until(SOON, "all have run", async || mux.stats().callbacks == 12).await;
+    assert_eq!(inside.load(Ordering::SeqCst), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn so_many_callbacks_and_no_more() {
     let (server, client, mux) = setup(|config| config.max_callbacks = 2).await;
     let nothing = |_, _| async {};

@@ -7,16 +7,16 @@ use std::{
 };
 
 use firth_redis::{
-    Client,
-    mux::{Mux, Subscription},
+    CallError, Client, cmd,
+    mux::{Mux, MuxConfig, NodePreference, Subscription},
 };
-use firth_testkit::{Flavor, RedisCluster, on_both, slot_of, wait};
+use firth_testkit::{Direction, Flavor, RedisCluster, on_both, slot_of, wait};
 
 use super::{
     SOON, View,
     clusters::{builder, channels_at, connect_as_usual, each, start},
     ledger::{Load, Log, Reader, Way},
-    message, publish, spublish, subscriber_connections,
+    message, name, publish, signal, spublish, subscriber_connections,
 };
 
 on_both!(
@@ -205,4 +205,72 @@ async fn a_node_that_leaves_takes_nothing_with_it(flavor: Flavor) {
         assert_eq!(signals.contains(&"resumed"), told, "plain-{n}: {signals:?}");
         assert_eq!(signals.is_empty(), !told, "plain-{n}: {signals:?}");
     }
+}
+
+/// One client is cut off from one node, without a word; the cluster is well.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_only_we_cannot_reach_costs_only_its_own_channels() {
+    let cluster = start(builder(Flavor::Redis).replicas_per_master(0).announce_through_proxies(true)).await;
+    let client = Client::connect(crate::kit::watchful(cluster.url())).await.unwrap();
+    let mux = client.mux();
+    let (here, there) =
+        (channels_at(&cluster, 0, 1).await.remove(0), channels_at(&cluster, 1, 1).await.remove(0));
+    let mut cut = mux.subscribe_sharded([here.clone()]).await.unwrap();
+    let mut well = mux.subscribe_sharded([there.clone()]).await.unwrap();
+    let mut plain = Vec::new();
+    for n in 0..6 {
+        plain.push(mux.subscribe([format!("plain-{n}")]).await.unwrap());
+    }
+    assert!(!View::of(cluster.node(0).server()).await.channels.is_empty());
+    cluster.node(0).proxy().half_open(Direction::Both);
+    for wanted in ["lost", "gap"] {
+        assert_eq!(name(&signal(&mut cut).await), wanted);
+    }
+    // Ordinary channels are delivered by any node, so they are back before the node is.
+    let back = async || mux.stats().channels == 6;
+    wait::until(SOON, "ordinary channels have moved", back).await;
+    for (n, subscription) in plain.iter_mut().enumerate() {
+        cluster.node(1).server().order(&["PUBLISH", &format!("plain-{n}"), "1"]).await;
+        assert_eq!(&message(subscription).await.payload[..], b"1");
+    }
+    let error = mux
+        .subscribe_sharded([format!("{{{here}}}2")])
+        .timeout(Duration::from_millis(300))
+        .await
+        .unwrap_err();
+    assert!(matches!(error, CallError::Timeout { .. }), "{error}");
+    assert_eq!((mux.stats().homeless, mux.stats().sharded), (1, 1), "what did not succeed is forgotten");
+    cluster.node(1).server().order(&["SPUBLISH", &there, "1"]).await;
+    assert_eq!(&message(&mut well).await.payload[..], b"1");
+    assert_eq!(well.pending(), 0);
+    cluster.node(0).proxy().heal().await;
+    while name(&signal(&mut cut).await) != "resumed" {}
+    cluster.node(0).server().order(&["SPUBLISH", &here, "1"]).await;
+    assert_eq!(&message(&mut cut).await.payload[..], b"1");
+}
+
+/// The server says nothing to subscribers of a replica that gets another master; the topology does.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_that_follows_another_master_is_left() {
+    let cluster = start(builder(Flavor::Redis).masters(2)).await;
+    let client = connect_as_usual(&cluster).await;
+    client.call::<()>(cmd("SET").key("a").arg("1")).await.unwrap();
+    client.call::<()>(cmd("SET").key("b").arg("1")).await.unwrap();
+    wait::until(SOON, "the replicas are known", async || client.nodes().len() == 4).await;
+    let mux = client.mux_with({
+        let mut config = MuxConfig::default();
+        config.nodes = NodePreference::Replicas;
+        config
+    });
+    let channel = channels_at(&cluster, 0, 1).await.remove(0);
+    let mut subscription = mux.subscribe_sharded([channel.clone()]).await.unwrap();
+    assert!(View::of(cluster.node(2).server()).await.sharded.contains(&channel), "at the replica");
+    cluster.node(2).server().order(&["CLUSTER", "REPLICATE", cluster.node(1).id()]).await;
+    for wanted in ["gap", "moved", "resumed"] {
+        assert_eq!(name(&signal(&mut subscription).await), wanted);
+    }
+    assert_eq!(spublish(&client, &channel, "1").await, 1, "its master serves it now");
+    assert_eq!(&message(&mut subscription).await.payload[..], b"1");
+    let left = async || View::of(cluster.node(2).server()).await.sharded.is_empty();
+    wait::until(SOON, "the old replica has forgotten it", left).await;
 }

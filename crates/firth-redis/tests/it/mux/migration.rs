@@ -2,14 +2,14 @@
 
 use std::{sync::Arc, time::Duration};
 
-use firth_redis::mux::{GapReason, Signal};
+use firth_redis::mux::{GapReason, MuxConfig, Signal};
 use firth_testkit::{Flavor, RedisCluster, on_both, slot_of, wait};
 
 use super::{
     SOON, View,
     clusters::{asked_in_all, builder, channels_at, connect, each, start},
     ledger::{Ledger, Load, Log, Reader, Way},
-    message, publish, signal, spublish,
+    message, name, publish, signal, spublish,
 };
 
 on_both!(
@@ -165,4 +165,29 @@ async fn under_load(
         assert!(log.signals(channel).is_empty(), "ordinary channels notice nothing");
     }
     assert_eq!(each(cluster, async |s| super::subscriber_connections(s).await).await, [1, 1]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_auto_resubscribe_a_moved_channel_waits_to_be_asked_for() {
+    let cluster = pair(Flavor::Redis).await;
+    let client = connect(&cluster).await;
+    let mux = client.mux_with({
+        let mut config = MuxConfig::default();
+        config.auto_resubscribe = false;
+        config.stalled_after = crate::kit::ms(100);
+        config
+    });
+    let channel = channels_at(&cluster, 0, 1).await.remove(0);
+    let mut subscription = mux.subscribe_sharded([channel.clone()]).await.unwrap();
+    cluster.migrate_slot(slot_of(&channel), 0, 1).await;
+    for wanted in ["gap", "stalled"] {
+        assert_eq!(name(&signal(&mut subscription).await), wanted);
+    }
+    assert!(each(&cluster, View::of).await.iter().all(View::is_empty), "nobody asked for anything");
+    subscription.resubscribe();
+    for wanted in ["moved", "resumed"] {
+        assert_eq!(name(&signal(&mut subscription).await), wanted);
+    }
+    assert_eq!(spublish(&client, &channel, "1").await, 1);
+    assert_eq!(&message(&mut subscription).await.payload[..], b"1");
 }

@@ -7,7 +7,11 @@ use firth_redis::{
 };
 use firth_testkit::{Flavor, RedisServer, on_both, wait};
 
-use super::{SOON, client, event, name, number, publish, word};
+use super::{
+    SOON, client,
+    clusters::{builder, channels_at, connect_as_usual, start},
+    event, name, number, publish, word,
+};
 use crate::kit::soon;
 
 on_both!(
@@ -198,4 +202,66 @@ async fn a_subscriber_that_the_server_cuts_off_hears_of_the_gap(flavor: Flavor) 
     assert!((10..3_000).contains(&seen), "{seen} came through before the cut");
     assert_eq!(soon(publish(&client, "c", "5000")).await, 1);
     assert_eq!(word(&event(&mut slow).await), "5000");
+}
+
+/// Kilobytes of memory that this process uses.
+fn resident() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+/// Messages are slices of what was read. A few small ones that wait must not keep all the rest in memory.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slow_subscriber_of_little_does_not_hold_on_to_much() {
+    let server = RedisServer::start(Flavor::Redis).await;
+    let client = client(&server).await;
+    let slow = client.mux().subscribe(["quiet"]).await.unwrap();
+    let mut quick = client.mux().subscribe(["noise"]).await.unwrap();
+    let reader = tokio::spawn(async move { while !quick.next_batch().await.is_empty() {} });
+    let noise = "x".repeat(100_000);
+    let mut before = 0;
+    for round in 0..2_200 {
+        let both = pipe()
+            .then(cmd("PUBLISH").arg("quiet").arg("a small message"))
+            .then(cmd("PUBLISH").arg("noise").arg(noise.as_str()));
+        client.pipeline::<Vec<i64>>(both).await.unwrap();
+        if round == 200 {
+            before = resident();
+        }
+    }
+    wait::until(SOON, "all have come", async || client.mux().stats().received == 4_400).await;
+    let (kept, grown) = (slow.pending(), resident().saturating_sub(before));
+    println!("{kept} small messages wait, {grown} kB more than before");
+    assert_eq!(kept, 2_200);
+    assert!(grown < 64 << 10, "{grown} kB for {kept} small messages");
+    client.mux().close().await;
+    reader.await.unwrap();
+}
+
+/// One node's slow subscriber is cut off; subscribers at the other node lose nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_subscriber_that_is_cut_off_harms_nobody_at_other_nodes() {
+    let limited = builder(Flavor::Redis).config("client-output-buffer-limit pubsub 1mb 1mb 1");
+    let cluster = start(limited.masters(2).replicas_per_master(0)).await;
+    let client = connect_as_usual(&cluster).await;
+    let (here, there) =
+        (channels_at(&cluster, 0, 1).await.remove(0), channels_at(&cluster, 1, 1).await.remove(0));
+    let policy = buffer(10 * TEN_KB, Overflow::Block);
+    let mut slow = client.mux().subscribe_sharded([here.clone()]).buffer(policy).await.unwrap();
+    let roomy = buffer(50 * TEN_KB, Overflow::Block);
+    let mut quick = client.mux().subscribe_sharded([there.clone()]).buffer(roomy).await.unwrap();
+    let mut heard = 0;
+    while super::spublish(&client, &here, &"x".repeat(TEN_KB)).await > 0 {
+        super::spublish(&client, &there, &format!("{heard} {}", "y".repeat(TEN_KB))).await;
+        assert_eq!(number(&super::message(&mut quick).await), heard);
+        heard += 1;
+        assert!(heard < 20_000, "the server never cuts it off");
+    }
+    assert!(slow.pending() <= 10, "its buffer is kept: {}", slow.pending());
+    assert_eq!(quick.pending(), 0);
+    while name(&super::signal(&mut slow).await) != "resumed" {}
+    assert_eq!(super::spublish(&client, &there, "7").await, 1);
+    assert_eq!(word(&event(&mut quick).await), "7", "not even a signal");
+    println!("cut off after {heard} messages");
 }
