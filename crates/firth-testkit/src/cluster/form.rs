@@ -3,6 +3,7 @@
 use std::ops::RangeInclusive;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, RwLock};
+use std::time::{Duration, Instant};
 
 use tokio::task::JoinSet;
 
@@ -14,6 +15,8 @@ use crate::server::{RedisServer, RedisServerBuilder};
 use crate::wait::{PATIENCE, Poll};
 
 const SLOTS: usize = 16384;
+/// A greeting that has had no effect for so long was lost.
+const GREET_AGAIN: Duration = Duration::from_secs(2);
 
 impl RedisCluster {
     pub(super) async fn form(plan: ClusterBuilder) -> Self {
@@ -29,6 +32,9 @@ impl RedisCluster {
         }
         for node in &nodes[1..] {
             introduce(&nodes[0], node).await;
+        }
+        for node in &nodes[1..] {
+            make_known(&nodes[0], node).await;
         }
         let nodes: Vec<Arc<ClusterNode>> = nodes.into_iter().map(Arc::new).collect();
         for node in &nodes[plan.masters..] {
@@ -87,12 +93,22 @@ pub(super) async fn introduce(host: &ClusterNode, guest: &ClusterNode) {
     host.server.order(&["CLUSTER", "MEET", "127.0.0.1", &port, &bus]).await;
 }
 
+/// Waits until `host` knows `guest`. A greeting can be lost when both are starved of time, so it is repeated.
+async fn make_known(host: &ClusterNode, guest: &ClusterNode) {
+    let mut poll = Poll::new(PATIENCE);
+    let mut greeted = Instant::now();
+    while !host.view().await.is_some_and(|view| view.knows(&guest.id)) {
+        poll.again_or_panic("a node has heard of another").await;
+        if greeted.elapsed() > GREET_AGAIN {
+            introduce(host, guest).await;
+            greeted = Instant::now();
+        }
+    }
+}
+
 /// Makes `replica` follow `master` as soon as it has heard of it.
 pub(super) async fn attach(replica: &ClusterNode, master: &ClusterNode) {
-    let mut poll = Poll::new(PATIENCE);
-    while !replica.view().await.is_some_and(|view| view.knows(&master.id)) {
-        poll.again_or_panic("a replica has heard of its master").await;
-    }
+    make_known(replica, master).await;
     replica.server.order(&["CLUSTER", "REPLICATE", &master.id]).await;
 }
 
