@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::Change;
 use super::publisher::{PER_CHANNEL, Sent};
-use super::stage::Story;
+use super::stage::{AFTERMATH, Story};
 use super::subject::Heard;
 use crate::measure::precise;
 
@@ -30,8 +30,8 @@ pub(crate) struct Figures {
     pub(crate) gaps_signalled: usize,
     /// Affected channels on which nothing of the new owner was heard.
     pub(crate) never_resumed: usize,
-    /// The longest time without a message, from the same moment on as `published`. Where the publisher
-    /// paused, only its pace counts: while nothing is sent there is nothing to hear.
+    /// The longest time without a message, from the same moment on as `published` until a second after the
+    /// channel is back. Where the publisher paused, only its pace counts: there is nothing to hear.
     pub(crate) silence: Duration,
     /// The longest time without an accepted message.
     pub(crate) publish_gap: Duration,
@@ -91,8 +91,6 @@ fn settle_affected(figures: &mut Figures, story: &Story, sent: &[Sent], ear: &Ea
 
     let pauses = pauses(window.iter().map(|one| one.at), since, story.ended);
     figures.publish_gap = pauses.map(|(from, to)| to - from).fold(figures.publish_gap, Duration::max);
-    figures.silence = figures.silence.max(silence(&window, ear, since, story.ended));
-
     let renewed = window.iter().find(|one| one.by != story.victim);
     let from = match story.change {
         Change::Migrate => renewed.map_or(story.changed, |one| one.at),
@@ -102,6 +100,9 @@ fn settle_affected(figures: &mut Figures, story: &Story, sent: &[Sent], ear: &Ea
     figures.never_resumed += usize::from(back.is_none());
     let until = back.map_or(story.ended, |(_, at)| *at);
     figures.live_again = figures.live_again.max(until.saturating_sub(from));
+    // Later pauses have other reasons.
+    let end = story.ended.min(until.max(story.changed) + AFTERMATH);
+    figures.silence = figures.silence.max(silence(&window, ear, since, end));
 }
 
 impl Story {

@@ -32,8 +32,8 @@ const FIRST_MESSAGES: Duration = Duration::from_secs(5);
 const PROMOTION: Duration = Duration::from_secs(30);
 /// How often a promotion is looked for.
 const LOOK: Duration = Duration::from_millis(1);
-/// A quick watch ends this long after all channels are back.
-const AFTERMATH: Duration = Duration::from_secs(1);
+/// What happens on a channel for this long after it is back belongs to the change; a quick watch ends then.
+pub(crate) const AFTERMATH: Duration = Duration::from_secs(1);
 /// How long messages may be on their way at the end.
 const LAST_WAIT: Duration = Duration::from_millis(500);
 
