@@ -206,11 +206,10 @@ impl Core {
     fn confirmed(&mut self, id: ChannelId, link: LinkId, now: Instant) {
         self.settle_at(id, Home::Live { link });
         let doubtful = self.is_doubtful(&self.registry[id]);
-        let stands_in = doubtful && self.is_replica(link, &self.registry[id]);
         let channel = &mut self.registry[id];
         (channel.retry_at, channel.redirections, channel.refusals) = (None, 0, 0);
-        if !stands_in {
-            channel.waiters.drain(..).for_each(|waiter| waiter.done());
+        for waiter in channel.waiters.drain(..) {
+            waiter.done();
         }
         match &mut channel.gap {
             Some(gap) if doubtful => {
