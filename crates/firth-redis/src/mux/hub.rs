@@ -34,7 +34,11 @@ use crate::{
         Connection,
         feed::{Feed, FeedItem},
     },
+    resp::pubsub::Said,
 };
+
+/// Room that is kept between two batches of answers.
+const KEPT_ITEMS: usize = 64;
 
 /// How often homeless channels are looked after.
 const TICK: Duration = Duration::from_millis(50);
@@ -237,12 +241,17 @@ async fn listen(hub: Arc<Hub>, link: LinkId, feed: Arc<Feed>) {
     let reading = async {
         loop {
             poll_fn(|cx| feed.poll_take(cx, &mut items)).await;
+            let messages = items.iter().any(|item| matches!(item, FeedItem::Said(Said::Message { .. })));
             loop {
                 match hub.hear(link, &feed, &mut items) {
                     Err(()) => return,
                     Ok(None) => break,
                     Ok(Some(full)) => poll_fn(|cx| full.poll_room(cx)).await,
                 }
+            }
+            if !messages {
+                // Answers come in heaps, once; what they took is given back.
+                items.shrink_to(KEPT_ITEMS);
             }
         }
     };

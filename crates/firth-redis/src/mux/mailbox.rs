@@ -56,6 +56,10 @@ pub(crate) fn cost(message: &Message) -> usize {
     OVERHEAD + message.payload.len() + message.channel.len()
 }
 
+fn is_sparse(messages: &VecDeque<Message>) -> bool {
+    messages.len() < DENSE / OVERHEAD && messages.iter().map(cost).sum::<usize>() < DENSE
+}
+
 /// The same message in memory of its own. Messages are slices of large read buffers; one that may wait for long would
 /// keep its whole buffer.
 fn compact(message: Message) -> Message {
@@ -87,7 +91,7 @@ impl Mailbox {
             return (0, None);
         }
         let mut dropped = 0;
-        let compacts = state.queue.len() >= BEHIND && messages.iter().map(cost).sum::<usize>() < DENSE;
+        let compacts = state.queue.len() >= BEHIND && is_sparse(messages);
         while let Some(message) = messages.front() {
             let size = cost(message);
             if state.bytes > 0 && state.bytes + size > self.buffer.bytes {

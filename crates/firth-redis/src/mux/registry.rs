@@ -139,6 +139,14 @@ impl Registry {
         id
     }
 
+    /// Makes room for this many more names at once, where growing step by step would leave much of it unused.
+    pub(crate) fn reserve(&mut self, kind: Kind, names: usize) {
+        if names > self.channels.len() {
+            self.channels.reserve_exact(names);
+            self.index[kind.index()].reserve(names);
+        }
+    }
+
     pub(crate) fn remove(&mut self, id: ChannelId) {
         let channel = self.channels.remove(id);
         self.index[channel.kind.index()].remove(&channel.name);

@@ -41,11 +41,20 @@ impl Core {
             items.clear();
             return None;
         }
+        self.jammed = false;
         self.unstick(link);
-        while self.links[link].stuck.is_empty() {
+        while !self.jammed {
             match items.pop_front() {
-                Some(item) if self.may_take(link, &item, now) => self.take(link, item, now),
-                Some(item) => items.push_front(item),
+                Some(FeedItem::Said(Said::Message { kind, name, channel, payload }))
+                    if self.resumed.is_empty() =>
+                {
+                    let message = match channel {
+                        Some(channel) => Message { channel, pattern: Some(name), payload },
+                        None => Message { channel: name, pattern: None, payload },
+                    };
+                    self.message(link, kind, message);
+                }
+                Some(item) => self.take(link, item, items, now),
                 None => break,
             }
         }
@@ -55,20 +64,19 @@ impl Core {
         self.links[link].stuck.front().map(|stuck| stuck.mailbox.clone())
     }
 
-    /// Whether an item's time has come: if what came before it has no room, nothing may overtake that.
-    fn may_take(&mut self, link: LinkId, item: &FeedItem, now: Instant) -> bool {
-        if self.resumed.is_empty() && matches!(item, FeedItem::Said(Said::Message { .. })) {
-            return true;
+    /// Deals with an item that is more than one message in a row. If what came before it has no room, it goes back:
+    /// nothing may overtake that.
+    fn take(&mut self, link: LinkId, item: FeedItem, items: &mut VecDeque<FeedItem>, now: Instant) {
+        self.flush(link);
+        if self.jammed {
+            return items.push_front(item);
         }
-        let free = self.flush(link);
-        if free && !matches!(item, FeedItem::Said(Said::Subscribed { .. })) {
+        if !matches!(item, FeedItem::Said(Said::Subscribed { .. })) {
             self.tell_resumed(now);
         }
-        free
-    }
-
-    fn take(&mut self, link: LinkId, item: FeedItem, now: Instant) {
         match item {
+            // Nothing is to be told any more, so it now takes the short way.
+            FeedItem::Said(Said::Message { .. }) => items.push_front(item),
             FeedItem::Said(said) => self.said(link, said, now),
             FeedItem::Opened { greeting, .. } if greeting.protocol < 3 => self.too_old(),
             FeedItem::Opened { generation, .. } => self.opened(link, generation, now),
@@ -78,27 +86,24 @@ impl Core {
 
     fn said(&mut self, link: LinkId, said: Said, now: Instant) {
         match said {
-            Said::Message { kind, name, channel, payload } => {
-                let Some(id) = self.registry.find(kind, &name) else { return };
-                if !self.registry[id].accepts(link) {
-                    return;
-                }
-                let message = match channel {
-                    Some(channel) => Message { channel, pattern: Some(name), payload },
-                    None => Message { channel: name, pattern: None, payload },
-                };
-                self.tally.received(kind);
-                self.route(link, id, message);
-            }
             Said::Subscribed { kind, name } => self.subscribed(link, kind, &name, now),
             Said::Unsubscribed { kind, name } => self.unsubscribed(link, kind, &name, now),
             Said::Barrier(id) => self.barrier(link, id),
             Said::Error(error) => self.refused(link, &error, now),
-            Said::Other => {}
+            Said::Message { .. } | Said::Other => {}
         }
     }
 
     // ---- messages ------------------------------------------------------------------------------------------------
+
+    fn message(&mut self, link: LinkId, kind: Kind, message: Message) {
+        let name = message.pattern.as_ref().unwrap_or(&message.channel);
+        let Some(id) = self.registry.find(kind, name) else { return };
+        if self.registry[id].accepts(link) {
+            self.tally.received(kind);
+            self.route(link, id, message);
+        }
+    }
 
     /// Hands a message to the channel's mailboxes; runs for the same single mailbox are handed over together.
     fn route(&mut self, link: LinkId, id: ChannelId, message: Message) {
@@ -120,15 +125,14 @@ impl Core {
         }
     }
 
-    /// Delivers the messages that were gathered. False if something found no room.
-    fn flush(&mut self, link: LinkId) -> bool {
+    /// Delivers the messages that were gathered.
+    fn flush(&mut self, link: LinkId) {
         if let Some((mailbox, kind)) = self.run_for.take() {
             let mut run = std::mem::take(&mut self.run);
             self.deliver(link, &mailbox, kind, &mut run);
             run.clear();
             self.run = run;
         }
-        self.links[link].stuck.is_empty()
     }
 
     fn deliver(
@@ -144,6 +148,7 @@ impl Core {
         if !messages.is_empty() {
             let messages = std::mem::take(messages);
             self.links[link].stuck.push_back(Stuck { mailbox: mailbox.clone(), kind, messages });
+            self.jammed = true;
         }
     }
 
@@ -159,6 +164,7 @@ impl Core {
             let (_, waker) = stuck.mailbox.deliver(&mut stuck.messages);
             self.wakers.extend(waker);
             if !stuck.messages.is_empty() {
+                self.jammed = true;
                 return self.links[link].stuck.push_front(stuck);
             }
         }
@@ -208,7 +214,7 @@ impl Core {
         let doubtful = self.is_doubtful(&self.registry[id]);
         let channel = &mut self.registry[id];
         (channel.retry_at, channel.redirections, channel.refusals) = (None, 0, 0);
-        for waiter in channel.waiters.drain(..) {
+        for waiter in std::mem::take(&mut channel.waiters) {
             waiter.done();
         }
         match &mut channel.gap {

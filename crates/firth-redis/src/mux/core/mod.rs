@@ -80,6 +80,8 @@ pub(crate) struct Core {
     /// Messages for one mailbox that came in a row, delivered together.
     run: VecDeque<super::Message>,
     run_for: Option<(Arc<Mailbox>, Kind)>,
+    /// A message of the node that is being heard found no room: nothing more is taken from it now.
+    jammed: bool,
     /// Channels that were confirmed again since the last message, told before the next one.
     resumed: Vec<ChannelId>,
     /// Channels with a gap whose age still matters.
@@ -117,6 +119,7 @@ impl Core {
             wakers: Vec::new(),
             run: VecDeque::new(),
             run_for: None,
+            jammed: false,
             resumed: Vec::new(),
             gapped: Vec::new(),
             doubtful: Vec::new(),
@@ -140,6 +143,7 @@ impl Core {
     /// A subscriber wants these names; `confirm` hears when each is served.
     pub(crate) fn join(&mut self, want: Want<'_>, confirm: &Arc<Confirm>, now: Instant) {
         let Want { kind, names, mailbox } = want;
+        self.registry.reserve(kind, names.len());
         for name in names {
             let id = self.registry.find_or_insert(kind, name);
             let channel = &mut self.registry[id];
