@@ -15,7 +15,7 @@ use crate::kit::{ms, soon, tasks};
 on_both!(a_hundred_tasks_leave_the_server_with_what_the_mux_believes_it_has);
 
 const TASKS: u64 = 100;
-const NAMES: u8 = 20;
+pub(super) const NAMES: u8 = 20;
 
 /// One task: some random steps, then one last subscription that it keeps.
 async fn wander(mux: Mux, client: Client, seed: u64, steps: usize) -> Subscription {
@@ -70,8 +70,9 @@ fn wanted(kept: &[Subscription], kind: Kind) -> BTreeSet<String> {
     of_kind.flat_map(Subscription::names).map(|n| String::from_utf8(n.to_vec()).unwrap()).collect()
 }
 
-/// Runs the tasks, and checks every server's view against the mux's. Closes the client.
-pub(super) async fn churn(client: &Client, servers: &[&RedisServer], steps: usize) {
+/// Runs the tasks; when they are done and `calm` has returned, checks every server's view against the mux's. Closes the
+/// client.
+pub(super) async fn churn(client: &Client, servers: &[&RedisServer], steps: usize, calm: impl AsyncFnOnce()) {
     let mux = client.mux_with(firth_redis::mux::MuxConfig::default());
     let seed = fastrand::u64(..);
     println!("seed {seed}");
@@ -82,6 +83,7 @@ pub(super) async fn churn(client: &Client, servers: &[&RedisServer], steps: usiz
     for wanderer in wanderers {
         kept.push(tokio::time::timeout(ms(60_000), wanderer).await.expect("in time").unwrap());
     }
+    calm().await;
     let [channels, patterns, sharded] = KINDS.map(|kind| wanted(&kept, kind));
     agree(servers, &mux, &channels, patterns.len(), &sharded).await;
     let stats = mux.stats();
@@ -148,7 +150,7 @@ async fn everybody_hears(client: &Client, kept: &mut [Subscription]) {
 async fn a_hundred_tasks_leave_the_server_with_what_the_mux_believes_it_has(flavor: Flavor) {
     let server = RedisServer::start(flavor).await;
     let client = Client::connect(server.tcp_url()).await.unwrap();
-    churn(&client, &[&server], 60).await;
+    churn(&client, &[&server], 60, async || ()).await;
 }
 
 /// The narrowest form of the race: the last one leaves while the next one comes.

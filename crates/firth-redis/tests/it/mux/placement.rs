@@ -6,7 +6,8 @@ use firth_redis::{
     Client, cmd,
     mux::{MuxConfig, NodePreference},
 };
-use firth_testkit::{Flavor, RedisCluster, on_both, wait};
+use firth_testkit::{Flavor, RedisCluster, on_both, slot_of, wait};
+use tokio_util::sync::CancellationToken;
 
 use super::{
     SOON, View, churn,
@@ -14,7 +15,11 @@ use super::{
     publish, spublish, subscriber_connections,
 };
 
-on_both!(many_channels_use_one_connection_per_node_and_land_where_they_are_wanted);
+on_both!(
+    many_channels_use_one_connection_per_node_and_land_where_they_are_wanted,
+    a_hundred_tasks_leave_a_cluster_with_what_the_mux_believes_it_has,
+    subscribing_succeeds_while_slots_move,
+);
 
 fn config(nodes: NodePreference) -> MuxConfig {
     let mut config = MuxConfig::default();
@@ -115,11 +120,38 @@ fn sharded_groups(names: &[String]) -> usize {
     slots.len()
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_hundred_tasks_leave_a_cluster_with_what_the_mux_believes_it_has() {
-    let cluster: Arc<RedisCluster> = start(builder(Flavor::Redis).replicas_per_master(0)).await;
+async fn a_hundred_tasks_leave_a_cluster_with_what_the_mux_believes_it_has(flavor: Flavor) {
+    let cluster: Arc<RedisCluster> = start(builder(flavor).replicas_per_master(0)).await;
     let client = connect_as_usual(&cluster).await;
     let nodes = servers(&cluster);
     let all: Vec<_> = nodes.iter().map(|node| node.server()).collect();
-    churn::churn(&client, &all, 40).await;
+    churn::churn(&client, &all, 40, async || ()).await;
+}
+
+/// As above, while the slots of the names move around without end.
+async fn subscribing_succeeds_while_slots_move(flavor: Flavor) {
+    let cluster: Arc<RedisCluster> = start(builder(flavor).replicas_per_master(0)).await;
+    let client = connect_as_usual(&cluster).await;
+    let nodes = servers(&cluster);
+    let all: Vec<_> = nodes.iter().map(|node| node.server()).collect();
+    let stop = CancellationToken::new();
+    let (moving, stopped) = (cluster.clone(), stop.clone());
+    let mover = tokio::spawn(async move {
+        let mut moves = 0;
+        while !stopped.is_cancelled() {
+            let slot = slot_of(format!("n{}", moves % u32::from(churn::NAMES)));
+            let from = moving.master_of_slot(slot).await;
+            moving.migrate_slot(slot, from, (from + 1) % 3).await;
+            moves += 1;
+        }
+        moving.settle().await;
+        moves
+    });
+    churn::churn(&client, &all, 400, async || {
+        stop.cancel();
+        let moves = mover.await.unwrap();
+        println!("{moves} slots moved");
+        assert!(moves > 0);
+    })
+    .await;
 }
