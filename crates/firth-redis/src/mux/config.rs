@@ -61,7 +61,9 @@ impl MuxConfig {
 /// Which nodes of a cluster serve subscriptions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NodePreference {
-    /// Masters only: a subscriber on a replica misses messages when replication breaks, and nobody can tell.
+    /// Masters only: a subscriber on a replica misses messages when replication breaks, and nobody can tell. While a
+    /// master is out of reach one of its replicas stands in for it, unless more than 1 000 channels look for a node; the
+    /// gap goes on until there is a master again.
     Masters,
     /// Masters and replicas alike, evenly.
     Balanced,

@@ -37,6 +37,8 @@ pub(crate) struct Link {
     pub(crate) state: LinkState,
     /// When the connection was ordered.
     ordered: Instant,
+    /// How often in a row the connection broke or could not be made.
+    pub(crate) failures: u32,
     /// Which of its connections stands.
     pub(crate) generation: u64,
     pub(crate) ops: VecDeque<Op>,
@@ -97,6 +99,7 @@ impl Link {
             address,
             state: LinkState::Connecting,
             ordered: now,
+            failures: 0,
             generation: 0,
             ops: VecDeque::new(),
             load: 0,
@@ -114,6 +117,11 @@ impl Link {
             LinkState::Connecting => now - self.ordered > SLOW_CONNECT,
             LinkState::Open => false,
         }
+    }
+
+    /// Whether the connection broke and could not be made again.
+    pub(crate) fn is_out_of_reach(&self) -> bool {
+        self.failures >= 2
     }
 
     pub(crate) fn readiness(&self, now: Instant) -> Readiness {

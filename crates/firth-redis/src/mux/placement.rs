@@ -29,6 +29,12 @@ pub(crate) fn for_slot(
     }
 }
 
+/// The least loaded reachable replica of a slot's shard.
+pub(crate) fn stand_in(topology: &Topology, slot: u16, load: impl Fn(&Address) -> Load) -> Option<&Address> {
+    let replicas = topology.shard_of(slot)?.replicas.iter();
+    replicas.filter(|node| !load(node).down).min_by_key(|node| load(node).channels)
+}
+
 /// The node for a channel that every node delivers, or `None` if there is no node.
 pub(crate) fn for_any(
     topology: &Topology,

@@ -94,19 +94,6 @@ impl Core {
         self.settle_doubts(now, |since| since <= begun);
     }
 
-    fn settle_doubts(&mut self, now: Instant, settled: impl Fn(Instant) -> bool) {
-        for id in std::mem::take(&mut self.doubtful) {
-            let Some(channel) = self.registry.get(id) else { continue };
-            let (Home::Live { .. }, Some(gap)) = (channel.home, &channel.gap) else { continue };
-            match gap.doubt {
-                Some(since) if settled(since) => self.resumed.push(id),
-                Some(_) => self.doubtful.push(id),
-                None => {}
-            }
-        }
-        self.tell_resumed(now);
-    }
-
     /// Time passes: looks again for homes, and tells of gaps that last.
     pub(crate) fn tick(&mut self, now: Instant) {
         let (stalled_after, timed_out_after) = (self.config.stalled_after, self.config.timed_out_after);

@@ -212,10 +212,11 @@ impl Core {
     fn confirmed(&mut self, id: ChannelId, link: LinkId, now: Instant) {
         self.settle_at(id, Home::Live { link });
         let doubtful = self.is_doubtful(&self.registry[id]);
+        let stands_in = doubtful && self.is_replica(link, &self.registry[id]);
         let channel = &mut self.registry[id];
         (channel.retry_at, channel.redirections, channel.refusals) = (None, 0, 0);
-        for waiter in std::mem::take(&mut channel.waiters) {
-            waiter.done();
+        if !stands_in {
+            std::mem::take(&mut channel.waiters).into_iter().for_each(|waiter| waiter.done());
         }
         match &mut channel.gap {
             Some(gap) if doubtful => {

@@ -5,6 +5,7 @@
 mod gaps;
 mod hear;
 mod reconcile;
+mod standin;
 #[cfg(test)]
 mod tests;
 
@@ -74,6 +75,8 @@ pub(crate) struct Core {
     stirred: bool,
     /// A homeless channel waits for a node, rather than for its time: news of the topology would help.
     searching: bool,
+    /// Whether very many channels were without a home when homes were looked for last.
+    storm: bool,
     next_op: u64,
     orders: Vec<Order>,
     wakers: Vec<Waker>,
@@ -114,6 +117,7 @@ impl Core {
             homeless: Vec::new(),
             stirred: false,
             searching: false,
+            storm: false,
             next_op: 1,
             orders: Vec::new(),
             wakers: Vec::new(),
@@ -146,9 +150,10 @@ impl Core {
         self.registry.reserve(kind, names.len());
         for name in names {
             let id = self.registry.find_or_insert(kind, name);
+            let stood_in_for = self.is_stood_in_for(&self.registry[id]);
             let channel = &mut self.registry[id];
             channel.listeners.push(mailbox.clone());
-            if let Home::Live { .. } = channel.home {
+            if !stood_in_for && let Home::Live { .. } = channel.home {
                 confirm.done();
                 continue;
             }
@@ -311,9 +316,11 @@ impl Core {
         let Some(node) = self.links.get_mut(link) else { return };
         node.state = LinkState::Open;
         node.generation = generation;
+        node.failures = 0;
         node.unproved(now);
         self.tally.connected();
         self.stirred = true;
+        self.call_home(link);
         self.reconcile(now);
     }
 
@@ -327,6 +334,7 @@ impl Core {
         self.tally.disconnected(node.state == LinkState::Open);
         node.state = LinkState::Down;
         node.keeps_ghosts = false;
+        node.failures = node.failures.saturating_add(1);
         self.stirred = true;
         let ops = std::mem::take(&mut node.ops);
         for op in ops {

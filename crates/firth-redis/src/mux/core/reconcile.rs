@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use tokio::time::Instant;
 
-use super::{Core, Order};
+use super::{Core, Order, standin::MOST_STOOD_IN_FOR};
 use crate::{
     config::Address,
     mux::{
@@ -27,6 +27,7 @@ impl Core {
         let mut plan: BTreeMap<(LinkId, usize), Vec<ChannelId>> = BTreeMap::new();
         let mut nowhere = false;
         self.searching = false;
+        self.storm = self.homeless.len() > MOST_STOOD_IN_FOR;
         for id in std::mem::take(&mut self.homeless) {
             let Some(channel) = self.registry.get_mut(id) else { continue };
             channel.queued = false;
@@ -80,7 +81,8 @@ impl Core {
             None => Load { channels: 0, down: false },
         };
         let node = match kind {
-            Kind::Sharded => placement::for_slot(&self.topology, slot, self.config.nodes, load),
+            Kind::Sharded => placement::for_slot(&self.topology, slot, self.config.nodes, load)
+                .map(|node| self.stand_in(&self.registry[id], node, load).unwrap_or(node)),
             Kind::Channel | Kind::Pattern => placement::for_any(&self.topology, self.config.nodes, load),
         };
         let node = node?.clone();

@@ -1,6 +1,7 @@
 //! Laws of the mux's core, without a server: events in, orders and signals out.
 
 mod changes;
+mod standins;
 mod trouble;
 
 use std::task::Context;
