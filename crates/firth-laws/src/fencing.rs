@@ -138,3 +138,24 @@ pub async fn an_owner_that_leaves_properly_is_not_counted(engine: Engine) {
     let due = owner.due(1).await;
     assert_eq!((due[0].attempt, due[0].crashes), (2, 0));
 }
+
+/// Being revoked is no crash either, and hides no crash that came before.
+pub async fn an_owner_that_is_revoked_is_not_counted(engine: Engine) {
+    let at = partition(&engine).await;
+    let name = group("g");
+    append(&engine, &at, 0, 5).await;
+    let mut owner = Owner::new(&engine, &at, &name).await;
+    let taken = owner.take(1).await;
+    owner.judge(&taken[0], retry(Duration::ZERO)).await;
+    assert_eq!(owner.due(1).await.len(), 1);
+    assert!(engine.revoke(&LeaseName::group(&at, &name)).await.unwrap());
+    let mut owner = Owner::new(&engine, &at, &name).await;
+    assert_eq!(owner.progress.crashes, 0);
+    let due = owner.due(1).await;
+    assert_eq!((due[0].attempt, due[0].crashes), (2, 0));
+    // The next holder never opens: revoking it says nothing about the owner that vanished.
+    take_over(&engine, &at, &name).await;
+    assert!(engine.revoke(&LeaseName::group(&at, &name)).await.unwrap());
+    let mut owner = Owner::new(&engine, &at, &name).await;
+    assert_eq!((owner.progress.crashes, owner.due(1).await[0].crashes), (1, 1));
+}

@@ -69,6 +69,7 @@ macro_rules! for_each_law {
             fencing::a_hold_is_good_for_its_own_lease_only
             fencing::a_vanished_owner_is_counted
             fencing::an_owner_that_leaves_properly_is_not_counted
+            fencing::an_owner_that_is_revoked_is_not_counted
             retry::a_retry_keeps_its_id_and_counts_attempts
             retry::a_retry_is_never_early
             retry::due_records_come_in_the_order_of_their_times

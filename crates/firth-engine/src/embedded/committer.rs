@@ -219,9 +219,9 @@ impl Thread {
             return finish(Err(self.low_disk()));
         }
         self.crashes.pass(&self.hooks, CrashPoint::BeforeWrite);
-        if let Err(error) = opened.write(std::mem::take(&mut batch.writes)) {
-            let error = self.fail(error);
-            return finish(Err(error));
+        match opened.write(std::mem::take(&mut batch.writes)) {
+            Ok(grown) => batch.chores.extend(grown.into_iter().map(Chore::Grow)),
+            Err(error) => return finish(Err(self.fail(error))),
         }
         self.crashes.pass(&self.hooks, CrashPoint::AfterWrite);
         group.add(finish, batch);

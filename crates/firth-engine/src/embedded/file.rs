@@ -1,16 +1,17 @@
-//! The store of `file:DIR`: keyspaces of `fjall`, one per partition's log and one for the state.
+//! The store of `file:DIR`: keyspaces of `fjall`, one for the state and those of the logs (`logs.rs`).
 //!
 //! Layout: `firth.lock`, `FORMAT` (our layout's version), `store/` (fjall's own files). Logs are only appended to and
-//! cut at the front: a trim moves a mark and later drops whole table files, so retention writes nothing and frees space.
+//! cut at the front: a trim moves a mark, and files are freed later.
 //!
 //! Only the committer thread writes. Readers look through the snapshot that was taken after the last sync.
 
 use super::keys::{self, Space};
 use super::lock::DirLock;
+use super::logs::{Home, Logs, Look};
 use super::step::{Each, Range, View, Write};
 use crate::error::{Error, ErrorKind, Result};
 use bytes::Bytes;
-use fjall::{AbstractTree, Database, Keyspace, KeyspaceCreateOptions, PersistMode, Readable, Snapshot};
+use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode, Readable, Snapshot, UserValue};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, RwLock};
@@ -37,11 +38,19 @@ pub struct FileOptions {
     pub cache: u64,
     /// Memory for the newest records of one partition, before they go to a table file. Trimming frees whole table files.
     pub memtable: u64,
+    /// Records of small partitions lie together; one that holds more than this many bytes gets files of its own.
+    pub outgrown: u64,
 }
 
 impl Default for FileOptions {
     fn default() -> Self {
-        Self { durability: Durability::default(), min_free: 128 << 20, cache: 32 << 20, memtable: 32 << 20 }
+        Self {
+            durability: Durability::default(),
+            min_free: 128 << 20,
+            cache: 32 << 20,
+            memtable: 32 << 20,
+            outgrown: 1 << 20,
+        }
     }
 }
 
@@ -65,9 +74,8 @@ pub(super) struct FileStore {
 pub(super) struct Opened {
     db: Database,
     state: Keyspace,
-    logs: RwLock<HashMap<u64, Keyspace>>,
+    logs: Logs,
     durable: RwLock<Snapshot>,
-    memtable: u64,
 }
 
 impl FileStore {
@@ -75,8 +83,9 @@ impl FileStore {
     pub(super) fn open(dir: &Path, options: FileOptions) -> Result<(Self, u64)> {
         std::fs::create_dir_all(dir).map_err(|error| io_error(dir, "cannot make it", error))?;
         let lock = DirLock::acquire(dir)?;
-        super::format::check(dir)?;
+        let format = super::format::check(dir)?;
         let opened = Opened::open(dir, &options)?;
+        let opened = super::upgrade::upgrade(dir, format, opened, &options)?;
         let newest_us = super::recover::recover(&opened)?;
         let store = Self {
             dir: dir.to_owned(),
@@ -144,7 +153,7 @@ impl FileStore {
 }
 
 impl Opened {
-    fn open(dir: &Path, options: &FileOptions) -> Result<Self> {
+    pub(super) fn open(dir: &Path, options: &FileOptions) -> Result<Self> {
         let path = dir.join("store");
         let open = || Self::open_database(&path, options);
         // Damaged files can trip assertions of the storage library.
@@ -161,61 +170,47 @@ impl Opened {
             .open()?;
         let state =
             db.keyspace(STATE, || KeyspaceCreateOptions::default().max_memtable_size(STATE_MEMTABLE))?;
-        let (mut logs, memtable) = (HashMap::new(), options.memtable);
-        for name in db.list_keyspace_names() {
-            if let Some(no) = name.strip_prefix("log-").and_then(|no| no.parse().ok()) {
-                logs.insert(no, db.keyspace(&name, || log_options(memtable))?);
-            }
-        }
+        let logs = Logs::open(&db, options.memtable, options.outgrown.max(1), &marks(&state)?)?;
         let durable = RwLock::new(db.snapshot());
-        Ok(Self { db, state, logs: RwLock::new(logs), durable, memtable })
+        Ok(Self { db, state, logs, durable })
     }
 
-    fn log(&self, no: u64) -> Option<Keyspace> {
-        self.logs.read().expect("nothing panics while it holds this lock").get(&no).cloned()
+    /// The records of all partitions.
+    pub(super) fn logs(&self) -> &Logs {
+        &self.logs
     }
 
-    /// The numbers of all logs.
-    pub(super) fn logs(&self) -> Vec<u64> {
-        self.logs.read().expect("nothing panics while it holds this lock").keys().copied().collect()
-    }
-
-    fn space(&self, space: Space) -> Option<Keyspace> {
-        match space {
-            Space::State => Some(self.state.clone()),
-            Space::Log(no) => self.log(no),
-        }
-    }
-
-    fn log_to_write(&self, no: u64) -> fjall::Result<Keyspace> {
-        if let Some(log) = self.log(no) {
-            return Ok(log);
-        }
-        let log = self.db.keyspace(&format!("log-{no}"), || log_options(self.memtable))?;
-        self.logs.write().expect("nothing panics while it holds this lock").insert(no, log.clone());
-        Ok(log)
-    }
-
-    /// Writes a batch as one atomic unit, not yet synced.
-    pub(super) fn write(&self, writes: Vec<Write>) -> fjall::Result<()> {
+    /// Writes a batch as one atomic unit, not yet synced; answers which logs have outgrown the nursery by it.
+    pub(super) fn write(&self, writes: Vec<Write>) -> fjall::Result<Vec<u64>> {
         let mut batch = fjall::OwnedWriteBatch::with_capacity(self.db.clone(), writes.len());
-        let mut log: Option<(u64, Keyspace)> = None;
-        for write in last_of_each_key(writes) {
-            let keyspace = match write.space {
-                Space::State => &self.state,
+        let mut grown = Vec::new();
+        for Write { space, key, value } in last_of_each_key(writes) {
+            let (keyspace, key) = match space {
+                Space::State => (self.state.clone(), key),
                 Space::Log(no) => {
-                    if log.as_ref().is_none_or(|(known, _)| *known != no) {
-                        log = Some((no, self.log_to_write(no)?));
+                    let seq = keys::number_at(&key, 0).unwrap_or_default();
+                    match self.logs.home(no, seq) {
+                        Home::Own(keyspace) => (keyspace, key),
+                        Home::First(keyspace) => {
+                            batch.insert(&self.state, keys::moved(no), seq.to_be_bytes());
+                            (keyspace, key)
+                        }
+                        Home::Nursery(key) => {
+                            let size = key.len() + value.as_ref().map_or(0, Bytes::len);
+                            if self.logs.grew(no, size as u64) {
+                                grown.push(no);
+                            }
+                            (self.logs.nursery().clone(), key)
+                        }
                     }
-                    &log.as_ref().expect("it was just set").1
                 }
             };
-            match write.value {
-                Some(value) => batch.insert(keyspace, write.key, value),
-                None => batch.remove(keyspace, write.key),
+            match value {
+                Some(value) => batch.insert(&keyspace, key, value),
+                None => batch.remove(&keyspace, key),
             }
         }
-        batch.commit()
+        batch.commit().map(|()| grown)
     }
 
     /// Makes everything written so far durable.
@@ -227,41 +222,18 @@ impl Opened {
     pub(super) fn publish(&self) {
         *self.durable.write().expect("nothing panics while it holds this lock") = self.db.snapshot();
     }
-
-    /// Removes a log with its files.
-    pub(super) fn drop_log(&self, no: u64) -> fjall::Result<()> {
-        let log = self.logs.write().expect("nothing panics while it holds this lock").remove(&no);
-        log.map_or(Ok(()), |log| self.db.delete_keyspace(log))
-    }
-
-    /// Drops the tables of a log that hold nothing above `seq`.
-    pub(super) fn cut_log(&self, no: u64, seq: u64) -> fjall::Result<()> {
-        match self.log(no) {
-            Some(log) => Ok(log.tree.drop_range(..=keys::record(seq))?),
-            None => Ok(()),
-        }
-    }
-
-    /// The bytes in tables of a log.
-    pub(super) fn table_bytes(&self, no: u64) -> u64 {
-        self.log(no).map_or(0, |log| log.disk_space())
-    }
-
-    /// Writes a key that no record has, so that the library's order number moves on. No reader ever asks for it.
-    pub(super) fn touch_log(&self, no: u64) -> fjall::Result<()> {
-        self.log(no).map_or(Ok(()), |log| log.insert(keys::record(0), Bytes::new()))
-    }
-
-    /// Lets go of the files of dropped tables: the library does so when it flushes.
-    pub(super) fn flush_log(&self, no: u64) -> fjall::Result<()> {
-        self.log(no).map_or(Ok(()), |log| log.rotate_memtable_and_wait())
-    }
 }
 
-/// Tables stay as small as a memtable, because a table is freed only when nothing in it is needed.
-fn log_options(memtable: u64) -> KeyspaceCreateOptions {
-    let compaction = fjall::compaction::Leveled::default().with_table_target_size(memtable);
-    KeyspaceCreateOptions::default().max_memtable_size(memtable).compaction_strategy(Arc::new(compaction))
+/// The first records of logs with a keyspace of their own.
+fn marks(state: &Keyspace) -> fjall::Result<HashMap<u64, u64>> {
+    let mut found = HashMap::new();
+    for guard in state.prefix(keys::MOVED) {
+        let (key, value) = guard.into_inner()?;
+        if let (Some(no), Some(from)) = (keys::number_at(&key, 1), keys::number_at(&value, 0)) {
+            found.insert(no, from);
+        }
+    }
+    Ok(found)
 }
 
 /// A batch of the storage library has one order number for all its writes, so a key must occur once: the last one counts.
@@ -277,19 +249,53 @@ fn last_of_each_key(writes: Vec<Write>) -> Vec<Write> {
     writes.into_iter().enumerate().filter(|(at, write)| is_last(*at, write)).map(|(_, write)| write).collect()
 }
 
+/// What is there now.
+struct Current;
+
+impl Look for Current {
+    fn get(&self, keyspace: &Keyspace, key: &[u8]) -> fjall::Result<Option<UserValue>> {
+        keyspace.get(key)
+    }
+
+    fn range(&self, keyspace: &Keyspace, range: Range) -> fjall::Iter {
+        keyspace.range(range.from..range.to)
+    }
+}
+
+impl Look for Snapshot {
+    fn get(&self, keyspace: &Keyspace, key: &[u8]) -> fjall::Result<Option<UserValue>> {
+        Readable::get(self, keyspace, key)
+    }
+
+    fn range(&self, keyspace: &Keyspace, range: Range) -> fjall::Iter {
+        Readable::range(self, keyspace, range.from..range.to)
+    }
+}
+
+impl Opened {
+    fn look_up(&self, look: &impl Look, space: Space, key: &[u8]) -> Result<Option<Bytes>> {
+        let found = match space {
+            Space::State => look.get(&self.state, key).map(|found| found.map(Bytes::from)),
+            Space::Log(no) => self.logs.get(look, no, key),
+        };
+        found.map_err(read_error)
+    }
+
+    fn look_through(&self, look: &impl Look, space: Space, range: Range, each: &mut Each<'_>) -> Result<()> {
+        match space {
+            Space::State => walk(look.range(&self.state, range), each).map(drop),
+            Space::Log(no) => self.logs.scan(look, no, range, each),
+        }
+    }
+}
+
 impl View for Opened {
     fn get(&self, space: Space, key: &[u8]) -> Result<Option<Bytes>> {
-        let Some(keyspace) = self.space(space) else {
-            return Ok(None);
-        };
-        Ok(keyspace.get(key).map_err(read_error)?.map(Bytes::from))
+        self.look_up(&Current, space, key)
     }
 
     fn scan(&self, space: Space, range: Range, each: &mut Each<'_>) -> Result<()> {
-        match self.space(space) {
-            Some(keyspace) => walk(keyspace.range(range.from..range.to), each),
-            None => Ok(()),
-        }
+        self.look_through(&Current, space, range, each)
     }
 }
 
@@ -301,28 +307,23 @@ pub(super) struct DurableView {
 
 impl View for DurableView {
     fn get(&self, space: Space, key: &[u8]) -> Result<Option<Bytes>> {
-        let Some(keyspace) = self.opened.space(space) else {
-            return Ok(None);
-        };
-        Ok(self.snapshot.get(&keyspace, key).map_err(read_error)?.map(Bytes::from))
+        self.opened.look_up(&self.snapshot, space, key)
     }
 
     fn scan(&self, space: Space, range: Range, each: &mut Each<'_>) -> Result<()> {
-        match self.opened.space(space) {
-            Some(keyspace) => walk(self.snapshot.range(&keyspace, range.from..range.to), each),
-            None => Ok(()),
-        }
+        self.opened.look_through(&self.snapshot, space, range, each)
     }
 }
 
-fn walk(iter: fjall::Iter, each: &mut Each<'_>) -> Result<()> {
+/// Goes through what was found; false if `each` wanted no more.
+pub(super) fn walk(iter: fjall::Iter, each: &mut Each<'_>) -> Result<bool> {
     for guard in iter {
         let (key, value) = guard.into_inner().map_err(read_error)?;
         if !each(&key, value.into())? {
-            break;
+            return Ok(false);
         }
     }
-    Ok(())
+    Ok(true)
 }
 
 fn read_error(error: fjall::Error) -> Error {

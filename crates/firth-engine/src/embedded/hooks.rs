@@ -55,6 +55,8 @@ pub enum Mutation {
     IgnoreVersion,
     /// A crashed owner is not counted.
     ForgetCrashes,
+    /// An owner that gave its lease back, or lost it to a revocation, counts as crashed.
+    RevokeIsCrash,
     /// Larger batches are acknowledged and never written.
     AckWithoutWrite,
     /// Steps are acknowledged before they leave the process (files only: a crash shows it).
@@ -88,6 +90,7 @@ impl Mutation {
         Self::ResetWithoutFence,
         Self::IgnoreVersion,
         Self::ForgetCrashes,
+        Self::RevokeIsCrash,
         Self::AckWithoutWrite,
     ];
 }

@@ -1,5 +1,5 @@
-//! The janitor: the thread that drops files which are no longer needed. It stands apart from the committer because dropping may
-//! wait for compactions.
+//! The janitor: the thread that drops files which are no longer needed, and makes those of logs that have grown. It stands
+//! apart from the committer because dropping may wait for compactions.
 //!
 //! Trimmed records that were still in memory reach the disk later, so a cut is repeated a few times. Whatever is lost here is
 //! repeated by the next trim or the next opening.
@@ -29,6 +29,8 @@ pub(super) struct Janitor {
     committer: WeakSender<Job>,
     refresh: Arc<AtomicBool>,
     cuts: HashMap<u64, Cut>,
+    /// Bytes that were removed from the nursery and still lie in its tables.
+    litter: u64,
 }
 
 /// A log to cut again.
@@ -46,7 +48,7 @@ struct Cut {
 
 impl Janitor {
     pub(super) fn new(store: Arc<FileStore>, committer: WeakSender<Job>, refresh: Arc<AtomicBool>) -> Self {
-        Self { store, committer, refresh, cuts: HashMap::new() }
+        Self { store, committer, refresh, cuts: HashMap::new(), litter: 0 }
     }
 
     pub(super) fn serve(mut self, chores: &Receiver<Chore>) {
@@ -61,11 +63,14 @@ impl Janitor {
 
     fn serve_chore(&mut self, chore: Chore) {
         match chore {
-            Chore::DropLog(no) => {
+            Chore::Drop(no) => {
                 self.cuts.remove(&no);
-                self.report(self.store.current().map(|opened| opened.drop_log(no)));
+                if let Ok(opened) = self.store.current() {
+                    self.littered(&opened, opened.logs().drop_log(no));
+                }
             }
-            Chore::CutLog(no, seq) => {
+            Chore::Grow(no) => self.report(self.store.current().map(|opened| opened.logs().grow(no))),
+            Chore::Cut(no, seq) => {
                 let known = self.cuts.get(&no).copied().unwrap_or_default();
                 self.cuts.insert(no, Cut { seq, left: CUTS, ..known });
                 self.cut(no);
@@ -86,10 +91,10 @@ impl Janitor {
         let (Ok(opened), Some(mut cut)) = (self.store.current(), self.cuts.get(&no).copied()) else {
             return;
         };
-        let before = opened.table_bytes(no);
+        let before = opened.logs().table_bytes(no);
         if cut.done != Some((cut.seq, before)) {
-            self.report(Ok(opened.cut_log(no, cut.seq)));
-            let after = opened.table_bytes(no);
+            self.littered(&opened, opened.logs().cut(no, cut.seq));
+            let after = opened.logs().table_bytes(no);
             cut.done = Some((cut.seq, after));
             if before.saturating_sub(after) >= WORTH_RELEASING {
                 cut.releases = RELEASES;
@@ -105,10 +110,35 @@ impl Janitor {
     /// Lets go of the files of dropped tables. The library keeps them for whoever looks at an older state, and forgets older
     /// states when it flushes: so everyone has to look at a newer one, and something has to be flushed.
     fn release(&self, opened: &Opened, no: u64) -> fjall::Result<()> {
-        opened.touch_log(no)?;
+        opened.logs().touch(no)?;
         self.refresh_readers();
-        opened.touch_log(no)?;
-        opened.flush_log(no)
+        opened.logs().touch(no)?;
+        opened.logs().flush(no)
+    }
+
+    /// Notes what was removed from the nursery; once that is half of it, its tables are written anew.
+    fn littered(&mut self, opened: &Opened, removed: fjall::Result<u64>) {
+        let nursery = opened.logs().nursery();
+        match removed {
+            Ok(removed) => self.litter += removed,
+            Err(error) => self.report(Ok(Err(error))),
+        }
+        if self.litter >= WORTH_RELEASING && self.litter >= nursery.disk_space() / 2 {
+            self.litter = 0;
+            self.report(Ok(self.tidy_nursery(opened)));
+        }
+    }
+
+    fn tidy_nursery(&self, opened: &Opened) -> fjall::Result<()> {
+        let (logs, nursery) = (opened.logs(), opened.logs().nursery());
+        logs.touch_nursery()?;
+        self.refresh_readers();
+        logs.touch_nursery()?;
+        nursery.rotate_memtable_and_wait()?;
+        nursery.major_compact()?;
+        // The library forgets the former tables at the next flush.
+        logs.touch_nursery()?;
+        nursery.rotate_memtable_and_wait()
     }
 
     /// The view of readers keeps dropped files alive until it is renewed, which in a quiet engine nobody else does.

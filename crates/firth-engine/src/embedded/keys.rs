@@ -1,7 +1,8 @@
 //! Every key of the embedded engine, and thereby its on-disk layout. Bump [`FORMAT`] when it changes.
 //!
 //! Two kinds of space: one *log* per partition (key: `seq`, value: `ms` and the packed content), which is only
-//! ever appended to and cut off at the front, and one *state* for everything else:
+//! ever appended to and cut off at the front, and one *state* for everything else. Small logs lie together, where the key
+//! is the partition's number and `seq`.
 //!
 //! | key in the state space | value |
 //! |---|---|
@@ -18,6 +19,7 @@
 //! | `e` pool | newest epoch of a pool |
 //! | `c` space 0 name · `s` space | catalog entry · counter of versions |
 //! | `z` number | partition or group that was deleted and is being swept |
+//! | `o` partition-no | first record in the log's own files; earlier ones lie with those of others |
 //!
 //! Partitions and groups are keyed by numbers that never come back, so that a topic made again under its old name
 //! cannot meet remains of the former one. Numbers are big-endian: byte order is numeric order.
@@ -28,7 +30,7 @@ use crate::id::RecordId;
 use crate::name::{GroupName, Partition, PoolName, ProducerName, SpaceName};
 
 /// The version of this layout, kept in the data directory.
-pub(super) const FORMAT: u32 = 1;
+pub(super) const FORMAT: u32 = 2;
 
 /// Where a key lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -42,7 +44,10 @@ pub(super) enum Space {
 pub(super) type Key = Vec<u8>;
 
 /// The kinds that belong to one partition number or one group number, and go when it goes.
-pub(super) const SWEPT: &[u8] = b"gdktwxyqr";
+pub(super) const SWEPT: &[u8] = b"gdktwxyqro";
+
+/// What the marks of moved logs start with.
+pub(super) const MOVED: &[u8] = b"o";
 
 pub(super) fn counter() -> Key {
     b"#".to_vec()
@@ -155,6 +160,16 @@ pub(super) fn swept(number: u64) -> Key {
 
 pub(super) fn record(seq: u64) -> Key {
     seq.to_be_bytes().to_vec()
+}
+
+/// The mark of a log that has files of its own.
+pub(super) fn moved(partition: u64) -> Key {
+    numbered(MOVED[0], partition)
+}
+
+/// The key of a record among those of other partitions.
+pub(super) fn in_nursery(partition: u64, seq: u64) -> Key {
+    [partition.to_be_bytes(), seq.to_be_bytes()].concat()
 }
 
 /// `kind` and a number: also the prefix of everything of that kind and number.

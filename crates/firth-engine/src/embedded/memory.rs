@@ -24,13 +24,15 @@ impl MemoryStore {
         }
         for chore in batch.chores.drain(..) {
             match chore {
-                Chore::DropLog(no) => {
+                Chore::Drop(no) => {
                     self.spaces.remove(&Space::Log(no));
                 }
-                Chore::CutLog(no, seq) => {
+                Chore::Cut(no, seq) => {
                     let log = self.spaces.entry(Space::Log(no)).or_default();
                     *log = log.split_off(&super::keys::record(seq + 1));
                 }
+                #[cfg(feature = "embedded")]
+                Chore::Grow(_) => {}
             }
         }
     }

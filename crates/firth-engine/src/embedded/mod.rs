@@ -28,11 +28,15 @@ mod janitor;
 mod keys;
 #[cfg(feature = "embedded")]
 mod lock;
+#[cfg(feature = "embedded")]
+mod logs;
 mod memory;
 #[cfg(feature = "embedded")]
 mod recover;
 mod step;
 mod steps;
+#[cfg(feature = "embedded")]
+mod upgrade;
 mod values;
 
 #[cfg(feature = "embedded")]

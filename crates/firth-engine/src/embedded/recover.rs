@@ -14,8 +14,10 @@ use std::collections::HashSet;
 /// Brings the store into order; answers the newest time that it knows, in µs.
 pub(super) fn recover(opened: &Opened) -> Result<u64> {
     let (live, newest_ms) = partitions(opened)?;
-    for no in opened.logs().into_iter().filter(|no| !live.contains(no)) {
-        opened.drop_log(no).map_err(write_error)?;
+    let logs = opened.logs();
+    let known = logs.grown().into_iter().chain(logs.in_nursery().map_err(write_error)?);
+    for no in known.filter(|no| !live.contains(no)).collect::<HashSet<_>>() {
+        logs.drop_log(no).map_err(write_error)?;
     }
     let newest_epoch = end_leases(opened)?;
     finish_deletions(opened)?;
@@ -69,9 +71,9 @@ fn finish_deletions(opened: &Opened) -> Result<()> {
     }
 }
 
-fn write_error(error: fjall::Error) -> Error {
+pub(super) fn write_error(error: fjall::Error) -> Error {
     Error::new(ErrorKind::Unavailable, "the store cannot be written").with_source(error)
 }
 
 /// Kept here so that the key layout and its recovery are read together.
-const _: () = assert!(keys::FORMAT == 1, "recovery must know the layout");
+const _: () = assert!(keys::FORMAT == 2, "recovery must know the layout");

@@ -51,13 +51,16 @@ pub(super) struct Write {
     pub(super) value: Option<Bytes>,
 }
 
-/// Work on files that follows a committed batch and may be lost in a crash: opening repeats it.
+/// Work on the files of a log that follows a committed batch and may be lost in a crash: opening repeats it.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Chore {
     /// The log of this partition number is gone.
-    DropLog(u64),
+    Drop(u64),
     /// Records up to this `seq` are gone.
-    CutLog(u64, u64),
+    Cut(u64, u64),
+    /// The log of this partition number should have files of its own.
+    #[cfg(feature = "embedded")]
+    Grow(u64),
 }
 
 /// The changes of one step: applied together or not at all.

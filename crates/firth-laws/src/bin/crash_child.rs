@@ -34,7 +34,8 @@ fn hooks(point: &str, nth: &str, is_liar: bool) -> Hooks {
 fn main() {
     let args: Vec<String> = std::env::args().collect();
     let durability = if args[2] == "fast" { Durability::Fast } else { Durability::Synced };
-    let options = FileOptions { durability, ..FileOptions::default() };
+    // Small, so that deaths also meet a log that gets files of its own.
+    let options = FileOptions { durability, outgrown: 300, ..FileOptions::default() };
     let hooks = hooks(&args[3], &args[4], args.get(5).is_some_and(|arg| arg == "liar"));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     runtime.block_on(async {

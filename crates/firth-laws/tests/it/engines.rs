@@ -10,12 +10,11 @@ fn on_memory<F: Future<Output = ()>>(law: impl FnOnce(Engine) -> F) {
 }
 
 /// Runs a law on files of its own.
-fn on_files<F: Future<Output = ()>>(durability: Durability, law: impl FnOnce(Engine) -> F) {
+fn on_files<F: Future<Output = ()>>(options: FileOptions, law: impl FnOnce(Engine) -> F) {
     let dir = tempfile::tempdir().unwrap();
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_time().build().unwrap();
     runtime.block_on(async {
-        let options = FileOptions { durability, ..FileOptions::default() };
         let engine = Engine::file(dir.path(), options).await.unwrap();
         law(engine.clone()).await;
         engine.close().await.unwrap();
@@ -23,11 +22,16 @@ fn on_files<F: Future<Output = ()>>(durability: Durability, law: impl FnOnce(Eng
 }
 
 fn on_synced_files<F: Future<Output = ()>>(law: impl FnOnce(Engine) -> F) {
-    on_files(Durability::Synced, law);
+    on_files(FileOptions::default(), law);
 }
 
 fn on_fast_files<F: Future<Output = ()>>(law: impl FnOnce(Engine) -> F) {
-    on_files(Durability::Fast, law);
+    on_files(FileOptions { durability: Durability::Fast, ..FileOptions::default() }, law);
+}
+
+/// Every partition gets files of its own at once, while it is being written to.
+fn on_grown_files<F: Future<Output = ()>>(law: impl FnOnce(Engine) -> F) {
+    on_files(FileOptions { durability: Durability::Fast, outgrown: 1, ..FileOptions::default() }, law);
 }
 
 macro_rules! instantiate {
@@ -44,3 +48,4 @@ macro_rules! instantiate {
 firth_laws::for_each_law!(instantiate, on_memory);
 firth_laws::for_each_law!(instantiate, on_synced_files);
 firth_laws::for_each_law!(instantiate, on_fast_files);
+firth_laws::for_each_law!(instantiate, on_grown_files);

@@ -247,6 +247,96 @@ async fn retention_frees_the_disk() {
     assert!(tables() < 1 << 20, "a deleted partition leaves nothing");
 }
 
+/// Partitions whose records lie together free the disk too.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn retention_frees_the_disk_of_small_partitions() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = Engine::file(dir.path(), FileOptions { memtable: 1 << 20, ..fast() }).await.unwrap();
+    let payload = noise(64 << 10);
+    let mut partitions = Vec::new();
+    for _ in 0..30 {
+        let at = partition(&engine).await;
+        for _ in 0..10 {
+            engine.append(&at, Append::new([Content::new(payload.clone())])).await.unwrap();
+        }
+        partitions.push(at);
+    }
+    let tables = || disk_usage(&dir.path().join("store/keyspaces"));
+    eventually("records reach the tables", async || tables() > 8 << 20).await;
+    for (n, at) in partitions.iter().enumerate() {
+        if n % 3 == 0 {
+            assert!(engine.delete_partition(at).await.unwrap());
+        } else {
+            engine.trim(at, Trim { to: TrimTo::Keep(1), lossy: false }).await.unwrap();
+        }
+    }
+    eventually("the disk is freed", async || tables() < 5 << 20).await;
+    for (n, at) in partitions.iter().enumerate().filter(|(n, _)| n % 3 != 0) {
+        assert_eq!(read_all(&engine, at).await.len(), 1, "partition {n}");
+    }
+    engine.close().await.unwrap();
+}
+
+/// A partition costs a key, not a folder: otherwise a thousand of them take minutes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn small_partitions_share_their_files() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = open(dir.path()).await;
+    let mut partitions = Vec::new();
+    for n in 0..1000 {
+        let at = partition(&engine).await;
+        append(&engine, &at, n, n + 2).await;
+        partitions.push(at);
+    }
+    let folders = std::fs::read_dir(dir.path().join("store/keyspaces")).unwrap().count();
+    assert!(folders < 8, "{folders} folders for 1000 partitions");
+    engine.close().await.unwrap();
+    let engine = open(dir.path()).await;
+    for (n, at) in partitions.iter().enumerate() {
+        assert_eq!(numbers(&read_all(&engine, at).await), [n as u64, n as u64 + 1]);
+    }
+    engine.close().await.unwrap();
+}
+
+/// A log that moves to files of its own is still one log.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_grown_partition_reads_as_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = || FileOptions { outgrown: 4 << 10, ..fast() };
+    let engine = Engine::file(dir.path(), options()).await.unwrap();
+    let at = partition(&engine).await;
+    let folders = || std::fs::read_dir(dir.path().join("store/keyspaces")).unwrap().count();
+    let small = folders();
+    let mut count = 0;
+    eventually("it gets files of its own", || {
+        let (engine, at) = (engine.clone(), at.clone());
+        count += 20;
+        async move {
+            append(&engine, &at, count - 20, count).await;
+            folders() > small
+        }
+    })
+    .await;
+    for _ in 0..5 {
+        append(&engine, &at, count, count + 100).await;
+        count += 100;
+    }
+    let all = read_all(&engine, &at).await;
+    assert_eq!(numbers(&all), (0..count).collect::<Vec<_>>());
+    engine.close().await.unwrap();
+    let engine = Engine::file(dir.path(), options()).await.unwrap();
+    assert_eq!(read_all(&engine, &at).await, all);
+    for record in all.iter().step_by(37) {
+        let after = engine.read(&at, record.id, Max::records(3)).await.unwrap();
+        let expected: Vec<_> = all.iter().skip(record.id.seq as usize).take(3).cloned().collect();
+        assert_eq!(after, expected);
+    }
+    let trim = Trim { to: TrimTo::Keep(50), lossy: false };
+    engine.trim(&at, trim).await.unwrap();
+    assert_eq!(read_all(&engine, &at).await, all[all.len() - 50..]);
+    engine.close().await.unwrap();
+}
+
 /// A small file system of its own, unmounted at the end.
 struct Mount(PathBuf);
 

@@ -24,7 +24,8 @@ proptest! {
     fn files_agree_with_the_model(ops in operations(60)) {
         let dir = tempfile::tempdir().unwrap();
         block_on(async {
-            let options = FileOptions { durability: Durability::Fast, ..FileOptions::default() };
+            let outgrown = if ops.len() % 2 == 0 { 300 } else { 1 << 20 };
+            let options = FileOptions { durability: Durability::Fast, outgrown, ..FileOptions::default() };
             let engine = Engine::file(dir.path(), options).await.unwrap();
             agree(engine.clone(), ops).await;
             engine.close().await.unwrap();

@@ -180,7 +180,7 @@ pub(in crate::embedded) fn reset(
     (meta.left, meta.crashes, meta.crash_seq) = (true, 0, frontier.seq + 1);
     step.store(keys::group(part.no, group), &meta);
     if !step.planted(Mutation::ResetWithoutFence) {
-        leases::revoke(step, &LeaseName::group(at, group))?;
+        leases::take_away(step, &LeaseName::group(at, group))?;
     }
     Ok(frontier)
 }
@@ -192,7 +192,7 @@ pub(in crate::embedded) fn delete(step: &mut Step<'_>, at: &Partition, group: &G
     };
     step.remove(keys::group(part.no, group));
     step.store_raw(keys::swept(meta.no), Bytes::new());
-    leases::revoke(step, &LeaseName::group(at, group))?;
+    leases::take_away(step, &LeaseName::group(at, group))?;
     step.batch.frugal = true;
     Ok(true)
 }

@@ -99,15 +99,22 @@ pub(in crate::embedded) fn release(step: &mut Step<'_>, hold: &Hold) -> Result<b
     let Some(lease) = held(step, hold)? else {
         return Ok(false);
     };
-    if let LeaseName::Group { at, group } = &hold.lease
+    note_leaving(step, &hold.lease, lease.epoch)?;
+    vacate(step, &hold.lease, lease);
+    Ok(true)
+}
+
+/// Who releases or is revoked has not crashed; who vanished before it still has.
+fn note_leaving(step: &mut Step<'_>, name: &LeaseName, epoch: Epoch) -> Result<()> {
+    if let LeaseName::Group { at, group } = name
         && let Some(part) = step.load::<PartitionMeta>(&keys::partition(at))?
         && let Some(meta) = step.load::<GroupMeta>(&keys::group(part.no, group))?
-        && meta.opened == hold.epoch
+        && meta.opened == epoch
+        && !step.planted(Mutation::RevokeIsCrash)
     {
         step.store(keys::group(part.no, group), &GroupMeta { left: true, ..meta });
     }
-    vacate(step, &hold.lease, lease);
-    Ok(true)
+    Ok(())
 }
 
 /// Leaves the lease to nobody. The epoch of a group's lease stays on record; a pool keeps its own.
@@ -126,6 +133,14 @@ fn vacate(step: &mut Step<'_>, name: &LeaseName, lease: LeaseEntry) {
 
 /// Takes the lease away from whoever has it; true if there was one.
 pub(in crate::embedded) fn revoke(step: &mut Step<'_>, name: &LeaseName) -> Result<bool> {
+    if let Some(lease) = step.load::<LeaseEntry>(&keys::lease(name))? {
+        note_leaving(step, name, lease.epoch)?;
+    }
+    take_away(step, name)
+}
+
+/// As [`revoke`], for steps that write the group themselves.
+pub(super) fn take_away(step: &mut Step<'_>, name: &LeaseName) -> Result<bool> {
     step.batch.frugal = true;
     let Some(lease) = step.load::<LeaseEntry>(&keys::lease(name))? else {
         return Ok(false);

@@ -40,7 +40,7 @@ pub(in crate::embedded) fn delete(step: &mut Step<'_>, at: &Partition) -> Result
     }
     leases.into_iter().for_each(|key| step.remove(key));
     step.remove(keys::partition(at));
-    step.batch.chores.push(Chore::DropLog(meta.no));
+    step.batch.chores.push(Chore::Drop(meta.no));
     step.hint(HintKey::Log(at.clone()));
     step.hint(HintKey::GroupLeases(at.clone()));
     Ok(true)

@@ -21,7 +21,7 @@ pub(in crate::embedded) fn trim(step: &mut Step<'_>, at: &Partition, trim: Trim)
         step.store(keys::partition(at), &part);
     }
     // Also when nothing is new: what was in memory at the last trim may be in a file by now.
-    step.batch.chores.push(Chore::CutLog(part.no, target));
+    step.batch.chores.push(Chore::Cut(part.no, target));
     Ok(Trimmed { removed, trimmed: part.trimmed, held_back: allowed < wanted })
 }
 

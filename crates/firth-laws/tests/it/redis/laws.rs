@@ -66,25 +66,33 @@ macro_rules! on_cluster {
 
 on_cluster!(log groups fencing retry dead retention leases catalog bus);
 
-/// Random operations on the server and on the reference model agree at every step.
-fn agrees_with_the_model(flavor: Flavor) {
-    on_server(flavor, |engine| async move {
-        let mut runner = TestRunner::default();
-        for _ in 0..15 {
-            let ops = operations(60).new_tree(&mut runner).unwrap().current();
-            let shown = format!("{ops:?}");
-            let run = tokio::spawn(agree(engine.clone(), ops));
-            run.await.unwrap_or_else(|error| panic!("{error}\nafter {shown}"));
-        }
-    });
+/// Random operations on an engine and on the reference model agree at every step.
+async fn agrees_with_the_model(engine: Engine) {
+    let mut runner = TestRunner::default();
+    for _ in 0..15 {
+        let ops = operations(60).new_tree(&mut runner).unwrap().current();
+        let shown = format!("{ops:?}");
+        let run = tokio::spawn(agree(engine.clone(), ops));
+        run.await.unwrap_or_else(|error| panic!("{error}\nafter {shown}"));
+    }
 }
 
 #[test]
 fn redis_agrees_with_the_model() {
-    agrees_with_the_model(Flavor::Redis);
+    on_redis(agrees_with_the_model);
 }
 
 #[test]
 fn valkey_agrees_with_the_model() {
-    agrees_with_the_model(Flavor::Valkey);
+    on_valkey(agrees_with_the_model);
+}
+
+#[test]
+fn a_cluster_agrees_with_the_model() {
+    block_on(async {
+        let cluster = RedisCluster::builder().replicas_per_master(0).start().await;
+        let engine = Engine::at(&cluster.url()).await.unwrap();
+        agrees_with_the_model(engine.clone()).await;
+        engine.close().await.unwrap();
+    });
 }

@@ -1,0 +1,77 @@
+//! Bringing an older layout up to date, once, when it is opened.
+//!
+//! | from | to | what changes |
+//! |---|---|---|
+//! | 1 | 2 | Every log had files of its own from its first record on; since 2 that is what a mark says. |
+//!
+//! Each step may be cut short and is then repeated: the mark of the directory moves when all is on disk.
+
+use super::file::{FileOptions, Opened};
+use super::format;
+use super::keys::{self, FORMAT, Space};
+use super::recover::write_error;
+use super::step::Write;
+use crate::error::Result;
+use fjall::PersistMode;
+use std::path::Path;
+
+/// The opened store in the newest layout.
+pub(super) fn upgrade(dir: &Path, found: u32, opened: Opened, options: &FileOptions) -> Result<Opened> {
+    if found == FORMAT {
+        return Ok(opened);
+    }
+    tracing::info!(from = found, to = FORMAT, dir = %dir.display(), "bringing the data directory up to date");
+    let from_the_first = bytes::Bytes::copy_from_slice(&0_u64.to_be_bytes());
+    let mark = |no| Write { space: Space::State, key: keys::moved(no), value: Some(from_the_first.clone()) };
+    opened.write(opened.logs().grown().into_iter().map(mark).collect()).map_err(write_error)?;
+    opened.persist(PersistMode::SyncAll).map_err(write_error)?;
+    drop(opened);
+    format::set(dir, FORMAT)?;
+    Opened::open(dir, options)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::embedded::values::{PartitionMeta, Value};
+    use crate::facet::{Append, Max};
+    use crate::{Content, Durability, Engine, Partition, RecordId, TopicName};
+
+    /// A directory as format 1 left it: each log in a keyspace of its own, and no mark of it.
+    fn format_1(dir: &Path, at: &Partition, payloads: &[&str]) {
+        format::set(dir, 1).unwrap();
+        let db = fjall::Database::builder(dir.join("store")).open().unwrap();
+        let state = db.keyspace("state", Default::default).unwrap();
+        let log = db.keyspace("log-1", Default::default).unwrap();
+        let last = RecordId::new(1000, payloads.len() as u64);
+        let meta = PartitionMeta { no: 1, last, ..PartitionMeta::default() };
+        state.insert(keys::partition(at), meta.packed()).unwrap();
+        state.insert(keys::counter(), 1_u64.packed()).unwrap();
+        for (seq, payload) in (1..).zip(payloads) {
+            let mut record = 1000_u64.to_be_bytes().to_vec();
+            Content::new(payload.to_string()).pack(&mut record);
+            log.insert(keys::record(seq), record).unwrap();
+        }
+        db.persist(PersistMode::SyncAll).unwrap();
+    }
+
+    async fn payloads(engine: &Engine, at: &Partition) -> Vec<bytes::Bytes> {
+        let records = engine.read(at, RecordId::ZERO, Max::records(100)).await.unwrap();
+        records.into_iter().map(|record| record.content.payload).collect()
+    }
+
+    #[tokio::test]
+    async fn a_directory_of_format_1_is_brought_up_to_date() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = Partition::new(TopicName::new("old").unwrap(), 0);
+        format_1(dir.path(), &at, &["a", "b"]);
+        let options = || FileOptions { durability: Durability::Fast, ..FileOptions::default() };
+        for expected in [&["a", "b"][..], &["a", "b", "c"], &["a", "b", "c", "c"]] {
+            let engine = Engine::file(dir.path(), options()).await.unwrap();
+            assert_eq!(payloads(&engine, &at).await, expected);
+            engine.append(&at, Append::new([Content::new("c")])).await.unwrap();
+            engine.close().await.unwrap();
+        }
+        assert_eq!(format::check(dir.path()).unwrap(), FORMAT);
+    }
+}
