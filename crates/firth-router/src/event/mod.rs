@@ -1,0 +1,161 @@
+//! [`Event`]: one change of one document. What sources append to a topic, and what gateways are told.
+//!
+//! Documents stay as the JSON text that they came as: nobody builds a tree of them unless a filter needs one. Two forms: JSON for people
+//! and other programs, and a compact one for topics ([`Event::to_compact`]).
+
+mod compact;
+mod json;
+mod raw;
+
+pub use raw::Document;
+
+use crate::error::{Error, Result};
+use crate::name::Tenant;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// What happened to the document.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Operation {
+    /// It is new (or was revived).
+    Insert,
+    /// Some of it changed.
+    Update,
+    /// All of it was written anew.
+    Replace,
+    /// It is gone (or was marked as deleted).
+    Delete,
+    /// It was read by a scan of what is there, not changed.
+    Snapshot,
+}
+
+impl Operation {
+    /// Its name, as filters and the JSON form have it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Insert => "insert",
+            Self::Update => "update",
+            Self::Replace => "replace",
+            Self::Delete => "delete",
+            Self::Snapshot => "snapshot",
+        }
+    }
+}
+
+/// How urgent an event is for whoever subscribed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Priority {
+    /// Somebody watches it live.
+    High,
+    /// The usual.
+    #[default]
+    Normal,
+    /// Background work and audits: the first to be shed or conflated under pressure.
+    Low,
+}
+
+impl Priority {
+    /// All, most urgent first.
+    pub const ALL: [Self; 3] = [Self::High, Self::Normal, Self::Low];
+
+    /// 0 for the most urgent.
+    pub const fn index(self) -> usize {
+        self as usize
+    }
+}
+
+/// The longest collection name, in bytes.
+pub const MAX_COLLECTION: usize = 256;
+/// The longest document key, in bytes. With its collection it must fit the key of a message.
+pub const MAX_KEY: usize = 700;
+/// The largest document, in bytes.
+pub const MAX_DOCUMENT: usize = 16 << 20;
+
+/// A change of a document. Cloning is cheap.
+#[derive(Clone, PartialEq)]
+pub struct Event {
+    /// What happened.
+    pub operation: Operation,
+    /// Whose document it is.
+    pub tenant: Tenant,
+    /// The collection or table.
+    pub collection: Box<str>,
+    /// The document's key in the collection.
+    pub key: Box<str>,
+    /// The document before the change, if the source tells.
+    pub before: Option<Document>,
+    /// The document after the change; none after a delete.
+    pub after: Option<Document>,
+    /// When it was committed at the source, in milliseconds of Unix time; 0 if unknown.
+    pub committed_ms: u64,
+    /// When the source's reader saw it, in milliseconds of Unix time; 0 if unknown.
+    pub observed_ms: u64,
+}
+
+impl Event {
+    /// An event without documents and times; set the fields that you know.
+    pub fn new(
+        operation: Operation,
+        tenant: Tenant,
+        collection: impl Into<Box<str>>,
+        key: impl Into<Box<str>>,
+    ) -> Self {
+        Self {
+            operation,
+            tenant,
+            collection: collection.into(),
+            key: key.into(),
+            before: None,
+            after: None,
+            committed_ms: 0,
+            observed_ms: 0,
+        }
+    }
+
+    /// With the document as it is after the change.
+    #[must_use]
+    pub fn with_after(mut self, document: Document) -> Self {
+        self.after = Some(document);
+        self
+    }
+
+    /// With the document as it was before the change.
+    #[must_use]
+    pub fn with_before(mut self, document: Document) -> Self {
+        self.before = Some(document);
+        self
+    }
+
+    /// The document that filters see first: as it is, or as it was before it was deleted.
+    pub fn document(&self) -> Option<&Document> {
+        self.after.as_ref().or(self.before.as_ref())
+    }
+
+    /// The key of the message that carries it: events of one document stay in order.
+    pub fn message_key(&self) -> String {
+        format!("{}/{}", self.collection, self.key)
+    }
+
+    /// Checks what no type can: the lengths of collection and key.
+    pub fn check(&self) -> Result<()> {
+        let texts = [("collection", &self.collection, MAX_COLLECTION), ("key", &self.key, MAX_KEY)];
+        for (field, text, limit) in texts {
+            if text.is_empty() || text.len() > limit {
+                return Err(Error::invalid(format!(
+                    "an event's {field} has {} bytes; give 1 to {limit}",
+                    text.len()
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Never shows documents or keys.
+impl fmt::Debug for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Event({} in {}/{})", self.operation.as_str(), self.tenant, self.collection)
+    }
+}

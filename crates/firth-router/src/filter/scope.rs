@@ -1,0 +1,51 @@
+//! The interpreter's view of one event: variables made once, and only for filters that need them.
+
+use crate::error::Result;
+use crate::event::{Document, Event};
+use cel::objects::{Key, Map};
+use cel::{Context, Env, IdedExpr, Value};
+use std::collections::HashMap;
+use std::sync::{Arc, LazyLock};
+
+static STANDARD: LazyLock<Arc<Env>> = LazyLock::new(|| Arc::new(Env::stdlib()));
+
+pub(crate) struct Scope(Context<'static, 'static>);
+
+impl Scope {
+    /// The variables of an event, with this image of its document; without one, filters see an empty document.
+    pub(crate) fn new(event: &Event, document: Option<&Document>) -> Result<Self> {
+        let document = document.map_or_else(|| Ok(serde_json::json!({})), Document::to_value)?;
+        let mut context = Context::with_env(Arc::clone(&STANDARD));
+        context.add_variable_from_value("doc", value(document));
+        context.add_variable_from_value("op", event.operation.as_str());
+        context.add_variable_from_value("key", &*event.key);
+        context.add_variable_from_value("collection", &*event.collection);
+        Ok(Self(context))
+    }
+
+    /// True, and neither false nor an error.
+    pub(crate) fn is_true(&self, expr: &IdedExpr) -> bool {
+        matches!(self.0.resolve(expr), Ok(Value::Bool(true)))
+    }
+}
+
+/// Whole numbers become `int` where they fit, as a writer of CEL expects of JSON.
+fn value(json: serde_json::Value) -> Value {
+    use serde_json::Value as Json;
+    match json {
+        Json::Null => Value::Null,
+        Json::Bool(value) => Value::Bool(value),
+        Json::Number(number) => match (number.as_i64(), number.as_u64(), number.as_f64()) {
+            (Some(value), ..) => Value::Int(value),
+            (_, Some(value), _) => Value::UInt(value),
+            (_, _, value) => Value::Float(value.unwrap_or(f64::NAN)),
+        },
+        Json::String(text) => Value::String(Arc::new(text)),
+        Json::Array(elements) => Value::List(Arc::new(elements.into_iter().map(value).collect())),
+        Json::Object(fields) => {
+            let fields: HashMap<Key, Value> =
+                fields.into_iter().map(|(name, field)| (Key::from(name), value(field))).collect();
+            Value::Map(Map::from(fields))
+        }
+    }
+}

@@ -1,0 +1,21 @@
+//! From a topic of change events to the one gateway that asked for them: match, route, batch, deliver, with pressure handled and
+//! nothing silently dropped.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`event`] | a change of a document, in JSON and in the compact form that topics hold |
+//! | [`config`] | the `routing:` section of the configuration, every option checked |
+//! | [`filter`] | filters in CEL or as plain conditions, taken apart once into what an index can answer and a rest |
+//! | [`matching`] | which subscriptions want an event: by index, never by scanning filters |
+//! | [`routing`] | the partition of a document, the gateways of a subscription |
+
+pub mod config;
+mod error;
+pub mod event;
+pub mod filter;
+pub mod matching;
+mod name;
+pub mod routing;
+
+pub use error::{Error, ErrorKind, Result};
+pub use name::{GatewayId, SubscriptionId, Tenant};

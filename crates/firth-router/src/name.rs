@@ -1,0 +1,94 @@
+//! Checked names: tenants, gateways, subscriptions. They become parts of catalog names, headers and NATS subjects, so their
+//! alphabet is small.
+
+use crate::error::{Error, Result};
+use serde::{Deserialize, Serialize};
+use std::borrow::Borrow;
+use std::fmt;
+use std::sync::Arc;
+
+const MAX: usize = 128;
+
+macro_rules! name {
+    ($name:ident, $what:literal, $doc:literal) => {
+        #[doc = $doc]
+        #[doc = ""]
+        #[doc = "1 to 128 characters of `A-Z a-z 0-9 - _ : @`. Cloning is cheap."]
+        #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[serde(try_from = "String", into = "String")]
+        pub struct $name(Arc<str>);
+
+        impl $name {
+            /// Checks the name.
+            pub fn new(name: impl AsRef<str>) -> Result<Self> {
+                check($what, name.as_ref())?;
+                Ok(Self(name.as_ref().into()))
+            }
+
+            /// The name as text.
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl TryFrom<String> for $name {
+            type Error = Error;
+
+            fn try_from(name: String) -> Result<Self> {
+                Self::new(name)
+            }
+        }
+
+        impl From<$name> for String {
+            fn from(name: $name) -> Self {
+                name.0.as_ref().to_owned()
+            }
+        }
+
+        impl Borrow<str> for $name {
+            fn borrow(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{}({})", stringify!($name), self.0)
+            }
+        }
+    };
+}
+
+name!(Tenant, "a tenant", "Whose documents and subscriptions they are. Tenants never see each other.");
+name!(GatewayId, "a gateway's id", "A receiver of events.");
+name!(SubscriptionId, "a subscription's id", "One standing wish of one client.");
+
+fn check(what: &str, name: &str) -> Result<()> {
+    if name.is_empty() || name.len() > MAX {
+        return Err(Error::invalid(format!("{what} has {} bytes; give 1 to {MAX}", name.len())));
+    }
+    if name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_:@".contains(&b)) {
+        return Ok(());
+    }
+    Err(Error::invalid(format!("{what} contains a character that is none of A-Z a-z 0-9 - _ : @")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_could_break_out_of_a_subject_or_a_path_are_refused() {
+        for bad in ["", "a.b", "a/b", "a*", "a>", "a b", "ü", "{x}", "a\n"] {
+            assert!(GatewayId::new(bad).is_err(), "{bad:?}");
+        }
+        assert!(Tenant::new("x".repeat(129)).is_err());
+        assert_eq!(Tenant::new("acme-1:eu@x_y").unwrap().as_str(), "acme-1:eu@x_y");
+    }
+}
