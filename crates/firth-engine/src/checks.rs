@@ -9,6 +9,9 @@ use std::time::Duration;
 
 pub(crate) fn wish(wish: &Acquire) -> Result<()> {
     ttl(wish.ttl)?;
+    if wish.rank.is_some() && matches!(wish.name, LeaseName::Pool { .. }) {
+        return Err(Error::invalid("only leases of groups have ranks"));
+    }
     if wish.note.len() > MAX_NOTE {
         return Err(Error::invalid(format!("a lease note of {} bytes; at most {MAX_NOTE}", wish.note.len())));
     }

@@ -1,9 +1,9 @@
 //! Storage engines of firth: one set of laws, several engines.
 //!
 //! An [`Engine`] does what must be atomic or durable and nothing else, in small facets ([`facet`]): the log of a
-//! partition, the progress of groups, dead letters, leases, a catalog, a bus. Everything above (queue, claims, router) gets
+//! partition, the progress of groups, dead letters, leases, offers and their owners, a catalog, a bus. Everything above (queue, claims, router) gets
 //! its correctness from here. `memory:` and `file:DIR` run inside the process, `redis:` and its kin on Redis or Valkey. One
-//! step touches one partition, pool or space, so that an engine may spread those over nodes.
+//! step touches one partition, pool, board or space, so that an engine may spread those over nodes.
 //!
 //! The contract is the documentation of the facets; the crate `firth-laws` tests it on every engine.
 
@@ -41,8 +41,8 @@ pub use headers::Headers;
 pub use hold::{Hold, LeaseInfo, LeaseName, Token};
 pub use id::{Epoch, RecordId};
 pub use name::{
-    ChannelName, GroupName, HolderName, MAX_NAME, MemberName, Partition, PoolName, ProducerName, SpaceName,
-    TopicName,
+    ChannelName, GroupName, HolderName, MAX_NAME, MemberName, OfferName, Partition, PoolName, ProducerName,
+    ServiceName, SpaceName, TopicName,
 };
 pub use progress::{MAX_SPAN, Offer, Progress, Window};
 pub use record::{Content, Origin, Record};

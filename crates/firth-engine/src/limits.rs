@@ -36,6 +36,20 @@ pub const MAX_RENEW: usize = 10_000;
 pub const MAX_NOTE: usize = 4096;
 /// The longest lease.
 pub const MAX_TTL: std::time::Duration = std::time::Duration::from_secs(24 * 3600);
+/// The largest payload of an offer, in bytes.
+pub const MAX_OFFER: usize = 64 * 1024;
+/// The largest checkpoint of a claim, in bytes.
+pub const MAX_CHECKPOINT: usize = 64 * 1024;
+/// The most offers that one step on a board works on.
+pub const MAX_BOARD_BATCH: usize = 500;
+/// The most bytes of payloads and checkpoints that one grant answers, unless it is a single offer.
+pub const MAX_GRANT_BYTES: usize = 4 * 1024 * 1024;
+/// The most members of one board.
+pub const MAX_MEMBERS: usize = 1000;
+/// The largest capacity that a member of a board can state.
+pub const MAX_CAPACITY: u64 = 1_000_000_000;
+/// The longest rest of an offer that was given back.
+pub const MAX_REST: std::time::Duration = std::time::Duration::from_secs(24 * 3600);
 /// The longest name of a catalog entry, in bytes.
 pub const MAX_ENTRY_NAME: usize = 512;
 /// The largest value of a catalog entry, in bytes.

@@ -107,8 +107,16 @@ name_type!(
     PoolName, "pool name"
 );
 name_type!(
-    /// One lease inside a pool.
-    MemberName, "lease name"
+    /// One lease inside a pool, or one member of a board.
+    MemberName, "member name"
+);
+name_type!(
+    /// A service whose work is offered and claimed.
+    ServiceName, "service name"
+);
+name_type!(
+    /// One offer of a service: a named unit of work.
+    OfferName, "offer name"
 );
 name_type!(
     /// A section of the catalog, listed and watched as one.

@@ -5,7 +5,7 @@
 
 use crate::engine::Engine;
 use crate::error::Result;
-use crate::facet::{Entry, LeaseQuery};
+use crate::facet::{Board, Entry, LeaseQuery};
 use crate::hold::LeaseInfo;
 use crate::name::{Partition, PoolName, SpaceName};
 use std::sync::Arc;
@@ -22,6 +22,8 @@ pub enum HintKey {
     GroupLeases(Partition),
     /// A lease of this pool changed hands.
     Pool(PoolName),
+    /// Something on this board can be granted or was taken away, or its members changed.
+    Board(Board),
     /// An entry of this space changed.
     Space(SpaceName),
 }

@@ -6,13 +6,14 @@
 
 use bytes::Bytes;
 use firth_engine::facet::{
-    Acquire, Acquired, Append, Appended, Backend, Bounds, Bus, Catalog, Committed, DeadLetter, DeadLetters,
-    Due, Entry, EntryKey, Expect, From, GroupStatus, Groups, LeaseQuery, Leases, Log, Max, Pending, Put,
-    Replay, Reply, Reset, Ripened, Subscription, Trim, Trimmed,
+    Acquire, Acquired, Append, Appended, Backend, Beat, Board, Bounds, Bus, Catalog, ClaimKey, Committed,
+    DeadLetter, DeadLetters, Due, Entry, EntryKey, Expect, From, Granted, GroupStatus, Groups, Join,
+    LeaseQuery, Leases, Log, Max, NewOffer, OfferInfo, Offers, Outcome, Pending, Pulse, Put, Replay, Reply,
+    Reset, Ripened, Seat, SeatInfo, Subscription, Taken, Trim, Trimmed,
 };
 use firth_engine::{
-    ChannelName, Commit, Engine, Error, ErrorKind, GroupName, Hint, HintKey, Hints, Hold, LeaseInfo,
-    LeaseName, Partition, Progress, Record, RecordId, SpaceName,
+    ChannelName, Commit, Engine, Epoch, Error, ErrorKind, GroupName, Hint, HintKey, Hints, Hold, LeaseInfo,
+    LeaseName, OfferName, Partition, Progress, Record, RecordId, SpaceName,
 };
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -141,6 +142,24 @@ pass! {
         fn release(hold: &'a Hold) -> bool;
         fn revoke(name: &'a LeaseName) -> bool;
         fn leases(query: &'a LeaseQuery) -> Vec<LeaseInfo>;
+    }
+    Offers {
+        fn offer(board: &'a Board, offers: Vec<NewOffer>) -> Vec<bool>;
+        fn withdraw(board: &'a Board, names: &'a [OfferName]) -> Vec<bool>;
+        fn join(board: &'a Board, wish: Join) -> Seat;
+        fn leave(seat: &'a Seat) -> bool;
+        fn beat(seat: &'a Seat, beat: Beat) -> Pulse;
+        fn grant(seat: &'a Seat, max: usize) -> Vec<Granted>;
+        fn take(seat: &'a Seat, name: &'a OfferName, seize: bool) -> Taken;
+        fn done(seat: &'a Seat, claims: &'a [ClaimKey]) -> Vec<Outcome>;
+        fn give_back(seat: &'a Seat, claims: &'a [ClaimKey], rest: Duration) -> Vec<Outcome>;
+        fn checkpoint(seat: &'a Seat, claim: &'a ClaimKey, state: Bytes) -> Outcome;
+        fn force_release(board: &'a Board, names: &'a [OfferName]) -> Vec<bool>;
+        fn owned(seat: &'a Seat, skip: usize, max: usize) -> Vec<ClaimKey>;
+        fn offers(board: &'a Board, after: Option<&'a OfferName>, max: usize) -> Vec<OfferInfo>;
+        fn orphans(board: &'a Board, max: usize) -> Vec<OfferInfo>;
+        fn members(board: &'a Board) -> Vec<SeatInfo>;
+        fn expel(board: &'a Board, number: Epoch, beats: u64) -> bool;
     }
     Catalog {
         fn get(key: &'a EntryKey) -> Option<Entry>;

@@ -220,3 +220,23 @@ pub async fn odd_wishes_are_refused(engine: Engine) {
     let hold = granted(&engine, &name, LONG).await;
     fails(engine.renew(&[hold], Duration::ZERO).await, ErrorKind::Invalid);
 }
+
+/// A wish with a rank needs no waiting: the larger rank has the lease, and a smaller one never gets it back.
+pub async fn a_ranked_wish_takes_over_at_once_and_never_goes_back(engine: Engine) {
+    let at = partition(&engine).await;
+    let name = LeaseName::group(&at, &group("g"));
+    let ranked = |rank| Acquire { rank: Some(Epoch(rank)), ..Acquire::new(name.clone(), holder(), LONG) };
+    let plain = granted(&engine, &name, LONG).await;
+    let first = engine.acquire(ranked(5)).await.unwrap().granted().expect("a rank beats none");
+    assert!(first.epoch > plain.epoch);
+    let second = engine.acquire(ranked(7)).await.unwrap().granted().expect("a larger rank takes over");
+    assert!(engine.acquire(ranked(6)).await.unwrap().granted().is_none(), "a smaller one never does");
+    assert_eq!(engine.renew(&[first, second.clone()], LONG).await.unwrap(), [false, true]);
+    let again = engine.acquire(ranked(7)).await.unwrap().granted().expect("the same authority may ask again");
+    assert!(again.epoch > second.epoch);
+    assert!(engine.revoke(&name).await.unwrap());
+    assert!(engine.acquire(ranked(6)).await.unwrap().granted().is_none(), "nor after a revocation");
+    assert!(engine.acquire(ranked(7)).await.unwrap().granted().is_some());
+    let pool = Acquire { rank: Some(Epoch(1)), ..Acquire::new(pool_lease(), holder(), LONG) };
+    fails(engine.acquire(pool).await, ErrorKind::Invalid);
+}

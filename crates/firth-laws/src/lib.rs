@@ -21,6 +21,7 @@ pub mod groups;
 pub mod leases;
 pub mod log;
 pub mod model;
+pub mod offers;
 pub mod retention;
 pub mod retry;
 pub mod world;
@@ -100,6 +101,29 @@ macro_rules! for_each_law {
             leases::a_lease_that_stands_still_can_be_taken
             leases::a_watcher_sees_takeovers_and_expiry
             leases::odd_wishes_are_refused
+            leases::a_ranked_wish_takes_over_at_once_and_never_goes_back
+            offers::an_offer_is_made_once
+            offers::offers_made_before_any_member_are_granted
+            offers::racing_members_never_share_an_offer
+            offers::one_beat_keeps_all_claims
+            offers::a_vanished_members_claims_go_to_others
+            offers::a_late_beat_counts_only_if_nobody_noticed
+            offers::a_zombie_member_changes_nothing
+            offers::an_old_epoch_of_a_claim_is_fenced
+            offers::a_member_that_leaves_hands_everything_over
+            offers::a_member_that_joins_again_ends_its_former_life
+            offers::an_offer_is_taken_by_name_once
+            offers::what_an_expired_member_had_is_taken_by_name
+            offers::what_is_done_or_withdrawn_is_gone
+            offers::an_offer_that_was_given_back_rests
+            offers::a_forced_release_frees_at_once
+            offers::offers_are_listed_and_paged
+            offers::a_member_sees_what_it_has
+            offers::a_beat_tells_of_the_others
+            offers::a_member_that_stands_still_can_be_expelled
+            offers::boards_share_nothing
+            offers::who_waits_on_a_board_is_woken
+            offers::odd_requests_are_refused
             catalog::a_change_happens_only_as_expected
             catalog::racing_changes_have_one_winner
             catalog::a_version_never_comes_back

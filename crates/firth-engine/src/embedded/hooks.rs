@@ -59,6 +59,24 @@ pub enum Mutation {
     RevokeIsCrash,
     /// Larger batches are acknowledged and never written.
     AckWithoutWrite,
+    /// A grant takes offers from members that are alive.
+    GrantOwned,
+    /// Members whose time ran out stay for ever.
+    NeverSweep,
+    /// A claim is good under any of its epochs.
+    SkipFenceOnClaim,
+    /// Leaving a board deletes what the member had.
+    LeaveDeletes,
+    /// Grants do not raise the epoch.
+    SameClaimEpoch,
+    /// A checkpoint is acknowledged and not stored.
+    LoseCheckpoint,
+    /// Offering again takes the offer away from its owner.
+    OfferAgain,
+    /// A member that was declared gone comes back to life by a beat.
+    ZombieBeats,
+    /// A ranked wish takes a lease from a larger rank.
+    IgnoreRank,
     /// Steps are acknowledged before they leave the process (files only: a crash shows it).
     AckWithoutSync,
 }
@@ -92,6 +110,15 @@ impl Mutation {
         Self::ForgetCrashes,
         Self::RevokeIsCrash,
         Self::AckWithoutWrite,
+        Self::GrantOwned,
+        Self::NeverSweep,
+        Self::SkipFenceOnClaim,
+        Self::LeaveDeletes,
+        Self::SameClaimEpoch,
+        Self::LoseCheckpoint,
+        Self::OfferAgain,
+        Self::ZombieBeats,
+        Self::IgnoreRank,
     ];
 }
 

@@ -18,16 +18,19 @@
 //! | `l` lease | lease |
 //! | `e` pool | newest epoch of a pool |
 //! | `c` space 0 name · `s` space | catalog entry · counter of versions |
+//! | `bm` board · `bw` board number · `bi` board member | board · one life of a member · the number of its newest life |
+//! | `bo` board offer · `bp`, `bk` | offer · its payload, its checkpoint |
+//! | `bn` board number offer · `bf` board time offer | offers by member · free ones by when they can be granted |
 //! | `z` number | partition or group that was deleted and is being swept |
 //! | `o` partition-no | first record in the log's own files; earlier ones lie with those of others |
 //!
 //! Partitions and groups are keyed by numbers that never come back, so that a topic made again under its old name
 //! cannot meet remains of the former one. Numbers are big-endian: byte order is numeric order.
 
-use crate::facet::EntryKey;
+use crate::facet::{Board, EntryKey};
 use crate::hold::LeaseName;
 use crate::id::RecordId;
-use crate::name::{GroupName, Partition, PoolName, ProducerName, SpaceName};
+use crate::name::{GroupName, MemberName, OfferName, Partition, PoolName, ProducerName, SpaceName};
 
 /// The version of this layout, kept in the data directory.
 pub(super) const FORMAT: u32 = 2;
@@ -152,6 +155,84 @@ pub(super) fn entries(space: &SpaceName) -> Key {
 
 pub(super) fn space_version(space: &SpaceName) -> Key {
     text(b"s", space.as_str(), &[])
+}
+
+pub(super) fn board(board: &Board) -> Key {
+    on_board(b'm', board)
+}
+
+/// The prefix of all members of a board.
+pub(super) fn board_members(board: &Board) -> Key {
+    on_board(b'w', board)
+}
+
+pub(super) fn board_member(board: &Board, number: u64) -> Key {
+    [board_members(board), number.to_be_bytes().to_vec()].concat()
+}
+
+pub(super) fn board_life(board: &Board, member: &MemberName) -> Key {
+    [on_board(b'i', board), member.as_str().as_bytes().to_vec()].concat()
+}
+
+/// The prefix of all offers of a board.
+pub(super) fn board_offers(board: &Board) -> Key {
+    on_board(b'o', board)
+}
+
+pub(super) fn board_offer(board: &Board, name: &OfferName) -> Key {
+    named(board_offers(board), name)
+}
+
+pub(super) fn board_payload(board: &Board, name: &OfferName) -> Key {
+    named(on_board(b'p', board), name)
+}
+
+pub(super) fn board_checkpoint(board: &Board, name: &OfferName) -> Key {
+    named(on_board(b'k', board), name)
+}
+
+/// The prefix of what a member has.
+pub(super) fn board_owned_by(board: &Board, number: u64) -> Key {
+    [on_board(b'n', board), number.to_be_bytes().to_vec()].concat()
+}
+
+pub(super) fn board_owned(board: &Board, number: u64, name: &OfferName) -> Key {
+    named(board_owned_by(board, number), name)
+}
+
+/// The prefix of all free offers.
+pub(super) fn board_frees(board: &Board) -> Key {
+    on_board(b'f', board)
+}
+
+pub(super) fn board_free(board: &Board, ready_ms: u64, name: &OfferName) -> Key {
+    named([board_frees(board), ready_ms.to_be_bytes().to_vec()].concat(), name)
+}
+
+/// When a free offer can be granted, from its key.
+pub(super) fn board_ready(board: &Board, key: &[u8]) -> Option<u64> {
+    number_at(key, board_frees(board).len())
+}
+
+/// The offer's name from any key that ends in it.
+pub(super) fn board_name(key: &[u8]) -> Option<OfferName> {
+    let name = key.rsplit(|byte| *byte == b'/').next()?;
+    OfferName::new(std::str::from_utf8(name).ok()?).ok()
+}
+
+fn on_board(kind: u8, board: &Board) -> Key {
+    let mut key = vec![b'b', kind];
+    key.extend_from_slice(board.service.as_str().as_bytes());
+    key.push(0);
+    key.extend_from_slice(&board.shard.to_be_bytes());
+    key
+}
+
+/// A slash cannot occur in a name, so that what follows the last one is the name.
+fn named(mut key: Key, name: &OfferName) -> Key {
+    key.push(b'/');
+    key.extend_from_slice(name.as_str().as_bytes());
+    key
 }
 
 pub(super) fn swept(number: u64) -> Key {

@@ -6,6 +6,8 @@
 //! ```
 //! Each call of the contract is one function in `steps/`, written once for both. Reads look at the last durable state.
 
+mod board_facet;
+mod board_values;
 mod bus;
 mod clock;
 #[cfg(feature = "embedded")]

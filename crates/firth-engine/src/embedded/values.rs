@@ -253,6 +253,8 @@ pub(super) struct LeaseEntry {
     pub(super) deadline: u64,
     pub(super) beats: u64,
     pub(super) note: Bytes,
+    /// The largest rank that ever took it; 0 if none.
+    pub(super) rank: u64,
 }
 
 impl Value for LeaseEntry {
@@ -265,6 +267,7 @@ impl Value for LeaseEntry {
         put_number(out, self.deadline);
         put_number(out, self.beats);
         put_run(out, &self.note);
+        put_number(out, self.rank);
     }
 
     fn unpack(reader: &mut Reader) -> Option<Self> {
@@ -282,6 +285,8 @@ impl Value for LeaseEntry {
             deadline: reader.number()?,
             beats: reader.number()?,
             note: reader.run()?,
+            // Leases stored before there were ranks end here.
+            rank: if reader.is_empty() { 0 } else { reader.number()? },
         })
     }
 }
@@ -340,7 +345,7 @@ mod tests {
             round(DeadEntry { ms: a, attempts: c, crashes: c, reason, content: bytes.clone() });
             round(ProducerState { ms: a, batches: vec![SentBatch { first: a, count: b, id }] });
             round(LeaseEntry { holder: flag.then(|| HolderName::new("h").unwrap()), epoch: Epoch(a),
-                token: Token(u128::from(a) << 64 | u128::from(b)), deadline: a, beats: b, note: bytes.clone() });
+                token: Token(u128::from(a) << 64 | u128::from(b)), deadline: a, beats: b, note: bytes.clone(), rank: b });
             round(CatalogEntry { version: a, value: bytes });
             round(a);
         }

@@ -47,12 +47,15 @@ pub struct Acquire {
     /// What the wisher saw standing still for a whole TTL on its own clock: epoch and beats. If both are unchanged
     /// the lease is taken even though the engine's clock says that it still runs (the clock may have gone back).
     pub stalled: Option<(Epoch, u64)>,
+    /// The lease belongs to whoever an authority elsewhere (a claim) names, and this is that authority's epoch. It is taken at
+    /// once, whatever its time says, unless somebody came with a larger rank before; then it counts as held for good.
+    pub rank: Option<Epoch>,
 }
 
 impl Acquire {
     /// A plain wish.
     pub fn new(name: LeaseName, holder: HolderName, ttl: Duration) -> Self {
-        Self { name, holder, ttl, note: Bytes::new(), stalled: None }
+        Self { name, holder, ttl, note: Bytes::new(), stalled: None, rank: None }
     }
 }
 

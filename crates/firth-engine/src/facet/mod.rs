@@ -6,7 +6,7 @@
 //! Rules that hold for all of them:
 //! - A step is atomic: it happens whole or not at all, and it checks everything before its first write.
 //! - Time crosses the interface as a duration, never as an instant; the engine's clock decides.
-//! - A step touches one partition, one pool or one space, so that an engine may spread those over nodes.
+//! - A step touches one partition, one pool, one board or one space, so that an engine may spread those over nodes.
 //! - An error whose [`may_have_happened`](crate::Error::may_have_happened) is false means: not done.
 //! - Dropping a future does not undo its step: it may still happen.
 
@@ -16,6 +16,7 @@ mod dead;
 mod groups;
 mod leases;
 mod log;
+mod offers;
 
 pub use bus::{Bus, Signal, Subscription};
 pub use catalog::{Catalog, Entry, EntryKey, Expect, Put};
@@ -23,6 +24,11 @@ pub use dead::{DeadLetter, DeadLetters, Replay};
 pub use groups::{Committed, Due, From, GroupStatus, Groups, Pending, Reset};
 pub use leases::{Acquire, Acquired, LeaseQuery, Leases};
 pub use log::{Append, Appended, Bounds, Log, Max, ProducerSeq, Ripened, Trim, TrimTo, Trimmed};
+pub use offers::{
+    Beat, Board, ClaimKey, Former, Granted, Join, NewOffer, OfferInfo, OfferState, Offers, Outcome, Pulse,
+    Seat, SeatInfo, Taken,
+};
+pub(crate) use offers::{check_checkpoint, check_count, check_offers, check_rest};
 
 use crate::error::Result;
 use crate::watch::Hints;
@@ -33,7 +39,7 @@ pub type Reply<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'a>>;
 
 /// An engine: all facets together.
 pub trait Backend:
-    Log + Groups + DeadLetters + Leases + Catalog + Bus + Hints + Send + Sync + 'static
+    Log + Groups + DeadLetters + Leases + Offers + Catalog + Bus + Hints + Send + Sync + 'static
 {
     /// What this engine is, for people: `memory:`, `file:./data`. Never contains secrets.
     fn describe(&self) -> String;

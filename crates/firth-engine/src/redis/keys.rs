@@ -17,12 +17,14 @@
 //! | `…:i:group`, `…:k:group` | sorted set, hash | due records by number (kept ones negative); contents kept aside |
 //! | `…:x:group`, `…:t:group`, `…:b:group` | sorted sets, hash | dead letters by number, by time of death, and their bodies |
 //! | `P:pool:{pool}:l`, `:n`, `:m` | hashes | leases of a pool, their holders and notes, newest epoch and version |
+//! | `P:board:{service/shard/suffix}:` | | a board: `m` hash of newest epoch, version, roster; `w` hash of lives, `d` and `x` sorted sets of those that are there and gone, `i` hash of newest lives; `o` and `f` sorted sets of owned and free offers, `h`, `p`, `c` hashes of offers, payloads, checkpoints, `n` sorted set of names |
 //! | `P:cat:{space}:c`, `:i`, `:v` | hash, sorted set, string | entries of a space, their names in order, version |
 //! | `P:bus:channel` | sharded channel | the bus |
 //! | `P:probe` | string | written and removed by the check at the start |
 
 use super::place;
 use crate::error::{Error, Result};
+use crate::facet::Board;
 use crate::name::{ChannelName, GroupName, Partition, PoolName, SpaceName};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -73,6 +75,20 @@ impl Keys {
     pub(super) fn space(&self, space: &SpaceName) -> SpaceKeys {
         let stem = format!("{}:cat:{{{space}}}", self.prefix);
         SpaceKeys { entries: format!("{stem}:c"), index: format!("{stem}:i"), version: format!("{stem}:v") }
+    }
+
+    /// The names of a board, in the order in which its scripts take them.
+    pub(super) fn board(&self, board: &Board) -> [String; 11] {
+        let stem = self.board_stem(board);
+        ["m", "w", "d", "x", "i", "o", "f", "h", "p", "c", "n"].map(|kind| format!("{stem}:{kind}"))
+    }
+
+    pub(super) fn board_meta(&self, board: &Board) -> String {
+        format!("{}:m", self.board_stem(board))
+    }
+
+    fn board_stem(&self, board: &Board) -> String {
+        format!("{}:board:{{{}}}", self.prefix, place::tag(board.service.as_str(), board.shard))
     }
 
     pub(super) fn channel(&self, channel: &ChannelName) -> String {

@@ -46,7 +46,8 @@ impl Leases for RedisEngine {
                 .arg(micros(wish.ttl))
                 .arg(&wish.note)
                 .arg(epoch)
-                .arg(beats);
+                .arg(beats)
+                .arg(wish.rank.map_or_else(String::new, |rank| rank.to_string()));
             // A lease counts only when it is as durable as everything else: two sides of a network partition may both hand it out.
             let answer = self.steps.durable(script, call).await?;
             let mut parts = Parts::of(answer.value());

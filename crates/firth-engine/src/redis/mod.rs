@@ -1,7 +1,7 @@
 //! The Redis engine: Redis 7 or Valkey, standalone, behind sentinels, or a cluster.
 //!
 //! ```text
-//! facets (log, groups, dead, leases, catalog, bus) ─► script call ─► steps ─► EVALSHA [+ WAIT] ─► one slot
+//! facets (log, groups, dead, leases, offers, catalog, bus) ─► script call ─► steps ─► EVALSHA [+ WAIT] ─► one slot
 //! hints ◄─ notifier ◄─ invalidation pushes (client tracking) and a slow poll
 //! ```
 //! Each step of the contract is one script on keys of one hash tag; reads of the log are plain commands. The engine keeps
@@ -22,6 +22,7 @@ mod keys;
 mod leases;
 mod log;
 mod notify;
+mod offers;
 mod options;
 mod place;
 mod pools;

@@ -224,6 +224,7 @@ fn source(keys: &Keys, key: &HintKey) -> (String, Command) {
         HintKey::Log(at) => field(partition(at).meta.clone()),
         HintKey::GroupLeases(at) => plain(partition(at).lease_version.clone()),
         HintKey::Pool(pool) => field(keys.pool(pool).meta),
+        HintKey::Board(board) => field(keys.board_meta(board)),
         HintKey::Space(space) => plain(keys.space(space).version),
     }
 }

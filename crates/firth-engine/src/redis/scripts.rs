@@ -21,6 +21,8 @@ const DUE: &str = include_str!("lua/lib/due.lua");
 const WRITE: &str = include_str!("lua/lib/write.lua");
 const PROGRESS: &str = include_str!("lua/lib/progress.lua");
 const POOL: &str = include_str!("lua/lib/pool.lua");
+const BOARD: &str = include_str!("lua/lib/board.lua");
+const HANDOVER: &str = include_str!("lua/lib/handover.lua");
 
 fn script(flags: &str, parts: &[&str], body: &str) -> Script {
     let limits =
@@ -79,6 +81,20 @@ scripts! {
     renew_pool = "renew_pool", ALLOW_OOM, [];
     release_pool = "release_pool", ALLOW_OOM, [LEASE, POOL];
     look_pool = "look_pool", READS, [];
+    board_offer = "board_offer", WRITES, [BOARD];
+    board_withdraw = "board_withdraw", ALLOW_OOM, [BOARD];
+    board_join = "board_join", ALLOW_OOM, [BOARD];
+    board_leave = "board_leave", ALLOW_OOM, [BOARD];
+    board_expel = "board_expel", ALLOW_OOM, [BOARD];
+    board_beat = "board_beat", ALLOW_OOM, [BOARD];
+    board_grant = "board_grant", ALLOW_OOM, [BOARD, HANDOVER];
+    board_take = "board_take", ALLOW_OOM, [BOARD, HANDOVER];
+    board_settle = "board_settle", ALLOW_OOM, [BOARD];
+    board_checkpoint = "board_checkpoint", WRITES, [BOARD];
+    board_force = "board_force", ALLOW_OOM, [BOARD];
+    board_owned = "board_owned", READS, [BOARD];
+    board_list = "board_list", READS, [BOARD];
+    board_members = "board_members", READS, [BOARD];
     put_entry = "change_entry", WRITES, [];
     remove_entry = "change_entry", ALLOW_OOM, [];
     list_entries = "list_entries", READS, [];

@@ -5,8 +5,8 @@ use bytes::Bytes;
 use firth::{Broker, Engine, Error, ErrorKind, RecordId, Result};
 use firth_engine::facet::*;
 use firth_engine::{
-    ChannelName, Commit, GroupName, Hint, HintKey, Hints, Hold, LeaseInfo, LeaseName, Partition, Progress,
-    Record, SpaceName,
+    ChannelName, Commit, Epoch, GroupName, Hint, HintKey, Hints, Hold, LeaseInfo, LeaseName, OfferName,
+    Partition, Progress, Record, SpaceName,
 };
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -136,6 +136,25 @@ delegate!(Leases {
     fn release(hold: &'a Hold) -> bool;
     fn revoke(name: &'a LeaseName) -> bool;
     fn leases(query: &'a LeaseQuery) -> Vec<LeaseInfo>;
+});
+
+delegate!(Offers {
+    fn offer(board: &'a Board, offers: Vec<NewOffer>) -> Vec<bool>;
+    fn withdraw(board: &'a Board, names: &'a [OfferName]) -> Vec<bool>;
+    fn join(board: &'a Board, wish: Join) -> Seat;
+    fn leave(seat: &'a Seat) -> bool;
+    fn beat(seat: &'a Seat, beat: Beat) -> Pulse;
+    fn grant(seat: &'a Seat, max: usize) -> Vec<Granted>;
+    fn take(seat: &'a Seat, name: &'a OfferName, seize: bool) -> Taken;
+    fn done(seat: &'a Seat, claims: &'a [ClaimKey]) -> Vec<Outcome>;
+    fn give_back(seat: &'a Seat, claims: &'a [ClaimKey], rest: Duration) -> Vec<Outcome>;
+    fn checkpoint(seat: &'a Seat, claim: &'a ClaimKey, state: Bytes) -> Outcome;
+    fn force_release(board: &'a Board, names: &'a [OfferName]) -> Vec<bool>;
+    fn owned(seat: &'a Seat, skip: usize, max: usize) -> Vec<ClaimKey>;
+    fn offers(board: &'a Board, after: Option<&'a OfferName>, max: usize) -> Vec<OfferInfo>;
+    fn orphans(board: &'a Board, max: usize) -> Vec<OfferInfo>;
+    fn members(board: &'a Board) -> Vec<SeatInfo>;
+    fn expel(board: &'a Board, number: Epoch, beats: u64) -> bool;
 });
 
 delegate!(Catalog {

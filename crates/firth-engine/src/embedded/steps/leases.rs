@@ -14,7 +14,11 @@ use std::time::Duration;
 pub(in crate::embedded) fn acquire(step: &mut Step<'_>, wish: &Acquire) -> Result<Acquired> {
     let key = keys::lease(&wish.name);
     let stored: Option<LeaseEntry> = step.load(&key)?;
-    if let Some(lease) = &stored
+    if let (Some(lease), Some(rank)) = (&stored, wish.rank) {
+        if lease.rank > rank.0 && !step.planted(Mutation::IgnoreRank) {
+            return Ok(Acquired::Held(info(step.now, &wish.name, lease)));
+        }
+    } else if let Some(lease) = &stored
         && !step.planted(Mutation::AcquireHeldLease)
     {
         let stands_still = wish.stalled == Some((lease.epoch, lease.beats));
@@ -30,8 +34,9 @@ pub(in crate::embedded) fn acquire(step: &mut Step<'_>, wish: &Acquire) -> Resul
         epoch,
         token,
         deadline: step.now.later_ms(wish.ttl),
-        beats: stored.map_or(0, |lease| lease.beats) + 1,
+        beats: stored.as_ref().map_or(0, |lease| lease.beats) + 1,
         note: wish.note.clone(),
+        rank: wish.rank.map_or(0, |rank| rank.0).max(stored.map_or(0, |lease| lease.rank)),
     };
     step.store(key, &lease);
     step.batch.frugal = true;

@@ -7,6 +7,7 @@ pub(super) mod due;
 pub(super) mod groups;
 pub(super) mod leases;
 pub(super) mod log;
+pub(super) mod offers;
 pub(super) mod partitions;
 pub(super) mod producer;
 pub(super) mod trim;

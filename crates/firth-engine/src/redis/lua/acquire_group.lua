@@ -1,10 +1,16 @@
--- KEYS: G R V. ARGV: group, holder, token, ttl in µs, note, epoch and beats that stood still.
-local G, now = KEYS[1], now_us()
-local lease = call('HMGET', G, 'le', 'lh', 'ld', 'lb')
+-- KEYS: G R V. ARGV: group, holder, token, ttl in µs, note, epoch and beats that stood still, rank.
+local G, now, rank = KEYS[1], now_us(), tonumber(ARGV[8])
+local lease = call('HMGET', G, 'le', 'lh', 'ld', 'lb', 'lr')
 if lease[1] then
-  local stands_still = lease[1] == ARGV[6] and lease[4] == ARGV[7]
   local left = until_us(now, tonumber(lease[3]))
-  if lease[2] ~= '' and left > 0 and not stands_still then
+  local is_held
+  if rank then
+    is_held = (tonumber(lease[5]) or 0) > rank
+  else
+    local stands_still = lease[1] == ARGV[6] and lease[4] == ARGV[7]
+    is_held = lease[2] ~= '' and left > 0 and not stands_still
+  end
+  if is_held then
     return { 0, lease[1], lease[2], left, tonumber(lease[4]), call('HGET', G, 'ln') }
   end
 else
@@ -12,5 +18,6 @@ else
 end
 local epoch = next_epoch(lease[1], now)
 call('HSET', G, 'le', epoch, 'lt', ARGV[3], 'lh', ARGV[2], 'ld', later_ms(now, tonumber(ARGV[4])), 'lb', (lease[4] or 0) + 1, 'ln', ARGV[5])
+if rank then call('HSET', G, 'lr', ARGV[8]) end
 call('INCR', KEYS[3])
 return { 1, epoch }

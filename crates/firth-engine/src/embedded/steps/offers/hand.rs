@@ -1,0 +1,228 @@
+//! [`Hand`]: one board in the hands of one step. It keeps counters, members and indexes in agreement, so that the steps themselves only
+//! say what moves where.
+
+use crate::embedded::board_values::{BoardMeta, MemberEntry, OfferEntry, Presence};
+use crate::embedded::hooks::Mutation;
+use crate::embedded::keys;
+use crate::embedded::step::{Range, Step};
+use crate::embedded::values::Value;
+use crate::error::{Error, Result};
+use crate::facet::{Board, Seat};
+use crate::id::Epoch;
+use crate::name::{MemberName, OfferName};
+use crate::watch::HintKey;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+pub(super) struct Hand<'s, 'a> {
+    pub(super) step: &'s mut Step<'a>,
+    pub(super) board: Board,
+    pub(super) meta: BoardMeta,
+    pub(super) members: BTreeMap<u64, MemberEntry>,
+    touched: BTreeSet<u64>,
+    /// Offers that this step has seen or changed: a step does not see its own writes.
+    offers: HashMap<OfferName, Option<OfferEntry>>,
+}
+
+impl<'s, 'a> Hand<'s, 'a> {
+    pub(super) fn open(step: &'s mut Step<'a>, board: &Board) -> Result<Self> {
+        let meta = step.load(&keys::board(board))?.unwrap_or_default();
+        let members = members(step, board)?;
+        let board = board.clone();
+        Ok(Self { step, board, meta, members, touched: BTreeSet::new(), offers: HashMap::new() })
+    }
+
+    /// As [`open`](Self::open) for a member that is there, after those whose time ran out are declared gone.
+    pub(super) fn seated(step: &'s mut Step<'a>, seat: &Seat) -> Result<Self> {
+        let mut hand = Self::open(step, &seat.board)?;
+        let revive = hand.step.planted(Mutation::ZombieBeats);
+        let is_there = hand.members.get(&seat.number.0).is_some_and(|member| {
+            let present = member.presence == Presence::Alive || revive;
+            present && member.token == seat.token && member.member == seat.member
+        });
+        if !is_there {
+            return Err(seat.over());
+        }
+        hand.sweep(seat.number.0);
+        Ok(hand)
+    }
+
+    /// Declares members gone whose time ran out, but not `except`, which is just giving a sign of life.
+    fn sweep(&mut self, except: u64) {
+        if self.step.planted(Mutation::NeverSweep) {
+            return;
+        }
+        let now = self.step.now;
+        let over: Vec<u64> = self
+            .members
+            .iter()
+            .filter(|(number, member)| {
+                let ran_out = now.until(member.deadline).is_zero();
+                **number != except && member.presence == Presence::Alive && ran_out
+            })
+            .map(|(number, _)| *number)
+            .collect();
+        for number in over {
+            self.depart(number, Presence::Vanished(now.ms()));
+        }
+    }
+
+    /// The member is gone; what it had can be granted.
+    pub(super) fn depart(&mut self, number: u64, presence: Presence) {
+        let Some(member) = self.members.get_mut(&number) else { return };
+        member.presence = presence;
+        let name = member.member.clone();
+        self.touched.insert(number);
+        self.meta.roster += 1;
+        if self.life_of(&name) == Some(number) {
+            self.step.remove(keys::board_life(&self.board, &name));
+        }
+        self.wake();
+    }
+
+    /// The number of the newest life of a name.
+    pub(super) fn life_of(&self, name: &MemberName) -> Option<u64> {
+        let lives = self.members.iter().filter(|(_, member)| member.member == *name);
+        lives.map(|(number, _)| *number).max()
+    }
+
+    pub(super) fn wake(&mut self) {
+        self.step.hint(HintKey::Board(self.board.clone()));
+    }
+
+    pub(super) fn next_epoch(&mut self) -> Epoch {
+        if !self.step.planted(Mutation::SameClaimEpoch) || self.meta.epoch == 0 {
+            self.meta.epoch = Epoch(self.meta.epoch).next(self.step.now.us).0;
+        }
+        Epoch(self.meta.epoch)
+    }
+
+    pub(super) fn member_mut(&mut self, number: u64) -> Option<&mut MemberEntry> {
+        self.touched.insert(number);
+        self.members.get_mut(&number)
+    }
+
+    /// The member that has an offer, if it is alive.
+    pub(super) fn alive(&self, number: u64) -> Option<&MemberEntry> {
+        self.members.get(&number).filter(|member| member.presence == Presence::Alive)
+    }
+
+    pub(super) fn offer(&self, name: &OfferName) -> Result<Option<OfferEntry>> {
+        match self.offers.get(name) {
+            Some(known) => Ok(known.clone()),
+            None => self.step.load(&keys::board_offer(&self.board, name)),
+        }
+    }
+
+    /// Writes an offer with its place in the indexes; `was` is how it stood.
+    pub(super) fn put(&mut self, name: &OfferName, was: Option<&OfferEntry>, offer: OfferEntry) {
+        if let Some(was) = was {
+            self.unlist(name, was);
+        } else {
+            self.meta.offers += 1;
+        }
+        if offer.owner == 0 {
+            self.meta.free += 1;
+            self.step.store_raw(keys::board_free(&self.board, offer.ready, name), bytes::Bytes::new());
+            self.wake();
+        } else {
+            if let Some(member) = self.member_mut(offer.owner) {
+                member.held += 1;
+            }
+            self.step.store_raw(keys::board_owned(&self.board, offer.owner, name), bytes::Bytes::new());
+        }
+        self.step.store(keys::board_offer(&self.board, name), &offer);
+        self.offers.insert(name.clone(), Some(offer));
+    }
+
+    /// Removes an offer from the board.
+    pub(super) fn erase(&mut self, name: &OfferName, was: &OfferEntry) {
+        self.unlist(name, was);
+        self.meta.offers = self.meta.offers.saturating_sub(1);
+        for key in [
+            keys::board_offer(&self.board, name),
+            keys::board_payload(&self.board, name),
+            keys::board_checkpoint(&self.board, name),
+        ] {
+            self.step.remove(key);
+        }
+        self.offers.insert(name.clone(), None);
+    }
+
+    fn unlist(&mut self, name: &OfferName, was: &OfferEntry) {
+        if was.owner == 0 {
+            self.meta.free = self.meta.free.saturating_sub(1);
+            self.step.remove(keys::board_free(&self.board, was.ready, name));
+        } else {
+            if let Some(member) = self.member_mut(was.owner) {
+                member.held = member.held.saturating_sub(1);
+            }
+            self.step.remove(keys::board_owned(&self.board, was.owner, name));
+        }
+    }
+
+    /// Makes an offer free, and lets a living owner know that it lost it.
+    pub(super) fn free(&mut self, name: &OfferName, was: &OfferEntry, rest_until: u64) {
+        let now = self.step.now.ms();
+        let offer = OfferEntry { owner: 0, since: now, ready: rest_until, ..was.clone() };
+        self.put(name, Some(was), offer);
+    }
+
+    pub(super) fn count_loss(&mut self, number: u64) {
+        if self.alive(number).is_some()
+            && let Some(member) = self.member_mut(number)
+        {
+            member.losses += 1;
+            self.wake();
+        }
+    }
+
+    /// Names listed under `prefix`, at most `max`, while `wanted` says so of the key.
+    pub(super) fn names(
+        &self,
+        prefix: Vec<u8>,
+        max: usize,
+        wanted: impl Fn(&[u8]) -> bool,
+    ) -> Result<Vec<OfferName>> {
+        let mut names = Vec::new();
+        if max == 0 {
+            return Ok(names);
+        }
+        let skip = prefix.len();
+        self.step.scan(Range::prefix(prefix), &mut |key, _| {
+            if !wanted(&key[skip..]) {
+                return Ok(false);
+            }
+            names.push(keys::board_name(key).ok_or_else(|| Error::corrupt("an offer has a damaged key"))?);
+            Ok(names.len() < max)
+        })?;
+        Ok(names)
+    }
+
+    /// Writes what is left to write.
+    pub(super) fn close(mut self) {
+        for number in std::mem::take(&mut self.touched) {
+            let Some(member) = self.members.get(&number) else { continue };
+            let key = keys::board_member(&self.board, number);
+            if member.presence != Presence::Alive && member.held == 0 {
+                self.step.remove(key);
+            } else {
+                self.step.store_raw(key, member.packed());
+            }
+        }
+        self.step.store_raw(keys::board(&self.board), self.meta.packed());
+    }
+}
+
+/// All members of a board, the living and the gone, by number.
+pub(super) fn members(step: &Step<'_>, board: &Board) -> Result<BTreeMap<u64, MemberEntry>> {
+    let mut members = BTreeMap::new();
+    let prefix = keys::board_members(board);
+    let skip = prefix.len();
+    step.scan(Range::prefix(prefix), &mut |key, value| {
+        let number =
+            keys::number_at(key, skip).ok_or_else(|| Error::corrupt("a member has a damaged key"))?;
+        members.insert(number, MemberEntry::read(value)?);
+        Ok(true)
+    })?;
+    Ok(members)
+}

@@ -1,0 +1,105 @@
+//! Looking at a board: its offers, its orphans, its members, the claims of one of them.
+
+use super::hand::{self, Hand};
+use crate::embedded::board_values::{MemberEntry, OfferEntry, Presence};
+use crate::embedded::keys;
+use crate::embedded::step::{Now, Range, Step};
+use crate::embedded::values::Value;
+use crate::error::{Error, Result};
+use crate::facet::{Board, ClaimKey, OfferInfo, OfferState, Seat, SeatInfo};
+use crate::id::Epoch;
+use crate::limits::MAX_READ;
+use crate::name::OfferName;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+pub(in crate::embedded) fn owned(
+    step: &mut Step<'_>,
+    seat: &Seat,
+    skip: usize,
+    max: usize,
+) -> Result<Vec<ClaimKey>> {
+    step.batch.relaxed = true;
+    let hand = Hand::seated(step, seat)?;
+    let all =
+        hand.names(keys::board_owned_by(&seat.board, seat.number.0), skip.saturating_add(max), |_| true)?;
+    let mut claims = Vec::new();
+    for name in all.into_iter().skip(skip) {
+        if let Some(offer) = hand.offer(&name)? {
+            claims.push(ClaimKey { name, epoch: Epoch(offer.epoch) });
+        }
+    }
+    hand.close();
+    Ok(claims)
+}
+
+pub(in crate::embedded) fn list(
+    step: &Step<'_>,
+    board: &Board,
+    after: Option<&OfferName>,
+    max: usize,
+) -> Result<Vec<OfferInfo>> {
+    let members = hand::members(step, board)?;
+    let prefix = keys::board_offers(board);
+    let range = match after {
+        Some(after) => Range::prefix_after(prefix, keys::board_offer(board, after)),
+        None => Range::prefix(prefix),
+    };
+    let (mut found, max) = (Vec::new(), max.clamp(1, MAX_READ));
+    step.scan(range, &mut |key, value| {
+        let name = keys::board_name(key).ok_or_else(|| Error::corrupt("an offer has a damaged key"))?;
+        found.push(info(step.now, &members, name, &OfferEntry::read(value)?));
+        Ok(found.len() < max)
+    })?;
+    Ok(found)
+}
+
+pub(in crate::embedded) fn orphans(step: &Step<'_>, board: &Board, max: usize) -> Result<Vec<OfferInfo>> {
+    let members = hand::members(step, board)?;
+    let (mut found, max) = (Vec::new(), max.clamp(1, MAX_READ));
+    for (number, _) in members.iter().filter(|(_, member)| member.presence != Presence::Alive) {
+        let mut names = Vec::new();
+        step.scan(Range::prefix(keys::board_owned_by(board, *number)), &mut |key, _| {
+            names.push(keys::board_name(key).ok_or_else(|| Error::corrupt("an offer has a damaged key"))?);
+            Ok(found.len() + names.len() < max)
+        })?;
+        for name in names {
+            if let Some(offer) = step.load(&keys::board_offer(board, &name))? {
+                found.push(info(step.now, &members, name, &offer));
+            }
+        }
+        if found.len() >= max {
+            break;
+        }
+    }
+    Ok(found)
+}
+
+fn info(now: Now, members: &BTreeMap<u64, MemberEntry>, name: OfferName, offer: &OfferEntry) -> OfferInfo {
+    let owner = members.get(&offer.owner);
+    let (state, since) = match (owner, owner.map(|member| member.presence)) {
+        (Some(member), Some(Presence::Vanished(since) | Presence::Left(since))) => {
+            (OfferState::Orphaned { last: member.member.clone() }, since)
+        }
+        (Some(member), _) => {
+            (OfferState::Owned { by: member.member.clone(), number: Epoch(offer.owner) }, offer.since)
+        }
+        (None, _) => (OfferState::Free { last: offer.last.clone() }, offer.since),
+    };
+    let (since, age) = (now.since(since), now.since(offer.offered));
+    OfferInfo { name, epoch: Epoch(offer.epoch), state, since, age }
+}
+
+pub(in crate::embedded) fn members(step: &Step<'_>, board: &Board) -> Result<Vec<SeatInfo>> {
+    let seat = |(number, member): (u64, MemberEntry)| SeatInfo {
+        number: Epoch(number),
+        remaining: (member.presence == Presence::Alive).then(|| step.now.until(member.deadline)),
+        beats: member.beats,
+        ttl: Duration::from_millis(member.ttl_ms),
+        held: member.held,
+        capacity: member.capacity,
+        age: step.now.since(member.joined),
+        member: member.member,
+    };
+    Ok(hand::members(step, board)?.into_iter().map(seat).collect())
+}
