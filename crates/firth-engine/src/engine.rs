@@ -148,7 +148,8 @@ fn is_redis(scheme: &str) -> bool {
 
 #[cfg(feature = "embedded")]
 fn parse_file(rest: &str) -> Result<(&str, crate::embedded::FileOptions)> {
-    use crate::embedded::{Durability, FileOptions};
+    use crate::durability::Durability;
+    use crate::embedded::FileOptions;
     let (path, query) = rest.split_once('?').unwrap_or((rest, ""));
     let path = path.strip_prefix("//").unwrap_or(path);
     if path.is_empty() {
@@ -223,7 +224,7 @@ mod tests {
     #[cfg(feature = "embedded")]
     #[tokio::test]
     async fn a_file_url_has_a_directory_and_maybe_a_durability() {
-        use crate::embedded::Durability;
+        use crate::durability::Durability;
         assert_eq!(kind_of("file:").await, ErrorKind::Invalid);
         assert_eq!(kind_of("file:./x?durability=never").await, ErrorKind::Invalid);
         assert_eq!(parse_file("./data").unwrap().0, "./data");

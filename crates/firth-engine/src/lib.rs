@@ -12,6 +12,7 @@ mod backoff;
 mod checks;
 mod codec;
 mod commit;
+mod durability;
 mod embedded;
 mod engine;
 mod error;
@@ -30,11 +31,12 @@ mod watch;
 pub use ahead::Ahead;
 pub use backoff::Backoff;
 pub use commit::{Commit, Dead, Retry, Verdict, cut_reason};
+pub use durability::Durability;
+#[cfg(feature = "embedded")]
+pub use embedded::FileOptions;
 #[cfg(feature = "testing")]
 #[doc(hidden)]
 pub use embedded::{CrashPoint, Hooks, Mutation};
-#[cfg(feature = "embedded")]
-pub use embedded::{Durability, FileOptions};
 pub use engine::Engine;
 pub use error::{Error, ErrorKind, Result};
 pub use headers::Headers;
@@ -45,7 +47,7 @@ pub use name::{
     ServiceName, SpaceName, TopicName,
 };
 pub use progress::{MAX_SPAN, Offer, Progress, Window};
-pub use record::{Content, Origin, Record};
+pub use record::{Content, Encoding, Origin, Record};
 #[cfg(feature = "redis")]
-pub use redis::{RedisDurability, RedisOptions};
+pub use redis::RedisOptions;
 pub use watch::{CatalogWatch, Hint, HintKey, Hints, LeaseWatch};

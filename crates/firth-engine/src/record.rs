@@ -26,6 +26,18 @@ pub struct Content {
     pub timestamp: u64,
     /// Where a replayed record came from.
     pub origin: Option<Origin>,
+    /// How the payload is written. Engines only keep this; whoever makes and reads content does the work.
+    pub encoding: Encoding,
+}
+
+/// How a payload is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Encoding {
+    /// As it is.
+    #[default]
+    Plain,
+    /// Compressed: the length of the original in four bytes (little-endian), then one LZ4 block.
+    Lz4,
 }
 
 /// Where a dead letter stood before it was appended again for everyone.
@@ -56,6 +68,7 @@ const VERSION: u8 = 1;
 const KEY: u8 = 1;
 const HEADERS: u8 = 2;
 const ORIGIN: u8 = 4;
+const LZ4: u8 = 8;
 
 impl Content {
     /// Content with just a payload.
@@ -99,7 +112,8 @@ impl Content {
         out.push(
             flag(self.key.is_some(), KEY)
                 | flag(!self.headers.is_empty(), HEADERS)
-                | flag(self.origin.is_some(), ORIGIN),
+                | flag(self.origin.is_some(), ORIGIN)
+                | flag(self.encoding == Encoding::Lz4, LZ4),
         );
         put_number(out, self.timestamp);
         if let Some(key) = &self.key {
@@ -138,12 +152,13 @@ impl Content {
     }
 
     fn unpack_v1(mut reader: Reader) -> Option<Self> {
-        let flags = reader.byte().filter(|flags| flags & !(KEY | HEADERS | ORIGIN) == 0)?;
+        let flags = reader.byte().filter(|flags| flags & !(KEY | HEADERS | ORIGIN | LZ4) == 0)?;
         let timestamp = reader.number()?;
         let key = if flags & KEY != 0 { Some(reader.run()?) } else { None };
         let headers = if flags & HEADERS != 0 { Headers::from_raw(reader.run()?)? } else { Headers::new() };
         let origin = if flags & ORIGIN != 0 { Some(Origin::unpack(&mut reader)?) } else { None };
-        Some(Self { key, payload: reader.rest(), headers, timestamp, origin })
+        let encoding = if flags & LZ4 != 0 { Encoding::Lz4 } else { Encoding::Plain };
+        Some(Self { key, payload: reader.rest(), headers, timestamp, origin, encoding })
     }
 }
 
@@ -193,8 +208,17 @@ mod tests {
             });
         let headers = prop::collection::vec(("[a-z]{1,5}", any::<Vec<u8>>()), 0..4)
             .prop_map(|list| Headers::from_pairs(list).unwrap());
-        (any::<Option<Vec<u8>>>(), any::<Vec<u8>>(), headers, any::<u64>(), prop::option::of(origin))
-            .prop_map(|(key, payload, headers, timestamp, origin)| Content {
+        let encoding = prop_oneof![Just(Encoding::Plain), Just(Encoding::Lz4)];
+        (
+            any::<Option<Vec<u8>>>(),
+            any::<Vec<u8>>(),
+            headers,
+            any::<u64>(),
+            prop::option::of(origin),
+            encoding,
+        )
+            .prop_map(|(key, payload, headers, timestamp, origin, encoding)| Content {
+                encoding,
                 key: key.map(Bytes::from),
                 payload: payload.into(),
                 headers,

@@ -1,8 +1,10 @@
 //! Laws of dead letters (laws 5 and 9).
 
-use crate::world::{Owner, append, dead, group, numbered, numbers, partition, read_all, retry, status};
-use firth_engine::facet::{Append, Replay};
-use firth_engine::{Content, Engine, GroupName, Headers, Partition, RecordId, Verdict};
+use crate::world::{
+    Owner, append, dead, fails, group, numbered, numbers, partition, read_all, retry, status,
+};
+use firth_engine::facet::{Append, Edit, Replay};
+use firth_engine::{Content, Engine, ErrorKind, GroupName, Headers, Partition, RecordId, Verdict};
 use std::time::Duration;
 
 /// Gives up records `0..count` of a fresh partition; answers their ids.
@@ -148,4 +150,54 @@ pub async fn dead_letters_are_paged(engine: Engine) {
         seen.extend(page.iter().map(|letter| letter.id));
     }
     assert_eq!(seen, ids);
+}
+
+/// An edited replay is one step: the letter is gone, its successor is there once, for its group or for everyone.
+pub async fn an_edited_letter_comes_back_once_as_it_was_edited(engine: Engine) {
+    let (name, other) = (group("g"), group("other"));
+    let (at, ids, mut owner) = bury(&engine, &name, 3).await;
+    let mut witness = Owner::new(&engine, &at, &other).await;
+    witness.drain().await;
+    let edited = |n| Content::new(format!("10{n}")).with_key("mended");
+    assert!(
+        engine
+            .replay_edited(&at, &name, Edit { id: ids[0], content: edited(0) }, Replay::Group)
+            .await
+            .unwrap()
+    );
+    assert!(
+        !engine
+            .replay_edited(&at, &name, Edit { id: ids[0], content: edited(9) }, Replay::Group)
+            .await
+            .unwrap(),
+        "it is gone"
+    );
+    assert!(
+        !engine
+            .replay_edited(&at, &name, Edit { id: RecordId::MAX, content: edited(9) }, Replay::Everyone)
+            .await
+            .unwrap()
+    );
+    let back = owner.due(9).await;
+    assert_eq!((back.len(), back[0].id, back[0].attempt, &back[0].content), (1, ids[0], 1, &edited(0)));
+    owner.judge(&back[0], Verdict::Ack).await;
+    assert_eq!(witness.next().await, None, "the other group sees nothing of it");
+    assert!(
+        engine
+            .replay_edited(&at, &name, Edit { id: ids[1], content: edited(1) }, Replay::Everyone)
+            .await
+            .unwrap()
+    );
+    let again = witness.next().await.expect("it is there for everyone");
+    assert_eq!(
+        (&again.content.payload[..], again.content.origin.map(|origin| origin.id)),
+        (&b"101"[..], Some(ids[1]))
+    );
+    assert_eq!(letters(&engine, &at, &name).await, [ids[2]]);
+    let too_big = Content::new(vec![0; firth_engine::limits::MAX_PAYLOAD + 1]);
+    fails(
+        engine.replay_edited(&at, &name, Edit { id: ids[2], content: too_big }, Replay::Group).await,
+        ErrorKind::Invalid,
+    );
+    assert_eq!(letters(&engine, &at, &name).await, [ids[2]], "a refusal changes nothing");
 }

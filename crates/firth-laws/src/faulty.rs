@@ -2,21 +2,24 @@
 //!
 //! It wraps any engine. Before a call it may fail definitely (nothing happened), after a call it may lose the answer (it
 //! happened, and the caller does not know), and it may take its time. Which, is decided by a seeded generator, so that a
-//! failing test can be repeated. Hints and subscriptions are passed through.
+//! failing test can be repeated; or by a plan for the next call of a name. All calls can be held up, like those of a process that is
+//! stopped, and they are counted. Hints and subscriptions are passed through. Several of these over one engine stand for several processes.
 
 use bytes::Bytes;
 use firth_engine::facet::{
     Acquire, Acquired, Append, Appended, Backend, Beat, Board, Bounds, Bus, Catalog, ClaimKey, Committed,
-    DeadLetter, DeadLetters, Due, Entry, EntryKey, Expect, From, Granted, GroupStatus, Groups, Join,
+    DeadLetter, DeadLetters, Due, Edit, Entry, EntryKey, Expect, From, Granted, GroupStatus, Groups, Join,
     LeaseQuery, Leases, Log, Max, NewOffer, OfferInfo, Offers, Outcome, Pending, Pulse, Put, Replay, Reply,
     Reset, Ripened, Seat, SeatInfo, Subscription, Taken, Trim, Trimmed,
 };
 use firth_engine::{
-    ChannelName, Commit, Engine, Epoch, Error, ErrorKind, GroupName, Hint, HintKey, Hints, Hold, LeaseInfo,
-    LeaseName, OfferName, Partition, Progress, Record, RecordId, SpaceName,
+    ChannelName, Commit, Durability, Engine, Epoch, Error, ErrorKind, GroupName, Hint, HintKey, Hints, Hold,
+    LeaseInfo, LeaseName, OfferName, Partition, Progress, Record, RecordId, SpaceName,
 };
-use std::sync::{Arc, Mutex};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
+use tokio::sync::watch;
 
 /// How faulty to be.
 #[derive(Clone, Copy, Debug, Default)]
@@ -31,22 +34,33 @@ pub struct Faults {
     pub delay: Duration,
 }
 
+/// What goes wrong with a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// It is certainly not done.
+    Refused,
+    /// It is done, but the caller does not hear of it.
+    LostReply,
+}
+
 /// A switchable source of faults around an engine.
 #[derive(Clone)]
 pub struct Faulty {
     engine: Engine,
     state: Arc<Mutex<State>>,
+    cut: Arc<watch::Sender<bool>>,
 }
 
 struct State {
     faults: Faults,
     random: fastrand::Rng,
+    planned: Vec<(&'static str, Fault)>,
+    counts: HashMap<&'static str, u64>,
 }
 
 /// What happens to one call.
 struct Fate {
-    refuse: bool,
-    lose_answer: bool,
+    fault: Option<Fault>,
     delay: Duration,
 }
 
@@ -54,45 +68,71 @@ impl Faulty {
     /// Wraps `engine`; the handle changes the faults later, the engine is for the code under test.
     pub fn wrap(engine: Engine, faults: Faults) -> (Engine, Self) {
         let random = fastrand::Rng::with_seed(faults.seed);
-        let faulty = Self { engine, state: Arc::new(Mutex::new(State { faults, random })) };
+        let state = State { faults, random, planned: Vec::new(), counts: HashMap::new() };
+        let cut = Arc::new(watch::Sender::new(false));
+        let faulty = Self { engine, state: Arc::new(Mutex::new(state)), cut };
         (Engine::new(faulty.clone()), faulty)
     }
 
     /// Changes the faults from now on.
     pub fn set(&self, faults: Faults) {
-        self.state.lock().expect("nothing panics while it holds this lock").faults = faults;
+        self.lock().faults = faults;
     }
 
-    /// No more faults.
+    /// The next call of `name` goes wrong. Plans add up.
+    pub fn plan(&self, name: &'static str, fault: Fault) {
+        self.lock().planned.push((name, fault));
+    }
+
+    /// Whether everything planned has happened.
+    pub fn are_spent(&self) -> bool {
+        self.lock().planned.is_empty()
+    }
+
+    /// Every call waits until [`heal`](Self::heal), like those of a process that is stopped.
+    pub fn cut(&self) {
+        self.cut.send_replace(true);
+    }
+
+    /// No more faults but planned ones.
     pub fn heal(&self) {
         self.set(Faults::default());
+        self.cut.send_replace(false);
     }
 
-    fn fate(&self) -> Fate {
-        let mut state = self.state.lock().expect("nothing panics while it holds this lock");
-        let State { faults, random } = &mut *state;
-        Fate {
-            refuse: random.f64() < faults.refuse,
-            lose_answer: random.f64() < faults.lose_answer,
-            delay: faults.delay.mul_f64(random.f64()),
-        }
+    /// How often `name` was called.
+    pub fn count(&self, name: &str) -> u64 {
+        self.lock().counts.get(name).copied().unwrap_or(0)
     }
 
-    fn pass<'a, T: Send + 'a>(&'a self, call: Reply<'a, T>) -> Reply<'a, T> {
-        let fate = self.fate();
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("nothing panics while it holds this lock")
+    }
+
+    fn fate(&self, name: &'static str) -> Fate {
+        let mut state = self.lock();
+        let State { faults, random, planned, .. } = &mut *state;
+        let planned = planned.iter().position(|(other, _)| *other == name).map(|at| planned.remove(at).1);
+        let refused = (random.f64() < faults.refuse).then_some(Fault::Refused);
+        let lost = (random.f64() < faults.lose_answer).then_some(Fault::LostReply);
+        Fate { fault: planned.or(refused).or(lost), delay: faults.delay.mul_f64(random.f64()) }
+    }
+
+    fn pass<'a, T: Send + 'a>(&'a self, name: &'static str, call: Reply<'a, T>) -> Reply<'a, T> {
+        *self.lock().counts.entry(name).or_default() += 1;
         Box::pin(async move {
+            self.cut.subscribe().wait_for(|cut| !cut).await.expect("the sender lives in self");
+            let fate = self.fate(name);
             if !fate.delay.is_zero() {
                 tokio::time::sleep(fate.delay).await;
             }
-            if fate.refuse {
-                return Err(Error::new(ErrorKind::Unavailable, "refused on purpose"));
-            }
-            let answer = call.await;
-            match fate.lose_answer {
-                true => {
-                    Err(Error::new(ErrorKind::Unavailable, "answer lost on purpose").with_unknown_outcome())
+            match fate.fault {
+                None => call.await,
+                Some(Fault::Refused) => Err(Error::new(ErrorKind::Unavailable, "refused on purpose")),
+                Some(Fault::LostReply) => {
+                    call.await?;
+                    Err(Error::new(ErrorKind::Timeout, "answer lost on purpose").with_unknown_outcome())
                 }
-                false => answer,
             }
         })
     }
@@ -103,7 +143,7 @@ macro_rules! pass {
     ($($facet:ident { $(fn $call:ident($($arg:ident: $type:ty),*) -> $answer:ty;)* })*) => {
         $(impl $facet for Faulty {
             $(fn $call<'a>(&'a self, $($arg: $type),*) -> Reply<'a, $answer> {
-                self.pass(self.engine.$call($($arg),*))
+                self.pass(stringify!($call), self.engine.$call($($arg),*))
             })*
         })*
     };
@@ -133,6 +173,7 @@ pass! {
     DeadLetters {
         fn dead(at: &'a Partition, group: &'a GroupName, after: RecordId, max: usize) -> Vec<DeadLetter>;
         fn replay(at: &'a Partition, group: &'a GroupName, ids: &'a [RecordId], to: Replay) -> usize;
+        fn replay_edited(at: &'a Partition, group: &'a GroupName, edit: Edit, to: Replay) -> bool;
         fn delete_dead(at: &'a Partition, group: &'a GroupName, ids: &'a [RecordId]) -> usize;
         fn expire_dead(at: &'a Partition, group: &'a GroupName, age: Duration) -> usize;
     }
@@ -182,6 +223,10 @@ impl Hints for Faulty {
 impl Backend for Faulty {
     fn describe(&self) -> String {
         format!("faulty {}", self.engine.describe())
+    }
+
+    fn can_promise(&self, durability: Durability) -> Reply<'_, ()> {
+        self.engine.can_promise(durability)
     }
 
     fn close(&self) -> Reply<'_, ()> {

@@ -52,6 +52,7 @@ macro_rules! for_each_law {
             log::a_read_respects_both_limits
             log::a_waiting_reader_is_woken
             log::partitions_do_not_share_anything
+            log::an_append_says_what_its_acknowledgement_means
             groups::every_group_gets_every_record
             groups::a_group_starts_where_it_is_told
             groups::order_survives_a_takeover
@@ -86,11 +87,14 @@ macro_rules! for_each_law {
             dead::a_dead_letter_is_replayed_once
             dead::dead_letters_are_deleted_and_expire
             dead::dead_letters_are_paged
+            dead::an_edited_letter_comes_back_once_as_it_was_edited
             retention::nothing_unsettled_is_trimmed
             retention::a_due_record_holds_retention_back
             retention::a_kept_record_does_not_hold_retention_back
             retention::a_lossy_trim_is_seen_as_a_gap
             retention::trimming_by_count_age_and_id
+            retention::trimming_by_size
+            retention::trimming_by_size_waits_for_the_slowest_group
             leases::one_holder_at_a_time
             leases::epochs_always_grow
             leases::a_lease_runs_out_and_a_renewal_keeps_it

@@ -7,7 +7,7 @@ use crate::world::{
 use bytes::Bytes;
 use firth_engine::facet::{Append, From, Max, ProducerSeq};
 use firth_engine::limits::{MAX_BATCH, MAX_KEY};
-use firth_engine::{Content, Engine, ErrorKind, Headers, HintKey, Partition, RecordId};
+use firth_engine::{Content, Durability, Engine, ErrorKind, Headers, HintKey, Partition, RecordId};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -313,4 +313,26 @@ pub async fn partitions_do_not_share_anything(engine: Engine) {
     assert!(engine.delete_partition(&parts[0]).await.unwrap());
     assert_eq!(read_all(&engine, &parts[1]).await.len(), 5);
     assert_eq!(append(&engine, &parts[2], 0, 1).await[0].seq, 1);
+}
+
+/// A batch can ask for another acknowledgement than the engine's own; what the engine cannot give is refused, and nothing is appended.
+pub async fn an_append_says_what_its_acknowledgement_means(engine: Engine) {
+    let at = partition(&engine).await;
+    let mut count = 0;
+    for durability in [Durability::Fast, Durability::Synced, Durability::Replicated(9)] {
+        let offered = engine.can_promise(durability).await;
+        let batch = Append { durability: Some(durability), ..Append::new([numbered(count)]) };
+        match offered {
+            Ok(()) => {
+                engine.append(&at, batch).await.unwrap();
+                count += 1;
+            }
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+                assert!(error.context().contains(&durability.to_string()), "{error}");
+            }
+        }
+        assert_eq!(numbers(&read_all(&engine, &at).await), (0..count).collect::<Vec<_>>());
+    }
+    assert!(count > 0, "every engine can be fast");
 }

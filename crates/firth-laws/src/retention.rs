@@ -1,8 +1,8 @@
 //! Laws of retention (law 6).
 
 use crate::world::{Owner, append, group, number, numbers, partition, read_all, retry, retry_kept, status};
-use firth_engine::facet::{From, Trim, TrimTo};
-use firth_engine::{Engine, RecordId, Verdict, Window};
+use firth_engine::facet::{Append, From, Trim, TrimTo};
+use firth_engine::{Content, Engine, RecordId, Verdict, Window};
 use std::time::Duration;
 
 fn trim(to: TrimTo) -> Trim {
@@ -128,4 +128,72 @@ pub async fn trimming_by_count_age_and_id(engine: Engine) {
     assert_eq!(numbers(&read_all(&engine, &at).await), [10, 11]);
     let after_trimmed = engine.read(&at, ids[0], firth_engine::facet::Max::records(9)).await.unwrap();
     assert_eq!(numbers(&after_trimmed), [10, 11], "reading below the mark starts at the first kept record");
+}
+
+/// Content number `n`, of a size of its own.
+fn sized(n: usize) -> Content {
+    Content::new(vec![b'x'; 40 + 37 * (n % 7)])
+}
+
+/// How many of the newest of the first `count` records fit `bytes`.
+fn fitting(count: usize, bytes: u64) -> usize {
+    let mut left = bytes;
+    let fit = (0..count).rev().take_while(|n| {
+        let size = sized(*n).packed().len() as u64;
+        let fits = size <= left;
+        left = left.saturating_sub(size);
+        fits
+    });
+    fit.count()
+}
+
+/// By size: the newest records that fit stay, no more and no less, however they came and whatever else trims.
+pub async fn trimming_by_size(engine: Engine) {
+    let at = partition(&engine).await;
+    let mut count = 0;
+    for batch in [150, 1, 70, 9] {
+        let contents: Vec<_> = (count..count + batch).map(sized).collect();
+        engine.append(&at, Append::new(contents)).await.unwrap();
+        count += batch;
+        let keep = 3000 + batch as u64 * 50;
+        engine.trim(&at, trim(TrimTo::KeepBytes(keep))).await.unwrap();
+        assert_eq!(
+            read_all(&engine, &at).await.len(),
+            fitting(count, keep),
+            "{keep} bytes after {batch} more"
+        );
+        let nothing = engine.trim(&at, trim(TrimTo::KeepBytes(keep))).await.unwrap();
+        assert_eq!((nothing.removed, nothing.held_back), (0, false));
+    }
+    engine.trim(&at, trim(TrimTo::Keep(12))).await.unwrap();
+    let all: u64 = (count - 12..count).map(|n| sized(n).packed().len() as u64).sum();
+    assert_eq!(engine.trim(&at, trim(TrimTo::KeepBytes(all))).await.unwrap().removed, 0, "all of them fit");
+    assert_eq!(engine.trim(&at, trim(TrimTo::KeepBytes(all - 1))).await.unwrap().removed, 1);
+    assert_eq!(engine.trim(&at, trim(TrimTo::KeepBytes(0))).await.unwrap().removed, 11);
+    assert_eq!(read_all(&engine, &at).await, []);
+    assert_eq!(append(&engine, &at, 0, 1).await[0].seq, count as u64 + 1, "numbers go on");
+}
+
+/// By size, too, nothing unsettled goes, unless the call says so.
+pub async fn trimming_by_size_waits_for_the_slowest_group(engine: Engine) {
+    let at = partition(&engine).await;
+    let (fast, slow) = (group("fast"), group("slow"));
+    append(&engine, &at, 0, 30).await;
+    engine.create_group(&at, &slow, From::Start).await.unwrap();
+    Owner::new(&engine, &at, &fast).await.drain().await;
+    let held = engine.trim(&at, trim(TrimTo::KeepBytes(0))).await.unwrap();
+    assert_eq!((held.removed, held.held_back), (0, true));
+    let mut owner = Owner::new(&engine, &at, &slow).await;
+    for record in owner.take(12).await {
+        let verdict = if number(&record) == 7 { retry(Duration::ZERO) } else { Verdict::Ack };
+        owner.settle(&record, verdict);
+    }
+    owner.commit().await;
+    let held = engine.trim(&at, trim(TrimTo::KeepBytes(1))).await.unwrap();
+    assert_eq!((held.removed, held.held_back), (7, true), "a due record holds it back");
+    assert_eq!(numbers(&read_all(&engine, &at).await), (7..30).collect::<Vec<_>>());
+    let enough = engine.trim(&at, trim(TrimTo::KeepBytes(1 << 20))).await.unwrap();
+    assert_eq!((enough.removed, enough.held_back), (0, false), "what fits is not held back");
+    let lossy = Trim { to: TrimTo::KeepBytes(0), lossy: true };
+    assert_eq!(engine.trim(&at, lossy).await.unwrap().removed, 23);
 }

@@ -5,8 +5,8 @@
 
 use crate::error::Result;
 use crate::metrics;
-use crate::topic::{Retention, TopicInfo, Topics};
-use firth_engine::facet::{Acquire, Trim, TrimTo};
+use crate::topic::{TopicInfo, Topics};
+use firth_engine::facet::{Acquire, Trim};
 use firth_engine::{Engine, Hold, HolderName, LeaseName, MemberName, PoolName};
 use std::time::Duration;
 use tokio::task::JoinHandle;
@@ -91,17 +91,14 @@ pub(crate) async fn sweep(engine: &Engine) -> Result<Swept> {
 }
 
 async fn sweep_topic(engine: &Engine, topic: &TopicInfo, swept: &mut Swept) -> Result<()> {
-    let to = match topic.config.retention {
-        Retention::Forever => None,
-        Retention::For(age) => Some(TrimTo::OlderThan(age)),
-        Retention::Newest(count) => Some(TrimTo::Keep(count)),
-    };
     for at in topic.partitions() {
-        if let Some(to) = to {
+        let mut held_back = false;
+        for to in topic.config.retention.marks() {
             let done = engine.trim(&at, Trim { to, lossy: topic.config.lossy }).await?;
             swept.records += done.removed;
-            swept.held_back += u64::from(done.held_back);
+            held_back |= done.held_back;
         }
+        swept.held_back += u64::from(held_back);
         if let Some(age) = topic.config.dead_letters_for {
             for group in engine.groups(&at).await? {
                 loop {

@@ -99,6 +99,7 @@ mod housekeeping;
 mod message;
 mod metrics;
 pub mod partitioner;
+mod payload;
 mod producer;
 mod record;
 mod retry;
@@ -116,14 +117,14 @@ pub use consumer::{
 };
 pub use dead_letters::{DeadId, DeadLetter, DeadLetters, DeadPage, Follow, Replay};
 pub use error::{Error, ErrorKind, Result};
-pub use firth_engine::{Backoff, Engine, Epoch, GroupName, Headers, Origin, RecordId, TopicName};
+pub use firth_engine::{Backoff, Durability, Engine, Epoch, GroupName, Headers, Origin, RecordId, TopicName};
 pub use housekeeping::Swept;
 pub use message::Message;
 pub use partitioner::{Mapping, Partitioner, RoundRobin};
 pub use producer::{BatchPolicy, Producer, ProducerBuilder, Receipt, Ticket};
 pub use record::Record;
 pub use retry::RetryPolicy;
-pub use topic::{CreateTopic, MAX_PARTITIONS, Retention, TopicConfig, TopicInfo};
+pub use topic::{CreateTopic, Limits, MAX_PARTITIONS, Retention, TopicConfig, TopicInfo};
 pub use trace::TRACEPARENT;
 
 /// The README's code compiles and runs.

@@ -2,7 +2,7 @@
 
 use crate::error::{Result, invalid};
 use bytes::Bytes;
-use firth_engine::{Content, Headers};
+use firth_engine::{Content, Encoding, Headers};
 use serde::Serialize;
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -114,6 +114,7 @@ impl Message {
             headers,
             timestamp: u64::try_from(wall.as_millis()).unwrap_or(u64::MAX),
             origin: None,
+            encoding: Encoding::Plain,
         };
         content.check()?;
         if delay > firth_engine::limits::MAX_DELAY {

@@ -1,6 +1,7 @@
 //! [`Record`]: a message at its place in a topic, as handlers get it.
 
 use crate::error::{Result, invalid};
+use crate::payload;
 use bytes::Bytes;
 use firth_engine::{Headers, Origin, Partition, RecordId, TopicName};
 use serde::de::DeserializeOwned;
@@ -16,6 +17,13 @@ pub struct Record {
 
 impl Record {
     pub(crate) fn new(at: Partition, inner: firth_engine::Record) -> Self {
+        Self { at, inner }
+    }
+
+    /// A record that somebody looks at, its payload opened if that is possible.
+    pub(crate) fn shown(at: Partition, mut inner: firth_engine::Record) -> Self {
+        // Damaged beyond opening: what is stored is all there is to see.
+        let _ = payload::open(&mut inner.content);
         Self { at, inner }
     }
 

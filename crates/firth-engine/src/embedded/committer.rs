@@ -7,11 +7,12 @@
 //! A failed write or sync leaves the storage library unusable: the callers of that group get an error with unknown outcome, reads go on
 //! from the last durable state, and the store is opened again once there is room.
 
-use super::file::{Durability, FileStore, Opened};
+use super::file::{FileStore, Opened};
 use super::hints::HintTable;
 use super::hooks::{CrashCounter, CrashPoint, Hooks, Mutation};
 use super::janitor::Janitor;
 use super::step::{Batch, Chore, Now, Step};
+use crate::durability::Durability;
 use crate::error::{Error, ErrorKind, Result};
 use fjall::PersistMode;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -224,7 +225,7 @@ impl Thread {
             Err(error) => return finish(Err(self.fail(error))),
         }
         self.crashes.pass(&self.hooks, CrashPoint::AfterWrite);
-        group.add(finish, batch);
+        group.add(finish, batch, self.store.options().durability);
     }
 
     /// Syncs the group and answers everyone.
@@ -232,8 +233,7 @@ impl Thread {
         let mut result = self.broken.as_ref().map_or(Ok(()), |(why, _)| Err(why.clone()));
         let is_asked = self.refresh.load(Ordering::Acquire);
         if result.is_ok() && (group.has_writes || is_asked) {
-            let must_sync = group.needs_sync && self.store.options().durability == Durability::Synced;
-            let mode = if must_sync { PersistMode::SyncData } else { PersistMode::Buffer };
+            let mode = if group.needs_sync { PersistMode::SyncData } else { PersistMode::Buffer };
             let synced = match self.hooks.planted(Mutation::AckWithoutSync) {
                 true => Ok(()),
                 false => opened.persist(mode),
@@ -316,10 +316,10 @@ impl Thread {
 }
 
 impl Group {
-    fn add(&mut self, finish: Finish, batch: Batch) {
+    fn add(&mut self, finish: Finish, batch: Batch, promised: Durability) {
         self.finishes.push(finish);
         self.has_writes = true;
-        self.needs_sync |= !batch.relaxed;
+        self.needs_sync |= !batch.relaxed && batch.durability.unwrap_or(promised) == Durability::Synced;
         self.batch.hints.extend(batch.hints);
         self.batch.chores.extend(batch.chores);
     }

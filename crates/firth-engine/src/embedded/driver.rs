@@ -7,6 +7,7 @@ use super::memory::MemoryStore;
 use super::step::{Now, Step};
 #[cfg(feature = "embedded")]
 use super::{committer::Committer, file::FileStore};
+use crate::durability::Durability;
 use crate::error::{Error, ErrorKind, Result};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -108,6 +109,17 @@ impl Driver {
                 })
             }
         }
+    }
+
+    /// Whether acknowledgements can mean this.
+    pub(super) fn can_promise(&self, durability: Durability) -> Result<()> {
+        let missing = match (&self.place, durability) {
+            (_, Durability::Replicated(_)) => "replicas: only Redis and Valkey have them",
+            (Place::Memory(_), Durability::Synced) => "a disk: open file: for that",
+            _ => return Ok(()),
+        };
+        let context = format!("durability {durability} needs {missing}");
+        Err(Error::new(ErrorKind::Unsupported, context))
     }
 
     fn check_open(&self) -> Result<()> {

@@ -2,15 +2,17 @@
 
 use super::Embedded;
 use super::steps::catalog::Listing;
+use super::steps::dead::Taken;
 use super::steps::log::PackedAppend;
 use super::steps::{catalog, commit, dead, due, groups, leases, log, partitions, trim};
 use crate::checks;
 use crate::commit::Commit;
+use crate::durability::Durability;
 use crate::error::Result;
 use crate::facet::{
     Acquire, Acquired, Append, Appended, Backend, Bounds, Bus, Catalog, Committed, DeadLetter, DeadLetters,
-    Due, Entry, EntryKey, Expect, From, GroupStatus, Groups, LeaseQuery, Leases, Log, Max, Pending, Put,
-    Replay, Reply, Reset, Ripened, Subscription, Trim, Trimmed,
+    Due, Edit, Entry, EntryKey, Expect, From, GroupStatus, Groups, LeaseQuery, Leases, Log, Max, Pending,
+    Put, Replay, Reply, Reset, Ripened, Subscription, Trim, Trimmed,
 };
 use crate::hold::{Hold, LeaseInfo, LeaseName};
 use crate::id::RecordId;
@@ -50,9 +52,11 @@ impl Log for Embedded {
     fn append<'a>(&'a self, at: &'a Partition, batch: Append) -> Reply<'a, Appended> {
         Box::pin(async move {
             batch.check().map_err(|error| error.during(format_args!("append to {at}")))?;
+            batch.durability.map_or(Ok(()), |durability| self.driver.can_promise(durability))?;
             let records: Vec<_> = batch.records.iter().map(log::pack).collect();
             let cost = records.iter().map(Vec::len).sum();
-            let packed = PackedAppend { records, after: batch.after, producer: batch.producer };
+            let Append { after, producer, durability, .. } = batch;
+            let packed = PackedAppend { records, after, producer, durability };
             let at = at.clone();
             self.driver.change(cost, move |step| log::append(step, &at, packed)).await
         })
@@ -74,8 +78,17 @@ impl Log for Embedded {
     }
 
     fn trim<'a>(&'a self, at: &'a Partition, to: Trim) -> Reply<'a, Trimmed> {
-        let at = at.clone();
-        Box::pin(self.driver.change(SMALL, move |step| trim::trim(step, &at, to)))
+        Box::pin(async move {
+            let mut removed = 0;
+            loop {
+                let at = at.clone();
+                let cut = self.driver.change(SMALL, move |step| trim::trim(step, &at, to)).await?;
+                removed += cut.trimmed.removed;
+                if !cut.more {
+                    return Ok(Trimmed { removed, ..cut.trimmed });
+                }
+            }
+        })
     }
 }
 
@@ -180,7 +193,25 @@ impl DeadLetters for Embedded {
         Box::pin(async move {
             checks::dead_letters(ids)?;
             let (at, group, ids) = (at.clone(), group.clone(), ids.to_vec());
-            self.driver.change(SMALL, move |step| dead::replay(step, &at, &group, &ids, to)).await
+            self.driver
+                .change(SMALL, move |step| dead::replay(step, &at, &group, Taken { ids, edited: None, to }))
+                .await
+        })
+    }
+
+    fn replay_edited<'a>(
+        &'a self,
+        at: &'a Partition,
+        group: &'a GroupName,
+        edit: Edit,
+        to: Replay,
+    ) -> Reply<'a, bool> {
+        Box::pin(async move {
+            let Edit { id, content } = edit;
+            content.check()?;
+            let (at, group, cost) = (at.clone(), group.clone(), content.packed_len());
+            let taken = Taken { ids: vec![id], edited: Some(content.packed()), to };
+            Ok(self.driver.change(cost, move |step| dead::replay(step, &at, &group, taken)).await? > 0)
         })
     }
 
@@ -293,6 +324,11 @@ impl Hints for Embedded {
 impl Backend for Embedded {
     fn describe(&self) -> String {
         self.description.clone()
+    }
+
+    fn can_promise(&self, durability: Durability) -> Reply<'_, ()> {
+        let answer = self.driver.can_promise(durability);
+        Box::pin(async { answer })
     }
 
     fn close(&self) -> Reply<'_, ()> {

@@ -9,6 +9,7 @@ use super::keys::{self, Space};
 use super::lock::DirLock;
 use super::logs::{Home, Logs, Look};
 use super::step::{Each, Range, View, Write};
+use crate::durability::Durability;
 use crate::error::{Error, ErrorKind, Result};
 use bytes::Bytes;
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode, Readable, Snapshot, UserValue};
@@ -17,20 +18,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::{Duration, Instant};
 
-/// What an acknowledgement means.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Durability {
-    /// It is on disk: it survives a power failure. Concurrent calls share one fsync.
-    #[default]
-    Synced,
-    /// The operating system has it: it survives the death of the process, and of the machine but for the last moments.
-    Fast,
-}
-
 /// Options of an engine on files.
 #[derive(Clone, Debug)]
 pub struct FileOptions {
-    /// What an acknowledgement means.
+    /// What an acknowledgement means: [`Durability::Synced`] or [`Durability::Fast`]; there are no replicas.
     pub durability: Durability,
     /// With less free space than this, appends are refused while reading, settling and trimming go on.
     pub min_free: u64,

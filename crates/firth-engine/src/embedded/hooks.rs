@@ -47,6 +47,10 @@ pub enum Mutation {
     ReplayToAll,
     /// Replaying leaves the dead letter behind.
     ReplayKeepsDead,
+    /// Replaying an edited dead letter brings it back as it was.
+    ReplayUnedited,
+    /// Retention by size believes a sum that another trim has made wrong.
+    TrimByStaleSum,
     /// A retry of one group becomes due for all groups of the partition.
     ShareDue,
     /// A reset leaves the old owner in charge.
@@ -104,6 +108,8 @@ impl Mutation {
         Self::NoDelay,
         Self::ReplayToAll,
         Self::ReplayKeepsDead,
+        Self::ReplayUnedited,
+        Self::TrimByStaleSum,
         Self::ShareDue,
         Self::ResetWithoutFence,
         Self::IgnoreVersion,

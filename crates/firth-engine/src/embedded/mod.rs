@@ -42,7 +42,7 @@ mod upgrade;
 mod values;
 
 #[cfg(feature = "embedded")]
-pub use file::{Durability, FileOptions};
+pub use file::FileOptions;
 #[cfg(not(feature = "testing"))]
 pub(crate) use hooks::Hooks;
 #[cfg(feature = "testing")]
@@ -65,6 +65,10 @@ impl Embedded {
 
     #[cfg(feature = "embedded")]
     pub(crate) fn file(path: &std::path::Path, options: FileOptions, hooks: Hooks) -> crate::Result<Self> {
+        if let crate::Durability::Replicated(_) = options.durability {
+            let context = "files have no replicas: use durability synced or fast";
+            return Err(crate::Error::new(crate::ErrorKind::Unsupported, context));
+        }
         let (store, newest_us) = file::FileStore::open(path, options)?;
         Ok(Self {
             driver: Driver::file(store, newest_us, hooks)?,

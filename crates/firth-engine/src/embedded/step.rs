@@ -7,6 +7,7 @@
 use super::hooks::{Hooks, Mutation};
 use super::keys::{self, Key, Space};
 use super::values::{GroupMeta, PartitionMeta, Value};
+use crate::durability::Durability;
 use crate::error::{Error, Result};
 use crate::name::{GroupName, Partition};
 use crate::watch::HintKey;
@@ -70,6 +71,8 @@ pub(super) struct Batch {
     /// Who should look again once it is durable.
     pub(super) hints: Vec<HintKey>,
     pub(super) chores: Vec<Chore>,
+    /// What its answer means, if not what the engine promises anyway.
+    pub(super) durability: Option<Durability>,
     /// Losing it in a power failure does no harm (renewals, taken marks): no fsync for its sake.
     pub(super) relaxed: bool,
     /// It makes room or only settles: allowed also when the disk is nearly full.

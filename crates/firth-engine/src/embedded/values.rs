@@ -52,6 +52,9 @@ pub(super) struct PartitionMeta {
     pub(super) delayed_ever: u64,
     /// Remembered idempotent producers.
     pub(super) producers: u64,
+    /// Retention by size: the last record whose size was added up (0: none since the last other trim), and the sum.
+    pub(super) measured: u64,
+    pub(super) measured_bytes: u64,
 }
 
 impl Value for PartitionMeta {
@@ -64,6 +67,10 @@ impl Value for PartitionMeta {
         put_number(out, self.delayed);
         put_number(out, self.delayed_ever);
         put_number(out, self.producers);
+        if self.measured > 0 {
+            put_number(out, self.measured);
+            put_number(out, self.measured_bytes);
+        }
     }
 
     fn unpack(reader: &mut Reader) -> Option<Self> {
@@ -74,6 +81,8 @@ impl Value for PartitionMeta {
             delayed: reader.number()?,
             delayed_ever: reader.number()?,
             producers: reader.number()?,
+            measured: reader.number().unwrap_or(0),
+            measured_bytes: reader.number().unwrap_or(0),
         })
     }
 }
@@ -337,7 +346,8 @@ mod tests {
         #[test]
         fn values_survive_packing(a: u64, b: u64, c: u32, flag: bool, reason in ".{0,20}", bytes: Vec<u8>) {
             let (id, bytes) = (RecordId::new(a, b), Bytes::from(bytes));
-            round(PartitionMeta { no: a, last: id, trimmed: id, delayed: b, delayed_ever: a, producers: b });
+            let (measured, measured_bytes) = if flag { (b.max(1), a) } else { (0, 0) };
+            round(PartitionMeta { no: a, last: id, trimmed: id, delayed: b, delayed_ever: a, producers: b, measured, measured_bytes });
             round(GroupMeta { no: b, frontier: id, ahead: [b / 2 + 1].into_iter().collect(), opened: Epoch(a), left: flag,
                 crashes: c, crash_seq: a, due: b, dead: a });
             round(DueEntry { ms: a, attempt: c, crashes: c, taken: flag, reason: reason.clone(),

@@ -28,6 +28,16 @@ pub trait DeadLetters {
         to: Replay,
     ) -> Reply<'a, usize>;
 
+    /// As [`replay`](Self::replay) of one dead letter, with other content in place of its own; false if there is none, and then nothing
+    /// happens. Should its record come anyway (after a reset), it comes as it was.
+    fn replay_edited<'a>(
+        &'a self,
+        at: &'a Partition,
+        group: &'a GroupName,
+        edit: Edit,
+        to: Replay,
+    ) -> Reply<'a, bool>;
+
     /// Deletes dead letters; answers how many there were. At most [`MAX_VERDICTS`](crate::limits::MAX_VERDICTS) ids.
     fn delete_dead<'a>(
         &'a self,
@@ -38,6 +48,15 @@ pub trait DeadLetters {
 
     /// Deletes dead letters that died longer ago than `age`; answers how many. Bounded per call: repeat until it answers zero.
     fn expire_dead<'a>(&'a self, at: &'a Partition, group: &'a GroupName, age: Duration) -> Reply<'a, usize>;
+}
+
+/// What stands in for a dead letter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Edit {
+    /// The letter.
+    pub id: RecordId,
+    /// What to replay instead of its content.
+    pub content: Content,
 }
 
 /// Who gets a dead letter again.

@@ -2,6 +2,7 @@
 
 use super::Reply;
 use crate::commit::check_delay;
+use crate::durability::Durability;
 use crate::error::{Error, Result};
 use crate::id::RecordId;
 use crate::limits::{MAX_BATCH, MAX_BATCH_BYTES};
@@ -51,6 +52,8 @@ pub struct Append {
     pub after: Duration,
     /// Makes the append idempotent.
     pub producer: Option<ProducerSeq>,
+    /// What the acknowledgement means, if something else than the engine's own choice. `Unsupported` where the engine cannot give it.
+    pub durability: Option<Durability>,
 }
 
 /// Says which batch of which producer this is, so that sending it again changes nothing.
@@ -168,6 +171,8 @@ pub enum TrimTo {
     Id(RecordId),
     /// Keep this many of the newest records.
     Keep(u64),
+    /// Keep the newest records that are together at most so many bytes of packed content.
+    KeepBytes(u64),
     /// Remove what is older than this.
     OlderThan(Duration),
 }

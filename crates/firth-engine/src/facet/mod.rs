@@ -20,7 +20,7 @@ mod offers;
 
 pub use bus::{Bus, Signal, Subscription};
 pub use catalog::{Catalog, Entry, EntryKey, Expect, Put};
-pub use dead::{DeadLetter, DeadLetters, Replay};
+pub use dead::{DeadLetter, DeadLetters, Edit, Replay};
 pub use groups::{Committed, Due, From, GroupStatus, Groups, Pending, Reset};
 pub use leases::{Acquire, Acquired, LeaseQuery, Leases};
 pub use log::{Append, Appended, Bounds, Log, Max, ProducerSeq, Ripened, Trim, TrimTo, Trimmed};
@@ -30,6 +30,7 @@ pub use offers::{
 };
 pub(crate) use offers::{check_checkpoint, check_count, check_offers, check_rest};
 
+use crate::durability::Durability;
 use crate::error::Result;
 use crate::watch::Hints;
 use std::pin::Pin;
@@ -43,6 +44,9 @@ pub trait Backend:
 {
     /// What this engine is, for people: `memory:`, `file:./data`. Never contains secrets.
     fn describe(&self) -> String;
+
+    /// Whether acknowledgements can mean this, asked of what the engine runs on now; else `Unsupported` with what is missing.
+    fn can_promise(&self, durability: Durability) -> Reply<'_, ()>;
 
     /// Stops background work and makes everything acknowledged as durable as promised. Later calls fail with
     /// [`ErrorKind::Closed`](crate::ErrorKind::Closed). Closing twice is fine.

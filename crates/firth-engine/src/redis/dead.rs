@@ -6,7 +6,7 @@ use super::trouble::odd_answer;
 use super::{RedisEngine, blob, micros};
 use crate::checks;
 use crate::error::{Error, Result};
-use crate::facet::{DeadLetter, DeadLetters, Replay, Reply};
+use crate::facet::{DeadLetter, DeadLetters, Edit, Replay, Reply};
 use crate::id::RecordId;
 use crate::limits::{MAX_BATCH_BYTES, MAX_READ};
 use crate::name::{GroupName, Partition};
@@ -56,9 +56,27 @@ impl DeadLetters for RedisEngine {
                 return self.dead_page(at, group, RecordId::MAX, 1).await.map(|_| 0);
             }
             match to {
-                Replay::Group => self.revive(at, group, &ids).await,
+                Replay::Group => self.revive(at, group, &ids, None).await,
                 Replay::Everyone => self.append_again(at, group, &ids).await,
             }
+        })
+    }
+
+    fn replay_edited<'a>(
+        &'a self,
+        at: &'a Partition,
+        group: &'a GroupName,
+        edit: Edit,
+        to: Replay,
+    ) -> Reply<'a, bool> {
+        Box::pin(async move {
+            let Edit { id, content } = edit;
+            content.check()?;
+            let taken = match to {
+                Replay::Group => self.revive(at, group, &BTreeSet::from([id]), Some(content.packed())).await,
+                Replay::Everyone => self.append_letters(at, group, vec![(id, content)]).await,
+            };
+            Ok(taken? > 0)
         })
     }
 
@@ -115,12 +133,20 @@ impl RedisEngine {
         Ok(found)
     }
 
-    async fn revive(&self, at: &Partition, group: &GroupName, ids: &BTreeSet<RecordId>) -> Result<usize> {
+    /// Makes letters due again for their own group; `edited` stands in for their content.
+    async fn revive(
+        &self,
+        at: &Partition,
+        group: &GroupName,
+        ids: &BTreeSet<RecordId>,
+        edited: Option<Bytes>,
+    ) -> Result<usize> {
         let (keys, own) = self.group_keys(at, group);
         let script = &SCRIPTS.revive;
         let all = [&keys.meta, &own.meta, &own.due, &own.entries, &own.index, &own.kept];
         let call = script
             .keys(all.into_iter().chain([&own.dead, &own.dead_times, &own.bodies]))
+            .arg(edited.unwrap_or_default())
             .args(ids.iter().map(RecordId::to_string));
         counted(About::group(at, group).accept(self.steps.durable(script, call).await?)?)
     }
@@ -143,8 +169,8 @@ impl RedisEngine {
         }
         let mut taken = 0;
         while !letters.is_empty() {
-            let some = letters.drain(..batch_len(&letters)).collect();
-            taken += self.append_letters(at, group, some).await?;
+            let some = letters.drain(..batch_len(&letters)).map(|letter| (letter.id, letter.content));
+            taken += self.append_letters(at, group, some.collect()).await?;
         }
         Ok(taken)
     }
@@ -153,16 +179,16 @@ impl RedisEngine {
         &self,
         at: &Partition,
         group: &GroupName,
-        letters: Vec<DeadLetter>,
+        letters: Vec<(RecordId, Content)>,
     ) -> Result<usize> {
         let (keys, own) = self.group_keys(at, group);
         let script = &SCRIPTS.append_again;
         let mut call =
             script.keys([&keys.meta, &keys.stream, &own.meta, &own.dead, &own.dead_times, &own.bodies]);
-        for letter in letters {
-            let origin = Some(Origin { at: at.clone(), id: letter.id, group: group.clone() });
-            let content = Content { origin, ..letter.content };
-            call = call.arg(letter.id.to_string()).args(blob::pack([&content]));
+        for (id, content) in letters {
+            let origin = Some(Origin { at: at.clone(), id, group: group.clone() });
+            let content = Content { origin, ..content };
+            call = call.arg(id.to_string()).args(blob::pack([&content]));
         }
         counted(About::group(at, group).accept(self.steps.durable(script, call).await?)?)
     }

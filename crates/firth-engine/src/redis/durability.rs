@@ -5,13 +5,14 @@
 //! client's blocking lane). At most [`WAITING`] do so at once; the others queue here. A shortfall is an
 //! unknown outcome: the master has the step, and may keep it or lose it.
 
-use super::options::RedisDurability;
+use super::start;
 use super::trouble::{odd_answer, of_call};
+use crate::durability::Durability;
 use crate::error::{Error, ErrorKind, Result};
 use firth_redis::resp::{Frame, Kind};
 use firth_redis::{CallError, Client, Command, Pipe, Script, ScriptCall, cmd, pipe};
 use std::time::Duration;
-use tokio::sync::Semaphore;
+use tokio::sync::{OnceCell, Semaphore};
 
 /// Waited steps under way at once; below the client's limit of blocking connections.
 const WAITING: usize = 48;
@@ -21,9 +22,9 @@ const GRACE: Duration = Duration::from_secs(5);
 /// Sends steps to the server.
 pub(super) struct Steps {
     pub(super) client: Client,
-    durability: RedisDurability,
-    /// WAITAOF is not needed: the server syncs before it answers.
-    syncs_always: bool,
+    durability: Durability,
+    /// WAITAOF is not needed: the server syncs before it answers. Empty until somebody wants `synced`.
+    syncs_always: OnceCell<bool>,
     wait: Duration,
     waiting: Semaphore,
 }
@@ -31,14 +32,28 @@ pub(super) struct Steps {
 impl Steps {
     pub(super) fn new(
         client: Client,
-        durability: RedisDurability,
-        syncs_always: bool,
+        durability: Durability,
+        syncs_always: Option<bool>,
         wait: Duration,
     ) -> Self {
+        let syncs_always = OnceCell::new_with(syncs_always);
         Self { client, durability, syncs_always, wait, waiting: Semaphore::new(WAITING) }
     }
 
-    pub(super) fn durability(&self) -> RedisDurability {
+    /// Whether acknowledgements can mean this, or what is missing.
+    pub(super) async fn can_promise(&self, durability: Durability) -> Result<()> {
+        match durability {
+            Durability::Fast => Ok(()),
+            Durability::Replicated(replicas) => start::can_replicate(&self.client, replicas).await,
+            Durability::Synced => self.syncs_always().await.map(drop),
+        }
+    }
+
+    async fn syncs_always(&self) -> Result<bool> {
+        self.syncs_always.get_or_try_init(|| start::can_sync(&self.client)).await.copied()
+    }
+
+    pub(super) fn durability(&self) -> Durability {
         self.durability
     }
 
@@ -49,7 +64,17 @@ impl Steps {
 
     /// Runs a step whose answer is an acknowledgement.
     pub(super) async fn durable(&self, script: &Script, call: ScriptCall) -> Result<Frame> {
-        let Some(wait) = self.wait_command() else {
+        self.durable_as(self.durability, script, call).await
+    }
+
+    /// Runs a step whose answer is an acknowledgement of this kind.
+    pub(super) async fn durable_as(
+        &self,
+        durability: Durability,
+        script: &Script,
+        call: ScriptCall,
+    ) -> Result<Frame> {
+        let Some(wait) = self.wait_command(durability).await? else {
             return self.quick(call).await;
         };
         let _place = self.waiting.acquire().await.expect("the semaphore is never closed");
@@ -66,7 +91,7 @@ impl Steps {
         if is_refusal(&answer) {
             return Ok(answer);
         }
-        self.check(confirmed).map(|()| answer)
+        self.check(durability, confirmed).map(|()| answer)
     }
 
     /// Sends a step with its wait behind it, in one piece to one node.
@@ -82,22 +107,22 @@ impl Steps {
         self.client.pipeline::<Vec<Frame>>(pipe.together()).timeout(limit).await.map_err(of_call)
     }
 
-    fn wait_command(&self) -> Option<Command> {
+    async fn wait_command(&self, durability: Durability) -> Result<Option<Command>> {
         let limit = u64::try_from(self.wait.as_millis()).unwrap_or(u64::MAX).max(1);
-        match self.durability {
-            RedisDurability::Fast => None,
-            RedisDurability::Replicated(replicas) => Some(cmd("WAIT").arg(replicas).arg(limit)),
-            RedisDurability::Synced if self.syncs_always => None,
-            RedisDurability::Synced => Some(cmd("WAITAOF").arg(1).arg(0).arg(limit)),
-        }
+        Ok(match durability {
+            Durability::Fast => None,
+            Durability::Replicated(replicas) => Some(cmd("WAIT").arg(replicas).arg(limit)),
+            Durability::Synced if self.syncs_always().await? => None,
+            Durability::Synced => Some(cmd("WAITAOF").arg(1).arg(0).arg(limit)),
+        })
     }
 
     /// Whether the wait says what was promised.
-    fn check(&self, confirmed: Result<Frame, CallError>) -> Result<()> {
+    fn check(&self, durability: Durability, confirmed: Result<Frame, CallError>) -> Result<()> {
         let confirmed = confirmed.map_err(|error| of_call(error).with_unknown_outcome())?;
         let value = confirmed.value();
-        let (wanted, found, what) = match self.durability {
-            RedisDurability::Replicated(replicas) => (i64::from(replicas), value.as_i64(), "replicas"),
+        let (wanted, found, what) = match durability {
+            Durability::Replicated(replicas) => (i64::from(replicas), value.as_i64(), "replicas"),
             _ => (1, value.get(0).and_then(firth_redis::resp::Value::as_i64), "disks"),
         };
         let found = found.ok_or_else(|| odd_answer().with_unknown_outcome())?;

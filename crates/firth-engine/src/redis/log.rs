@@ -18,6 +18,8 @@ use firth_redis::cmd;
 const MAX_EXACT: u64 = 1 << 53;
 /// Entries that one command removes from the stream, so that no trim holds the server up.
 const TRIM_STEP: u64 = 20_000;
+/// Entries whose sizes one script adds up.
+const SIZE_STEP: u64 = 1000;
 
 impl Log for RedisEngine {
     fn create_partition<'a>(&'a self, at: &'a Partition) -> Reply<'a, bool> {
@@ -85,7 +87,10 @@ impl Log for RedisEngine {
 
     fn trim<'a>(&'a self, at: &'a Partition, trim: Trim) -> Reply<'a, Trimmed> {
         Box::pin(async move {
-            let trimmed = self.move_mark(at, trim).await?;
+            let trimmed = match trim.to {
+                TrimTo::KeepBytes(keep) => self.move_mark_by_size(at, keep, trim.lossy).await?,
+                _ => self.move_mark(at, trim).await?,
+            };
             self.cut_stream(at, trimmed.trimmed).await?;
             Ok(trimmed)
         })
@@ -114,7 +119,9 @@ impl RedisEngine {
             .arg(first)
             .arg(count)
             .args(blob::pack(&batch.records));
-        let answer = About::partition(at).accept(self.steps.durable(script, call).await?)?;
+        let durability = batch.durability.unwrap_or(self.steps.durability());
+        let answer = self.steps.durable_as(durability, script, call).await?;
+        let answer = About::partition(at).accept(answer)?;
         let mut parts = Parts::of(answer.value());
         let duplicate = parts.number()? == 1;
         let id = parts.text()?;
@@ -128,6 +135,7 @@ impl RedisEngine {
         let (kind, value) = match trim.to {
             TrimTo::Id(id) => ("id", id.to_string()),
             TrimTo::Keep(count) => ("keep", count.to_string()),
+            TrimTo::KeepBytes(_) => return Err(Error::invalid("retention by size has a step of its own")),
             TrimTo::OlderThan(age) => ("age", age.as_millis().to_string()),
         };
         let script = &SCRIPTS.trim;
@@ -140,6 +148,29 @@ impl RedisEngine {
         let answer = About::partition(at).accept(self.steps.quick(call).await?)?;
         let mut parts = Parts::of(answer.value());
         Ok(Trimmed { removed: parts.number()?, trimmed: parts.id()?, held_back: parts.number()? == 1 })
+    }
+
+    /// As [`move_mark`](Self::move_mark), by size: adds up what is new since the last time, then cuts, in bounded steps.
+    async fn move_mark_by_size(&self, at: &Partition, keep: u64, lossy: bool) -> Result<Trimmed> {
+        let keys = self.keys.partition(at);
+        let stems = [keys.group_stem('g'), keys.group_stem('i')];
+        let mut removed = 0;
+        loop {
+            let call = SCRIPTS
+                .trim_size
+                .keys([&keys.meta, &keys.stream, &keys.groups, &stems[0], &stems[1]])
+                .arg(keep.min(MAX_EXACT))
+                .arg(u8::from(lossy))
+                .arg(SIZE_STEP)
+                .arg(MAX_BATCH_BYTES);
+            let answer = About::partition(at).accept(self.steps.quick(call).await?)?;
+            let mut parts = Parts::of(answer.value());
+            removed += parts.number()?;
+            let trimmed = Trimmed { removed, trimmed: parts.id()?, held_back: parts.number()? == 1 };
+            if parts.number()? == 0 {
+                return Ok(trimmed);
+            }
+        }
     }
 
     /// Frees what lies before the mark, in bounded commands. What a lost connection leaves, the next trim frees.

@@ -31,8 +31,9 @@ mod scripts;
 mod start;
 mod trouble;
 
-pub use options::{RedisDurability, RedisOptions};
+pub use options::RedisOptions;
 
+use crate::durability::Durability;
 use crate::error::Result;
 use crate::facet::{Backend, Reply};
 use crate::id::RecordId;
@@ -114,6 +115,10 @@ impl Hints for RedisEngine {
 impl Backend for RedisEngine {
     fn describe(&self) -> String {
         self.description.clone()
+    }
+
+    fn can_promise(&self, durability: Durability) -> Reply<'_, ()> {
+        Box::pin(self.steps.can_promise(durability))
     }
 
     fn close(&self) -> Reply<'_, ()> {

@@ -1,19 +1,9 @@
 //! What can be chosen about the Redis engine, in the URL or in code.
 
 use super::keys::DEFAULT_PREFIX;
-use crate::error::{Error, Result};
+use crate::durability::Durability;
+use crate::error::Result;
 use std::time::Duration;
-
-/// What an acknowledgement of the Redis engine means.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum RedisDurability {
-    /// The server has it. A failover, or a crash of a server without an append-only file, may lose the last moments.
-    Fast,
-    /// This many replicas have it too (WAIT). Survives the loss of the master, also one that was cut off from its peers.
-    Replicated(u32),
-    /// It is on the server's disk: WAITAOF (Redis 7.2 and newer, Valkey), or `appendfsync always` on Redis 7.0.
-    Synced,
-}
 
 /// Options of the Redis engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,7 +13,7 @@ pub struct RedisOptions {
     pub prefix: String,
     /// What an acknowledgement means: `?durability=fast`, `replicated`, `replicated:2`, `synced`. `None` looks at the server:
     /// `Replicated(1)` where there are replicas, else `Fast`.
-    pub durability: Option<RedisDurability>,
+    pub durability: Option<Durability>,
     /// How long a step waits for replicas or the disk before its outcome is reported as unknown.
     pub wait: Duration,
 }
@@ -45,27 +35,12 @@ impl RedisOptions {
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             match pair.split_once('=') {
                 Some(("prefix", prefix)) => options.prefix = prefix.to_owned(),
-                Some(("durability", name)) => options.durability = Some(durability(name)?),
+                Some(("durability", name)) => options.durability = Some(name.parse()?),
                 _ => rest.push(pair),
             }
         }
         let query = rest.join("&");
         Ok((if query.is_empty() { base.to_owned() } else { format!("{base}?{query}") }, options))
-    }
-}
-
-fn durability(name: &str) -> Result<RedisDurability> {
-    let replicas = name.strip_prefix("replicated").map(|rest| match rest.strip_prefix(':') {
-        Some(count) => count.parse().ok().filter(|count| *count > 0),
-        None => rest.is_empty().then_some(1),
-    });
-    match (name, replicas) {
-        ("fast", _) => Ok(RedisDurability::Fast),
-        ("synced", _) => Ok(RedisDurability::Synced),
-        (_, Some(Some(count))) => Ok(RedisDurability::Replicated(count)),
-        _ => Err(Error::invalid(format!(
-            "unknown durability {name:?}: use fast, replicated, replicated:2 or synced"
-        ))),
     }
 }
 
@@ -80,20 +55,9 @@ mod tests {
         )
         .unwrap();
         assert_eq!(url, "redis://h:1/2?name=x&request_timeout=1s");
-        assert_eq!(
-            (options.prefix.as_str(), options.durability),
-            ("t:a", Some(RedisDurability::Replicated(2)))
-        );
+        assert_eq!((options.prefix.as_str(), options.durability), ("t:a", Some(Durability::Replicated(2))));
         let (url, options) = RedisOptions::split_url("redis://h?durability=synced").unwrap();
-        assert_eq!((url.as_str(), options.durability), ("redis://h", Some(RedisDurability::Synced)));
+        assert_eq!((url.as_str(), options.durability), ("redis://h", Some(Durability::Synced)));
         assert_eq!(RedisOptions::split_url("redis://h").unwrap().1, RedisOptions::default());
-    }
-
-    #[test]
-    fn an_unknown_durability_is_refused_by_name() {
-        for bad in ["quick", "replicated:", "replicated:0", "replicated:x", "replicatedx"] {
-            let error = RedisOptions::split_url(&format!("redis://h?durability={bad}")).unwrap_err();
-            assert!(error.context().contains(bad), "{error}");
-        }
     }
 }

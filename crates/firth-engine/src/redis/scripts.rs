@@ -17,6 +17,7 @@ const LEASE: &str = include_str!("lua/lib/lease.lua");
 const AHEAD: &str = include_str!("lua/lib/ahead.lua");
 const BLOB: &str = include_str!("lua/lib/blob.lua");
 const LOCATE: &str = include_str!("lua/lib/locate.lua");
+const FLOOR: &str = include_str!("lua/lib/floor.lua");
 const DUE: &str = include_str!("lua/lib/due.lua");
 const WRITE: &str = include_str!("lua/lib/write.lua");
 const PROGRESS: &str = include_str!("lua/lib/progress.lua");
@@ -58,7 +59,8 @@ scripts! {
     ripen = "ripen", WRITES, [BLOB, WRITE];
     bounds = "bounds", READS, [];
     read = "read", READS, [];
-    trim = "trim", ALLOW_OOM, [AHEAD, LOCATE];
+    trim = "trim", ALLOW_OOM, [AHEAD, LOCATE, FLOOR];
+    trim_size = "trim_size", ALLOW_OOM, [AHEAD, BLOB, FLOOR];
     create_group = "create_group", WRITES, [LOCATE];
     open = "open", ALLOW_OOM, [LEASE, AHEAD, LOCATE, DUE];
     advance = "advance", ALLOW_OOM, [LEASE, AHEAD, DUE, PROGRESS];

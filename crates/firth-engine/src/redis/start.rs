@@ -1,9 +1,10 @@
 //! Opening the engine: connect, look at what the server offers, and fail early with the rule that is missing.
 
 use super::keys::Keys;
-use super::options::{RedisDurability, RedisOptions};
+use super::options::RedisOptions;
 use super::scripts::SCRIPTS;
 use super::trouble::{of_call, of_connect};
+use crate::durability::Durability;
 use crate::error::{Error, ErrorKind, Result};
 use firth_redis::resp::{Frame, Ignore};
 use firth_redis::{Backoff, CallError, Client, Config, NodeRole, cmd, pipe};
@@ -15,9 +16,9 @@ const RECONNECT: Duration = Duration::from_millis(500);
 
 /// What an engine needs to know of its server.
 pub(super) struct Findings {
-    pub(super) durability: RedisDurability,
-    /// The server syncs its file before each answer.
-    pub(super) syncs_always: bool,
+    pub(super) durability: Durability,
+    /// The server syncs its file before each answer; `None` if nobody asked.
+    pub(super) syncs_always: Option<bool>,
 }
 
 pub(super) async fn connect(url: &str) -> Result<Client> {
@@ -41,21 +42,53 @@ pub(super) async fn examine(client: &Client, keys: &Keys, options: &RedisOptions
     };
     let durability = match (options.durability, &info) {
         (Some(chosen), _) => chosen,
-        (None, Ok(info)) if info.has_replicas(client) => RedisDurability::Replicated(1),
-        (None, Ok(_)) => RedisDurability::Fast,
+        (None, Ok(info)) if info.has_replicas(client) => Durability::Replicated(1),
+        (None, Ok(_)) => Durability::Fast,
         (None, Err(_)) => {
             let context = "the user may not call INFO, which chooses the durability: permit +info, or state durability= in the URL";
             return Err(Error::new(ErrorKind::Unauthorized, context));
         }
     };
-    if matches!(&info, Ok(info) if !info.has_aof() && durability != RedisDurability::Fast) {
+    if matches!(&info, Ok(info) if !info.has_aof() && durability != Durability::Fast) {
         tracing::warn!(
             "the server has no append-only file: a master that restarts before its failover loses everything"
         );
     }
-    let syncs_always =
-        durability == RedisDurability::Synced && check_synced(client, info.ok().as_ref()).await?;
+    let syncs_always = match durability {
+        Durability::Synced => Some(check_synced(client, info.ok().as_ref()).await?),
+        _ => None,
+    };
     Ok(Findings { durability, syncs_always })
+}
+
+/// As [`check_synced`], for an engine that is open already.
+pub(super) async fn can_sync(client: &Client) -> Result<bool> {
+    let info = match Info::read(client).await {
+        Err(error) if error.is_retryable() => return Err(error),
+        info => info.ok(),
+    };
+    check_synced(client, info.as_ref()).await
+}
+
+/// Whether every master has this many replicas now.
+pub(super) async fn can_replicate(client: &Client, wanted: u32) -> Result<()> {
+    let nodes = client.nodes();
+    let masters = nodes.iter().filter(|node| node.role == NodeRole::Master && !node.slots.is_empty());
+    let in_cluster = masters.map(|master| {
+        let copies = nodes.iter().filter(|node| node.role == NodeRole::Replica && node.slots == master.slots);
+        u32::try_from(copies.count()).unwrap_or(u32::MAX)
+    });
+    let found = match in_cluster.min() {
+        Some(fewest) => fewest,
+        None => Info::read(client).await?.replicas(),
+    };
+    if found >= wanted {
+        return Ok(());
+    }
+    let context = format!(
+        "durability replicated:{wanted} needs {wanted} replicas of every master, and {found} are connected: add some, or choose less"
+    );
+    Err(Error::new(ErrorKind::Unsupported, context))
 }
 
 /// Scripts with flags and sharded channels need version 7.
@@ -169,8 +202,11 @@ impl Info {
     }
 
     fn has_replicas(&self, client: &Client) -> bool {
-        self.0.get("connected_slaves").is_some_and(|count| count != "0")
-            || client.nodes().iter().any(|node| node.role == NodeRole::Replica)
+        self.replicas() > 0 || client.nodes().iter().any(|node| node.role == NodeRole::Replica)
+    }
+
+    fn replicas(&self) -> u32 {
+        self.0.get("connected_slaves").and_then(|count| count.parse().ok()).unwrap_or(0)
     }
 
     fn has_aof(&self) -> bool {

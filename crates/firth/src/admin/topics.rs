@@ -89,7 +89,7 @@ impl Admin {
         let at = Partition::new(TopicName::new(topic)?, partition);
         let max = Max { records: max.clamp(1, MAX_READ), bytes: MAX_BATCH_BYTES };
         let found = self.engine().read(&at, after, max).await?;
-        Ok(found.into_iter().map(|record| Record::new(at.clone(), record)).collect())
+        Ok(found.into_iter().map(|record| Record::shown(at.clone(), record)).collect())
     }
 
     /// Removes the oldest records of every partition up to a mark. What some group has not settled stays, unless `lossy`. Answers how

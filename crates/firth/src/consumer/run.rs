@@ -1,6 +1,6 @@
 //! [`Run`]: a consumer with a handler. The loop only spawns workers; lanes decide what may run at the same time.
 
-use super::worker::{Handler, work};
+use super::worker::{Handler, Verdicts, work};
 use super::{Consumer, Nack};
 use crate::error::Result;
 use crate::record::Record;
@@ -45,7 +45,47 @@ impl Consumer {
         H: Fn(Vec<Record>) -> F + Send + Sync + 'static,
         F: Future<Output = Result<(), Nack>> + Send + 'static,
     {
-        let handler = Handler::Batch(Box::new(move |records| Box::pin(handler(records))));
+        let one = move |records| {
+            let running = handler(records);
+            Box::pin(async move { Verdicts::All(running.await) }) as BoxFuture<'static, Verdicts>
+        };
+        let handler = Handler::Batch(Box::new(one));
+        Run { consumer: self, handler, chunk: max.max(1), until: None }
+    }
+}
+
+impl Consumer {
+    /// As [`run_batches`](Self::run_batches), but the handler gives one verdict per record, in their order, so that part of a batch can fail.
+    /// A record without a verdict counts as failed; verdicts beyond the last record are ignored.
+    ///
+    /// A batch may hold several records of one key. Whoever fails one of them and acknowledges a later one takes them out of order.
+    ///
+    /// ```
+    /// # use firth::{Broker, Nack, Result};
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<()> {
+    /// # let broker = Broker::memory();
+    /// # broker.create_topic("orders").await?;
+    /// # broker.producer("orders").await?.send_all(["7", "many"]).await?;
+    /// let consumer = broker.consumer("orders", "billing").await?;
+    /// let run = consumer.run_batches_each(100, |records| async move {
+    ///     let price = |text: &str| text.parse::<u32>().map(drop).map_err(Nack::reject);
+    ///     records.iter().map(|record| price(record.text()?)).collect()
+    /// });
+    /// run.until(tokio::time::sleep(std::time::Duration::from_secs(1))).await?;
+    /// assert_eq!(broker.dead_letters("orders").count().await?, 1);
+    /// # Ok(()) }
+    /// ```
+    pub fn run_batches_each<H, F>(self, max: usize, handler: H) -> Run
+    where
+        H: Fn(Vec<Record>) -> F + Send + Sync + 'static,
+        F: Future<Output = Vec<Result<(), Nack>>> + Send + 'static,
+    {
+        let each = move |records| {
+            let running = handler(records);
+            Box::pin(async move { Verdicts::Each(running.await) }) as BoxFuture<'static, Verdicts>
+        };
+        let handler = Handler::Batch(Box::new(each));
         Run { consumer: self, handler, chunk: max.max(1), until: None }
     }
 }

@@ -20,14 +20,23 @@ use tracing::Instrument;
 
 /// What the user gave us to run.
 pub(crate) enum Handler {
-    Each(Box<Call<Record>>),
-    Batch(Box<Call<Vec<Record>>>),
+    Each(Box<Call<Record, Verdict>>),
+    Batch(Box<Call<Vec<Record>, Verdicts>>),
 }
 
-type Call<T> = dyn Fn(T) -> BoxFuture<'static, Result<(), Nack>> + Send + Sync;
+/// What the handler of a batch decided.
+pub(crate) enum Verdicts {
+    All(Verdict),
+    Each(Vec<Verdict>),
+}
 
-enum Outcome {
-    Verdict(Result<(), Nack>),
+type Verdict = Result<(), Nack>;
+type Call<T, V> = dyn Fn(T) -> BoxFuture<'static, V> + Send + Sync;
+
+enum Outcome<V> {
+    Ran(V),
+    /// It panicked, or took too long.
+    Failed(Nack),
     /// The partition went to somebody else while the handler ran.
     Abandoned,
 }
@@ -39,7 +48,7 @@ pub(crate) async fn work(chunk: Chunk, handler: Arc<Handler>, common: Arc<Common
     }
 }
 
-async fn each(chunk: Chunk, handler: &Call<Record>, common: &Common) {
+async fn each(chunk: Chunk, handler: &Call<Record, Verdict>, common: &Common) {
     let mut failed: HashSet<Bytes> = HashSet::new();
     for mut delivery in chunk {
         let held_back = delivery.key().is_some_and(|key| failed.contains(key));
@@ -56,8 +65,8 @@ async fn each(chunk: Chunk, handler: &Call<Record>, common: &Common) {
         let call = trace::within(&traced, async { handler(record).await }).instrument(span);
         match run(call, &delivery, common).await {
             Outcome::Abandoned => delivery.give_back(),
-            Outcome::Verdict(Ok(())) => delivery.judge(Judgement::Ack),
-            Outcome::Verdict(Err(nack)) => {
+            Outcome::Ran(Ok(())) => delivery.judge(Judgement::Ack),
+            Outcome::Ran(Err(nack)) | Outcome::Failed(nack) => {
                 if common.config.is_strict() {
                     failed.extend(delivery.key().cloned());
                 }
@@ -67,7 +76,7 @@ async fn each(chunk: Chunk, handler: &Call<Record>, common: &Common) {
     }
 }
 
-async fn batch(chunk: Chunk, handler: &Call<Vec<Record>>, common: &Common) {
+async fn batch(chunk: Chunk, handler: &Call<Vec<Record>, Verdicts>, common: &Common) {
     let mut started: Vec<Delivery> = Vec::with_capacity(chunk.len());
     for mut delivery in chunk {
         if delivery.start() {
@@ -78,17 +87,29 @@ async fn batch(chunk: Chunk, handler: &Call<Vec<Record>>, common: &Common) {
     let records: Vec<Record> = started.iter().map(|delivery| delivery.record().clone()).collect();
     let span = tracing::debug_span!("handle_batch", topic = %first.topic(), partition = first.partition(), group = %common.group, records = records.len());
     let outcome = run(async { handler(records).await }.instrument(span), first, common).await;
+    let count = started.len();
+    let mut verdicts: Box<dyn Iterator<Item = Verdict> + Send> = match outcome {
+        Outcome::Abandoned => return started.into_iter().for_each(Delivery::give_back),
+        Outcome::Failed(nack) | Outcome::Ran(Verdicts::All(Err(nack))) => {
+            Box::new(std::iter::repeat_n(Err(nack), count))
+        }
+        Outcome::Ran(Verdicts::All(Ok(()))) => Box::new(std::iter::repeat_n(Ok(()), count)),
+        Outcome::Ran(Verdicts::Each(each)) => {
+            let missing = format!("the handler gave {} verdicts for {count} records", each.len());
+            let missing = std::iter::repeat_with(move || Err(Nack::retry(&missing)));
+            Box::new(each.into_iter().chain(missing))
+        }
+    };
     for delivery in started {
-        match &outcome {
-            Outcome::Abandoned => delivery.give_back(),
-            Outcome::Verdict(Ok(())) => delivery.judge(Judgement::Ack),
-            Outcome::Verdict(Err(nack)) => delivery.judge(Judgement::Nack(nack.clone())),
+        match verdicts.next() {
+            Some(Err(nack)) => delivery.judge(Judgement::Nack(nack)),
+            Some(Ok(())) | None => delivery.judge(Judgement::Ack),
         }
     }
 }
 
 /// Runs user code to its end, its deadline, its panic, or the loss of the partition.
-async fn run(call: impl Future<Output = Result<(), Nack>>, delivery: &Delivery, common: &Common) -> Outcome {
+async fn run<V>(call: impl Future<Output = V>, delivery: &Delivery, common: &Common) -> Outcome<V> {
     let begun = Instant::now();
     let limit = common.config.handler_timeout;
     let bounded = async {
@@ -104,17 +125,18 @@ async fn run(call: impl Future<Output = Result<(), Nack>>, delivery: &Delivery, 
     };
     let age = delivery.sent_at().elapsed().unwrap_or_default();
     common.meter.handled(begun.elapsed(), age);
-    Outcome::Verdict(match ran {
-        Some(Ok(verdict)) => verdict,
+    match ran {
+        Some(Ok(verdict)) => Outcome::Ran(verdict),
         Some(Err(panic)) => {
             common.meter.panicked.increment(1);
-            Err(Nack::retry(format!("the handler panicked: {}", message(&*panic))))
+            Outcome::Failed(Nack::retry(format!("the handler panicked: {}", message(&*panic))))
         }
         None => {
             common.meter.timed_out.increment(1);
-            Err(Nack::retry(format!("the handler took longer than {:?}", limit.unwrap_or(Duration::ZERO))))
+            let limit = limit.unwrap_or(Duration::ZERO);
+            Outcome::Failed(Nack::retry(format!("the handler took longer than {limit:?}")))
         }
-    })
+    }
 }
 
 fn message(panic: &(dyn Any + Send)) -> &str {

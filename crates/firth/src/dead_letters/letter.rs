@@ -56,7 +56,7 @@ impl DeadLetter {
     pub(super) fn new(letter: facet::DeadLetter) -> Self {
         let facet::DeadLetter { at, group, id, content, attempts, crashes, reason, age } = letter;
         let partition = at.index;
-        let record = Record::new(at, firth_engine::Record { id, attempt: attempts, crashes, content });
+        let record = Record::shown(at, firth_engine::Record { id, attempt: attempts, crashes, content });
         Self { id: DeadId { group, partition, id }, record, crashes, reason, age }
     }
 

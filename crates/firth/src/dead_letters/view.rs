@@ -3,14 +3,13 @@
 use super::follow::Follow;
 use super::letter::{DeadId, DeadLetter, DeadPage};
 use crate::broker::Broker;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, invalid};
 use crate::message::Message;
 use crate::metrics;
-use crate::producer::Receipt;
 use bytes::Bytes;
-use firth_engine::facet::{Append, Replay};
+use firth_engine::facet::{Edit, Replay};
 use firth_engine::limits::MAX_VERDICTS;
-use firth_engine::{Engine, GroupName, Origin, Partition, RecordId, TopicName};
+use firth_engine::{Engine, GroupName, Partition, RecordId, TopicName};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -114,9 +113,7 @@ impl DeadLetters {
         let before = RecordId::new(id.id.ms, id.id.seq.saturating_sub(1));
         let found = self.engine().dead(&at, &id.group, before, 1).await?;
         let letter = found.into_iter().find(|letter| letter.id == id.id);
-        letter.map(DeadLetter::new).ok_or_else(|| {
-            Error::new(ErrorKind::NotFound, format!("there is no dead letter {id} in topic {}", self.topic))
-        })
+        letter.map(DeadLetter::new).ok_or_else(|| self.missing(id))
     }
 
     /// How many letters there are.
@@ -157,17 +154,30 @@ impl DeadLetters {
         Ok(taken)
     }
 
-    /// Sends `message` in place of a letter, to its partition and for everyone, and then deletes the letter. A crash in between leaves both:
-    /// the record's [`origin`](crate::Record::origin) tells where it came from.
-    pub async fn edit_and_replay(&self, id: &DeadId, message: impl Into<Message>) -> Result<Receipt> {
-        self.get(id).await?;
-        let at = self.at(id)?;
-        let (after, mut content) = message.into().into_content()?;
-        content.origin = Some(Origin { at: at.clone(), id: id.id, group: id.group.clone() });
-        let done =
-            self.engine().append(&at, Append { records: vec![content], after, producer: None }).await?;
-        self.delete(std::slice::from_ref(id)).await?;
-        Ok(Receipt { partition: at.index, id: done.first, duplicate: false })
+    /// Replays a letter with `message` in its place, in one step: to the group that gave it up (same record, attempt 1), or appended to
+    /// its partition for everyone. `NotFound` if the letter is gone; it comes back at once, so a delay is refused.
+    pub async fn edit_and_replay(&self, id: &DeadId, message: impl Into<Message>, to: Replay) -> Result<()> {
+        let (at, message) = (self.at(id)?, message.into());
+        let limit = self.broker.topic(&self.topic).await?.config.max_payload;
+        let size = message.payload().len();
+        if size > limit {
+            return Err(invalid(format!(
+                "payload has {size} bytes; topic {} takes at most {limit}",
+                self.topic
+            )));
+        }
+        if message.partition().is_some_and(|partition| partition != at.index) {
+            return Err(invalid(format!("a dead letter of partition {} stays there", at.index)));
+        }
+        let (after, content) = message.into_content()?;
+        if !after.is_zero() {
+            return Err(invalid("an edited dead letter comes back at once: send a delayed message instead"));
+        }
+        if !self.engine().replay_edited(&at, &id.group, Edit { id: id.id, content }, to).await? {
+            return Err(self.missing(id));
+        }
+        metrics::replayed(&at.topic, 1);
+        Ok(())
     }
 
     /// Deletes these letters; answers how many there were.
@@ -194,6 +204,10 @@ impl DeadLetters {
     /// The letters as a stream that waits for new ones; see [`Follow`].
     pub fn follow(self) -> Follow {
         Follow::new(self)
+    }
+
+    fn missing(&self, id: &DeadId) -> Error {
+        Error::new(ErrorKind::NotFound, format!("there is no dead letter {id} in topic {}", self.topic))
     }
 
     fn engine(&self) -> &Engine {

@@ -5,7 +5,7 @@ use super::{BatchPolicy, Producer, Settings, Shared, TopicView};
 use crate::broker::Broker;
 use crate::error::{Result, invalid};
 use crate::partitioner::{ByKey, Partitioner};
-use firth_engine::{Backoff, MAX_NAME, ProducerName, TopicName};
+use firth_engine::{Backoff, Durability, MAX_NAME, ProducerName, TopicName};
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -20,6 +20,7 @@ pub struct ProducerBuilder {
     settings: Settings,
     partitioner: Option<Box<dyn Partitioner>>,
     max_buffered: usize,
+    compress_above: usize,
 }
 
 impl ProducerBuilder {
@@ -30,8 +31,10 @@ impl ProducerBuilder {
             name: "producer".to_owned(),
             timeout: Duration::from_secs(30),
             backoff: Backoff::exponential(Duration::from_millis(20), Duration::from_secs(2)),
+            durability: None,
         };
-        Self { broker, topic: topic.to_owned(), settings, partitioner: None, max_buffered: 32 * 1024 * 1024 }
+        let (max_buffered, compress_above) = (32 * 1024 * 1024, usize::MAX);
+        Self { broker, topic: topic.to_owned(), settings, partitioner: None, max_buffered, compress_above }
     }
 
     /// Waits up to this long for more messages before a batch leaves. Zero unless set: batches then grow with the load alone.
@@ -76,6 +79,20 @@ impl ProducerBuilder {
         self
     }
 
+    /// Compresses payloads of more than so many bytes, unless they hardly shrink; none unless set. Consumers need no setting: a record says
+    /// itself that it is compressed, and everybody gets its original. The topic's limit is on the original.
+    pub fn compress_above(mut self, bytes: usize) -> Self {
+        self.compress_above = bytes;
+        self
+    }
+
+    /// What an acknowledgement of this producer means; what the engine promises unless set. Where the engine cannot give it (replicas
+    /// in a file, a disk in memory), making the producer fails with `Unsupported`.
+    pub fn durability(mut self, durability: Durability) -> Self {
+        self.settings.durability = Some(durability);
+        self
+    }
+
     async fn build(self) -> Result<Producer> {
         let topic = TopicName::new(&self.topic)?;
         ProducerName::new(&self.settings.name)?;
@@ -86,6 +103,9 @@ impl ProducerBuilder {
             )));
         }
         let info = self.broker.topic_or_create(&topic).await?;
+        if let Some(durability) = self.settings.durability {
+            self.broker.engine().can_promise(durability).await?;
+        }
         let view = Arc::new(TopicView::new(&info.config));
         let (commands, receiver) = mpsc::unbounded_channel();
         let sender = Sender::new(self.broker.engine().clone(), topic.clone(), view.clone(), self.settings);
@@ -97,6 +117,7 @@ impl ProducerBuilder {
             commands,
             room: Arc::new(Semaphore::new(self.max_buffered)),
             max_buffered: self.max_buffered,
+            compress_above: self.compress_above,
         })))
     }
 }

@@ -13,10 +13,11 @@ pub use build::ProducerBuilder;
 use crate::error::{Error, ErrorKind, Result, closed, invalid};
 use crate::message::Message;
 use crate::partitioner::Partitioner;
+use crate::payload;
 use crate::topic::TopicConfig;
 use crate::trace;
 use batch::Outgoing;
-use firth_engine::{Backoff, RecordId, TopicName};
+use firth_engine::{Backoff, Durability, RecordId, TopicName};
 use sender::{Answer, Command};
 use std::fmt;
 use std::future::Future;
@@ -41,6 +42,7 @@ struct Shared {
     commands: mpsc::UnboundedSender<Command>,
     room: Arc<Semaphore>,
     max_buffered: usize,
+    compress_above: usize,
 }
 
 /// What a producer must know of its topic, kept fresh by the task.
@@ -69,6 +71,7 @@ struct Settings {
     name: String,
     timeout: Duration,
     backoff: Backoff,
+    durability: Option<Durability>,
 }
 
 /// Where a message went.
@@ -162,7 +165,10 @@ impl Producer {
         }
         let partition = self.choose(&message)?;
         trace::inject(&mut message);
-        let (after, content) = message.into_content()?;
+        let (after, mut content) = message.into_content()?;
+        if size > self.0.compress_above {
+            payload::compress(&mut content);
+        }
         let cost = (content.packed_len() + OVERHEAD).min(self.0.max_buffered);
         Ok((Outgoing { partition, after, content, ticket: () }, u32::try_from(cost).unwrap_or(u32::MAX)))
     }

@@ -184,7 +184,12 @@ async fn append(
         let last_try = Instant::now() >= give_up;
         // Only a try that may be repeated needs its own copy; the bytes are shared.
         let records = if last_try { std::mem::take(&mut batch.contents) } else { batch.contents.clone() };
-        let wish = Append { records, after: batch.after, producer: producer.clone() };
+        let wish = Append {
+            records,
+            after: batch.after,
+            producer: producer.clone(),
+            durability: settings.durability,
+        };
         let error = match engine.append(&at, wish).await {
             Ok(done) => return Outcome { batch, result: Ok(done), doubtful },
             Err(error) => error,

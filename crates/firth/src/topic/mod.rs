@@ -11,6 +11,7 @@ pub(crate) use store::Topics;
 
 use crate::error::{Result, invalid};
 use crate::partitioner::Mapping;
+use firth_engine::facet::TrimTo;
 use firth_engine::limits::{DEFAULT_PAYLOAD, MAX_PAYLOAD};
 use firth_engine::{Partition, TopicName};
 use serde::{Deserialize, Serialize};
@@ -75,6 +76,41 @@ pub enum Retention {
     For(Duration),
     /// All but the newest so many of each partition.
     Newest(u64),
+    /// All but the newest so many bytes of each partition, counted as they are stored: key, headers and (compressed) payload.
+    Bytes(u64),
+    /// Whatever breaks any of several limits.
+    Within(Limits),
+}
+
+/// Several limits at once; what is `None` is not limited.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Limits {
+    /// As [`Retention::For`].
+    pub age: Option<Duration>,
+    /// As [`Retention::Newest`].
+    pub records: Option<u64>,
+    /// As [`Retention::Bytes`].
+    pub bytes: Option<u64>,
+}
+
+impl Retention {
+    /// What to trim each partition to.
+    pub(crate) fn marks(self) -> impl Iterator<Item = TrimTo> {
+        let limits = match self {
+            Self::Forever => Limits::default(),
+            Self::For(age) => Limits { age: Some(age), ..Limits::default() },
+            Self::Newest(count) => Limits { records: Some(count), ..Limits::default() },
+            Self::Bytes(count) => Limits { bytes: Some(count), ..Limits::default() },
+            Self::Within(limits) => limits,
+        };
+        let marks = [
+            limits.age.map(TrimTo::OlderThan),
+            limits.records.map(TrimTo::Keep),
+            limits.bytes.map(TrimTo::KeepBytes),
+        ];
+        marks.into_iter().flatten()
+    }
 }
 
 /// A topic as it stands.

@@ -129,23 +129,6 @@ async fn letters_are_filtered_paged_and_deleted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_edited_letter_is_sent_in_its_place() {
-    let broker = with_topic(2).await;
-    let producer = broker.producer("orders").await.unwrap();
-    producer.send(Message::new("typo").key("k").to_partition(1)).await.unwrap();
-    let diary = Diary::default();
-    let (reader, switch) = rejecting(&broker, "billing", &diary).await;
-    eventually("given up", async || dead(&broker).await == 1).await;
-    switch.store(false, SeqCst);
-    let letters = broker.dead_letters("orders");
-    let id = letters.list(None, 1).await.unwrap().letters[0].id.clone();
-    let receipt = letters.edit_and_replay(&id, Message::new("fixed").key("k")).await.unwrap();
-    diary.reaches(1).await;
-    assert_eq!((receipt.partition, diary.payloads(), dead(&broker).await), (1, vec!["fixed".to_owned()], 0));
-    reader.close().await;
-}
-
-#[tokio::test(start_paused = true)]
 async fn letters_can_be_followed_as_they_come() {
     let broker = with_topic(2).await;
     send(&broker, "orders", 0, 5).await;

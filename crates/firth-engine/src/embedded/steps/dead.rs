@@ -13,6 +13,7 @@ use crate::limits::{MAX_DUE, MAX_READ};
 use crate::name::{GroupName, Partition};
 use crate::record::{Content, Origin};
 use crate::watch::HintKey;
+use bytes::Bytes;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -53,16 +54,25 @@ fn read(key: &[u8], value: bytes::Bytes) -> Result<(RecordId, DeadEntry)> {
     Ok((id, DeadEntry::read(value)?))
 }
 
+/// Dead letters to take back; `edited` stands in for the content of each.
+pub(in crate::embedded) struct Taken {
+    pub(in crate::embedded) ids: Vec<RecordId>,
+    pub(in crate::embedded) edited: Option<Bytes>,
+    pub(in crate::embedded) to: Replay,
+}
+
 pub(in crate::embedded) fn replay(
     step: &mut Step<'_>,
     at: &Partition,
     group: &GroupName,
-    ids: &[RecordId],
-    to: Replay,
+    Taken { ids, edited, to }: Taken,
 ) -> Result<usize> {
     let mut part = step.partition(at)?;
     let mut meta = step.group(at, part.no, group)?;
-    let letters = find(step, &meta, ids)?;
+    let mut letters = find(step, &meta, &ids)?;
+    if let Some(edited) = edited.filter(|_| !step.planted(Mutation::ReplayUnedited)) {
+        letters.iter_mut().for_each(|(_, letter)| letter.content = edited.clone());
+    }
     let taken = letters.len();
     let to = if step.planted(Mutation::ReplayToAll) { Replay::Everyone } else { to };
     if to == Replay::Group && meta.due + taken as u64 > MAX_DUE {

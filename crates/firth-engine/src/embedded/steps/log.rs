@@ -3,6 +3,7 @@
 //! A record is stored as `ms` (8 bytes, big-endian) and its packed content, under its `seq`.
 
 use super::producer::{self, Judgement};
+use crate::durability::Durability;
 use crate::embedded::hooks::Mutation;
 use crate::embedded::keys::{self, Space};
 use crate::embedded::step::{Range, Step, Write};
@@ -22,6 +23,7 @@ pub(in crate::embedded) struct PackedAppend {
     pub(in crate::embedded) records: Vec<Vec<u8>>,
     pub(in crate::embedded) after: Duration,
     pub(in crate::embedded) producer: Option<ProducerSeq>,
+    pub(in crate::embedded) durability: Option<Durability>,
 }
 
 /// Packs content with room for its `ms`.
@@ -37,6 +39,7 @@ pub(in crate::embedded) fn append(
     at: &Partition,
     batch: PackedAppend,
 ) -> Result<Appended> {
+    step.batch.durability = batch.durability;
     let mut part = step.partition(at)?;
     let count = batch.records.len() as u64;
     let state = match &batch.producer {

@@ -16,25 +16,14 @@ else
   end
   _, wanted = split(known)
 end
-local allowed = lseq
-if ARGV[3] == '0' then
-  local groups = call('HGETALL', KEYS[3])
-  for i = 1, #groups, 2 do
-    if groups[i + 1] == '1' then
-      local g = call('HMGET', KEYS[4] .. groups[i], 'f', 'a')
-      local _, fseq = split(g[1])
-      local floor = first_missing(runs(g[2]), fseq) - 1
-      local due = call('ZRANGEBYSCORE', KEYS[5] .. groups[i], 1, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
-      if due[2] then floor = math.min(floor, due[2] - 1) end
-      allowed = math.min(allowed, floor)
-    end
-  end
-end
+local allowed = ARGV[3] == '0' and floor(KEYS[3], KEYS[4], KEYS[5], lseq) or lseq
 local target = math.max(math.min(wanted, allowed), tseq)
 local removed = target - tseq
 if removed > 0 then
   if not known or wanted ~= target then known = find(S, t, l, target) end
   t = known
   call('HSET', P, 't', t)
+  -- What retention by size has added up is wrong from here on.
+  call('HDEL', P, 'zi', 'zb')
 end
 return { removed, t, allowed < wanted and 1 or 0 }

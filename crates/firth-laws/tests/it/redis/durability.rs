@@ -2,7 +2,7 @@
 
 use super::{append_one, block_on, refused, until_ok};
 use firth_engine::facet::{Acquire, Append, ProducerSeq};
-use firth_engine::{Content, Engine, ErrorKind, RedisDurability, RedisOptions};
+use firth_engine::{Content, Durability, Engine, ErrorKind, RedisOptions};
 use firth_laws::world::{self, holder, partition, pool_lease};
 use firth_testkit::{Flavor, Persist, RedisServer, on_both};
 use std::time::Duration;
@@ -10,6 +10,7 @@ use std::time::Duration;
 on_both!(
     replicas_make_replicated_the_default,
     a_silent_replica_leaves_the_outcome_unknown,
+    one_append_can_wait_for_replicas_that_the_engine_does_not_wait_for,
     a_lease_counts_only_when_it_is_replicated
 );
 
@@ -48,7 +49,7 @@ async fn replicas_make_replicated_the_default(flavor: Flavor) {
 
 async fn impatient(server: &RedisServer) -> Engine {
     let mut options = RedisOptions::default();
-    options.durability = Some(RedisDurability::Replicated(1));
+    options.durability = Some(Durability::Replicated(1));
     options.wait = Duration::from_millis(200);
     Engine::redis(&server.url(), options).await.unwrap()
 }
@@ -78,6 +79,29 @@ async fn a_silent_replica_leaves_the_outcome_unknown(flavor: Flavor) {
     let wrong = Append { producer: Some(gap), ..Append::new([Content::new("x")]) };
     world::fails(engine.append(&at, wrong).await, ErrorKind::Invalid);
     replica.thaw();
+    engine.close().await.unwrap();
+}
+
+async fn one_append_can_wait_for_replicas_that_the_engine_does_not_wait_for(flavor: Flavor) {
+    let (master, replica) = with_replica(flavor).await;
+    let mut options = RedisOptions::default();
+    (options.durability, options.wait) = (Some(Durability::Fast), Duration::from_millis(200));
+    let engine = Engine::redis(&master.url(), options).await.unwrap();
+    let at = partition(&engine).await;
+    let batch = |durability| Append { durability: Some(durability), ..Append::new([Content::new("1")]) };
+    engine.append(&at, batch(Durability::Fast)).await.unwrap();
+    assert_eq!(waits(&master, "wait").await, 0);
+    engine.can_promise(Durability::Replicated(1)).await.unwrap();
+    until_ok("the replica confirms", || engine.append(&at, batch(Durability::Replicated(1)))).await;
+    assert!(waits(&master, "wait").await >= 1);
+    replica.freeze();
+    let error = refused(engine.append(&at, batch(Durability::Replicated(1)))).await;
+    assert!(error.may_have_happened(), "{error:?}");
+    engine.append(&at, batch(Durability::Fast)).await.unwrap();
+    replica.thaw();
+    let error = refused(engine.can_promise(Durability::Replicated(2))).await;
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    assert!(error.context().contains("1 are connected"), "{error}");
     engine.close().await.unwrap();
 }
 

@@ -2,6 +2,7 @@
 
 use super::session::Session;
 use crate::error::{Error, ErrorKind, Result};
+use crate::payload;
 use firth_engine::facet::Max;
 use firth_engine::limits::{MAX_BATCH_BYTES, MAX_READ};
 use firth_engine::{Offer, Record, RecordId, Verdict};
@@ -107,13 +108,16 @@ impl Session<'_> {
     }
 
     /// A record that is in the window now: settled at once if its verdict is known, else ready to be handed out.
-    fn take_in(&mut self, record: Record, from_log: bool) -> Result<()> {
+    fn take_in(&mut self, mut record: Record, from_log: bool) -> Result<()> {
         if let Some(verdict) = self.known.remove(&(record.id, record.attempt)) {
             return self.settle_unseen(&record, verdict);
         }
         let condemned = if from_log { self.condemned.take() } else { None };
         if let Some(reason) = condemned.or_else(|| self.lane.common.config.retry.condemns(record.crashes)) {
             return self.settle_unseen(&record, Verdict::Dead { reason });
+        }
+        if let Err(error) = payload::open(&mut record.content) {
+            return self.settle_unseen(&record, Verdict::Dead { reason: error.to_string() });
         }
         self.bytes_at_hand += record.content.packed_len();
         self.flow.admit(record);

@@ -1,0 +1,68 @@
+//! [`Durability`]: what an acknowledgement means, in one word for every engine.
+
+use crate::error::{Error, Result};
+use std::fmt;
+use std::str::FromStr;
+
+/// What an acknowledgement means. Which of them an engine can give is asked with
+/// [`Backend::can_promise`](crate::facet::Backend::can_promise).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Durability {
+    /// The server or the operating system has it. It survives the death of the process; a failover, or a crash of the machine,
+    /// may lose the last moments.
+    Fast,
+    /// This many replicas have it too (WAIT). Survives the loss of the master, also one that was cut off from its peers.
+    Replicated(u32),
+    /// It is on disk: it survives a power failure. On files concurrent calls share one fsync; on a server by WAITAOF (Redis 7.2
+    /// and newer, Valkey), or `appendfsync always` on Redis 7.0.
+    #[default]
+    Synced,
+}
+
+impl FromStr for Durability {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Self> {
+        let replicas = name.strip_prefix("replicated").map(|rest| match rest.strip_prefix(':') {
+            Some(count) => count.parse().ok().filter(|count| *count > 0),
+            None => rest.is_empty().then_some(1),
+        });
+        match (name, replicas) {
+            ("fast", _) => Ok(Self::Fast),
+            ("synced", _) => Ok(Self::Synced),
+            (_, Some(Some(count))) => Ok(Self::Replicated(count)),
+            _ => Err(Error::invalid(format!(
+                "unknown durability {name:?}: use fast, replicated, replicated:2 or synced"
+            ))),
+        }
+    }
+}
+
+impl fmt::Display for Durability {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Fast => f.write_str("fast"),
+            Self::Replicated(count) => write!(f, "replicated:{count}"),
+            Self::Synced => f.write_str("synced"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_durability_is_read_as_it_is_written_and_others_are_refused_by_name() {
+        for known in
+            [Durability::Fast, Durability::Replicated(1), Durability::Replicated(3), Durability::Synced]
+        {
+            assert_eq!(known.to_string().parse::<Durability>().unwrap(), known);
+        }
+        assert_eq!("replicated".parse::<Durability>().unwrap(), Durability::Replicated(1));
+        for bad in ["quick", "replicated:", "replicated:0", "replicated:x", "replicatedx", ""] {
+            let error = bad.parse::<Durability>().unwrap_err();
+            assert!(error.context().contains(bad), "{error}");
+        }
+    }
+}
