@@ -7,6 +7,7 @@
 //! | [`config`] | the `routing:` section of the configuration, every option checked |
 //! | [`filter`] | filters in CEL or as plain conditions, taken apart once into what an index can answer and a rest |
 //! | [`matching`] | which subscriptions want an event: by index, never by scanning filters |
+//! | [`registry`] | who wants what: subscriptions and gateways, shared by all nodes |
 //! | [`routing`] | the partition of a document, the gateways of a subscription |
 
 pub mod config;
@@ -15,6 +16,7 @@ pub mod event;
 pub mod filter;
 pub mod matching;
 mod name;
+pub mod registry;
 pub mod routing;
 
 pub use error::{Error, ErrorKind, Result};

@@ -26,7 +26,7 @@ pub use units::{parse_bytes, parse_duration};
 
 use crate::error::{Error, Result};
 use section::Section;
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 use std::time::Duration;
 
@@ -43,7 +43,8 @@ pub enum Mode {
 }
 
 /// The wire to gateways.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Protocol {
     /// HTTP/2 POST of JSON.
     #[default]

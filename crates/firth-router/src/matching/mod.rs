@@ -55,14 +55,13 @@ pub struct Index<T> {
     tenants: HashMap<Tenant, TenantPart, RandomState>,
     collections: Slab<Collection>,
     subscriptions: Slab<Entry<T>>,
-    numbers: HashMap<SubscriptionId, u32, RandomState>,
     max_slow: usize,
 }
 
 #[derive(Default)]
 struct TenantPart {
     collections: HashMap<Box<str>, usize, RandomState>,
-    subscriptions: usize,
+    numbers: HashMap<SubscriptionId, u32, RandomState>,
     slow: usize,
 }
 
@@ -81,14 +80,13 @@ impl<T> Index<T> {
             tenants: HashMap::default(),
             collections: Slab::new(),
             subscriptions: Slab::new(),
-            numbers: HashMap::default(),
             max_slow: max_slow_per_tenant,
         }
     }
 
-    /// Adds a subscription, or replaces the one with this id.
+    /// Adds a subscription, or replaces the tenant's one with this id.
     pub fn insert(&mut self, id: SubscriptionId, interest: Interest, data: T) -> Result<u32> {
-        self.remove(&id);
+        self.remove(&interest.tenant, &id);
         let slow = self.tenants.get(&interest.tenant).map_or(0, |part| part.slow);
         let is_slow = interest.document.is_none()
             && interest.filter.as_ref().is_some_and(|filter| !filter.is_indexed());
@@ -109,16 +107,15 @@ impl<T> Index<T> {
         })?;
         let (place, grown) = at.join(&interest, number);
         let part = self.tenants.entry(interest.tenant.clone()).or_default();
-        part.subscriptions += 1;
+        part.numbers.insert(id.clone(), number);
         part.slow += usize::from(grown);
-        self.numbers.insert(id.clone(), number);
         self.subscriptions.insert(Entry { id, tenant: interest.tenant, collection, place, data });
         Ok(number)
     }
 
     /// Removes a subscription, and answers its data.
-    pub fn remove(&mut self, id: &SubscriptionId) -> Option<T> {
-        let number = self.numbers.remove(id)?;
+    pub fn remove(&mut self, tenant: &Tenant, id: &SubscriptionId) -> Option<T> {
+        let number = self.tenants.get_mut(tenant)?.numbers.remove(id)?;
         let entry = self.subscriptions.remove(number as usize);
         let at = &mut self.collections[entry.collection];
         let left = at.leave(entry.place);
@@ -126,7 +123,6 @@ impl<T> Index<T> {
             self.subscriptions[moved as usize].place.position = entry.place.position;
         }
         let part = self.tenants.get_mut(&entry.tenant).expect("a subscription's tenant is known");
-        part.subscriptions -= 1;
         part.slow -= usize::from(left.shrunk);
         if at.is_empty() {
             let name = at.name().to_owned();
@@ -158,19 +154,18 @@ impl<T> Index<T> {
     }
 
     /// The number of a subscription.
-    pub fn number(&self, id: &SubscriptionId) -> Option<u32> {
-        self.numbers.get(id).copied()
-    }
-
-    /// The data of a subscription, to be changed.
-    pub fn get_mut(&mut self, id: &SubscriptionId) -> Option<&mut T> {
-        let number = *self.numbers.get(id)?;
-        self.subscriptions.get_mut(number as usize).map(|entry| &mut entry.data)
+    pub fn number(&self, tenant: &Tenant, id: &SubscriptionId) -> Option<u32> {
+        self.tenants.get(tenant)?.numbers.get(id).copied()
     }
 
     /// All subscriptions.
     pub fn iter(&self) -> impl Iterator<Item = (&SubscriptionId, &T)> {
         self.subscriptions.iter().map(|(_, entry)| (&entry.id, &entry.data))
+    }
+
+    /// How many a tenant has.
+    pub fn len_of(&self, tenant: &Tenant) -> usize {
+        self.tenants.get(tenant).map_or(0, |part| part.numbers.len())
     }
 
     /// How many there are.
@@ -214,7 +209,7 @@ impl<T> Index<T> {
             part.collections.remove(collection);
             self.collections.remove(at);
         }
-        if part.subscriptions == 0 && part.collections.is_empty() {
+        if part.numbers.is_empty() && part.collections.is_empty() {
             self.tenants.remove(tenant);
         }
     }

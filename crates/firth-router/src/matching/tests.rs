@@ -16,6 +16,10 @@ struct Wish {
 }
 
 impl Wish {
+    fn tenant(&self) -> Tenant {
+        Tenant::new(self.tenant).unwrap()
+    }
+
     fn interest(&self) -> Interest {
         Interest {
             tenant: Tenant::new(self.tenant).unwrap(),
@@ -170,15 +174,20 @@ proptest! {
     #[test]
     fn the_index_answers_what_asking_everyone_would(steps in proptest::collection::vec(step(), 1..60)) {
         let mut index = Index::new(usize::MAX);
-        let mut wishes = BTreeMap::new();
+        let mut wishes: BTreeMap<u8, Wish> = BTreeMap::new();
         for step in steps {
             match step {
                 Step::Insert(number, wish) => {
+                    if let Some(old) = wishes.remove(&number) {
+                        index.remove(&old.tenant(), &id(number));
+                    }
                     index.insert(id(number), wish.interest(), wish.tenant).unwrap();
                     wishes.insert(number, wish);
                 }
                 Step::Remove(number) => {
-                    prop_assert_eq!(index.remove(&id(number)).is_some(), wishes.remove(&number).is_some());
+                    let gone = wishes.remove(&number);
+                    let tenant = gone.as_ref().map_or(Tenant::new("one").unwrap(), Wish::tenant);
+                    prop_assert_eq!(index.remove(&tenant, &id(number)).is_some(), gone.is_some());
                 }
                 Step::Event(event) => {
                     let hits = index.matches(&event).unwrap();
@@ -199,8 +208,8 @@ proptest! {
             }
             prop_assert_eq!(index.len(), wishes.len());
         }
-        for number in wishes.keys() {
-            index.remove(&id(*number));
+        for (number, wish) in &wishes {
+            index.remove(&wish.tenant(), &id(*number));
         }
         prop_assert!(index.tenants.is_empty() && index.collections.is_empty(), "something was left behind");
     }
@@ -223,15 +232,25 @@ fn filters_that_no_index_answers_are_limited_per_tenant() {
     index.insert(id(2), interest("one", &slow(2)), ()).unwrap();
     let refused = index.insert(id(3), interest("one", &slow(3)), ()).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Quota);
-    assert!(index.number(&id(3)).is_none());
+    assert!(index.number(&Tenant::new("one").unwrap(), &id(3)).is_none());
     index.insert(id(4), interest("one", &slow(2)), ()).expect("one that is there already costs nothing");
     index.insert(id(5), interest("two", &slow(3)), ()).expect("another tenant has its own quota");
     index
         .insert(id(6), interest("one", "doc.a == 1 && doc.a.contains('x')"), ())
         .expect("an equality leads to it");
-    index.remove(&id(1));
+    index.remove(&Tenant::new("one").unwrap(), &id(1));
     index.insert(id(3), interest("one", &slow(3)), ()).expect("there is room again");
     assert_eq!(index.slow(&Tenant::new("one").unwrap()), 2);
+}
+
+#[test]
+fn two_tenants_may_give_the_same_id() {
+    let mut index = Index::new(0);
+    index.insert(id(1), interest("one", "doc.a == 1"), "one").unwrap();
+    index.insert(id(1), interest("two", "doc.a == 1"), "two").unwrap();
+    assert_eq!(index.len(), 2);
+    assert_eq!(index.remove(&Tenant::new("two").unwrap(), &id(1)), Some("two"));
+    assert!(index.number(&Tenant::new("one").unwrap(), &id(1)).is_some());
 }
 
 #[test]

@@ -1,0 +1,145 @@
+//! Where the registry is kept: entries of the catalog, spread over spaces so that no one key grows too large, and one channel of the bus.
+
+use super::subscription::{Gateway, Subscription};
+use crate::error::{Error, ErrorKind, Result};
+use crate::name::{GatewayId, SubscriptionId, Tenant};
+use bytes::Bytes;
+use firth_engine::facet::{EntryKey, Expect, Put, Subscription as Listener};
+use firth_engine::{ChannelName, Engine, SpaceName};
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+
+/// How many spaces the subscriptions are spread over.
+pub(super) const SHARDS: u64 = 64;
+
+#[derive(Clone)]
+pub(super) struct Store {
+    engine: Engine,
+}
+
+/// Something changed: read it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub(super) enum News {
+    Subscription { t: Tenant, s: SubscriptionId, v: u64 },
+    Gateway { g: GatewayId, v: u64 },
+}
+
+impl News {
+    pub(super) fn subscription(tenant: &Tenant, id: &SubscriptionId, version: u64) -> Self {
+        Self::Subscription { t: tenant.clone(), s: id.clone(), v: version }
+    }
+
+    pub(super) fn gateway(id: &GatewayId, version: u64) -> Self {
+        Self::Gateway { g: id.clone(), v: version }
+    }
+
+    pub(super) fn read(payload: &[u8]) -> Option<Vec<Self>> {
+        serde_json::from_slice(payload).ok()
+    }
+}
+
+impl Store {
+    pub(super) fn new(engine: Engine) -> Self {
+        Self { engine }
+    }
+
+    pub(super) async fn listen(&self) -> Result<Listener> {
+        Ok(self.engine.subscribe(&channel()).await?)
+    }
+
+    /// Tells the other nodes. Not being heard delays them until their next round, so a failure is only logged.
+    pub(super) async fn tell(&self, news: &[News]) {
+        for some in news.chunks(100) {
+            let payload = serde_json::to_vec(some).expect("names and numbers can always be written");
+            if let Err(error) = self.engine.publish(&channel(), payload.into()).await {
+                tracing::warn!(%error, "other nodes hear of a registration only in their next round");
+            }
+        }
+    }
+
+    pub(super) async fn get(
+        &self,
+        tenant: &Tenant,
+        id: &SubscriptionId,
+    ) -> Result<Option<(u64, Arc<Subscription>)>> {
+        let Some(entry) = self.engine.get(&key(tenant, id)?).await? else { return Ok(None) };
+        Ok(Some((entry.version, Arc::new(Subscription::decode(&entry.value)?))))
+    }
+
+    pub(super) async fn put(&self, subscription: &Subscription, expect: Expect) -> Result<Put> {
+        let key = key(&subscription.tenant, &subscription.id)?;
+        Ok(self.engine.put(&key, Bytes::from(subscription.encode()), expect).await?)
+    }
+
+    pub(super) async fn remove(&self, tenant: &Tenant, id: &SubscriptionId, expect: Expect) -> Result<Put> {
+        Ok(self.engine.remove(&key(tenant, id)?, expect).await?)
+    }
+
+    /// One shard of the subscriptions, with versions. Entries that this version cannot read are left out and logged.
+    pub(super) async fn shard(&self, shard: u64) -> Result<Vec<(u64, Subscription)>> {
+        let entries = self.engine.list_all(&space(shard), "").await?;
+        let read = |entry: firth_engine::facet::Entry| match Subscription::decode(&entry.value) {
+            Ok(subscription) => Some((entry.version, subscription)),
+            Err(error) => {
+                tracing::warn!(entry = %entry.name, %error, "a registered subscription is left out");
+                None
+            }
+        };
+        Ok(entries.into_iter().filter_map(read).collect())
+    }
+
+    pub(super) async fn gateways(&self) -> Result<Vec<(u64, Gateway)>> {
+        let entries = self.engine.list_all(&gateways(), "").await?;
+        entries.into_iter().map(|entry| Ok((entry.version, Gateway::decode(&entry.value)?))).collect()
+    }
+
+    pub(super) async fn get_gateway(&self, id: &GatewayId) -> Result<Option<(u64, Gateway)>> {
+        let Some(entry) = self.engine.get(&gateway_key(id)?).await? else { return Ok(None) };
+        Ok(Some((entry.version, Gateway::decode(&entry.value)?)))
+    }
+
+    pub(super) async fn put_gateway(&self, gateway: &Gateway, expect: Expect) -> Result<Put> {
+        Ok(self.engine.put(&gateway_key(&gateway.id)?, gateway.encode().into(), expect).await?)
+    }
+
+    pub(super) async fn remove_gateway(&self, id: &GatewayId, expect: Expect) -> Result<Put> {
+        Ok(self.engine.remove(&gateway_key(id)?, expect).await?)
+    }
+}
+
+/// The shard of a subscription; part of the stored layout, so it never changes.
+pub(super) fn shard_of(tenant: &Tenant, id: &SubscriptionId) -> u64 {
+    let bytes = tenant.as_str().bytes().chain(std::iter::once(b'/')).chain(id.as_str().bytes());
+    let hash = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    (hash >> 32) % SHARDS
+}
+
+fn key(tenant: &Tenant, id: &SubscriptionId) -> Result<EntryKey> {
+    Ok(EntryKey::new(space(shard_of(tenant, id)), format!("{tenant}/{id}"))?)
+}
+
+fn gateway_key(id: &GatewayId) -> Result<EntryKey> {
+    Ok(EntryKey::new(gateways(), id.as_str())?)
+}
+
+fn space(shard: u64) -> SpaceName {
+    SpaceName::new(format!("router.subscriptions.{shard}")).expect("a valid name")
+}
+
+fn gateways() -> SpaceName {
+    SpaceName::new("router.gateways").expect("a valid name")
+}
+
+fn channel() -> ChannelName {
+    ChannelName::new("router.registry").expect("a valid name")
+}
+
+impl From<firth_engine::Error> for Error {
+    fn from(error: firth_engine::Error) -> Self {
+        let context = format!("the engine failed: {}", error.context());
+        Self::new(ErrorKind::Engine, context).with_source(error)
+    }
+}

@@ -1,0 +1,230 @@
+//! The registry of subscriptions and gateways, shared by all router nodes through the engine's catalog.
+//!
+//! ```text
+//! register ─► catalog (the truth, with versions) ─► bus "these changed" ─► every node reads them ─► its own index
+//!                                                    gap on the bus ─► the node reads everything again
+//! ```
+//! The catalog decides; the bus only says where to look, and a slow round over all entries finds what a crash between the two left
+//! unsaid. A node that hears news twice, late or in another order ends with the same index ([`state`]). Time is counted by each node on
+//! its own clock from when it last saw an entry change; whoever finds one expired removes it by compare-and-set, so a heartbeat
+//! in the same moment wins. Quotas are checked by the node that registers against what it knows, so nodes that register in
+//! the same moment may together exceed one by a few.
+
+mod catalog;
+mod state;
+mod subscription;
+mod sync;
+
+pub use subscription::{Gateway, Overflow, Subscription, TTL};
+
+use crate::config::Subscriptions;
+use crate::error::{Error, ErrorKind, Result};
+use crate::event::Event;
+use crate::matching::Hit;
+use crate::name::{GatewayId, SubscriptionId, Tenant};
+use crate::routing::SlotTable;
+use catalog::{News, Store};
+use firth_engine::Engine;
+use firth_engine::facet::{Expect, Put};
+use state::State;
+use std::fmt;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+/// A matched subscription.
+#[derive(Clone, Debug)]
+pub struct Wanted {
+    /// Who wants the event.
+    pub subscription: Arc<Subscription>,
+    /// The document matched before the change and does not any more.
+    pub leaves: bool,
+}
+
+/// How often a lost race for an entry is run again.
+const RACES: usize = 16;
+
+/// A node's handle on the registry; clones share its index. [`close`](Self::close) stops keeping it in step.
+#[derive(Clone)]
+pub struct Registry(Arc<Inner>);
+
+struct Inner {
+    store: Store,
+    state: Arc<RwLock<State>>,
+    stop: CancellationToken,
+    task: std::sync::Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Registry {
+    /// Reads the registry and keeps it in step from then on.
+    pub async fn open(engine: Engine, quotas: Subscriptions) -> Result<Self> {
+        let store = Store::new(engine);
+        let state = Arc::new(RwLock::new(State::new(quotas)));
+        let stop = CancellationToken::new();
+        let follower = sync::Follower::start(store.clone(), Arc::clone(&state)).await?;
+        let task = tokio::spawn(follower.run(stop.clone()));
+        Ok(Self(Arc::new(Inner { store, state, stop, task: std::sync::Mutex::new(Some(task)) })))
+    }
+
+    /// Adds a subscription, or replaces the tenant's one with this id: whoever reconnects just registers again.
+    pub async fn register(&self, subscription: Subscription) -> Result<()> {
+        subscription.interest()?;
+        self.read().admit(&subscription)?;
+        let put = self.0.store.put(&subscription, Expect::Any).await?;
+        let Put::Done(version) = put else { return Err(raced()) };
+        let news = News::subscription(&subscription.tenant, &subscription.id, version);
+        let known = self.write().put(subscription.clone(), version, Instant::now());
+        if let Err(refused) = known {
+            // What this node cannot index, no node can.
+            self.0.store.remove(&subscription.tenant, &subscription.id, Expect::Version(version)).await?;
+            return Err(refused);
+        }
+        self.0.store.tell(&[news]).await;
+        Ok(())
+    }
+
+    /// A sign of life of one subscription; its time starts anew.
+    pub async fn heartbeat(&self, tenant: &Tenant, id: &SubscriptionId) -> Result<()> {
+        let key = (tenant.clone(), id.clone());
+        let known = self.read().version(&key);
+        let (mut version, mut subscription) = match known {
+            Some(known) => known,
+            None => self.0.store.get(tenant, id).await?.ok_or_else(|| unknown(id))?,
+        };
+        for _ in 0..RACES {
+            match self.0.store.put(&subscription, Expect::Version(version)).await? {
+                Put::Done(version) => {
+                    self.write().put((*subscription).clone(), version, Instant::now())?;
+                    self.0.store.tell(&[News::subscription(tenant, id, version)]).await;
+                    return Ok(());
+                }
+                Put::Conflict(None) => {
+                    self.write().forget(&key, version);
+                    return Err(unknown(id));
+                }
+                Put::Conflict(Some(entry)) => {
+                    (version, subscription) = (entry.version, Arc::new(Subscription::decode(&entry.value)?));
+                }
+            }
+        }
+        Err(raced())
+    }
+
+    /// Removes a subscription; false if there was none.
+    pub async fn unregister(&self, tenant: &Tenant, id: &SubscriptionId) -> Result<bool> {
+        let was_there = self.0.store.get(tenant, id).await?.is_some();
+        if let Put::Done(version) = self.0.store.remove(tenant, id, Expect::Any).await? {
+            self.write().forget(&(tenant.clone(), id.clone()), version);
+            self.0.store.tell(&[News::subscription(tenant, id, version)]).await;
+        }
+        Ok(was_there)
+    }
+
+    /// Adds a gateway, or gives a sign of life of it, which also keeps its direct subscriptions alive.
+    pub async fn register_gateway(&self, gateway: Gateway) -> Result<()> {
+        gateway.check()?;
+        let Put::Done(version) = self.0.store.put_gateway(&gateway, Expect::Any).await? else {
+            return Err(raced());
+        };
+        let news = News::gateway(&gateway.id, version);
+        self.write().put_gateway(gateway, version, Instant::now());
+        self.0.store.tell(&[news]).await;
+        Ok(())
+    }
+
+    /// Removes a gateway and all subscriptions that name it; answers how many those were.
+    pub async fn unregister_gateway(&self, gateway: &GatewayId) -> Result<usize> {
+        let keys = self.read().of_gateway(gateway);
+        for (tenant, id) in &keys {
+            self.unregister(tenant, id).await?;
+        }
+        if let Put::Done(version) = self.0.store.remove_gateway(gateway, Expect::Any).await? {
+            self.write().forget_gateway(gateway, version);
+            self.0.store.tell(&[News::gateway(gateway, version)]).await;
+        }
+        Ok(keys.len())
+    }
+
+    /// The subscriptions that want an event.
+    pub fn matches(&self, event: &Event) -> Result<Vec<Wanted>> {
+        let (state, mut hits) = (self.read(), Vec::new());
+        state.matches(event, &mut hits)?;
+        let wanted = |hit: &Hit| {
+            let (_, subscription) = state.index().get(hit.number).expect("the index was not changed since");
+            Wanted { subscription: Arc::clone(subscription), leaves: hit.leaves }
+        };
+        Ok(hits.iter().map(wanted).collect())
+    }
+
+    /// The gateways that there are.
+    pub fn gateways(&self) -> Vec<Gateway> {
+        self.read().gateways()
+    }
+
+    /// One gateway.
+    pub fn gateway(&self, id: &GatewayId) -> Option<Gateway> {
+        self.read().gateway(id).map(|(_, gateway)| gateway)
+    }
+
+    /// One subscription.
+    pub fn subscription(&self, tenant: &Tenant, id: &SubscriptionId) -> Option<Arc<Subscription>> {
+        self.read().version(&(tenant.clone(), id.clone())).map(|(_, subscription)| subscription)
+    }
+
+    /// Who owns which slot, for subscriptions that are spread by hash.
+    pub fn table(&self) -> Arc<SlotTable> {
+        self.read().table()
+    }
+
+    /// How many subscriptions this node knows.
+    pub fn len(&self) -> usize {
+        self.read().len()
+    }
+
+    /// Whether it knows none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Stops keeping in step; waits for the task to end.
+    pub async fn close(&self) {
+        self.0.stop.cancel();
+        let task = self.0.task.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(task) = task {
+            // A panic there was already reported by the runtime.
+            let _ = task.await;
+        }
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, State> {
+        self.0.state.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, State> {
+        self.0.state.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
+
+impl fmt::Debug for Registry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Registry({} subscriptions)", self.len())
+    }
+}
+
+fn unknown(id: &SubscriptionId) -> Error {
+    Error::new(
+        ErrorKind::NotFound,
+        format!("there is no subscription {id}: it expired or was removed; register it again"),
+    )
+}
+
+fn raced() -> Error {
+    Error::new(ErrorKind::Unavailable, "others change the same entry all the time; try again")
+}

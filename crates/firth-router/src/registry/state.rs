@@ -1,0 +1,262 @@
+//! What one node knows of the registry: the index, the gateways, who expires when. Pure: entries come in with their versions, in any order and
+//! any number of times, and the newest version wins.
+
+use super::subscription::{Gateway, Subscription};
+use crate::config::Subscriptions;
+use crate::error::{Error, ErrorKind, Result};
+use crate::event::Event;
+use crate::matching::{Hit, Index};
+use crate::name::{GatewayId, SubscriptionId, Tenant};
+use crate::routing::{SlotTable, Target};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// A subscription's full name.
+pub(super) type Key = (Tenant, SubscriptionId);
+
+struct Known {
+    version: u64,
+    deadline: Instant,
+    subscription: Arc<Subscription>,
+}
+
+struct KnownGateway {
+    version: u64,
+    seen: Instant,
+    gateway: Gateway,
+}
+
+pub(super) struct State {
+    index: Index<Arc<Subscription>>,
+    known: HashMap<Key, Known>,
+    /// Removals that an older put may not undo.
+    gone: HashMap<Key, u64>,
+    deadlines: BTreeSet<(Instant, Key)>,
+    by_gateway: BTreeMap<GatewayId, BTreeSet<Key>>,
+    gateways: BTreeMap<GatewayId, KnownGateway>,
+    gone_gateways: HashMap<GatewayId, u64>,
+    table: Arc<SlotTable>,
+    quotas: Subscriptions,
+    unreadable: u64,
+}
+
+/// How many removals are remembered. More than that many in flight at once between two nodes would need a slower bus than any.
+const MAX_GONE: usize = 100_000;
+
+impl State {
+    pub(super) fn new(quotas: Subscriptions) -> Self {
+        Self {
+            index: Index::new(quotas.unindexed_per_tenant),
+            known: HashMap::new(),
+            gone: HashMap::new(),
+            deadlines: BTreeSet::new(),
+            by_gateway: BTreeMap::new(),
+            gateways: BTreeMap::new(),
+            gone_gateways: HashMap::new(),
+            table: Arc::new(SlotTable::new([])),
+            quotas,
+            unreadable: 0,
+        }
+    }
+
+    /// Whether there is room for it. Replacing one's own is always allowed.
+    pub(super) fn admit(&self, subscription: &Subscription) -> Result<()> {
+        let key = (subscription.tenant.clone(), subscription.id.clone());
+        let old = self.known.get(&key);
+        let of_gateway = match &subscription.target {
+            Target::Direct(gateway)
+                if old.is_none_or(|old| old.subscription.target != subscription.target) =>
+            {
+                self.by_gateway.get(gateway).map_or(0, BTreeSet::len)
+            }
+            _ => 0,
+        };
+        let (tenant, total) = match old {
+            Some(_) => (0, 0),
+            None => (self.index.len_of(&subscription.tenant), self.index.len()),
+        };
+        let quotas = [
+            ("per_gateway", of_gateway, self.quotas.per_gateway),
+            ("per_tenant", tenant, self.quotas.per_tenant),
+            ("total", total, self.quotas.total),
+        ];
+        match quotas.iter().find(|(_, used, quota)| used >= quota) {
+            None => Ok(()),
+            Some((name, _, quota)) => Err(Error::new(
+                ErrorKind::Quota,
+                format!(
+                    "the quota routing.subscriptions.{name} of {quota} is used up; unregister some, or raise it"
+                ),
+            )),
+        }
+    }
+
+    /// A subscription as it stands in the catalog.
+    pub(super) fn put(&mut self, subscription: Subscription, version: u64, now: Instant) -> Result<()> {
+        let key = (subscription.tenant.clone(), subscription.id.clone());
+        if self.gone.get(&key).is_some_and(|gone| *gone >= version) {
+            return Ok(());
+        }
+        let deadline = now + subscription.ttl();
+        if let Some(known) = self.known.get_mut(&key) {
+            if known.version >= version {
+                return Ok(());
+            }
+            if *known.subscription == subscription {
+                self.deadlines.remove(&(known.deadline, key.clone()));
+                (known.version, known.deadline) = (version, deadline);
+                self.deadlines.insert((deadline, key));
+                return Ok(());
+            }
+        }
+        let interest = subscription.interest().inspect_err(|_| self.unreadable += 1)?;
+        let subscription = Arc::new(subscription);
+        self.drop_known(&key);
+        self.index.insert(key.1.clone(), interest, Arc::clone(&subscription))?;
+        if let Target::Direct(gateway) = &subscription.target {
+            self.by_gateway.entry(gateway.clone()).or_default().insert(key.clone());
+        }
+        self.deadlines.insert((deadline, key.clone()));
+        self.known.insert(key, Known { version, deadline, subscription });
+        Ok(())
+    }
+
+    /// A subscription that was removed from the catalog, by a step with this version.
+    pub(super) fn forget(&mut self, key: &Key, version: u64) {
+        if self.known.get(key).is_some_and(|known| known.version > version) {
+            return;
+        }
+        self.drop_known(key);
+        if self.gone.len() >= MAX_GONE {
+            self.gone.clear();
+        }
+        let gone = self.gone.entry(key.clone()).or_default();
+        *gone = version.max(*gone);
+    }
+
+    fn drop_known(&mut self, key: &Key) {
+        let Some(known) = self.known.remove(key) else { return };
+        self.index.remove(&key.0, &key.1);
+        self.deadlines.remove(&(known.deadline, key.clone()));
+        if let Target::Direct(gateway) = &known.subscription.target
+            && let Some(keys) = self.by_gateway.get_mut(gateway)
+        {
+            keys.remove(key);
+            if keys.is_empty() {
+                self.by_gateway.remove(gateway);
+            }
+        }
+    }
+
+    pub(super) fn put_gateway(&mut self, gateway: Gateway, version: u64, now: Instant) {
+        if self.gone_gateways.get(&gateway.id).is_some_and(|gone| *gone >= version) {
+            return;
+        }
+        let id = gateway.id.clone();
+        let is_new = match self.gateways.get(&id) {
+            Some(known) if known.version >= version => return,
+            known => known.is_none(),
+        };
+        self.gateways.insert(id, KnownGateway { version, seen: now, gateway });
+        if is_new {
+            self.refill();
+        }
+    }
+
+    pub(super) fn forget_gateway(&mut self, id: &GatewayId, version: u64) {
+        if self.gateways.get(id).is_some_and(|known| known.version > version) {
+            return;
+        }
+        if self.gone_gateways.len() >= MAX_GONE {
+            self.gone_gateways.clear();
+        }
+        let gone = self.gone_gateways.entry(id.clone()).or_default();
+        *gone = version.max(*gone);
+        if self.gateways.remove(id).is_some() {
+            self.refill();
+        }
+    }
+
+    fn refill(&mut self) {
+        self.table = Arc::new(SlotTable::new(self.gateways.keys().cloned()));
+    }
+
+    /// Subscriptions whose time is over and whose gateway gives no sign of life either, with the versions to remove. Those that
+    /// their gateway keeps alive get more time.
+    pub(super) fn expired(&mut self, now: Instant, max: usize) -> Vec<(Key, u64)> {
+        let mut over = Vec::new();
+        while over.len() < max
+            && let Some((deadline, _)) = self.deadlines.first()
+            && *deadline <= now
+        {
+            let (_, key) = self.deadlines.pop_first().expect("there is a first one");
+            let Some(known) = self.known.get_mut(&key) else { continue };
+            let kept = match &known.subscription.target {
+                Target::Direct(gateway) => self.gateways.get(gateway).map(KnownGateway::until),
+                Target::Hash | Target::Broadcast => None,
+            };
+            // Whoever is to be removed is looked at again soon, in case the removal fails.
+            known.deadline = kept.filter(|until| *until > now).unwrap_or(now + Duration::from_secs(5));
+            if kept.is_none_or(|until| until <= now) {
+                over.push((key.clone(), known.version));
+            }
+            self.deadlines.insert((known.deadline, key));
+        }
+        over
+    }
+
+    /// Gateways that gave no sign of life for too long.
+    pub(super) fn expired_gateways(&self, now: Instant) -> Vec<(GatewayId, u64)> {
+        let over = |known: &&KnownGateway| known.gateway.ttl().is_some_and(|ttl| known.seen + ttl <= now);
+        self.gateways.values().filter(over).map(|known| (known.gateway.id.clone(), known.version)).collect()
+    }
+
+    /// What the whole catalog holds: everything else that is known and not newer than `as_of` is gone.
+    pub(super) fn versions(&self) -> impl Iterator<Item = (&Key, u64)> {
+        self.known.iter().map(|(key, known)| (key, known.version))
+    }
+
+    pub(super) fn version(&self, key: &Key) -> Option<(u64, Arc<Subscription>)> {
+        self.known.get(key).map(|known| (known.version, Arc::clone(&known.subscription)))
+    }
+
+    pub(super) fn gateway(&self, id: &GatewayId) -> Option<(u64, Gateway)> {
+        self.gateways.get(id).map(|known| (known.version, known.gateway.clone()))
+    }
+
+    pub(super) fn gateways(&self) -> Vec<Gateway> {
+        self.gateways.values().map(|known| known.gateway.clone()).collect()
+    }
+
+    pub(super) fn of_gateway(&self, gateway: &GatewayId) -> Vec<Key> {
+        self.by_gateway.get(gateway).map_or_else(Vec::new, |keys| keys.iter().cloned().collect())
+    }
+
+    pub(super) fn table(&self) -> Arc<SlotTable> {
+        Arc::clone(&self.table)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.index.len()
+    }
+
+    pub(super) fn index(&self) -> &Index<Arc<Subscription>> {
+        &self.index
+    }
+
+    pub(super) fn matches(&self, event: &Event, hits: &mut Vec<Hit>) -> Result<()> {
+        self.index.matches_into(event, hits)
+    }
+}
+
+impl KnownGateway {
+    /// When it counts as gone; far away if it never expires.
+    fn until(&self) -> Instant {
+        self.seen + self.gateway.ttl().unwrap_or(Duration::from_secs(86_400 * 365))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,173 @@
+//! Keeps a node's view in step with the catalog: hears news, makes slow rounds, ends what expired.
+
+use super::catalog::{News, SHARDS, Store, shard_of};
+use super::state::State;
+use crate::error::Result;
+use firth_engine::facet::{Expect, Put, Signal, Subscription as Listener};
+use std::collections::HashSet;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::Duration;
+use tokio::time::{Instant, MissedTickBehavior, interval};
+use tokio_util::sync::CancellationToken;
+
+/// One shard is read again this often, so all of them in about a minute.
+const ROUND: Duration = Duration::from_secs(1);
+/// The most expired subscriptions that are removed at a time.
+const MAX_EXPIRED: usize = 1000;
+
+pub(super) struct Follower {
+    store: Store,
+    state: Arc<RwLock<State>>,
+    listener: Listener,
+    next_shard: u64,
+}
+
+impl Follower {
+    /// Listens first and reads everything then, so that nothing falls between.
+    pub(super) async fn start(store: Store, state: Arc<RwLock<State>>) -> Result<Self> {
+        let listener = store.listen().await?;
+        let follower = Self { store, state, listener, next_shard: 0 };
+        follower.read_all().await?;
+        Ok(follower)
+    }
+
+    pub(super) async fn run(mut self, stop: CancellationToken) {
+        let mut rounds = interval(ROUND);
+        rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            let outcome = tokio::select! {
+                () = stop.cancelled() => return,
+                signal = self.listener.next() => match signal {
+                    Ok(Signal::Message(payload)) => self.hear(&payload).await,
+                    Ok(Signal::Gap) => self.read_all().await,
+                    // The engine was closed: nothing more will ever come.
+                    Err(_) => return,
+                },
+                _ = rounds.tick() => self.round().await,
+            };
+            if let Err(error) = outcome {
+                tracing::warn!(%error, "the registry could not be read; the next round tries again");
+            }
+        }
+    }
+
+    async fn hear(&self, payload: &[u8]) -> Result<()> {
+        let Some(news) = News::read(payload) else { return self.read_all().await };
+        for piece in news {
+            match piece {
+                News::Subscription { t, s, v } => {
+                    let key = (t, s);
+                    if self.read().version(&key).is_some_and(|(version, _)| version >= v) {
+                        continue;
+                    }
+                    match self.store.get(&key.0, &key.1).await? {
+                        Some((version, subscription)) => self.learn(version, (*subscription).clone()),
+                        None => self.write().forget(&key, v),
+                    }
+                }
+                News::Gateway { g, v } => match self.store.get_gateway(&g).await? {
+                    Some((version, gateway)) => self.write().put_gateway(gateway, version, Instant::now()),
+                    None => self.write().forget_gateway(&g, v),
+                },
+            }
+        }
+        Ok(())
+    }
+
+    async fn round(&mut self) -> Result<()> {
+        self.read_gateways().await?;
+        self.read_shard(self.next_shard).await?;
+        self.next_shard = (self.next_shard + 1) % SHARDS;
+        self.expire().await
+    }
+
+    async fn read_all(&self) -> Result<()> {
+        self.read_gateways().await?;
+        for shard in 0..SHARDS {
+            self.read_shard(shard).await?;
+        }
+        Ok(())
+    }
+
+    /// What was known before the reading began and is not in it was removed. What was learned meanwhile is left alone.
+    async fn read_shard(&self, shard: u64) -> Result<()> {
+        let before: Vec<_> = {
+            let state = self.read();
+            let ours = state.versions().filter(|(key, _)| shard_of(&key.0, &key.1) == shard);
+            ours.map(|(key, version)| (key.clone(), version)).collect()
+        };
+        let entries = self.store.shard(shard).await?;
+        let there: HashSet<_> = entries
+            .iter()
+            .map(|(_, subscription)| (subscription.tenant.clone(), subscription.id.clone()))
+            .collect();
+        for (version, subscription) in entries {
+            self.learn(version, subscription);
+        }
+        for (key, version) in before.into_iter().filter(|(key, _)| !there.contains(key)) {
+            self.write().forget(&key, version);
+        }
+        Ok(())
+    }
+
+    async fn read_gateways(&self) -> Result<()> {
+        let before: Vec<_> = self.read().gateways().into_iter().map(|gateway| gateway.id).collect();
+        let before: Vec<_> = before.into_iter().filter_map(|id| self.read().gateway(&id)).collect();
+        let entries = self.store.gateways().await?;
+        let there: HashSet<_> = entries.iter().map(|(_, gateway)| gateway.id.clone()).collect();
+        for (version, gateway) in entries {
+            self.write().put_gateway(gateway, version, Instant::now());
+        }
+        for (version, gateway) in before.into_iter().filter(|(_, gateway)| !there.contains(&gateway.id)) {
+            self.write().forget_gateway(&gateway.id, version);
+        }
+        Ok(())
+    }
+
+    fn learn(&self, version: u64, subscription: super::Subscription) {
+        let id = subscription.id.clone();
+        if let Err(error) = self.write().put(subscription, version, Instant::now()) {
+            tracing::warn!(subscription = %id, %error, "a registered subscription is left out");
+        }
+    }
+
+    async fn expire(&self) -> Result<()> {
+        let now = Instant::now();
+        let over = self.read().expired_gateways(now);
+        for (id, version) in over {
+            match self.store.remove_gateway(&id, Expect::Version(version)).await? {
+                Put::Done(version) => {
+                    self.write().forget_gateway(&id, version);
+                    self.store.tell(&[News::gateway(&id, version)]).await;
+                }
+                Put::Conflict(None) => self.write().forget_gateway(&id, version),
+                // It gave a sign of life meanwhile.
+                Put::Conflict(Some(_)) => self.read_gateways().await?,
+            }
+        }
+        let over = self.write().expired(now, MAX_EXPIRED);
+        let mut news = Vec::new();
+        for (key, version) in over {
+            match self.store.remove(&key.0, &key.1, Expect::Version(version)).await? {
+                Put::Done(version) => {
+                    self.write().forget(&key, version);
+                    news.push(News::subscription(&key.0, &key.1, version));
+                }
+                Put::Conflict(None) => self.write().forget(&key, version),
+                Put::Conflict(Some(entry)) => {
+                    self.learn(entry.version, super::Subscription::decode(&entry.value)?);
+                }
+            }
+        }
+        self.store.tell(&news).await;
+        Ok(())
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, State> {
+        self.state.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, State> {
+        self.state.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}

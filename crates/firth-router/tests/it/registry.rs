@@ -1,0 +1,126 @@
+//! The registry: what one node registers, all nodes match; nothing expires that gives a sign of life.
+
+use crate::world::*;
+use firth_engine::Engine;
+use firth_router::config::{RoutingConfig, Subscriptions};
+use firth_router::registry::{Gateway, Registry, Subscription};
+use firth_router::{ErrorKind, Tenant};
+use firth_testkit::{Flavor, on_both};
+use serde_json::json;
+use std::time::Duration;
+
+fn quotas() -> Subscriptions {
+    RoutingConfig::default().subscriptions
+}
+
+async fn open(engine: &Engine) -> Registry {
+    Registry::open(engine.clone(), quotas()).await.unwrap()
+}
+
+fn found(registry: &Registry, document: serde_json::Value) -> Vec<String> {
+    let wanted = registry.matches(&order("1", document)).unwrap();
+    let mut ids: Vec<_> = wanted.iter().map(|wanted| wanted.subscription.id.to_string()).collect();
+    ids.sort();
+    ids
+}
+
+async fn nodes_share(one: Registry, two: Registry) {
+    one.register(wish("a", "doc.n == 1", "g1")).await.unwrap();
+    assert_eq!(found(&one, json!({ "n": 1 })), ["a"], "whoever registers matches at once");
+    until(PATIENCE, "the other node matches too", async || found(&two, json!({ "n": 1 })) == ["a"]).await;
+
+    two.register(wish("a", "doc.n == 2", "g1")).await.unwrap();
+    until(PATIENCE, "it was replaced", async || {
+        found(&one, json!({ "n": 2 })) == ["a"] && found(&one, json!({ "n": 1 })).is_empty()
+    })
+    .await;
+
+    one.heartbeat(&tenant("t"), &sub_id("a")).await.unwrap();
+    let unknown = one.heartbeat(&tenant("t"), &sub_id("b")).await.unwrap_err();
+    assert_eq!(unknown.kind(), ErrorKind::NotFound);
+
+    two.register_gateway(Gateway::new(gateway("g1"), "http://localhost:1")).await.unwrap();
+    until(PATIENCE, "the gateway is known", async || one.gateways().len() == 1).await;
+    assert_eq!(one.table().owner(0), Some(&gateway("g1")));
+    one.register(wish("c", "doc.n == 2", "g2")).await.unwrap();
+    assert_eq!(one.unregister_gateway(&gateway("g1")).await.unwrap(), 1);
+    until(PATIENCE, "only the other gateway's is left", async || {
+        found(&two, json!({ "n": 2 })) == ["c"] && two.gateways().is_empty()
+    })
+    .await;
+    assert!(two.unregister(&tenant("t"), &sub_id("c")).await.unwrap());
+    assert!(!two.unregister(&tenant("t"), &sub_id("c")).await.unwrap());
+    until(PATIENCE, "nothing is left", async || one.is_empty() && two.is_empty()).await;
+    one.close().await;
+    two.close().await;
+}
+
+#[tokio::test]
+async fn what_one_node_registers_all_nodes_match() {
+    let engine = Engine::memory();
+    nodes_share(open(&engine).await, open(&engine).await).await;
+}
+
+async fn what_one_node_registers_all_nodes_match_on_a_server(flavor: Flavor) {
+    let (_server, one, two) = on_server(flavor).await;
+    nodes_share(open(&one).await, open(&two).await).await;
+}
+
+on_both!(what_one_node_registers_all_nodes_match_on_a_server);
+
+#[tokio::test]
+async fn a_node_that_starts_later_knows_what_was_registered_before() {
+    let engine = Engine::memory();
+    let one = open(&engine).await;
+    for n in 0..200 {
+        one.register(wish(&format!("s{n}"), &format!("doc.n == {n}"), "g")).await.unwrap();
+    }
+    one.close().await;
+    let two = open(&engine).await;
+    assert_eq!(two.len(), 200);
+    assert_eq!(found(&two, json!({ "n": 77 })), ["s77"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_subscription_ends_when_neither_it_nor_its_gateway_gives_a_sign() {
+    let engine = Engine::memory();
+    let (one, two) = (open(&engine).await, open(&engine).await);
+    let short = |id: &str, to: &str| Subscription { ttl_seconds: 60, ..wish(id, "doc.n == 1", to) };
+    for (id, to) in [("beating", "g1"), ("silent", "g1"), ("held", "g2")] {
+        one.register(short(id, to)).await.unwrap();
+    }
+    for _ in 0..10 {
+        tokio::time::sleep(Duration::from_secs(20)).await;
+        one.heartbeat(&tenant("t"), &sub_id("beating")).await.unwrap();
+        two.register_gateway(Gateway::new(gateway("g2"), "")).await.unwrap();
+    }
+    assert_eq!(found(&one, json!({ "n": 1 })), ["beating", "held"]);
+    assert_eq!(found(&two, json!({ "n": 1 })), ["beating", "held"]);
+    tokio::time::sleep(Duration::from_secs(200)).await;
+    assert!(one.is_empty() && two.is_empty() && two.gateways().is_empty());
+    assert_eq!(open(&engine).await.len(), 0, "they are gone from the catalog too");
+}
+
+#[tokio::test]
+async fn what_cannot_work_is_refused_and_leaves_nothing_behind() {
+    let engine = Engine::memory();
+    let tight = Subscriptions { per_tenant: 2, unindexed_per_tenant: 1, ..quotas() };
+    let registry = Registry::open(engine.clone(), tight).await.unwrap();
+    let bad = [
+        wish("x", "doc.n ==", "g"),
+        Subscription { ttl_seconds: 5, ..wish("x", "doc.n == 1", "g") },
+        Subscription { collection: "".into(), ..wish("x", "doc.n == 1", "g") },
+    ];
+    for wrong in bad {
+        assert_eq!(registry.register(wrong).await.unwrap_err().kind(), ErrorKind::Invalid);
+    }
+    registry.register(wish("a", "doc.s.contains('a')", "g")).await.unwrap();
+    let slow = registry.register(wish("b", "doc.s.contains('b')", "g")).await.unwrap_err();
+    assert_eq!(slow.kind(), ErrorKind::Quota);
+    registry.register(wish("b", "doc.s == 'b'", "g")).await.unwrap();
+    let full = registry.register(wish("c", "doc.s == 'c'", "g")).await.unwrap_err();
+    assert!(full.to_string().contains("per_tenant"), "{full}");
+    let other = Subscription { tenant: Tenant::new("u").unwrap(), ..wish("a", "doc.s == 'c'", "g") };
+    registry.register(other).await.expect("another tenant may use the same id");
+    assert_eq!(open(&engine).await.len(), 3);
+}
