@@ -5,12 +5,14 @@
 //! right to install, it says exactly what is missing.
 
 mod apt;
+mod faults;
 mod valkey;
 
 use crate::shell::{Outcome, on_path};
 
 /// Makes sure that both servers can be started; says all that is missing, not only the first.
 pub(crate) fn run() -> Outcome {
+    faults::ensure();
     let failures: Vec<String> = [redis(), valkey::ensure()]
         .into_iter()
         .filter_map(Result::err)

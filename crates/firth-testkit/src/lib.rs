@@ -19,8 +19,10 @@
 
 mod bins;
 mod certs;
+mod clock;
 mod cluster;
 mod flavors;
+mod isolation;
 pub mod ports;
 mod proxy;
 pub mod resp;
@@ -29,7 +31,9 @@ pub mod wait;
 
 pub use bins::Flavor;
 pub use certs::{Certs, Identity};
+pub use clock::ServerClock;
 pub use cluster::{ClusterBuilder, ClusterNode, Migration, RedisCluster, slot_of};
+pub use isolation::{Isolation, in_own_network};
 pub use proxy::{Direction, Fault, Proxy};
 pub use resp::Reply;
 pub use server::sentinel::SentinelSet;

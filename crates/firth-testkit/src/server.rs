@@ -252,6 +252,7 @@ impl RedisServer {
         let process = Process::spawn(
             &self.settings.flavor.server_binary(),
             &self.settings.arguments(&self.conf_path()),
+            &self.settings.environment,
             &self.log_path(),
         );
         self.frozen.store(false, Ordering::Relaxed);

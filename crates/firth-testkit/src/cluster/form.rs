@@ -9,6 +9,7 @@ use tokio::task::JoinSet;
 
 use super::node::ClusterNode;
 use super::{ClusterBuilder, RedisCluster};
+use crate::isolation::source_address;
 use crate::ports::Port;
 use crate::proxy::Proxy;
 use crate::server::{RedisServer, RedisServerBuilder};
@@ -73,6 +74,9 @@ pub(super) async fn start_node(plan: &ClusterBuilder, shard: usize) -> ClusterNo
         .arg("cluster-port", bus.number().to_string())
         .arg("cluster-node-timeout", plan.node_timeout_ms.to_string())
         .arg("cluster-announce-ip", "127.0.0.1")
+        // so that its calls can be told from those of clients; Redis 7.0 takes only 127.0.0.1 for this machine
+        .arg("protected-mode", "no")
+        .arg("bind-source-addr", source_address(port.number()))
         .arg("cluster-announce-port", announced.to_string())
         .arg("cluster-announce-bus-port", bus.number().to_string())
         // a replica may always stand for election, and nobody changes sides unless a test says so

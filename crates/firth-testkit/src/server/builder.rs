@@ -4,6 +4,7 @@ use super::conf::{Settings, Tls};
 use super::{RedisServer, conf};
 use crate::bins::Flavor;
 use crate::certs::Certs;
+use crate::clock::ServerClock;
 use crate::ports::Port;
 
 /// What the server keeps on disk.
@@ -49,6 +50,7 @@ impl Default for RedisServerBuilder {
             persist: Persist::None,
             sentinel: false,
             lines: Vec::new(),
+            environment: Vec::new(),
         };
         Self { settings }
     }
@@ -98,6 +100,12 @@ impl RedisServerBuilder {
     /// Follows another server as its replica.
     pub fn replica_of(self, master: &RedisServer) -> Self {
         self.arg("replicaof", format!("127.0.0.1 {}", master.port()))
+    }
+
+    /// Lets the server tell the time by a clock that the test sets.
+    pub fn clock(mut self, clock: &ServerClock) -> Self {
+        self.settings.environment = clock.environment();
+        self
     }
 
     /// Sets a configuration option; values with spaces are written as they are.

@@ -24,6 +24,7 @@ pub(super) struct Settings {
     pub(super) persist: Persist,
     pub(super) sentinel: bool,
     pub(super) lines: Vec<String>,
+    pub(super) environment: Vec<(String, String)>,
 }
 
 /// How a server speaks TLS.

@@ -28,12 +28,22 @@ pub(super) struct Process {
 
 impl Process {
     /// Starts `binary`, its output appended to `log`.
-    pub(super) fn spawn(binary: &Path, args: &[OsString], log: &Path) -> Self {
+    pub(super) fn spawn(
+        binary: &Path,
+        args: &[OsString],
+        environment: &[(String, String)],
+        log: &Path,
+    ) -> Self {
         let output =
             OpenOptions::new().create(true).append(true).open(log).expect("the log file can be opened");
         let errors = output.try_clone().expect("a file handle can be cloned");
         let mut command = tied_to_us(binary);
-        command.args(args).stdin(Stdio::null()).stdout(output).stderr(errors);
+        command
+            .args(args)
+            .envs(environment.iter().cloned())
+            .stdin(Stdio::null())
+            .stdout(output)
+            .stderr(errors);
         match spawn_from_lasting_thread(command) {
             Ok(child) => Self { child },
             Err(error) => panic!("cannot start {}: {error}", binary.display()),

@@ -55,7 +55,7 @@ fn a_partition_follows_its_slot_and_its_scripts_come_along() {
 }
 
 /// The slot of the only partition.
-async fn slot_of_partition(cluster: &RedisCluster) -> u16 {
+pub(super) async fn slot_of_partition(cluster: &RedisCluster) -> u16 {
     for node in cluster.nodes() {
         if let Some(key) = node.server().command(&["KEYS", "firth:{*:p"]).await.items().first() {
             return firth_testkit::slot_of(key.text());

@@ -2,7 +2,9 @@
 //! and networks can do wrong.
 
 mod acl;
+mod clock;
 mod cluster;
+mod cut_off;
 mod durability;
 mod faults;
 mod laws;

@@ -1,0 +1,164 @@
+//! A server whose clock is set while it runs: a minute ahead, an hour back. Safety rests on fencing, liveness also on beats.
+
+use firth_engine::facet::{Acquire, Acquired, From, LeaseQuery};
+use firth_engine::{Commit, Engine, ErrorKind, Hold, LeaseName, Partition, RecordId};
+use firth_laws::world::{self, Owner, append, fails, group, holder, numbers, partition, read_all};
+use firth_testkit::{Flavor, RedisServer, ServerClock};
+use std::time::Duration;
+
+const MINUTE_AHEAD: i64 = 60;
+const HOUR_BACK: i64 = -3600;
+const TTL: Duration = Duration::from_secs(15);
+const SOON: Duration = Duration::from_millis(300);
+
+/// Debian's Redis does not start under libfaketime (its allocator asks for the time too early); the scripts are the same on both.
+macro_rules! on_valkey {
+    ($($law:ident)*) => {
+        mod on_valkey {
+            $(#[test]
+            fn $law() {
+                crate::redis::block_on(super::$law(firth_testkit::Flavor::Valkey));
+            })*
+        }
+    };
+}
+
+on_valkey!(
+    a_clock_that_jumps_ahead_never_makes_two_owners
+    a_clock_that_jumps_back_does_not_block_takeover
+    an_owner_that_renews_keeps_its_lease_over_any_jump
+    the_log_goes_on_over_any_jump
+);
+
+struct World {
+    clock: ServerClock,
+    server: RedisServer,
+    engine: Engine,
+    at: Partition,
+}
+
+impl World {
+    /// A server with a clock of its own; `None` where that cannot be.
+    async fn new(flavor: Flavor) -> Option<Self> {
+        let clock = ServerClock::new()?;
+        let server = RedisServer::builder().flavor(flavor).clock(&clock).start().await;
+        let engine = Engine::at(&server.url()).await.unwrap();
+        let at = partition(&engine).await;
+        append(&engine, &at, 0, 10).await;
+        Some(Self { clock, server, engine, at })
+    }
+
+    /// Moves the clock, and waits until the server goes by it.
+    async fn jump(&self, seconds: i64) {
+        self.clock.jump(seconds);
+        world::eventually("the server's clock has moved", || async {
+            let server: i64 = self.server.command(&["TIME"]).await.items()[0].text().parse().unwrap();
+            let right = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+            let off = server - i64::try_from(right.as_secs()).unwrap();
+            (off - seconds).abs() < 5
+        })
+        .await;
+    }
+
+    fn lease(&self) -> LeaseName {
+        LeaseName::group(&self.at, &group("g"))
+    }
+
+    async fn own(&self, ttl: Duration) -> Owner {
+        let hold = world::acquire(&self.engine, &self.at, &group("g"), ttl).await;
+        Owner::with(&self.engine, &self.at, &group("g"), hold).await
+    }
+
+    async fn renew(&self, hold: &Hold, ttl: Duration) -> bool {
+        self.engine.renew(std::slice::from_ref(hold), ttl).await.unwrap()[0]
+    }
+
+    /// What a rival does that trusts no clock but its own: it watches the beats for a whole TTL.
+    async fn take_when_still(&self, ttl: Duration) -> Option<Hold> {
+        let query = LeaseQuery::Names(vec![self.lease()]);
+        let seen = self.engine.leases(&query).await.unwrap().remove(0);
+        tokio::time::sleep(ttl).await;
+        let stalled = Some((seen.epoch, seen.beats));
+        let wish = Acquire { stalled, ..Acquire::new(self.lease(), holder(), TTL) };
+        self.engine.acquire(wish).await.unwrap().granted()
+    }
+
+    /// Whoever lost the lease can do nothing, whatever the clock says.
+    async fn is_out(&self, former: &Owner) {
+        let last = RecordId::new(u64::MAX >> 12, 10);
+        fails(former.send(Commit::up_to(last)).await, ErrorKind::Fenced);
+        fails(self.engine.due(&self.at, &group("g"), &former.hold, 1).await, ErrorKind::Fenced);
+        assert!(!self.renew(&former.hold, TTL).await);
+        assert!(!self.engine.release(&former.hold).await.unwrap());
+    }
+}
+
+async fn a_clock_that_jumps_ahead_never_makes_two_owners(flavor: Flavor) {
+    let Some(world) = World::new(flavor).await else { return };
+    let former = world.own(TTL).await;
+    world.jump(MINUTE_AHEAD).await;
+    // The lease seems to have run out: a rival may have it, and from then on only the rival.
+    let mut rival = world.own(TTL).await;
+    assert!(rival.hold.epoch > former.hold.epoch);
+    world.is_out(&former).await;
+    world.jump(0).await;
+    world.is_out(&former).await;
+    assert!(world.renew(&rival.hold, TTL).await);
+    assert_eq!(rival.drain().await, (0..10).collect::<Vec<_>>());
+    world.engine.close().await.unwrap();
+}
+
+async fn a_clock_that_jumps_back_does_not_block_takeover(flavor: Flavor) {
+    let Some(world) = World::new(flavor).await else { return };
+    let former = world.own(SOON).await;
+    world.jump(HOUR_BACK).await;
+    tokio::time::sleep(SOON).await;
+    let wish = Acquire::new(world.lease(), holder(), TTL);
+    let Acquired::Held(seen) = world.engine.acquire(wish).await.unwrap() else {
+        panic!("by the server's clock the lease runs for an hour");
+    };
+    assert!(seen.remaining > Duration::from_secs(3000), "{:?}", seen.remaining);
+    let hold = world.take_when_still(SOON).await.expect("it stood still for its whole TTL");
+    assert!(hold.epoch > former.hold.epoch, "epochs grow although the clock went back");
+    world.is_out(&former).await;
+    let mut rival = Owner::with(&world.engine, &world.at, &group("g"), hold).await;
+    assert_eq!(rival.drain().await, (0..10).collect::<Vec<_>>());
+    // Forward again: leases taken meanwhile seem over, which costs their owner nothing as long as nobody comes.
+    world.jump(0).await;
+    assert!(world.renew(&rival.hold, TTL).await);
+    world.engine.close().await.unwrap();
+}
+
+async fn an_owner_that_renews_keeps_its_lease_over_any_jump(flavor: Flavor) {
+    let Some(world) = World::new(flavor).await else { return };
+    let mut owner = world.own(TTL).await;
+    for seconds in [HOUR_BACK, 0, HOUR_BACK, MINUTE_AHEAD, 0] {
+        world.jump(seconds).await;
+        // After a jump ahead the owner must be first; after one back it is safe anyway.
+        assert!(world.renew(&owner.hold, TTL).await);
+        let beat = async {
+            tokio::time::sleep(SOON / 3).await;
+            assert!(world.renew(&owner.hold, TTL).await);
+        };
+        let (rival, ()) = tokio::join!(world.take_when_still(SOON), beat);
+        assert!(rival.is_none(), "a beat refutes who thinks that it stands still");
+    }
+    assert_eq!(owner.drain().await, (0..10).collect::<Vec<_>>());
+    world.engine.close().await.unwrap();
+}
+
+async fn the_log_goes_on_over_any_jump(flavor: Flavor) {
+    let Some(world) = World::new(flavor).await else { return };
+    let mut count = 10;
+    for seconds in [MINUTE_AHEAD, HOUR_BACK, 0] {
+        world.jump(seconds).await;
+        append(&world.engine, &world.at, count, count + 5).await;
+        count += 5;
+    }
+    let records = read_all(&world.engine, &world.at).await;
+    assert_eq!(numbers(&records), (0..count).collect::<Vec<_>>());
+    assert!(records.windows(2).all(|pair| pair[0].id < pair[1].id), "ids never go back");
+    world.engine.create_group(&world.at, &group("end"), From::End).await.unwrap();
+    assert_eq!(world::status(&world.engine, &world.at, &group("end")).await.waiting, 0);
+    world.engine.close().await.unwrap();
+}

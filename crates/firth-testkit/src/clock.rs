@@ -1,0 +1,62 @@
+//! A clock that a test can set: the server runs under libfaketime and reads its offset from a file.
+//!
+//! Only the wall clock moves; the server's monotonic clock goes on as ever, as it does when somebody sets the time of a machine.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use tempfile::TempDir;
+
+/// Where the library lies, by architecture and distribution.
+const PLACES: [&str; 4] = [
+    "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1",
+    "/usr/lib/aarch64-linux-gnu/faketime/libfaketimeMT.so.1",
+    "/usr/lib64/faketime/libfaketimeMT.so.1",
+    "/usr/lib/faketime/libfaketimeMT.so.1",
+];
+
+/// The wall clock of one server; see [`RedisServerBuilder::clock`](crate::RedisServerBuilder::clock).
+#[derive(Debug)]
+pub struct ServerClock {
+    library: PathBuf,
+    dir: TempDir,
+}
+
+impl ServerClock {
+    /// A clock that is right; `None`, with a word on stderr, where libfaketime is missing.
+    pub fn new() -> Option<Self> {
+        let Some(library) = PLACES.iter().map(Path::new).find(|path| path.is_file()) else {
+            eprintln!("SKIPPED: libfaketime is missing, so this test shows nothing; run `cargo xtask setup`");
+            return None;
+        };
+        let dir =
+            tempfile::Builder::new().prefix("firth-").tempdir().expect("a temporary folder can be made");
+        let clock = Self { library: library.to_owned(), dir };
+        clock.jump(0);
+        Some(clock)
+    }
+
+    /// Moves the clock so that it is this many seconds ahead of (or behind) the right time.
+    pub fn jump(&self, seconds: i64) {
+        // Written aside and renamed: the server may read at any moment.
+        let fresh = self.dir.path().join("offset.new");
+        fs::write(&fresh, format!("{seconds:+}\n")).expect("the temporary folder is writable");
+        fs::rename(fresh, self.file()).expect("the temporary folder is writable");
+    }
+
+    fn file(&self) -> PathBuf {
+        self.dir.path().join("offset")
+    }
+
+    /// What the server's environment needs.
+    pub(crate) fn environment(&self) -> Vec<(String, String)> {
+        let text = |path: &Path| path.to_string_lossy().into_owned();
+        let pairs = [
+            ("LD_PRELOAD", text(&self.library)),
+            ("FAKETIME_TIMESTAMP_FILE", text(&self.file())),
+            ("FAKETIME_NO_CACHE", "1".to_owned()),
+            ("FAKETIME_DONT_FAKE_MONOTONIC", "1".to_owned()),
+        ];
+        pairs.map(|(name, value)| (name.to_owned(), value)).into()
+    }
+}
