@@ -7,6 +7,7 @@
 //! | [`config`] | the `routing:` section of the configuration, every option checked |
 //! | [`filter`] | filters in CEL or as plain conditions, taken apart once into what an index can answer and a rest |
 //! | [`matching`] | which subscriptions want an event: by index, never by scanning filters |
+//! | [`lane`] | the queue of one gateway: batches, order, retries, pressure, books |
 //! | [`registry`] | who wants what: subscriptions and gateways, shared by all nodes |
 //! | [`routing`] | the partition of a document, the gateways of a subscription |
 
@@ -14,6 +15,7 @@ pub mod config;
 mod error;
 pub mod event;
 pub mod filter;
+pub mod lane;
 pub mod matching;
 mod name;
 pub mod registry;

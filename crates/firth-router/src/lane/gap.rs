@@ -1,0 +1,55 @@
+//! Gap markers: what a gateway is told instead of the events that were left out.
+
+use super::item::{Item, Position};
+use crate::name::SubscriptionId;
+use std::collections::BTreeSet;
+
+/// The most subscriptions that a marker names; beyond that it stands for all low-priority ones.
+pub const MAX_NAMED: usize = 1000;
+
+/// Events that were left out under pressure. The receiver passes it on to those who missed something, so that they read anew.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Gap {
+    pub(super) positions: Vec<Position>,
+    subscriptions: BTreeSet<SubscriptionId>,
+    all: bool,
+}
+
+impl Gap {
+    /// Which events, by place.
+    pub fn positions(&self) -> &[Position] {
+        &self.positions
+    }
+
+    /// Whose events; `None`: any low-priority subscription may have missed some.
+    pub fn subscriptions(&self) -> Option<&BTreeSet<SubscriptionId>> {
+        (!self.all).then_some(&self.subscriptions)
+    }
+
+    pub(super) fn add(&mut self, item: &Item) {
+        self.positions.push(item.position);
+        let names = item.wanted.iter().map(|one| one.subscription.clone());
+        self.name(names);
+    }
+
+    pub(super) fn merge(&mut self, other: Self) {
+        self.positions.extend(other.positions);
+        self.all |= other.all;
+        self.name(other.subscriptions.into_iter());
+    }
+
+    fn name(&mut self, names: impl Iterator<Item = SubscriptionId>) {
+        if self.all {
+            return;
+        }
+        self.subscriptions.extend(names);
+        if self.subscriptions.len() > MAX_NAMED {
+            self.all = true;
+            self.subscriptions.clear();
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.positions.is_empty()
+    }
+}

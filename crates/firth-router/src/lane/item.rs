@@ -1,0 +1,142 @@
+//! What lies in a lane: an event for some subscriptions of one gateway, and the words in which its fate is told.
+
+use crate::event::{Event, Priority};
+use crate::name::SubscriptionId;
+use crate::registry::{Overflow, Wanted};
+use std::fmt;
+use std::sync::Arc;
+
+/// The place of an event in the topic. With the epoch it is the event's idempotency key: receivers drop what they have seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Position {
+    /// The partition.
+    pub partition: u32,
+    /// The place in it.
+    pub seq: u64,
+}
+
+/// A subscription that an event is for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct For {
+    /// Which one.
+    pub subscription: SubscriptionId,
+    /// The document has left what the subscription sees.
+    pub leaves: bool,
+}
+
+/// One event on its way to one gateway, with everyone there who wants it: never one copy per subscription.
+#[derive(Clone)]
+pub struct Item {
+    /// Its place.
+    pub position: Position,
+    /// Under which ownership of the partition it was read; a receiver refuses an older one than it has seen.
+    pub epoch: u64,
+    /// The event.
+    pub event: Arc<Event>,
+    /// Who wants it.
+    pub wanted: Arc<[For]>,
+    /// The most urgent priority among them.
+    pub priority: Priority,
+    /// The most careful policy among them.
+    pub overflow: Overflow,
+    /// What it counts against limits in bytes.
+    pub bytes: usize,
+    /// Deliveries that the gateway refused.
+    pub refusals: u32,
+}
+
+impl Item {
+    /// An event for some subscriptions of one gateway; at least one.
+    pub fn new(position: Position, epoch: u64, event: Arc<Event>, wanted: &[Wanted]) -> Self {
+        let careful = |overflow: Overflow| match overflow {
+            Overflow::Shed => 0,
+            Overflow::Conflate => 1,
+            Overflow::Keep => 2,
+        };
+        let priority = wanted.iter().map(|one| one.subscription.priority).min().unwrap_or_default();
+        let overflow =
+            wanted.iter().map(|one| one.subscription.overflow).max_by_key(|overflow| careful(*overflow));
+        let documents = [&event.before, &event.after].into_iter().flatten();
+        let texts: usize = documents.map(|document| document.text().len()).sum();
+        let names: usize = wanted.iter().map(|one| one.subscription.id.as_str().len() + 16).sum();
+        let wanted = wanted
+            .iter()
+            .map(|one| For { subscription: one.subscription.id.clone(), leaves: one.leaves })
+            .collect();
+        let bytes = 200 + texts + names + event.key.len() + event.collection.len();
+        let overflow = overflow.unwrap_or_default();
+        Self { position, epoch, event, wanted, priority, overflow, bytes, refusals: 0 }
+    }
+
+    /// What keeps its order: events of one document.
+    pub(super) fn key(&self) -> Key {
+        Key { event: Arc::clone(&self.event) }
+    }
+}
+
+/// Never shows the document or its key.
+impl fmt::Debug for Item {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Item({:?} {:?} for {})", self.position, self.priority, self.wanted.len())
+    }
+}
+
+/// A document, named by one of its events so that no text is copied.
+#[derive(Clone)]
+pub(super) struct Key {
+    event: Arc<Event>,
+}
+
+impl Key {
+    fn parts(&self) -> (&str, &str, &str) {
+        (self.event.tenant.as_str(), &self.event.collection, &self.event.key)
+    }
+}
+
+impl PartialEq for Key {
+    fn eq(&self, other: &Self) -> bool {
+        self.parts() == other.parts()
+    }
+}
+
+impl Eq for Key {}
+
+impl std::hash::Hash for Key {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        self.parts().hash(state);
+    }
+}
+
+impl PartialOrd for Key {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Key {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.parts().cmp(&other.parts())
+    }
+}
+
+/// What became of an event in a lane.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// The gateway accepted it.
+    Delivered,
+    /// The gateway refused it too often; with its last reason.
+    Dead(String),
+    /// It was left out under pressure, and the gateway has been told so.
+    Gapped,
+    /// It was taken out to be read from the topic later.
+    Parked,
+}
+
+/// An event that left a lane.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Released {
+    /// Which one.
+    pub position: Position,
+    /// How.
+    pub fate: Fate,
+}

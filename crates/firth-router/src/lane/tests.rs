@@ -1,0 +1,433 @@
+//! The lane's laws: books, order, bounds, each over random schedules; and the defects of the design that it must not have.
+
+use super::*;
+use crate::event::{Event, Operation};
+use crate::name::{GatewayId, SubscriptionId, Tenant};
+use crate::registry::{Subscription, Wanted};
+use crate::routing::Target;
+use proptest::prelude::*;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+fn item(seq: u64, key: &str, priority: Priority, overflow: Overflow) -> Item {
+    let tenant = Tenant::new("t").unwrap();
+    let target = Target::Direct(GatewayId::new("g").unwrap());
+    let subscription = Subscription::new(SubscriptionId::new("s").unwrap(), tenant.clone(), "orders", target);
+    let wanted =
+        Wanted { subscription: Arc::new(Subscription { priority, overflow, ..subscription }), leaves: false };
+    let event = Event::new(Operation::Update, tenant, "orders", key);
+    let partition = u32::from(key.len() as u8 % 2);
+    Item::new(Position { partition, seq }, 1, Arc::new(event), &[wanted])
+}
+
+fn plain(seq: u64, key: &str) -> Item {
+    item(seq, key, Priority::Normal, Overflow::Conflate)
+}
+
+fn config() -> RoutingConfig {
+    let mut config = RoutingConfig::default();
+    config.batch.max_size = 4;
+    config.backpressure.queue_size = 20;
+    config.delivery.max_in_flight = 4;
+    config
+}
+
+fn seqs(batch: &Batch) -> Vec<u64> {
+    batch.items.iter().map(|item| item.position.seq).collect()
+}
+
+fn refuse() -> Answer {
+    Answer::Refused("no".to_owned())
+}
+
+#[test]
+fn an_idle_gateway_gets_an_event_at_once_and_a_busy_one_gets_full_batches() {
+    let (mut lane, now) = (Lane::new(config()), Instant::now());
+    lane.offer(plain(1, "a"), now);
+    let first = lane.poll(now).expect("nothing is on its way, so nothing is waited for");
+    for seq in 2..=4 {
+        lane.offer(plain(seq, &format!("k{seq}")), now);
+    }
+    assert!(lane.poll(now).is_none(), "three events wait for a fourth");
+    lane.offer(plain(5, "k5"), now);
+    assert_eq!(seqs(&lane.poll(now).unwrap()), [2, 3, 4, 5]);
+    lane.offer(plain(6, "k6"), now);
+    lane.settle(first.id, Outcome::Accepted, now, 0.0);
+    assert!(lane.poll(now).is_none(), "one batch is still on its way");
+}
+
+#[test]
+fn a_partial_batch_is_sent_when_its_time_has_come_and_nothing_of_it_is_lost() {
+    let (mut lane, now) = (Lane::new(config()), Instant::now());
+    lane.offer(plain(1, "a"), now);
+    lane.poll(now).unwrap();
+    lane.offer(plain(2, "b"), now);
+    let due = lane.wake(now).expect("it will be sent by the clock");
+    assert_eq!(due, now + Duration::from_millis(50));
+    assert_eq!(seqs(&lane.poll(due).unwrap()), [2]);
+}
+
+#[test]
+fn a_batch_never_exceeds_its_size() {
+    let (mut lane, now) = (Lane::new(config()), Instant::now());
+    (1..=20).for_each(|seq| assert_eq!(lane.offer(plain(seq, "same"), now), Offer::Taken));
+    let batch = lane.poll(now).unwrap();
+    assert_eq!(seqs(&batch), [1, 2, 3, 4]);
+    assert!(lane.poll(now).is_none(), "the document's later events wait for these");
+    lane.settle(batch.id, Outcome::Accepted, now, 0.0);
+    assert_eq!(seqs(&lane.poll(now).unwrap()), [5, 6, 7, 8]);
+}
+
+#[test]
+fn a_refused_event_is_tried_three_times_and_then_given_up_while_others_go_on() {
+    let (mut lane, mut now) = (Lane::new(config()), Instant::now());
+    [plain(1, "a"), plain(2, "a"), plain(3, "b")]
+        .into_iter()
+        .for_each(|item| assert_eq!(lane.offer(item, now), Offer::Taken));
+    let batch = lane.poll(now).unwrap();
+    let answers = vec![refuse(), Answer::Accepted, Answer::Accepted];
+    let released = lane.settle(batch.id, Outcome::Answered(answers), now, 0.0);
+    let delivered = Released { position: plain(3, "b").position, fate: Fate::Delivered };
+    assert_eq!(released, [delivered], "what came after a refused event of its document does not count");
+    lane.offer(plain(4, "c"), now);
+    let other = lane.poll(now).unwrap();
+    assert_eq!(seqs(&other), [4], "another document does not wait");
+    lane.settle(other.id, Outcome::Accepted, now, 0.0);
+    for wait in [100, 200] {
+        assert_eq!(lane.wake(now), Some(now + Duration::from_millis(wait)));
+        now += Duration::from_millis(wait);
+        let again = lane.poll(now).unwrap();
+        assert_eq!(seqs(&again), [1, 2]);
+        let released = lane.settle(again.id, Outcome::Answered(vec![refuse()]), now, 0.0);
+        assert_eq!(released.len(), usize::from(wait == 200));
+    }
+    assert_eq!(lane.books(1).dead, 1);
+    let last = lane.poll(now).unwrap();
+    assert_eq!(seqs(&last), [2], "the next one of the document goes on");
+    lane.settle(last.id, Outcome::Accepted, now, 0.0);
+    assert_eq!(lane.held(), 0);
+}
+
+#[test]
+fn the_wait_grows_is_capped_and_jittered() {
+    let retry = RoutingConfig::default().delivery.retry;
+    let millis = |refusals, jitter| backoff(&retry, refusals, jitter).as_millis();
+    assert_eq!([millis(1, 0.0), millis(2, 0.0), millis(3, 0.0)], [100, 200, 400]);
+    assert_eq!(millis(40, 0.0), 5000);
+    assert_eq!(millis(u32::MAX, 0.0), 5000);
+    assert_eq!(millis(1, 1.0), 50);
+}
+
+#[test]
+fn an_unreachable_gateway_opens_the_breaker_and_loses_nothing() {
+    let (mut lane, mut now) = (Lane::new(config()), Instant::now());
+    (1..=3).for_each(|seq| assert_eq!(lane.offer(plain(seq, "a"), now), Offer::Taken));
+    for _ in 0..5 {
+        let batch = lane.poll(now).unwrap();
+        assert_eq!(seqs(&batch), [1, 2, 3]);
+        assert_eq!(lane.settle(batch.id, Outcome::Unreached, now, 0.0), []);
+    }
+    assert!(lane.poll(now).is_none(), "the breaker is open");
+    assert_eq!(lane.wake(now), Some(now + Duration::from_secs(30)));
+    now += Duration::from_secs(30);
+    let probe = lane.poll(now).unwrap();
+    lane.offer(plain(9, "b"), now);
+    assert!(lane.poll(now + Duration::from_secs(1)).is_none(), "one probe at a time");
+    assert_eq!(lane.settle(probe.id, Outcome::Accepted, now, 0.0).len(), 3);
+    assert_eq!(seqs(&lane.poll(now).unwrap()), [9]);
+}
+
+#[test]
+fn a_gateway_that_asks_for_a_pause_gets_it_without_losing_attempts() {
+    let (mut lane, now) = (Lane::new(config()), Instant::now());
+    lane.offer(plain(1, "a"), now);
+    let batch = lane.poll(now).unwrap();
+    lane.settle(batch.id, Outcome::Busy(Some(Duration::from_secs(2))), now, 0.0);
+    assert!(lane.poll(now).is_none());
+    assert_eq!(lane.wake(now), Some(now + Duration::from_secs(2)));
+    let again = lane.poll(now + Duration::from_secs(2)).unwrap();
+    assert_eq!((seqs(&again), again.items[0].refusals), (vec![1], 0));
+    assert_eq!(lane.circuit(), Circuit::Closed);
+}
+
+#[test]
+fn under_pressure_only_low_priority_is_left_out_and_the_gateway_is_told() {
+    let (mut lane, now) = (Lane::new(config()), Instant::now());
+    (1..=14).for_each(|seq| {
+        assert_eq!(lane.offer(item(seq, "low", Priority::Low, Overflow::Conflate), now), Offer::Taken)
+    });
+    assert_eq!(lane.pressure(), Pressure::Soft);
+    lane.offer(item(15, "low", Priority::Low, Overflow::Conflate), now);
+    lane.offer(item(16, "xyz", Priority::Low, Overflow::Shed), now);
+    lane.offer(item(17, "high", Priority::High, Overflow::Shed), now);
+    let batch = lane.poll(now).unwrap();
+    assert_eq!(seqs(&batch), [17, 1, 2, 3], "urgent ones go first");
+    let gap: Vec<_> = batch.gap.as_ref().unwrap().positions().iter().map(|position| position.seq).collect();
+    assert_eq!(gap, [14, 16], "the older one made room for the newer; the other was left out");
+    assert_eq!(lane.books(1).gapped, 0, "not before the gateway knows");
+    lane.settle(batch.id, Outcome::Accepted, now, 0.0);
+    assert_eq!(lane.books(1).gapped + lane.books(0).gapped, 2);
+}
+
+#[test]
+fn a_full_lane_refuses_and_can_be_parked() {
+    let (mut lane, now) = (Lane::new(config()), Instant::now());
+    for seq in 1..=20 {
+        assert_eq!(lane.offer(plain(seq, &format!("k{seq:02}")), now), Offer::Taken);
+    }
+    assert_eq!(lane.pressure(), Pressure::Hard);
+    assert_eq!(lane.offer(plain(21, "x"), now), Offer::Full);
+    let batch = lane.poll(now).unwrap();
+    let parked = lane.park(1);
+    assert_eq!(parked.len(), 16);
+    assert!(parked.iter().all(|one| one.fate == Fate::Parked));
+    assert_eq!(
+        lane.settle(batch.id, Outcome::Accepted, now, 0.0).len(),
+        4,
+        "what was on its way still counts"
+    );
+    assert_eq!((lane.held(), lane.pressure()), (0, Pressure::None));
+    assert!(lane.books(1).balance());
+}
+
+#[test]
+fn one_event_that_is_larger_than_the_queue_still_gets_through() {
+    let mut small = config();
+    small.backpressure.queue_bytes = 10;
+    let (mut lane, now) = (Lane::new(small), Instant::now());
+    assert_eq!(lane.offer(plain(1, "a"), now), Offer::Taken);
+    assert_eq!(lane.offer(plain(2, "a"), now), Offer::Full);
+}
+
+#[test]
+fn the_least_urgent_are_not_starved_for_ever() {
+    let (mut lane, now) = (Lane::new(config()), Instant::now());
+    lane.offer(item(0, "low", Priority::Low, Overflow::Keep), now);
+    for seq in 1..=FAIR_TURN * 4 {
+        while lane.held() < 12 {
+            lane.offer(
+                item(
+                    seq * 100 + lane.held() as u64,
+                    &format!("k{seq}-{}", lane.held()),
+                    Priority::High,
+                    Overflow::Keep,
+                ),
+                now,
+            );
+        }
+        let batch = lane.poll(now).unwrap();
+        let has_low = batch.items.iter().any(|item| item.priority == Priority::Low);
+        lane.settle(batch.id, Outcome::Accepted, now, 0.0);
+        if has_low {
+            return;
+        }
+    }
+    panic!("the low one never went out");
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Offer {
+        key: u8,
+        priority: u8,
+        overflow: u8,
+    },
+    Poll,
+    /// Which batch on its way, what happens to it, and what its answers are.
+    Settle {
+        which: prop::sample::Index,
+        how: u8,
+        answers: u64,
+    },
+    Wait(u16),
+    Park(bool),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        8 => (0_u8..5, 0_u8..3, 0_u8..3).prop_map(|(key, priority, overflow)| Step::Offer { key, priority, overflow }),
+        4 => Just(Step::Poll),
+        4 => (any::<prop::sample::Index>(), 0_u8..6, any::<u64>())
+            .prop_map(|(which, how, answers)| Step::Settle { which, how, answers }),
+        2 => (0_u16..500).prop_map(Step::Wait),
+        1 => any::<bool>().prop_map(Step::Park),
+    ]
+}
+
+/// A gateway that keeps the contract: it goes through a batch in order, and after a refusal refuses the rest of that document.
+#[derive(Default)]
+struct Gateway {
+    seen: HashSet<Position>,
+    last: HashMap<Key, u64>,
+    gaps: HashSet<Position>,
+}
+
+impl Gateway {
+    fn receive(
+        &mut self,
+        batch: &Batch,
+        refuses: impl Fn(usize) -> bool,
+    ) -> Result<Vec<Answer>, TestCaseError> {
+        let (mut refused, mut answers) = (HashSet::new(), Vec::new());
+        self.gaps.extend(batch.gap.iter().flat_map(|gap| gap.positions().iter().copied()));
+        for (place, item) in batch.items.iter().enumerate() {
+            if refuses(place) || refused.contains(&item.key()) {
+                refused.insert(item.key());
+                answers.push(refuse());
+                continue;
+            }
+            answers.push(Answer::Accepted);
+            if self.seen.insert(item.position) {
+                let last = self.last.entry(item.key()).or_default();
+                prop_assert!(*last < item.position.seq, "event {} overtook {}", last, item.position.seq);
+                *last = item.position.seq;
+            }
+        }
+        Ok(answers)
+    }
+}
+
+struct World {
+    lane: Lane,
+    gateway: Gateway,
+    out: Vec<Batch>,
+    taken: HashMap<Position, Priority>,
+    released: HashMap<Position, Fate>,
+    now: Instant,
+    seq: u64,
+}
+
+const PRIORITIES: [Priority; 3] = Priority::ALL;
+const POLICIES: [Overflow; 3] = [Overflow::Conflate, Overflow::Shed, Overflow::Keep];
+
+impl World {
+    fn step(&mut self, step: &Step) -> Result<(), TestCaseError> {
+        match step {
+            Step::Offer { key, priority, overflow } => {
+                self.seq += 1;
+                let key = "k".repeat(usize::from(*key) + 1);
+                let (priority, overflow) =
+                    (PRIORITIES[usize::from(*priority)], POLICIES[usize::from(*overflow)]);
+                let item = item(self.seq, &key, priority, overflow);
+                let position = item.position;
+                if self.lane.offer(item, self.now) == Offer::Taken {
+                    self.taken.insert(position, priority);
+                }
+            }
+            Step::Poll => self.out.extend(self.lane.poll(self.now)),
+            Step::Settle { which, how, answers } if !self.out.is_empty() => {
+                let batch = self.out.remove(which.index(self.out.len()));
+                let outcome = match how {
+                    0 => Outcome::Unreached,
+                    1 => {
+                        // It arrived, but the answer was lost.
+                        self.gateway.receive(&batch, |_| false)?;
+                        Outcome::Unreached
+                    }
+                    2 => Outcome::Busy(None),
+                    3 => Outcome::Answered(
+                        self.gateway.receive(&batch, |place| answers >> (place % 64) & 1 == 1)?,
+                    ),
+                    4 => {
+                        let mut some =
+                            self.gateway.receive(&batch, |place| place >= batch.items.len() / 2)?;
+                        some.truncate(batch.items.len() / 2);
+                        Outcome::Answered(some)
+                    }
+                    _ => {
+                        self.gateway.receive(&batch, |_| false)?;
+                        Outcome::Accepted
+                    }
+                };
+                let released = self.lane.settle(batch.id, outcome.clone(), self.now, 0.5);
+                self.note(released)?;
+                prop_assert_eq!(self.lane.settle(batch.id, outcome, self.now, 0.5), [], "settled twice");
+            }
+            Step::Settle { .. } => {}
+            Step::Wait(millis) => self.now += Duration::from_millis(u64::from(*millis)),
+            Step::Park(odd) => {
+                let released = self.lane.park(u32::from(*odd));
+                self.note(released)?;
+            }
+        }
+        self.check()
+    }
+
+    fn note(&mut self, released: Vec<Released>) -> Result<(), TestCaseError> {
+        for one in released {
+            let priority = self.taken[&one.position];
+            match one.fate {
+                Fate::Delivered => prop_assert!(self.gateway.seen.contains(&one.position)),
+                Fate::Gapped => {
+                    prop_assert!(self.gateway.gaps.contains(&one.position), "nobody was told");
+                    prop_assert_eq!(priority, Priority::Low);
+                }
+                Fate::Dead(_) | Fate::Parked => {}
+            }
+            prop_assert!(self.released.insert(one.position, one.fate).is_none(), "released twice");
+        }
+        Ok(())
+    }
+
+    fn check(&self) -> Result<(), TestCaseError> {
+        let mut sum = Books::default();
+        for (_, books) in self.lane.all_books() {
+            prop_assert!(books.balance(), "{:?}", books);
+            sum = sum.plus(books);
+        }
+        prop_assert_eq!(sum.taken, self.taken.len() as u64);
+        prop_assert_eq!(sum.held, self.lane.held() as u64);
+        prop_assert_eq!(self.taken.len() - self.released.len(), self.lane.held());
+        prop_assert!(self.lane.held() <= 20);
+        let (out, _) = self.lane.in_flight();
+        prop_assert_eq!(out, self.out.len());
+        prop_assert!(out <= 4);
+        prop_assert!(self.out.iter().all(|batch| batch.items.len() <= 4));
+        Ok(())
+    }
+
+    /// A gateway that is well again gets everything that is left, woken by nothing but the lane's own clock.
+    fn finish(&mut self) -> Result<(), TestCaseError> {
+        for _ in 0..1000 {
+            while let Some(batch) = self.lane.poll(self.now) {
+                self.out.push(batch);
+            }
+            self.check()?;
+            let Some(batch) = self.out.pop() else {
+                match self.lane.wake(self.now) {
+                    Some(wake) => self.now = self.now.max(wake),
+                    None => break,
+                }
+                continue;
+            };
+            self.gateway.receive(&batch, |_| false)?;
+            let released = self.lane.settle(batch.id, Outcome::Accepted, self.now, 0.5);
+            self.note(released)?;
+        }
+        prop_assert_eq!(self.lane.held(), 0, "the lane fell asleep with {:?}", self.lane);
+        prop_assert_eq!(self.lane.bytes, 0);
+        prop_assert_eq!(self.released.len(), self.taken.len());
+        Ok(())
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 1500, ..ProptestConfig::default() })]
+
+    #[test]
+    fn the_books_balance_and_order_holds_whatever_happens(steps in proptest::collection::vec(step(), 1..150)) {
+        let mut world = World {
+            lane: Lane::new(config()),
+            gateway: Gateway::default(),
+            out: Vec::new(),
+            taken: HashMap::new(),
+            released: HashMap::new(),
+            now: Instant::now(),
+            seq: 0,
+        };
+        for step in &steps {
+            world.step(step)?;
+        }
+        world.finish()?;
+    }
+}
