@@ -1,15 +1,23 @@
-//! What every handler shares: the broker, the delivery desk, cached producers, the tokens. Closed once, at the end.
+//! What every handler shares: the broker, the delivery desk, cached producers, the guard, the limits. Closed once, at the end.
 
-use crate::auth::Guard;
+use crate::auth::{Audit, Buckets, Guard};
+use crate::config::Limits;
 use crate::desk::Desk;
-use firth::{Broker, Producer, Result};
+use crate::events::Events;
+use crate::telemetry::Telemetry;
+use firth::{Broker, Error, ErrorKind, Producer, Result};
 use metrics_exporter_prometheus::PrometheusHandle;
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, RwLock};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_util::sync::CancellationToken;
 
 /// Producers kept for topics in use; beyond that, one that is kept makes room.
 const MAX_PRODUCERS: usize = 1024;
+/// Idempotency keys whose request is remembered, to tell a repetition from a mistake; beyond that, all are forgotten.
+const MAX_KEYS: usize = 10_000;
 
 /// The server's state; clones share it.
 #[derive(Clone)]
@@ -19,17 +27,74 @@ struct Inner {
     broker: Broker,
     desk: Desk,
     guard: Guard,
+    audit: Audit,
+    limits: RwLock<Arc<Limits>>,
+    /// Room for request bodies, in bytes.
+    room: Arc<Semaphore>,
+    streams: Mutex<usize>,
+    callers: Buckets<String>,
+    failures: Buckets<Option<IpAddr>>,
     metrics: Option<PrometheusHandle>,
+    telemetry: Telemetry,
+    events: Events,
     producers: Mutex<HashMap<String, Producer>>,
+    requests: Mutex<HashMap<[u8; 32], [u8; 32]>>,
     draining: AtomicBool,
+    closing: CancellationToken,
+}
+
+/// What a server has beyond an app inside a process.
+#[derive(Default)]
+pub(crate) struct Extras {
+    pub(crate) limits: Limits,
+    pub(crate) audit: Audit,
+    pub(crate) telemetry: Telemetry,
+}
+
+/// The right to one stream, given back when it is dropped.
+pub(crate) struct StreamSeat(App);
+
+impl Drop for StreamSeat {
+    fn drop(&mut self) {
+        *self.0.0.streams.lock().expect("nothing panics under this lock") -= 1;
+        metrics::gauge!("firth_http_streams").decrement(1);
+    }
 }
 
 impl App {
     /// State on a broker. Without `metrics` there is nothing to scrape.
     pub(crate) fn new(broker: Broker, guard: Guard, metrics: Option<PrometheusHandle>) -> Self {
-        let desk = Desk::open(broker.clone());
-        let (producers, draining) = (Mutex::default(), AtomicBool::new(false));
-        Self(Arc::new(Inner { broker, desk, guard, metrics, producers, draining }))
+        Self::with(broker, guard, metrics, Extras::default())
+    }
+
+    pub(crate) fn with(
+        broker: Broker,
+        guard: Guard,
+        metrics: Option<PrometheusHandle>,
+        Extras { limits, audit, telemetry }: Extras,
+    ) -> Self {
+        let closing = CancellationToken::new();
+        let desk = Desk::open(broker.clone(), telemetry.clone());
+        let events = Events::new(broker.clone(), closing.clone());
+        let room = limits.buffered.clamp(1024, Semaphore::MAX_PERMITS);
+        Self(Arc::new(Inner {
+            broker,
+            desk,
+            guard,
+            audit,
+            limits: RwLock::new(Arc::new(limits)),
+            room: Arc::new(Semaphore::new(room)),
+            streams: Mutex::new(0),
+            callers: Buckets::new(),
+            failures: Buckets::new(),
+            metrics,
+            telemetry,
+            events,
+            producers: Mutex::default(),
+            requests: Mutex::default(),
+            draining: AtomicBool::new(false),
+            closing,
+        }))
     }
 
     pub(crate) fn broker(&self) -> &Broker {
@@ -44,8 +109,58 @@ impl App {
         &self.0.guard
     }
 
+    pub(crate) fn audit(&self) -> &Audit {
+        &self.0.audit
+    }
+
+    pub(crate) fn events(&self) -> &Events {
+        &self.0.events
+    }
+
+    pub(crate) fn telemetry(&self) -> &Telemetry {
+        &self.0.telemetry
+    }
+
     pub(crate) fn metrics(&self) -> Option<&PrometheusHandle> {
         self.0.metrics.as_ref()
+    }
+
+    /// How often callers ask, by their names.
+    pub(crate) fn callers(&self) -> &Buckets<String> {
+        &self.0.callers
+    }
+
+    /// How often addresses come with wrong tokens.
+    pub(crate) fn failures(&self) -> &Buckets<Option<IpAddr>> {
+        &self.0.failures
+    }
+
+    pub(crate) fn limits(&self) -> Arc<Limits> {
+        self.0.limits.read().expect("nothing panics under this lock").clone()
+    }
+
+    /// From now on these hold. Connections, room for bodies and times of connections stay as they were at the start.
+    pub(crate) fn set_limits(&self, limits: Limits) {
+        *self.0.limits.write().expect("nothing panics under this lock") = Arc::new(limits);
+    }
+
+    /// Room for so many bytes of a body, or `None` if there is none now.
+    pub(crate) fn room_for(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
+        let bytes = u32::try_from(bytes).ok()?;
+        self.0.room.clone().try_acquire_many_owned(bytes).ok()
+    }
+
+    /// A seat for one more stream, or `Overloaded`.
+    pub(crate) fn seat(&self) -> Result<StreamSeat> {
+        let max = self.limits().streams;
+        let mut taken = self.0.streams.lock().expect("nothing panics under this lock");
+        if *taken >= max {
+            let why = format!("at most {max} streams at a time: close one, or raise limits.streams");
+            return Err(Error::new(ErrorKind::Overloaded, why));
+        }
+        *taken += 1;
+        metrics::gauge!("firth_http_streams").increment(1);
+        Ok(StreamSeat(self.clone()))
     }
 
     /// The topic's producer, made at first use.
@@ -68,14 +183,29 @@ impl App {
         self.producers().remove(topic);
     }
 
-    /// From now on it is not ready, and waiting fetches end.
+    /// Whether a key came with another request before, as far as is remembered.
+    pub(crate) fn is_reused(&self, key: [u8; 32], request: [u8; 32]) -> bool {
+        let mut requests = self.0.requests.lock().expect("nothing panics under this lock");
+        if requests.len() >= MAX_KEYS {
+            requests.clear();
+        }
+        *requests.entry(key).or_insert(request) != request
+    }
+
+    /// From now on it is not ready, and waiting fetches and streams end.
     pub(crate) fn drain(&self) {
         self.0.draining.store(true, Ordering::Relaxed);
+        self.0.closing.cancel();
         self.desk().stop_fetching();
     }
 
     pub(crate) fn is_draining(&self) -> bool {
         self.0.draining.load(Ordering::Relaxed)
+    }
+
+    /// Resolves when streams must end.
+    pub(crate) fn closing(&self) -> &CancellationToken {
+        &self.0.closing
     }
 
     /// Leaves every group, sends what is buffered and closes the engine.
@@ -86,6 +216,7 @@ impl App {
         for (_, producer) in producers {
             producer.close().await?;
         }
+        self.telemetry().close().await;
         self.broker().clone().close().await
     }
 

@@ -8,10 +8,13 @@ mod app;
 mod auth;
 mod cli;
 mod client;
+mod config;
 mod demo;
 mod desk;
+mod events;
 mod problem;
 mod serve;
+mod telemetry;
 mod wire;
 
 use std::process::ExitCode;

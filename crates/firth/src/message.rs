@@ -24,8 +24,9 @@ pub struct Message {
     delay: Delay,
 }
 
-#[derive(Clone, Copy, Default)]
-enum Delay {
+/// When it shall be seen, as the sender said it.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum Delay {
     #[default]
     None,
     After(Duration),
@@ -91,6 +92,10 @@ impl Message {
 
     pub(crate) fn partition(&self) -> Option<u32> {
         self.partition
+    }
+
+    pub(crate) fn delay(&self) -> Delay {
+        self.delay
     }
 
     pub(crate) fn has_header(&self, name: &str) -> bool {

@@ -1,59 +1,114 @@
-//! Bodies in and out: size and time limits, media types, JSON with errors that name the field.
+//! Bodies in and out: size, time and memory limits, media types, JSON with errors that name the field.
 
-use super::MAX_BODY;
+use crate::app::App;
 use crate::problem::{Answer, Problem};
 use axum::body::{Body, Bytes};
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{FromRequest, FromRequestParts, Request};
 use axum::http::request::Parts;
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use firth::ErrorKind;
-use http_body_util::{BodyExt, LengthLimitError, Limited};
+use http_body_util::BodyExt;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use std::time::Duration;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::Instant;
 
-/// How long a body may take to arrive.
-const ARRIVAL: Duration = Duration::from_secs(30);
-
-/// A whole body with its media type, within the limits.
+/// A whole body with its media type, within the limits. Its room is given back when it is dropped.
 pub(crate) struct Raw {
     pub(crate) media: String,
     pub(crate) bytes: Bytes,
+    _room: Option<OwnedSemaphorePermit>,
 }
 
-impl<S: Sync> FromRequest<S> for Raw {
+impl FromRequest<App> for Raw {
     type Rejection = Problem;
 
-    async fn from_request(request: Request, _: &S) -> Answer<Self> {
-        let media = request.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
-        let media = media.and_then(|value| value.split(';').next()).unwrap_or_default().trim();
-        let media = media.to_ascii_lowercase();
-        let collecting = Limited::new(request.into_body(), MAX_BODY).collect();
-        let collected = tokio::time::timeout(ARRIVAL, collecting).await.map_err(|_| {
-            let detail = format!("the body did not arrive within {} s", ARRIVAL.as_secs());
-            Problem::http(StatusCode::REQUEST_TIMEOUT, ErrorKind::Timeout, detail)
-        })?;
-        let bytes = collected.map_err(|error| match error.downcast_ref::<LengthLimitError>() {
-            Some(_) => {
-                let detail = format!("a request has at most {MAX_BODY} bytes: send several");
-                Problem::http(StatusCode::PAYLOAD_TOO_LARGE, ErrorKind::Invalid, detail)
+    async fn from_request(request: Request, app: &App) -> Answer<Self> {
+        let media = media_type(request.headers())?;
+        let limits = app.limits();
+        let announced = request.headers().get(header::CONTENT_LENGTH);
+        let announced = announced.and_then(|value| value.to_str().ok()?.parse::<usize>().ok()).unwrap_or(0);
+        if announced > limits.request_size {
+            return Err(too_large(limits.request_size));
+        }
+        let mut room = Room { app, taken: None };
+        room.take(announced)?;
+        let (mut body, mut parts, mut size) = (request.into_body(), Vec::new(), 0);
+        let until = Instant::now() + limits.body_time;
+        loop {
+            let Ok(frame) = tokio::time::timeout_at(until, body.frame()).await else {
+                return Err(Problem::too_slow("body", limits.body_time));
+            };
+            let Some(frame) = frame else { break };
+            let frame = frame.map_err(|_| Problem::field("body", "the body ended before it was complete"))?;
+            let Ok(data) = frame.into_data() else { continue };
+            size += data.len();
+            if size > limits.request_size {
+                return Err(too_large(limits.request_size));
             }
-            None => bad("the body ended before it was complete"),
-        })?;
-        Ok(Self { media, bytes: bytes.to_bytes() })
+            if size > announced {
+                room.take(data.len())?;
+            }
+            parts.push(data);
+        }
+        let bytes = if parts.len() == 1 { parts.remove(0) } else { parts.concat().into() };
+        Ok(Self { media, bytes, _room: room.taken })
     }
+}
+
+/// Room for a body as it arrives.
+struct Room<'a> {
+    app: &'a App,
+    taken: Option<OwnedSemaphorePermit>,
+}
+
+impl Room<'_> {
+    fn take(&mut self, bytes: usize) -> Answer<()> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        let more = self.app.room_for(bytes).ok_or_else(|| {
+            let limit = self.app.limits().buffered as u64;
+            let detail = format!("the server holds {limit} bytes of requests already: try again in a moment");
+            Problem::http(StatusCode::TOO_MANY_REQUESTS, ErrorKind::Overloaded, detail)
+                .at("body")
+                .limit(limit)
+        })?;
+        match &mut self.taken {
+            Some(taken) => taken.merge(more),
+            None => self.taken = Some(more),
+        }
+        Ok(())
+    }
+}
+
+fn media_type(headers: &HeaderMap) -> Answer<String> {
+    let Some(value) = headers.get(header::CONTENT_TYPE) else { return Ok(String::new()) };
+    if headers.contains_key(header::CONTENT_ENCODING) {
+        let detail = "a body is sent as it is: leave out the header Content-Encoding";
+        let problem = Problem::http(StatusCode::UNSUPPORTED_MEDIA_TYPE, ErrorKind::Invalid, detail);
+        return Err(problem.at("Content-Encoding"));
+    }
+    let text = value.to_str().unwrap_or_default();
+    Ok(text.split(';').next().unwrap_or_default().trim().to_ascii_lowercase())
+}
+
+fn too_large(limit: usize) -> Problem {
+    let detail = format!("a request has at most {limit} bytes: send several");
+    let problem = Problem::http(StatusCode::PAYLOAD_TOO_LARGE, ErrorKind::Invalid, detail);
+    problem.at("body").limit(limit as u64)
 }
 
 /// A JSON body; an empty one stands for `{}`.
 pub(crate) struct JsonBody<T>(pub(crate) T);
 
-impl<T: DeserializeOwned, S: Sync> FromRequest<S> for JsonBody<T> {
+impl<T: DeserializeOwned> FromRequest<App> for JsonBody<T> {
     type Rejection = Problem;
 
-    async fn from_request(request: Request, state: &S) -> Answer<Self> {
-        let raw = Raw::from_request(request, state).await?;
+    async fn from_request(request: Request, app: &App) -> Answer<Self> {
+        let raw = Raw::from_request(request, app).await?;
         if raw.bytes.is_empty() {
             return parse(b"{}").map(Self);
         }
@@ -70,7 +125,11 @@ impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for Path<T>
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Answer<Self> {
         let found: Result<_, PathRejection> = axum::extract::Path::from_request_parts(parts, state).await;
-        found.map(|axum::extract::Path(found)| Self(found)).map_err(|error| bad(error.body_text()))
+        found.map(|axum::extract::Path(found)| Self(found)).map_err(|error| {
+            let detail = error.body_text();
+            let field = quoted(&detail).unwrap_or_else(|| "path".to_owned());
+            Problem::field(&field, detail)
+        })
     }
 }
 
@@ -82,7 +141,12 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Query<T> {
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Answer<Self> {
         let found: Result<_, QueryRejection> = axum::extract::Query::from_request_parts(parts, state).await;
-        found.map(|axum::extract::Query(found)| Self(found)).map_err(|error| bad(error.body_text()))
+        found.map(|axum::extract::Query(found)| Self(found)).map_err(|error| {
+            let detail = error.body_text();
+            let named = detail.split(": ").nth(1).filter(|name| !name.contains(' '));
+            let field = quoted(&detail).or_else(|| named.map(str::to_owned));
+            Problem::field(field.as_deref().unwrap_or("query"), detail)
+        })
     }
 }
 
@@ -104,8 +168,35 @@ impl<T: Serialize> IntoResponse for Json<T> {
     }
 }
 
+/// Reads JSON; only a failure costs the second pass that finds the field.
 pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Answer<T> {
-    serde_json::from_slice(bytes).map_err(|error| bad(format!("the body is not as expected: {error}")))
+    serde_json::from_slice(bytes).map_err(|error| {
+        let mut again = serde_json::Deserializer::from_slice(bytes);
+        let path = match serde_path_to_error::deserialize::<_, T>(&mut again) {
+            Ok(_) => String::new(),
+            Err(error) => error.path().to_string(),
+        };
+        let inner = quoted(&error.to_string()).filter(|_| !error.is_syntax() && !error.is_eof());
+        let is_whole = path.is_empty() || path == ".";
+        let field = match inner.filter(|_| names_a_field(&error)) {
+            Some(name) if is_whole => name,
+            Some(name) if path.ends_with(&name) => path,
+            Some(name) => format!("{path}.{name}"),
+            None if is_whole => "body".to_owned(),
+            None => path,
+        };
+        Problem::field(&field, format!("the body is not as expected: {error}"))
+    })
+}
+
+fn names_a_field(error: &serde_json::Error) -> bool {
+    let text = error.to_string();
+    ["unknown field", "missing field", "duplicate field"].iter().any(|start| text.starts_with(start))
+}
+
+/// What stands in the first pair of backticks.
+fn quoted(text: &str) -> Option<String> {
+    text.split('`').nth(1).filter(|name| !name.is_empty()).map(str::to_owned)
 }
 
 pub(crate) fn expect_media(media: &str, known: &[&str]) -> Answer<()> {
@@ -113,9 +204,15 @@ pub(crate) fn expect_media(media: &str, known: &[&str]) -> Answer<()> {
         return Ok(());
     }
     let detail = format!("send the header `Content-Type: {}`", known.join("` or `"));
-    Err(Problem::http(StatusCode::UNSUPPORTED_MEDIA_TYPE, ErrorKind::Invalid, detail))
+    let problem = Problem::http(StatusCode::UNSUPPORTED_MEDIA_TYPE, ErrorKind::Invalid, detail);
+    Err(problem.at("Content-Type"))
 }
 
-pub(crate) fn bad(detail: impl Into<String>) -> Problem {
-    Problem::from(crate::wire::invalid(detail))
+/// A number within its bounds, or a problem that names field and limit.
+pub(crate) fn within(field: &str, value: u64, min: u64, max: u64) -> Answer<u64> {
+    if (min..=max).contains(&value) {
+        return Ok(value);
+    }
+    let limit = if value < min { min } else { max };
+    Err(Problem::field(field, format!("{field} is {value}; give {min} to {max}")).limit(limit))
 }

@@ -1,22 +1,21 @@
-//! `/v1/topics/{topic}/groups`: figures, and fetch and settle for clients that cannot hold a consumer.
+//! `/v1/topics/{topic}/groups`: figures, members, what is pending; creating, resetting and deleting groups.
 
-use super::MAX_WAIT;
-use super::body::{Json, JsonBody, Path, bad};
+use super::body::{Json, JsonBody, Path, Query, within};
 use crate::app::App;
-use crate::desk::Verdict;
-use crate::problem::Answer;
+use crate::problem::{Answer, Problem};
 use crate::wire::{
-    Delivered, Failure, Fetch, Fetched, Group, Groups, NotSettled, Settle, SettledReport, Shown, unix_ms,
+    Group, Groups, MAX_MS, Member, Members, NewGroup, PendingList, ResetGroup, Start, SystemEvent,
 };
 use axum::extract::State;
-use firth::Nack;
-use std::time::{Duration, SystemTime};
+use axum::http::StatusCode;
+use firth::{ErrorKind, PendingQuery, PendingSort, Position, RecordId, Reset, StartAt};
+use serde::Deserialize;
+use std::time::Duration;
+use utoipa::{IntoParams, ToSchema};
 
-/// The most deliveries of one fetch, and verdicts of one settle.
-const MAX_DELIVERIES: usize = 500;
-const LEASE: Duration = Duration::from_secs(30);
-const MAX_LEASE: Duration = Duration::from_secs(12 * 3600);
-
+/// All groups of a topic, in figures
+#[utoipa::path(get, path = "/v1/topics/{topic}/groups", tag = "groups", params(("topic" = String, Path)),
+    responses((status = 200, body = Groups)))]
 pub(crate) async fn list(State(app): State<App>, Path(topic): Path<String>) -> Answer<Json<Groups>> {
     let admin = app.broker().admin();
     let mut groups = Vec::new();
@@ -26,6 +25,9 @@ pub(crate) async fn list(State(app): State<App>, Path(topic): Path<String>) -> A
     Ok(Json(Groups { groups }))
 }
 
+/// One group in figures: exact lag, due, dead, owners by partition
+#[utoipa::path(get, path = "/v1/topics/{topic}/groups/{group}", tag = "groups",
+    params(("topic" = String, Path), ("group" = String, Path)), responses((status = 200, body = Group)))]
 pub(crate) async fn show(
     State(app): State<App>,
     Path((topic, group)): Path<(String, String)>,
@@ -33,80 +35,156 @@ pub(crate) async fn show(
     Ok(Json(app.broker().admin().group(&topic, &group).await?.into()))
 }
 
-pub(crate) async fn fetch(
+/// Creates a group before any consumer joins; one that is there stays as it is
+#[utoipa::path(put, path = "/v1/topics/{topic}/groups/{group}", tag = "groups",
+    params(("topic" = String, Path), ("group" = String, Path)), request_body = NewGroup,
+    responses((status = 200, body = Group, description = "It was there"), (status = 201, body = Group)))]
+pub(crate) async fn create(
     State(app): State<App>,
     Path((topic, group)): Path<(String, String)>,
-    JsonBody(wanted): JsonBody<Fetch>,
-) -> Answer<Json<Fetched>> {
-    let max = wanted.max.unwrap_or(1);
-    let wait = Duration::from_millis(wanted.wait_ms.unwrap_or(0));
-    let lease = wanted.lease_ms.map_or(LEASE, Duration::from_millis);
-    if !(1..=MAX_DELIVERIES).contains(&max) {
-        return Err(bad(format!("max is {max}; give 1 to {MAX_DELIVERIES}")));
-    }
-    if wait > MAX_WAIT {
-        return Err(bad(format!("wait_ms is {}; give at most {}", wait.as_millis(), MAX_WAIT.as_millis())));
-    }
-    if lease < Duration::from_millis(100) || lease > MAX_LEASE {
-        return Err(bad(format!("lease_ms is {}; give 100 to {}", lease.as_millis(), MAX_LEASE.as_millis())));
-    }
-    let show = |delivery, record: &firth::Delivery| Delivered {
-        delivery,
-        deadline_ms: unix_ms(SystemTime::now() + lease),
-        record: Shown::from(record.record()),
-    };
-    let deliveries = app.desk().fetch((&topic, &group), (max, wait, lease), show).await?;
-    Ok(Json(Fetched { deliveries }))
+    JsonBody(wish): JsonBody<NewGroup>,
+) -> Answer<(StatusCode, Json<Group>)> {
+    within("age_ms", wish.age_ms.unwrap_or(0), 0, MAX_MS)?;
+    let admin = app.broker().admin();
+    let was_there = admin.groups(&topic).await?.iter().any(|known| known.as_str() == group);
+    admin.create_group(&topic, &group, StartAt::from(&wish)).await?;
+    let status = if was_there { StatusCode::OK } else { StatusCode::CREATED };
+    Ok((status, Json(admin.group(&topic, &group).await?.into())))
 }
 
-pub(crate) async fn settle(
+/// Deletes a group with everything that waits for it and its dead letters
+///
+/// This server leaves the group first, and its streams end; consumers elsewhere must be closed before.
+#[utoipa::path(delete, path = "/v1/topics/{topic}/groups/{group}", tag = "groups",
+    params(("topic" = String, Path), ("group" = String, Path)),
+    responses((status = 204, description = "Deleted"), (status = 409, body = Problem, description = "It has members elsewhere")))]
+pub(crate) async fn delete(
     State(app): State<App>,
     Path((topic, group)): Path<(String, String)>,
-    JsonBody(verdicts): JsonBody<Settle>,
-) -> Answer<Json<SettledReport>> {
-    let all = list_verdicts(verdicts);
-    if all.is_empty() || all.len() > MAX_DELIVERIES {
-        return Err(bad(format!(
-            "{} verdicts; give 1 to {MAX_DELIVERIES} in ack, nack and reject",
-            all.len()
-        )));
+) -> Answer<StatusCode> {
+    exists(&app, &topic, &group).await?;
+    app.desk().leave(&topic, Some(&group)).await;
+    let admin = app.broker().admin();
+    match admin.delete_group(&topic, &group).await {
+        Ok(_) => Ok(StatusCode::NO_CONTENT),
+        Err(error) if error.kind() == ErrorKind::Invalid => {
+            let detail = error.context().to_owned();
+            Err(Problem::http(StatusCode::CONFLICT, ErrorKind::Invalid, detail))
+        }
+        Err(error) => Err(error.into()),
     }
-    // Noted together, so that they are stored together.
-    let mut settling = tokio::task::JoinSet::new();
-    for (delivery, verdict) in all {
-        let (app, topic, group) = (app.clone(), topic.clone(), group.clone());
-        settling.spawn(async move {
-            let outcome = app.desk().settle((&topic, &group), &delivery, verdict).await;
-            (delivery, outcome)
-        });
-    }
-    let mut report = SettledReport { settled: 0, failed: Vec::new() };
-    for (delivery, outcome) in settling.join_all().await {
-        match outcome {
-            Ok(()) => report.settled += 1,
-            Err(error) => {
-                let (kind, detail) = (error.kind().as_str().to_owned(), error.context().to_owned());
-                report.failed.push(NotSettled { delivery, kind, detail });
-            }
+}
+
+/// Moves a group on every partition; its owners open again there
+#[utoipa::path(post, path = "/v1/topics/{topic}/groups/{group}/reset", tag = "groups",
+    params(("topic" = String, Path), ("group" = String, Path)), request_body = ResetGroup,
+    responses((status = 200, body = Group)))]
+pub(crate) async fn reset(
+    State(app): State<App>,
+    Path((topic, group)): Path<(String, String)>,
+    JsonBody(wish): JsonBody<ResetGroup>,
+) -> Answer<Json<Group>> {
+    let to = match (wish.age_ms, wish.time_ms, wish.to) {
+        (Some(_), Some(_), _) => return Err(Problem::field("time_ms", "give age_ms or time_ms, not both")),
+        (Some(age), None, _) => Position::Age(Duration::from_millis(within("age_ms", age, 0, MAX_MS)?)),
+        (None, Some(time), _) => Position::After(RecordId::before_ms(time)),
+        (None, None, Start::Oldest) => Position::Start,
+        (None, None, Start::Newest) => Position::End,
+    };
+    exists(&app, &topic, &group).await?;
+    let admin = app.broker().admin();
+    admin.reset_group(&topic, &group, Reset { to, drop_due: wish.drop_due }).await?;
+    app.events().tell(SystemEvent::GroupReset { topic: topic.clone(), group: group.clone() });
+    Ok(Json(admin.group(&topic, &group).await?.into()))
+}
+
+/// Everyone who is a member of a group now
+#[utoipa::path(get, path = "/v1/topics/{topic}/groups/{group}/members", tag = "groups",
+    params(("topic" = String, Path), ("group" = String, Path)), responses((status = 200, body = Members)))]
+pub(crate) async fn members(
+    State(app): State<App>,
+    Path((topic, group)): Path<(String, String)>,
+) -> Answer<Json<Members>> {
+    let info = app.broker().admin().group(&topic, &group).await?;
+    Ok(Json(Members { members: info.members.into_iter().map(Member::from).collect() }))
+}
+
+#[derive(Clone, Copy, Default, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Sort {
+    /// By partition and place.
+    #[default]
+    Id,
+    /// By attempts.
+    Attempt,
+    /// By when they are due; running ones first.
+    Due,
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct Wanted {
+    /// How to sort; by place unless set.
+    #[param(inline)]
+    sort: Option<Sort>,
+    /// Largest first.
+    descending: Option<bool>,
+    /// Only records with at least so many attempts, the next one included.
+    #[param(minimum = 0, maximum = 4_294_967_295_u64)]
+    min_attempt: Option<u32>,
+    /// How many to leave out at the front.
+    #[param(minimum = 0, maximum = 10_000_000)]
+    skip: Option<u64>,
+    /// How many to show; 100 unless set.
+    #[param(minimum = 1, maximum = 1000)]
+    max: Option<u64>,
+}
+
+/// Records of a group that wait for another attempt, sorted and paged
+#[utoipa::path(get, path = "/v1/topics/{topic}/groups/{group}/pending", tag = "groups",
+    params(("topic" = String, Path), ("group" = String, Path), Wanted), responses((status = 200, body = PendingList)))]
+pub(crate) async fn pending(
+    State(app): State<App>,
+    Path((topic, group)): Path<(String, String)>,
+    Query(wanted): Query<Wanted>,
+) -> Answer<Json<PendingList>> {
+    let sort = match wanted.sort.unwrap_or_default() {
+        Sort::Id => PendingSort::Id,
+        Sort::Attempt => PendingSort::Attempt,
+        Sort::Due => PendingSort::Due,
+    };
+    let query = PendingQuery {
+        sort,
+        descending: wanted.descending.unwrap_or(false),
+        min_attempt: wanted.min_attempt.unwrap_or(0),
+        skip: usize::try_from(within("skip", wanted.skip.unwrap_or(0), 0, 10_000_000)?).unwrap_or(usize::MAX),
+        max: usize::try_from(within("max", wanted.max.unwrap_or(100), 1, 1000)?).unwrap_or(1000),
+    };
+    exists(&app, &topic, &group).await?;
+    Ok(Json(app.broker().admin().pending(&topic, &group, query).await?.into()))
+}
+
+/// Takes a partition away from its owner; whoever should have it takes it next
+#[utoipa::path(post, path = "/v1/topics/{topic}/groups/{group}/partitions/{partition}/release", tag = "groups",
+    params(("topic" = String, Path), ("group" = String, Path), ("partition" = u32, Path, minimum = 0, maximum = 4095)),
+    responses((status = 204, description = "Released")))]
+pub(crate) async fn release(
+    State(app): State<App>,
+    Path((topic, group, partition)): Path<(String, String, u32)>,
+) -> Answer<StatusCode> {
+    exists(&app, &topic, &group).await?;
+    match app.broker().admin().force_release(&topic, &group, partition).await? {
+        true => Ok(StatusCode::NO_CONTENT),
+        false => {
+            let detail = format!("partition {partition} of group {group} never had an owner");
+            Err(Problem::http(StatusCode::NOT_FOUND, ErrorKind::NotFound, detail).at("partition"))
         }
     }
-    Ok(Json(report))
 }
 
-fn list_verdicts(verdicts: Settle) -> Vec<(String, Verdict)> {
-    let why = |failure: &mut Failure| failure.reason.take().unwrap_or_else(|| "no reason given".to_owned());
-    let acks = verdicts.ack.into_iter().map(|delivery| (delivery, Verdict::Ack));
-    let nacks = verdicts.nack.into_iter().map(|mut failure| {
-        let why = why(&mut failure);
-        let nack = match failure.after_ms {
-            Some(after) => Nack::retry_after(Duration::from_millis(after), why),
-            None => Nack::retry(why),
-        };
-        (failure.delivery, Verdict::Nack(nack))
-    });
-    let rejects = verdicts.reject.into_iter().map(|mut failure| {
-        let why = why(&mut failure);
-        (failure.delivery, Verdict::Nack(Nack::reject(why)))
-    });
-    acks.chain(nacks).chain(rejects).collect()
+/// The group is there, or 404.
+async fn exists(app: &App, topic: &str, group: &str) -> Answer<()> {
+    app.broker().admin().group(topic, group).await?;
+    Ok(())
 }

@@ -2,8 +2,10 @@
 
 use super::body::Json;
 use crate::app::App;
+use crate::auth::Caller;
 use crate::problem::{Answer, Problem};
 use crate::wire::{About, unix_ms};
+use axum::Extension;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
@@ -13,29 +15,48 @@ use std::time::{Duration, SystemTime};
 /// How long the engine may take to prove that it is there.
 const PROOF: Duration = Duration::from_secs(5);
 
-/// Version and clock, for whoever checks whether they match.
+/// Version and clock, for whoever checks whether they match
+#[utoipa::path(get, path = "/v1", tag = "system", responses((status = 200, body = About)))]
 pub(crate) async fn about() -> Json<About> {
     Json(About { version: env!("CARGO_PKG_VERSION").to_owned(), time_ms: unix_ms(SystemTime::now()) })
 }
 
-/// The process runs.
+/// The process runs
+#[utoipa::path(get, path = "/health/live", tag = "system",
+    responses((status = 200, body = String, content_type = "text/plain")))]
 pub(crate) async fn live() -> &'static str {
     "live\n"
 }
 
-/// The engine answers, and the server is not shutting down.
+/// The engine answers, and the server is not shutting down
+#[utoipa::path(get, path = "/health/ready", tag = "system",
+    responses((status = 200, body = String, content_type = "text/plain"), (status = 503, body = Problem, description = "Not now")))]
 pub(crate) async fn ready(State(app): State<App>) -> Answer<&'static str> {
     if app.is_draining() {
         return Err(Error::new(ErrorKind::Closed, "the server is shutting down").into());
     }
     match tokio::time::timeout(PROOF, app.broker().list_topics()).await {
-        Ok(topics) => topics.map(|_| "ready\n").map_err(Problem::from),
+        Ok(Ok(_)) => Ok("ready\n"),
+        Ok(Err(error)) => {
+            let problem = Problem::from(error);
+            Err(Problem { status: StatusCode::SERVICE_UNAVAILABLE.as_u16(), ..problem })
+        }
         Err(_) => Err(Error::new(ErrorKind::Unavailable, "the engine does not answer").into()),
     }
 }
 
-/// Everything counted, in the text format of Prometheus.
-pub(crate) async fn metrics(State(app): State<App>) -> Answer<impl IntoResponse> {
+/// Everything counted, in the text format of Prometheus
+#[utoipa::path(get, path = "/metrics", tag = "system",
+    responses((status = 200, body = String, content_type = "text/plain"),
+        (status = 404, body = Problem, description = "This process counts nothing")))]
+pub(crate) async fn metrics(
+    State(app): State<App>,
+    Extension(caller): Extension<Caller>,
+) -> Answer<impl IntoResponse> {
+    if !caller.covers_all() {
+        let detail = format!("token {} is for some topics only; metrics name all of them", caller.name());
+        return Err(Problem::http(StatusCode::FORBIDDEN, ErrorKind::Unauthorized, detail));
+    }
     let Some(metrics) = app.metrics() else {
         let detail = "this process counts nothing: only `firth serve` does";
         return Err(Problem::http(StatusCode::NOT_FOUND, ErrorKind::NotFound, detail));

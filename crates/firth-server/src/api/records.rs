@@ -1,26 +1,78 @@
-//! `POST /v1/topics/{topic}/records`: one message, a JSON array of them, or one per line.
+//! `/v1/topics/{topic}/records`: produce one message, many, or raw bytes; browse without consuming.
 //!
-//! Everything is parsed before anything is sent; the answer comes when every message is stored.
+//! Everything is parsed before anything is sent; the answer comes when every message is stored. With an `Idempotency-Key` the same request can be sent again
+//! after a lost answer, also to a server that was restarted: the engine recognises it, and nothing is there twice.
 
-use super::body::{Json, Path, Raw, bad, expect_media, parse};
+use super::body::{Json, Path, Query, Raw, expect_media, parse, within};
 use crate::app::App;
+use crate::auth::hex;
 use crate::problem::{Answer, Problem};
-use crate::wire::{Outgoing, Placed, Receipts};
+use crate::telemetry::RequestTrace;
+use crate::wire::{BASE64, Outgoing, Placed, Receipts, Records, Shown};
+use axum::Extension;
 use axum::extract::State;
-use firth::{ErrorKind, Message, Producer, Result};
+use axum::http::{HeaderMap, StatusCode};
+use base64::Engine as _;
+use firth::{ErrorKind, Message, Producer, RecordId, Result};
+use serde::Deserialize;
+use sha2::{Digest, Sha256};
+use std::time::{Duration, UNIX_EPOCH};
+use utoipa::IntoParams;
 
 /// The most messages of one request.
 const MAX_MESSAGES: usize = 10_000;
+/// The longest idempotency key.
+const MAX_KEY: usize = 255;
+/// The most records of one page.
+const MAX_PAGE: u64 = 500;
+const JSON: &str = "application/json";
 const LINES: &str = "application/x-ndjson";
+const BYTES: &str = "application/octet-stream";
+/// Message headers of a binary request.
+const HEADER_PREFIX: &str = "firth-header-";
 
+/// Sends one message, an array of them, one per line (`application/x-ndjson`), or raw bytes
+///
+/// At most 10 000 messages. Raw bytes (`application/octet-stream`) are one message's payload; the HTTP headers `Firth-Key` or `Firth-Key-Base64`, `Firth-Partition`,
+/// `Firth-After-Ms`, `Firth-At-Ms` and `Firth-Header-NAME` say the rest. A `traceparent` goes with messages that have none.
+#[utoipa::path(post, path = "/v1/topics/{topic}/records", tag = "records",
+    params(("topic" = String, Path),
+        ("Idempotency-Key" = Option<String>, Header, description = "Send the same request again under the same key: it is there once"),
+        ("traceparent" = Option<String>, Header, description = "W3C trace context")),
+    request_body(content((Outgoing = "application/json"), (String = "application/x-ndjson"), (Vec<u8> = "application/octet-stream"))),
+    responses((status = 200, body = Receipts),
+        (status = 409, body = Problem, description = "The topic changed between two requests of one key"),
+        (status = 422, body = Problem, description = "The key came with another request before")))]
 pub(crate) async fn produce(
     State(app): State<App>,
     Path(topic): Path<String>,
+    Extension(trace): Extension<RequestTrace>,
+    headers: HeaderMap,
     raw: Raw,
 ) -> Answer<Json<Receipts>> {
-    let messages = messages(&raw)?;
+    let key = idempotency_key(&headers)?;
+    let trace = trace.for_messages().map(|trace| trace.to_string());
+    let messages = messages(&raw, &headers, trace.as_deref())?;
     let producer = app.producer(&topic).await?;
-    match send_all(&producer, messages).await {
+    let sent = match key {
+        None => send_all(&producer, messages).await,
+        Some(key) => {
+            let name = request_name(&app, &topic, &key, &headers, &raw)?;
+            let sent = producer.send_once(&name, messages).await;
+            let changed = |error: &firth::Error| {
+                error.kind() == ErrorKind::Invalid && error.context().contains("producer")
+            };
+            if let Err(error) = sent.as_ref()
+                && changed(error)
+            {
+                let detail =
+                    "the topic's partitions changed since this key came first: look at what is there";
+                return Err(Problem::http(StatusCode::CONFLICT, ErrorKind::Invalid, detail));
+            }
+            sent.map(|receipts| receipts.into_iter().map(Placed::from).collect())
+        }
+    };
+    match sent {
         Ok(receipts) => Ok(Json(Receipts { receipts })),
         Err(error) => {
             if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Closed) {
@@ -31,8 +83,50 @@ pub(crate) async fn produce(
     }
 }
 
-fn messages(raw: &Raw) -> Answer<Vec<Message>> {
-    expect_media(&raw.media, &["application/json", LINES])?;
+fn idempotency_key(headers: &HeaderMap) -> Answer<Option<Vec<u8>>> {
+    const NAME: &str = "Idempotency-Key";
+    let Some(key) = headers.get(NAME) else { return Ok(None) };
+    let visible = key.as_bytes().iter().all(|byte| (0x20..0x7f).contains(byte));
+    match key.len() {
+        1..=MAX_KEY if visible => Ok(Some(key.as_bytes().to_vec())),
+        length => {
+            let detail = format!("Idempotency-Key has {length} bytes; give 1 to {MAX_KEY} of ASCII");
+            Err(Problem::field(NAME, detail).limit(MAX_KEY as u64))
+        }
+    }
+}
+
+/// The name of a request in the engine: made of its key and all that it says, so that another request under the same key is never taken for this one.
+fn request_name(app: &App, topic: &str, key: &[u8], headers: &HeaderMap, raw: &Raw) -> Answer<String> {
+    let mut whole = Sha256::new();
+    whole.update((key.len() as u64).to_le_bytes());
+    whole.update(key);
+    whole.update(raw.media.as_bytes());
+    for (name, value) in
+        headers.iter().filter(|(name, _)| raw.media == BYTES && name.as_str().starts_with("firth-"))
+    {
+        whole.update(name.as_str());
+        whole.update([0]);
+        whole.update(value);
+        whole.update([0]);
+    }
+    whole.update(&raw.bytes);
+    let whole: [u8; 32] = whole.finalize().into();
+    let key: [u8; 32] =
+        Sha256::new().chain_update(topic).chain_update([0]).chain_update(key).finalize().into();
+    if app.is_reused(key, whole) {
+        let detail = "this Idempotency-Key came with another request before: choose a new one";
+        let problem = Problem::http(StatusCode::UNPROCESSABLE_ENTITY, ErrorKind::Invalid, detail);
+        return Err(problem.at("Idempotency-Key"));
+    }
+    Ok(format!("http-{}", hex(&whole)))
+}
+
+fn messages(raw: &Raw, headers: &HeaderMap, trace: Option<&str>) -> Answer<Vec<Message>> {
+    expect_media(&raw.media, &[JSON, LINES, BYTES])?;
+    if raw.media == BYTES {
+        return Ok(vec![binary(raw, headers, trace)?]);
+    }
     let all: Vec<Outgoing> = if raw.media == LINES {
         let lines = raw.bytes.split(|byte| *byte == b'\n').enumerate();
         let lines = lines.filter(|(_, line)| !line.trim_ascii().is_empty());
@@ -44,12 +138,67 @@ fn messages(raw: &Raw) -> Answer<Vec<Message>> {
     } else {
         vec![parse(&raw.bytes)?]
     };
-    if all.is_empty() || all.len() > MAX_MESSAGES {
-        return Err(bad(format!("{} messages; a request has 1 to {MAX_MESSAGES}", all.len())));
-    }
+    within("messages", all.len() as u64, 1, MAX_MESSAGES as u64)?;
     let all = all.into_iter().enumerate();
-    all.map(|(index, message)| message.into_message().map_err(|error| at("message", index + 1, error.into())))
-        .collect()
+    all.map(|(index, message)| {
+        message.into_message(trace).map_err(|error| at("message", index + 1, error.into()))
+    })
+    .collect()
+}
+
+/// One message whose payload is the body and whose rest stands in HTTP headers.
+fn binary(raw: &Raw, headers: &HeaderMap, trace: Option<&str>) -> Answer<Message> {
+    let text = |name: &'static str| match headers.get(name) {
+        None => Ok(None),
+        Some(value) => match std::str::from_utf8(value.as_bytes()) {
+            Ok(text) => Ok(Some(text)),
+            Err(_) => Err(Problem::field(name, format!("the header {name} is not UTF-8 text"))),
+        },
+    };
+    let number = |name: &'static str| -> Answer<Option<u64>> {
+        let read = |text: &str| {
+            text.parse().map_err(|_| Problem::field(name, format!("{name} is not a whole number")))
+        };
+        text(name)?.map(read).transpose()
+    };
+    let mut message = Message::new(raw.bytes.clone());
+    message = match (text("Firth-Key")?, text("Firth-Key-Base64")?) {
+        (None, None) => message,
+        (Some(key), None) => message.key(key.to_owned()),
+        (None, Some(key)) => {
+            let key = BASE64
+                .decode(key)
+                .map_err(|_| Problem::field("Firth-Key-Base64", "Firth-Key-Base64 is not base64"))?;
+            message.key(key)
+        }
+        _ => return Err(Problem::field("Firth-Key", "give Firth-Key or Firth-Key-Base64, not both")),
+    };
+    message = match (number("Firth-After-Ms")?, number("Firth-At-Ms")?) {
+        (None, None) => message,
+        (Some(after), None) => message.deliver_after(Duration::from_millis(after)),
+        (None, Some(at)) => {
+            let time = UNIX_EPOCH.checked_add(Duration::from_millis(at));
+            message.deliver_at(time.ok_or_else(|| Problem::field("Firth-At-Ms", "no clock shows this time"))?)
+        }
+        _ => return Err(Problem::field("Firth-After-Ms", "give Firth-After-Ms or Firth-At-Ms, not both")),
+    };
+    if let Some(partition) = number("Firth-Partition")? {
+        let partition = u32::try_from(partition);
+        let partition =
+            partition.map_err(|_| Problem::field("Firth-Partition", "there is no such partition"))?;
+        message = message.to_partition(partition);
+    }
+    let mut has_trace = false;
+    for (name, value) in headers {
+        if let Some(name) = name.as_str().strip_prefix(HEADER_PREFIX) {
+            has_trace |= name == firth::TRACEPARENT;
+            message = message.header(name, value.as_bytes().to_vec());
+        }
+    }
+    Ok(match trace.filter(|_| !has_trace) {
+        Some(trace) => message.header(firth::TRACEPARENT, trace.to_owned()),
+        None => message,
+    })
 }
 
 fn at(what: &str, number: usize, mut problem: Problem) -> Problem {
@@ -87,4 +236,41 @@ async fn send_all(producer: &Producer, messages: Vec<Message>) -> Result<Vec<Pla
             Err(if placed.is_empty() { error } else { error.with_unknown_outcome() })
         }
     }
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct Page {
+    /// Which partition; 0 unless set.
+    #[param(minimum = 0, maximum = 4095)]
+    partition: Option<u32>,
+    /// Go on after this record.
+    #[param(pattern = "^[0-9]{1,18}-[0-9]{1,18}$")]
+    after: Option<String>,
+    /// At most so many; 100 unless set.
+    #[param(minimum = 1, maximum = 500)]
+    max: Option<u64>,
+}
+
+/// Looks at the records of one partition without consuming them
+#[utoipa::path(get, path = "/v1/topics/{topic}/records", tag = "records", params(("topic" = String, Path), Page),
+    responses((status = 200, body = Records)))]
+pub(crate) async fn browse(
+    State(app): State<App>,
+    Path(topic): Path<String>,
+    Query(page): Query<Page>,
+) -> Answer<Json<Records>> {
+    let max = within("max", page.max.unwrap_or(100), 1, MAX_PAGE)?;
+    let after = page.after.map_or(Ok(RecordId::ZERO), |id| id.parse())?;
+    let partition = page.partition.unwrap_or(0);
+    let count = app.broker().topic(&topic).await?.config.partitions;
+    if partition >= count {
+        let detail = format!("there is no partition {partition}: topic {topic} has {count}");
+        return Err(Problem::http(StatusCode::NOT_FOUND, ErrorKind::NotFound, detail).at("partition"));
+    }
+    let max = usize::try_from(max).unwrap_or(100);
+    let found = app.broker().admin().browse(&topic, partition, after, max).await?;
+    let next = found.last().filter(|_| found.len() == max).map(|last| last.id().to_string());
+    Ok(Json(Records { records: found.iter().map(Shown::from).collect(), next }))
 }

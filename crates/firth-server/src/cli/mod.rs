@@ -3,10 +3,11 @@
 mod doctor;
 mod output;
 mod records;
+mod token;
 mod topics;
 
-use crate::auth;
 use crate::client::Client;
+use crate::config;
 use crate::demo;
 use crate::serve::{self, ServeArgs};
 use clap::{Args, CommandFactory, Parser, Subcommand};
@@ -84,7 +85,9 @@ enum Command {
         shell: Shell,
     },
     /// Make a token, and the line for the server's token file
-    Token,
+    Token(token::TokenArgs),
+    /// Print the effective configuration of `firth serve` as a file with comments
+    Config(ServeArgs),
 }
 
 /// Where a command goes.
@@ -157,9 +160,11 @@ async fn dispatch(cli: Cli) -> Result<()> {
             clap_complete::generate(shell, &mut Cli::command(), "firth", &mut std::io::stdout());
             Ok(())
         }
-        Command::Token => {
-            let (token, line) = auth::make_token()?;
-            output::line(&format!("# for clients, shown only now: FIRTH_TOKEN={token}\n{line}"))
+        Command::Token(args) => token::run(&args),
+        Command::Config(args) => {
+            let values = config::Values::load(&args.given()?)?;
+            config::Config::read(&values)?;
+            output::line(config::effective_file(&values).trim_end())
         }
     }
 }

@@ -102,7 +102,7 @@ fn every_wrong_request_is_a_problem_with_its_status() {
     server.topic("t", &[]);
     server.get("/v1/topics/none").problem(404, "not found");
     server.get("/nowhere").problem(404, "not found");
-    server.call("PATCH", "/v1/topics/t", None).problem(405, "invalid");
+    server.call("PATCH", "/v1/topics", None).problem(405, "invalid");
     server.put("/v1/topics/t", &json!({ "partitions": 2 })).expect(200);
     server.put("/v1/topics/t", &json!({ "partitions": 3 })).problem(409, "already exists");
     let field = server.put("/v1/topics/u", &json!({ "partition": 3 })).problem(400, "invalid");
@@ -113,7 +113,7 @@ fn every_wrong_request_is_a_problem_with_its_status() {
     server.post("/v1/topics/none/groups/g/fetch", &json!({})).problem(404, "not found");
     server.post("/v1/topics/t/groups/g/fetch", &json!({ "max": 0 })).problem(400, "invalid");
     server.post("/v1/topics/t/groups/g/fetch", &json!({ "wait_ms": 31_000 })).problem(400, "invalid");
-    server.post("/v1/topics/t/groups/g/settle", &json!({})).problem(400, "invalid");
+    server.post("/v1/topics/t/groups/g/settle", &json!({ "ack": vec!["x"; 501] })).problem(400, "invalid");
     server.post("/v1/topics/t/records", &json!({ "payload": 7 })).problem(400, "invalid");
     let text = Some(("text/plain", "hello"));
     server.call("POST", "/v1/topics/t/records", text).problem(415, "invalid");

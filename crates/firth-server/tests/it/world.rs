@@ -14,9 +14,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// The binary under test, without settings of the caller's environment.
 pub(crate) fn firth() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_firth"));
-    for name in
-        ["FIRTH_TOKEN", "FIRTH_TOKEN_FILE", "FIRTH_ENGINE", "FIRTH_LISTEN", "FIRTH_SERVER", "FIRTH_LOG"]
-    {
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("FIRTH_")) {
         command.env_remove(name);
     }
     command

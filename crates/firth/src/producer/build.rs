@@ -4,6 +4,7 @@ use super::sender::Sender;
 use super::{BatchPolicy, Producer, Settings, Shared, TopicView};
 use crate::broker::Broker;
 use crate::error::{Result, invalid};
+use crate::metrics::ProducerMeter;
 use crate::partitioner::{ByKey, Partitioner};
 use firth_engine::{Backoff, Durability, MAX_NAME, ProducerName, TopicName};
 use std::future::{Future, IntoFuture};
@@ -108,9 +109,13 @@ impl ProducerBuilder {
         }
         let view = Arc::new(TopicView::new(&info.config));
         let (commands, receiver) = mpsc::unbounded_channel();
-        let sender = Sender::new(self.broker.engine().clone(), topic.clone(), view.clone(), self.settings);
+        let (engine, settings) = (self.broker.engine().clone(), self.settings);
+        let sender = Sender::new(engine.clone(), topic.clone(), view.clone(), settings.clone());
         tokio::spawn(sender.run(receiver));
         Ok(Producer(Arc::new(Shared {
+            meter: ProducerMeter::new(&topic),
+            engine,
+            settings,
             topic,
             view,
             partitioner: self.partitioner.unwrap_or_else(|| Box::new(ByKey::new(info.config.mapping))),

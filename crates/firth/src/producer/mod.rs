@@ -5,6 +5,7 @@
 
 mod batch;
 mod build;
+mod once;
 mod sender;
 
 pub use batch::BatchPolicy;
@@ -12,12 +13,13 @@ pub use build::ProducerBuilder;
 
 use crate::error::{Error, ErrorKind, Result, closed, invalid};
 use crate::message::Message;
+use crate::metrics::ProducerMeter;
 use crate::partitioner::Partitioner;
 use crate::payload;
 use crate::topic::TopicConfig;
 use crate::trace;
 use batch::Outgoing;
-use firth_engine::{Backoff, Durability, RecordId, TopicName};
+use firth_engine::{Backoff, Content, Durability, Engine, RecordId, TopicName};
 use sender::{Answer, Command};
 use std::fmt;
 use std::future::Future;
@@ -43,6 +45,10 @@ struct Shared {
     room: Arc<Semaphore>,
     max_buffered: usize,
     compress_above: usize,
+    /// For what is sent past the task: see `once`.
+    engine: Engine,
+    settings: Settings,
+    meter: ProducerMeter,
 }
 
 /// What a producer must know of its topic, kept fresh by the task.
@@ -154,7 +160,7 @@ impl Producer {
         self.0.view.partitions.load(Ordering::Relaxed)
     }
 
-    fn prepare(&self, mut message: Message) -> Result<(Outgoing<()>, u32)> {
+    fn check_size(&self, message: &Message) -> Result<()> {
         let limit = self.0.view.max_payload.load(Ordering::Relaxed);
         let (size, topic) = (message.payload().len(), &self.0.topic);
         if size > limit {
@@ -163,14 +169,26 @@ impl Producer {
                  reference, or raise the topic's max_payload"
             )));
         }
+        Ok(())
+    }
+
+    fn prepare(&self, mut message: Message) -> Result<(Outgoing<()>, u32)> {
+        self.check_size(&message)?;
         let partition = self.choose(&message)?;
         trace::inject(&mut message);
+        let (after, content) = self.pack(message)?;
+        let cost = (content.packed_len() + OVERHEAD).min(self.0.max_buffered);
+        Ok((Outgoing { partition, after, content, ticket: () }, u32::try_from(cost).unwrap_or(u32::MAX)))
+    }
+
+    /// What the log will hold, compressed if that is wanted.
+    fn pack(&self, message: Message) -> Result<(Duration, Content)> {
+        let size = message.payload().len();
         let (after, mut content) = message.into_content()?;
         if size > self.0.compress_above {
             payload::compress(&mut content);
         }
-        let cost = (content.packed_len() + OVERHEAD).min(self.0.max_buffered);
-        Ok((Outgoing { partition, after, content, ticket: () }, u32::try_from(cost).unwrap_or(u32::MAX)))
+        Ok((after, content))
     }
 
     fn choose(&self, message: &Message) -> Result<u32> {

@@ -6,7 +6,7 @@
 
 use super::batch::{Batch, Batcher, Outgoing};
 use super::{Receipt, Settings, TopicView};
-use crate::error::{Result, same};
+use crate::error::{Error, Result, same};
 use crate::metrics::ProducerMeter;
 use crate::topic::Topics;
 use firth_engine::facet::{Append, Appended, ProducerSeq};
@@ -117,7 +117,7 @@ impl Sender {
             let at = Partition::new(self.topic.clone(), batch.partition);
             let producer = self.settings.idempotent.then(|| self.sequence(batch.partition));
             let (engine, settings) = (self.engine.clone(), self.settings.clone());
-            self.on_their_way.push(Box::pin(append(engine, at, batch, producer, settings)));
+            self.on_their_way.push(Box::pin(append_batch(engine, at, batch, producer, settings)));
         }
     }
 
@@ -171,37 +171,46 @@ fn answer(batch: Batch<Answer>, result: Result<Appended>) {
     }
 }
 
-async fn append(
+async fn append_batch(
     engine: Engine,
     at: Partition,
     mut batch: Batch<Answer>,
     producer: Option<ProducerSeq>,
     settings: Settings,
 ) -> Outcome {
+    let records = std::mem::take(&mut batch.contents);
+    let wish = Append { records, after: batch.after, producer, durability: settings.durability };
+    match append(&engine, &at, wish, &settings).await {
+        Ok(done) => Outcome { batch, result: Ok(done), doubtful: false },
+        Err((error, doubtful)) => Outcome { batch, result: Err(error), doubtful },
+    }
+}
+
+/// Appends, and tries again what may pass. The error comes with whether some try may have happened.
+pub(super) async fn append(
+    engine: &Engine,
+    at: &Partition,
+    mut wish: Append,
+    settings: &Settings,
+) -> Result<Appended, (Error, bool)> {
     let give_up = Instant::now() + settings.timeout;
     let (mut failures, mut doubtful) = (0, false);
+    let is_numbered = wish.producer.is_some();
     loop {
         let last_try = Instant::now() >= give_up;
         // Only a try that may be repeated needs its own copy; the bytes are shared.
-        let records = if last_try { std::mem::take(&mut batch.contents) } else { batch.contents.clone() };
-        let wish = Append {
-            records,
-            after: batch.after,
-            producer: producer.clone(),
-            durability: settings.durability,
-        };
-        let error = match engine.append(&at, wish).await {
-            Ok(done) => return Outcome { batch, result: Ok(done), doubtful },
+        let this = if last_try { std::mem::take(&mut wish) } else { wish.clone() };
+        let error = match engine.append(at, this).await {
+            Ok(done) => return Ok(done),
             Err(error) => error,
         };
         doubtful |= error.may_have_happened();
         failures += 1;
-        let may_repeat = error.is_retryable() && (producer.is_some() || !error.may_have_happened());
+        let may_repeat = error.is_retryable() && (is_numbered || !error.may_have_happened());
         let delay = settings.backoff.delay(failures);
         if last_try || !may_repeat || Instant::now() + delay > give_up {
             let error = error.during(format_args!("send to {at}"));
-            let error = if doubtful { error.with_unknown_outcome() } else { error };
-            return Outcome { batch, result: Err(error), doubtful };
+            return Err((if doubtful { error.with_unknown_outcome() } else { error }, doubtful));
         }
         tokio::time::sleep(delay).await;
     }

@@ -128,3 +128,31 @@ async fn batches_reach_the_disk_whole_and_in_order() {
     producer.close().await.unwrap();
     broker.close().await.unwrap();
 }
+
+fn parcel() -> Vec<Message> {
+    let keyed = (0..5).map(|n| Message::new(format!("k{n}")).key(format!("key-{n}")));
+    let plain = (0..1500).map(|n| Message::new(format!("p{n}")));
+    keyed.chain(plain).collect()
+}
+
+#[tokio::test]
+async fn what_is_sent_again_under_its_name_is_there_once_also_after_a_restart() {
+    let (broker, dir) = on_files().await;
+    broker.create_topic("orders").partitions(3).await.unwrap();
+    let first = broker.producer("orders").await.unwrap().send_once("request-1", parcel()).await.unwrap();
+    let again = broker.producer("orders").await.unwrap().send_once("request-1", parcel()).await.unwrap();
+    broker.close().await.unwrap();
+    let broker = Broker::open(dir.path()).await.unwrap();
+    let producer = broker.producer("orders").await.unwrap();
+    let after_restart = producer.send_once("request-1", parcel()).await.unwrap();
+    for repeated in [again, after_restart] {
+        assert!(repeated.iter().all(|receipt| receipt.duplicate));
+        let place = |receipt: &firth::Receipt| (receipt.partition, receipt.id);
+        assert!(repeated.iter().map(place).eq(first.iter().map(place)));
+    }
+    assert_eq!(broker.admin().topic("orders").await.unwrap().records(), 1505);
+    producer.send_once("request-2", parcel()).await.unwrap();
+    assert_eq!(broker.admin().topic("orders").await.unwrap().records(), 3010);
+    fails(producer.send_once("not a name", ["x"]).await, ErrorKind::Invalid);
+    broker.close().await.unwrap();
+}

@@ -1,0 +1,188 @@
+//! What wraps every request: bounds on its head and its time, who may ask and how often, the audit log, metrics and traces.
+
+use crate::app::App;
+use crate::auth::{Caller, Entry, Need, Pace, need};
+use crate::problem::{Answer, Problem};
+use axum::extract::{FromRequestParts, MatchedPath, RawPathParams, Request, State};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use firth::ErrorKind;
+use std::net::IpAddr;
+use std::time::Instant;
+
+/// The most headers of a request, and their bytes.
+const MAX_HEADERS: usize = 100;
+const MAX_HEAD_BYTES: usize = 64 * 1024;
+/// Wrong tokens that an address may send per second, once its burst is used up.
+const FAILURES_PER_SECOND: f64 = 0.2;
+
+/// The address of the other end.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Peer(pub(crate) IpAddr);
+
+/// Outermost: bounds, time, metrics, traces.
+pub(super) async fn limit_and_measure(State(app): State<App>, mut request: Request, next: Next) -> Response {
+    let route = request.extensions().get::<MatchedPath>().map_or("none", MatchedPath::as_str).to_owned();
+    let _running = Running::new(&route);
+    let (method, started) = (method_name(request.method()), Instant::now());
+    let trace = app.telemetry().request(request.headers());
+    request.extensions_mut().insert(trace);
+    let limit = app.limits().request_time;
+    let answer = async {
+        match bounded_head(request.headers()) {
+            Ok(()) => next.run(request).await,
+            Err(problem) => problem.into_response(),
+        }
+    };
+    let mut response = match tokio::time::timeout(limit, answer).await {
+        Ok(response) => response,
+        Err(_) => {
+            let detail =
+                format!("no answer within {} ms; it may have happened all the same", limit.as_millis());
+            let mut problem = Problem::http(StatusCode::GATEWAY_TIMEOUT, ErrorKind::Timeout, detail);
+            problem.may_have_happened = true;
+            problem.into_response()
+        }
+    };
+    let headers = response.headers_mut();
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+    let (status, took) = (response.status().as_u16(), started.elapsed());
+    let labels = [("method", method.to_owned()), ("route", route.clone()), ("status", status.to_string())];
+    metrics::counter!("firth_http_requests_total", &labels).increment(1);
+    metrics::histogram!("firth_http_seconds", "route" => route.clone()).record(took.as_secs_f64());
+    app.telemetry().answered(trace, method, &route, status);
+    tracing::debug!(method, route, status, ?took, "request");
+    response
+}
+
+/// Who asks, how often, and whether that is allowed; changes go to the audit log.
+pub(super) async fn guard(State(app): State<App>, request: Request, next: Next) -> Response {
+    let route = request.extensions().get::<MatchedPath>().map(|route| route.as_str().to_owned());
+    // What is not there is told to everyone: the fallbacks answer.
+    let Some(route) = route else { return next.run(request).await };
+    let need = need(request.method(), &route);
+    if need == Need::Nothing {
+        return next.run(request).await;
+    }
+    let peer = request.extensions().get::<Peer>().map(|peer| peer.0);
+    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let (caller, response) = match identify(&app, request.headers(), peer) {
+        Err(problem) => (None, problem.into_response()),
+        Ok(caller) => {
+            let response = match admit(&app, &caller, need, peer, request).await {
+                Ok(request) => next.run(request).await,
+                Err(problem) => problem.into_response(),
+            };
+            (Some(caller), response)
+        }
+    };
+    if need.is_audited(&method) {
+        app.audit().write(&Entry {
+            who: caller.as_ref().map_or("unknown", Caller::name),
+            from: peer.map(|peer| peer.to_string()),
+            method: method_name(&method),
+            path: &path,
+            status: response.status().as_u16(),
+        });
+    }
+    response
+}
+
+fn identify(app: &App, headers: &HeaderMap, peer: Option<IpAddr>) -> Answer<Caller> {
+    let now = Instant::now();
+    let pace = Pace { rate: FAILURES_PER_SECOND, burst: f64::from(app.limits().failures) };
+    let is_guarded = app.guard().has_tokens();
+    let wait = |wait| {
+        let detail = "too many wrong tokens from this address: wait";
+        let problem = Problem::http(StatusCode::TOO_MANY_REQUESTS, ErrorKind::Overloaded, detail);
+        problem.at("Authorization").limit(u64::from(app.limits().failures)).after(wait)
+    };
+    if is_guarded {
+        app.failures().look(peer, pace, now).map_err(wait)?;
+    }
+    app.guard().check(headers).inspect_err(|_| {
+        if is_guarded {
+            // Takes what was there a moment ago; whether it still is does not matter.
+            let _ = app.failures().take(peer, pace, now);
+            metrics::counter!("firth_http_refused_total", "why" => "token").increment(1);
+        }
+    })
+}
+
+async fn admit(
+    app: &App,
+    caller: &Caller,
+    need: Need,
+    peer: Option<IpAddr>,
+    request: Request,
+) -> Answer<Request> {
+    let limits = app.limits();
+    if limits.rate > 0.0 {
+        let who = match caller {
+            Caller::Holder(grant) => format!("token {}", grant.name),
+            Caller::Local => peer.map_or_else(|| "inside".to_owned(), |peer| peer.to_string()),
+        };
+        let pace = Pace { rate: limits.rate, burst: f64::from(limits.burst) };
+        let taken = app.callers().take(who, pace, Instant::now());
+        taken.map_err(|wait| {
+            metrics::counter!("firth_http_refused_total", "why" => "rate").increment(1);
+            let detail = format!("more than {} requests per second: wait", limits.rate);
+            let problem = Problem::http(StatusCode::TOO_MANY_REQUESTS, ErrorKind::Overloaded, detail);
+            problem.limit(limits.rate as u64).after(wait)
+        })?;
+    }
+    let (mut parts, body) = request.into_parts();
+    let topic = match RawPathParams::from_request_parts(&mut parts, &()).await {
+        Ok(params) => params.iter().find(|(name, _)| *name == "topic").map(|(_, value)| value.to_owned()),
+        Err(_) => return Err(Problem::field("path", "the path is not UTF-8 text")),
+    };
+    caller.check(need, topic.as_deref())?;
+    parts.extensions.insert(caller.clone());
+    Ok(Request::from_parts(parts, body))
+}
+
+fn bounded_head(headers: &HeaderMap) -> Answer<()> {
+    let wrong = |detail: String, limit: usize| {
+        let status = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
+        Err(Problem::http(status, ErrorKind::Invalid, detail).at("headers").limit(limit as u64))
+    };
+    if headers.len() > MAX_HEADERS {
+        return wrong(format!("{} headers; at most {MAX_HEADERS}", headers.len()), MAX_HEADERS);
+    }
+    let bytes: usize = headers.iter().map(|(name, value)| name.as_str().len() + value.len()).sum();
+    if bytes > MAX_HEAD_BYTES {
+        return wrong(format!("headers of {bytes} bytes; at most {MAX_HEAD_BYTES}"), MAX_HEAD_BYTES);
+    }
+    Ok(())
+}
+
+/// Counts a request as long as it runs, also one whose client hangs up.
+struct Running(metrics::Gauge);
+
+impl Running {
+    fn new(route: &str) -> Self {
+        let gauge = metrics::gauge!("firth_http_requests_running", "route" => route.to_owned());
+        gauge.increment(1);
+        Self(gauge)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.decrement(1);
+    }
+}
+
+/// Methods as a bounded label.
+fn method_name(method: &Method) -> &'static str {
+    match *method {
+        Method::GET => "GET",
+        Method::PUT => "PUT",
+        Method::POST => "POST",
+        Method::PATCH => "PATCH",
+        Method::DELETE => "DELETE",
+        _ => "other",
+    }
+}

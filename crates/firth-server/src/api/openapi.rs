@@ -1,0 +1,149 @@
+//! The document at `/openapi.json`: made of what the handlers say of themselves, completed with what holds for all of them.
+//!
+//! Every status that an operation can answer stands there. What the layers answer (`401`, `403`, `408`, `413`, `429`, …) is the same everywhere, so it is added
+//! here, by what the operation takes; names of topics and groups get their pattern here too.
+
+use super::schemas;
+use crate::auth::{Need, need};
+use axum::body::Bytes;
+use axum::http::{HeaderValue, Method, header};
+use axum::response::IntoResponse;
+use serde_json::{Value, json};
+use utoipa::openapi::OpenApi;
+
+/// Letters, digits, `.`, `_` and `-`, and no two dots in a row.
+const NAME: &str = r"^\.?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\.?$";
+const METHODS: [(&str, Method); 5] = [
+    ("get", Method::GET),
+    ("put", Method::PUT),
+    ("post", Method::POST),
+    ("patch", Method::PATCH),
+    ("delete", Method::DELETE),
+];
+
+/// The whole document, as it is served.
+pub(super) fn finish(described: &OpenApi) -> Bytes {
+    let mut document = serde_json::to_value(described).expect("the document is JSON");
+    document["openapi"] = json!("3.1.0");
+    document["info"] = json!({
+        "title": "firth",
+        "description": "Durable partitioned topics with consumer groups, retries and dead letters.",
+        "version": env!("CARGO_PKG_VERSION"),
+        "license": { "name": "Apache-2.0 OR MIT", "identifier": "Apache-2.0 OR MIT" },
+    });
+    document["components"]["securitySchemes"] = json!({ "token": { "type": "http", "scheme": "bearer" } });
+    schemas::refine(&mut document["components"]["schemas"]);
+    if let Some(paths) = document["paths"].as_object_mut() {
+        paths.insert("/openapi.json".to_owned(), own_path());
+        for (path, item) in paths {
+            for (name, method) in METHODS {
+                if let Some(operation) = item.get_mut(name) {
+                    complete(operation, path, &method);
+                }
+            }
+        }
+    }
+    document.to_string().into()
+}
+
+pub(super) async fn serve(document: Bytes) -> impl IntoResponse {
+    ([(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))], document)
+}
+
+fn own_path() -> Value {
+    let ok =
+        json!({ "description": "", "content": { "application/json": { "schema": { "type": "object" } } } });
+    json!({ "get": {
+        "tags": ["system"], "summary": "This document", "operationId": "openapi", "responses": { "200": ok },
+    } })
+}
+
+fn complete(operation: &mut Value, path: &str, method: &Method) {
+    for parameter in operation["parameters"].as_array_mut().into_iter().flatten() {
+        describe_parameter(parameter);
+    }
+    let has_body = operation.get("requestBody").is_some();
+    if has_body && !path.ends_with("/records") && !path.ends_with("/edit") {
+        // An empty body stands for `{}`.
+        operation["requestBody"]["required"] = json!(false);
+    }
+    if path.ends_with("/records") && has_body {
+        let one = operation["requestBody"]["content"]["application/json"]["schema"].take();
+        let many = json!({ "type": "array", "items": one, "minItems": 1, "maxItems": 10_000 });
+        operation["requestBody"]["content"]["application/json"]["schema"] = json!({ "oneOf": [one, many] });
+        operation["requestBody"]["content"]["application/x-ndjson"]["schema"] = json!({ "type": "string", "pattern": "^\\{\"payload\":\"[a-z]{0,20}\"\\}(\\n\\{\"payload\":\"[a-z]{0,20}\"\\})*$" });
+        operation["requestBody"]["required"] = json!(true);
+    }
+    let guarded = need(method, path) != Need::Nothing;
+    if guarded {
+        operation["security"] = json!([{}, { "token": [] }]);
+    }
+    let takes_input = has_body || operation["parameters"].as_array().is_some_and(|list| !list.is_empty());
+    for (status, why) in statuses(guarded, takes_input, has_body, path.contains('{')) {
+        if operation["responses"].get(status).is_none() {
+            operation["responses"][status] = problem(why);
+        }
+    }
+}
+
+/// What the layers and the engine may answer to an operation.
+fn statuses(guarded: bool, input: bool, body: bool, named: bool) -> Vec<(&'static str, &'static str)> {
+    let mut all = vec![
+        ("431", "Too many or too large headers"),
+        ("500", "A mistake of the server, or damaged data"),
+        ("504", "No answer in time; it may have happened all the same"),
+    ];
+    if input {
+        all.push(("400", "The request is wrong: see field and limit"));
+    }
+    if named {
+        all.push(("404", "It does not exist"));
+    }
+    if body {
+        all.push(("408", "The body came too slowly"));
+        all.push(("413", "The body is too large"));
+        all.push(("415", "Another media type, or a compressed body"));
+    }
+    if guarded {
+        all.push(("401", "No token, or an unknown one"));
+        all.push(("403", "The token does not allow it"));
+        all.push(("429", "Too many requests, streams or buffered bytes: wait as Retry-After says"));
+        all.push(("501", "The engine cannot do this"));
+        all.push(("502", "The engine refuses this server"));
+        all.push(("503", "The engine is away, or the server closes: try again"));
+    }
+    all
+}
+
+fn problem(why: &str) -> Value {
+    let schema = json!({ "$ref": "#/components/schemas/Problem" });
+    json!({ "description": why, "content": { "application/problem+json": { "schema": schema } } })
+}
+
+fn describe_parameter(parameter: &mut Value) {
+    match (parameter["name"].as_str(), parameter["in"].as_str()) {
+        (Some("topic" | "group"), Some("path")) => {
+            parameter["schema"] =
+                json!({ "type": "string", "pattern": NAME, "minLength": 1, "maxLength": 128 });
+        }
+        (Some("Idempotency-Key"), _) => {
+            parameter["schema"] =
+                json!({ "type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[!-~]+$" });
+        }
+        (Some("Accept"), _) => {
+            parameter["schema"] =
+                json!({ "type": "string", "enum": ["text/event-stream", "application/x-ndjson"] });
+        }
+        (Some("traceparent"), _) => parameter["schema"] = json!({ "type": "string" }),
+        (_, Some("query")) => {
+            // An absent parameter is left out; null cannot be written in a query.
+            if let Some(kinds) = parameter["schema"]["type"].as_array_mut() {
+                kinds.retain(|kind| kind != "null");
+                if let [only] = kinds.as_slice() {
+                    parameter["schema"]["type"] = only.clone();
+                }
+            }
+        }
+        _ => {}
+    }
+}

@@ -1,0 +1,192 @@
+//! Deliveries as a stream: server-sent events, or one JSON object per line.
+//!
+//! The client settles by handle over `settle`, on another connection. Whatever it has not settled when this one ends goes back at once, without costing an
+//! attempt; a lease bounds how long a client that stays may take. A quiet stream says so every [`ALIVE`].
+
+use super::body::{Path, Query, within};
+use super::consume::{MAX_DELIVERIES, delivered, lease};
+use crate::app::{App, StreamSeat};
+use crate::desk::Stream;
+use crate::problem::{Answer, Problem};
+use crate::wire::{MAX_MS, SystemEvent};
+use axum::body::{Body, Bytes};
+use axum::extract::State;
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use firth::ErrorKind;
+use serde::{Deserialize, Serialize};
+use std::convert::Infallible;
+use std::time::Duration;
+use tokio::time::Instant;
+use utoipa::IntoParams;
+
+/// How often a quiet stream shows that it lives.
+pub(super) const ALIVE: Duration = Duration::from_secs(10);
+const EVENTS: &str = "text/event-stream";
+const LINES: &str = "application/x-ndjson";
+
+/// How a stream is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Form {
+    Events,
+    Lines,
+}
+
+impl Form {
+    /// What the client accepts; events unless it says otherwise.
+    pub(super) fn accepted(headers: &HeaderMap) -> Answer<Self> {
+        let Some(accept) = headers.get(header::ACCEPT) else { return Ok(Self::Events) };
+        let accept = accept.to_str().unwrap_or_default().to_ascii_lowercase();
+        let mut kinds = accept.split(',').map(|kind| kind.split(';').next().unwrap_or_default().trim());
+        kinds
+            .find_map(|kind| match kind {
+                EVENTS | "text/*" | "*/*" | "" => Some(Self::Events),
+                LINES | "application/*" | "application/json" => Some(Self::Lines),
+                _ => None,
+            })
+            .ok_or_else(|| {
+                let detail = format!("a stream is {EVENTS} or {LINES}: send one of them as Accept");
+                Problem::http(StatusCode::NOT_ACCEPTABLE, ErrorKind::Invalid, detail).at("Accept")
+            })
+    }
+
+    fn media(self) -> HeaderValue {
+        HeaderValue::from_static(if self == Self::Events { EVENTS } else { LINES })
+    }
+
+    /// One entry.
+    pub(super) fn entry(self, name: &str, data: &impl Serialize) -> Bytes {
+        let data = serde_json::to_string(data).unwrap_or_else(|_| "null".to_owned());
+        match self {
+            Self::Events => format!("event: {name}\ndata: {data}\n\n"),
+            Self::Lines => format!("{data}\n"),
+        }
+        .into()
+    }
+
+    /// A sign of life.
+    pub(super) fn alive(self) -> Bytes {
+        Bytes::from_static(if self == Self::Events { b": alive\n\n" } else { b"\n" })
+    }
+
+    /// Written at once, so that the client knows that it is heard.
+    pub(super) fn hello(self) -> Bytes {
+        Bytes::from_static(if self == Self::Events { b"retry: 1000\n: hello\n\n" } else { b"\n" })
+    }
+
+    /// An answer that goes on as long as `next` has something.
+    pub(super) fn answer<S: Send + 'static>(self, state: S, next: impl AsyncNext<S>) -> Response {
+        let hello = futures_util::stream::once(std::future::ready(Ok::<_, Infallible>(self.hello())));
+        let rest = futures_util::stream::unfold((state, next), |(mut state, next)| async move {
+            let bytes = next.call(&mut state).await?;
+            Some((Ok(bytes), (state, next)))
+        });
+        let body = Body::from_stream(futures_util::StreamExt::chain(hello, rest));
+        let headers = [
+            (header::CONTENT_TYPE, self.media()),
+            (header::CACHE_CONTROL, HeaderValue::from_static("no-store")),
+        ];
+        (headers, body).into_response()
+    }
+}
+
+/// The next piece of a stream; nothing at its end.
+pub(super) trait AsyncNext<S>: Send + 'static {
+    fn call(&self, state: &mut S) -> impl Future<Output = Option<Bytes>> + Send;
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct How {
+    /// At most so many unsettled deliveries of this stream at a time; 16 unless set.
+    #[param(minimum = 1, maximum = 500)]
+    max: Option<u64>,
+    /// How long each may take; 30 s unless set.
+    #[param(minimum = 100, maximum = 43_200_000)]
+    lease_ms: Option<u64>,
+    /// End after so many deliveries.
+    #[param(minimum = 1)]
+    limit: Option<u64>,
+    /// End after this long.
+    #[param(maximum = 3_155_760_000_000_u64)]
+    for_ms: Option<u64>,
+}
+
+struct Consuming {
+    stream: Stream,
+    form: Form,
+    lease: Duration,
+    left: u64,
+    until: Option<Instant>,
+    _seat: StreamSeat,
+}
+
+struct NextDelivery;
+
+impl AsyncNext<Consuming> for NextDelivery {
+    async fn call(&self, state: &mut Consuming) -> Option<Bytes> {
+        if state.left == 0 {
+            return None;
+        }
+        let (form, lease, until) = (state.form, state.lease, state.until);
+        let next = state.stream.next(|handle, delivery| delivered(handle, delivery, lease));
+        let ended = async {
+            match until {
+                Some(until) => tokio::time::sleep_until(until).await,
+                None => std::future::pending().await,
+            }
+        };
+        let next = tokio::select! {
+            biased;
+            next = next => next,
+            () = ended => return None,
+            () = tokio::time::sleep(ALIVE) => return Some(form.alive()),
+        };
+        match next {
+            Ok(Some(delivered)) => {
+                state.left -= 1;
+                Some(form.entry("delivery", &delivered))
+            }
+            Ok(None) => {
+                state.left = 0;
+                (form == Form::Events)
+                    .then(|| form.entry("end", &serde_json::json!({ "why": "the server left the group" })))
+            }
+            Err(error) => {
+                state.left = 0;
+                Some(form.entry("problem", &Problem::from(error)))
+            }
+        }
+    }
+}
+
+/// Deliveries as they come, as server-sent events or one JSON object per line
+///
+/// Each entry is a delivery; settle it by its handle. When this connection ends, what is not settled goes back without costing an attempt.
+#[utoipa::path(get, path = "/v1/topics/{topic}/groups/{group}/stream", tag = "consume",
+    params(("topic" = String, Path), ("group" = String, Path), How,
+        ("Accept" = Option<String>, Header, description = "text/event-stream or application/x-ndjson")),
+    responses((status = 200, description = "Events `delivery`, `end` and `problem`, or deliveries one per line",
+        content((crate::wire::Delivered = "text/event-stream"), (crate::wire::Delivered = "application/x-ndjson"))),
+        (status = 406, body = Problem, description = "Neither form is accepted")))]
+pub(crate) async fn consume(
+    State(app): State<App>,
+    Path((topic, group)): Path<(String, String)>,
+    Query(how): Query<How>,
+    headers: HeaderMap,
+) -> Answer<Response> {
+    let form = Form::accepted(&headers)?;
+    let max = within("max", how.max.unwrap_or(16), 1, MAX_DELIVERIES)?;
+    let left = within("limit", how.limit.unwrap_or(u64::MAX), 1, u64::MAX)?;
+    let for_ms = how.for_ms.map(|ms| within("for_ms", ms, 0, MAX_MS)).transpose()?;
+    let (lease, seat) = (lease(how.lease_ms)?, app.seat()?);
+    let stream = app.desk().stream((&topic, &group), usize::try_from(max).unwrap_or(1), lease).await?;
+    let until = for_ms.map(|ms| Instant::now() + Duration::from_millis(ms));
+    Ok(form.answer(Consuming { stream, form, lease, left, until, _seat: seat }, NextDelivery))
+}
+
+/// Used by the feed of events, which is written in the same forms.
+pub(super) fn event(form: Form, event: &SystemEvent) -> Bytes {
+    form.entry(event.name(), event)
+}

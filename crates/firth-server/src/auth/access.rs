@@ -1,0 +1,65 @@
+//! What each route asks of its caller. Pure; a route that is not named here asks for everything.
+
+use super::token::Scope;
+use axum::http::Method;
+
+/// What a caller needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Need {
+    /// Nothing: health, and the description of the API.
+    Nothing,
+    /// Any token; what it sees is filtered by the handler.
+    Token,
+    /// Any scope that covers the topic.
+    Look,
+    /// This scope, for the topic if the route names one.
+    Scope(Scope),
+}
+
+impl Need {
+    /// Whether the call belongs into the audit log.
+    pub(crate) fn is_audited(self, method: &Method) -> bool {
+        self == Self::Scope(Scope::Admin) && !matches!(*method, Method::GET | Method::HEAD)
+    }
+}
+
+/// The table.
+pub(crate) fn need(method: &Method, route: &str) -> Need {
+    let looks = matches!(*method, Method::GET | Method::HEAD);
+    let inside = route.strip_prefix("/v1/topics/{topic}");
+    match (inside, looks) {
+        (Some("" | "/delayed" | "/groups" | "/groups/{group}"), true) => return Need::Look,
+        (Some("/groups/{group}/members" | "/groups/{group}/pending"), true) => return Need::Look,
+        (Some("/records" | "/groups/{group}/stream"), true) => return Need::Scope(Scope::Consume),
+        (Some("/dead" | "/dead/count"), true) => return Need::Scope(Scope::Consume),
+        (Some("/records"), false) => return Need::Scope(Scope::Produce),
+        (Some("/groups/{group}/fetch" | "/groups/{group}/settle"), false) => {
+            return Need::Scope(Scope::Consume);
+        }
+        (Some("/groups/{group}"), false) if *method == Method::PUT => return Need::Scope(Scope::Consume),
+        _ => {}
+    }
+    match route {
+        "/health/live" | "/health/ready" | "/openapi.json" => Need::Nothing,
+        "/v1" | "/v1/topics" if looks => Need::Token,
+        "/metrics" | "/v1/events" => Need::Scope(Scope::Observe),
+        _ => Need::Scope(Scope::Admin),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whatever_is_not_named_needs_everything() {
+        let admin = Need::Scope(Scope::Admin);
+        assert_eq!(need(&Method::GET, "/v1/new"), admin);
+        assert_eq!(need(&Method::DELETE, "/v1/topics/{topic}"), admin);
+        assert_eq!(need(&Method::POST, "/v1/topics/{topic}/dead/replay"), admin);
+        assert_eq!(need(&Method::POST, "/v1/topics/{topic}/groups/{group}/reset"), admin);
+        assert!(admin.is_audited(&Method::POST) && !admin.is_audited(&Method::GET));
+        assert_eq!(need(&Method::POST, "/v1/topics/{topic}/records"), Need::Scope(Scope::Produce));
+        assert_eq!(need(&Method::GET, "/v1/topics/{topic}/records"), Need::Scope(Scope::Consume));
+    }
+}

@@ -1,0 +1,73 @@
+//! The audit log: who changed what and when, refused attempts included. Never payloads, keys or tokens.
+//!
+//! Each entry goes to the log under the target `audit`, and as a line of JSON to a file if one is named. The file is opened anew on SIGHUP, so that it can be rotated.
+
+use crate::wire::{invalid, unix_ms};
+use firth::Result;
+use serde::Serialize;
+use std::fs::File;
+use std::io::Write;
+use std::path::PathBuf;
+use std::sync::Mutex;
+use std::time::SystemTime;
+
+/// Where entries go.
+#[derive(Default)]
+pub(crate) struct Audit {
+    path: Option<PathBuf>,
+    file: Mutex<Option<File>>,
+}
+
+/// One action.
+#[derive(Serialize)]
+pub(crate) struct Entry<'a> {
+    pub(crate) who: &'a str,
+    pub(crate) from: Option<String>,
+    pub(crate) method: &'a str,
+    pub(crate) path: &'a str,
+    pub(crate) status: u16,
+}
+
+impl Audit {
+    /// Opens the file for appending, readable by its owner only.
+    pub(crate) fn open(path: Option<PathBuf>) -> Result<Self> {
+        let audit = Self { path, file: Mutex::new(None) };
+        audit.reopen()?;
+        Ok(audit)
+    }
+
+    /// Opens the file anew.
+    pub(crate) fn reopen(&self) -> Result<()> {
+        use std::os::unix::fs::OpenOptionsExt;
+        let Some(path) = &self.path else { return Ok(()) };
+        let file = File::options().create(true).append(true).mode(0o600).open(path).map_err(|error| {
+            invalid(format!("auth.audit_file {} cannot be opened", path.display())).with_source(error)
+        })?;
+        *self.lock() = Some(file);
+        Ok(())
+    }
+
+    pub(crate) fn write(&self, entry: &Entry<'_>) {
+        let Entry { who, from, method, path, status } = entry;
+        let from = from.as_deref().unwrap_or("inside");
+        tracing::info!(target: "audit", who, from, method, path, status, "admin action");
+        let mut file = self.lock();
+        let Some(file) = file.as_mut() else { return };
+        #[derive(Serialize)]
+        struct Line<'a> {
+            time_ms: u64,
+            #[serde(flatten)]
+            entry: &'a Entry<'a>,
+        }
+        let line = Line { time_ms: unix_ms(SystemTime::now()), entry };
+        let mut text = serde_json::to_vec(&line).expect("text and numbers are always JSON");
+        text.push(b'\n');
+        if let Err(error) = file.write_all(&text) {
+            tracing::error!(%error, "the audit file cannot be written");
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Option<File>> {
+        self.file.lock().expect("nothing panics under this lock")
+    }
+}

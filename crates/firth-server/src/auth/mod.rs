@@ -1,0 +1,272 @@
+//! Who may call: bearer tokens, kept as SHA-256 digests and compared in constant time, each with what it allows.
+//!
+//! Without tokens only this machine is served, and web pages are not: a request with an `Origin`, or for a host that is not
+//! this machine, is refused, so that no page can reach the server through somebody's browser.
+
+mod access;
+mod audit;
+mod rate;
+mod token;
+
+pub(crate) use access::{Need, need};
+pub(crate) use audit::{Audit, Entry};
+pub(crate) use rate::{Buckets, Pace};
+pub(crate) use token::{Grant, Scope, hex};
+
+use crate::problem::Problem;
+use crate::wire::invalid;
+use axum::http::{HeaderMap, StatusCode, header};
+use firth::{ErrorKind, Result};
+use std::io::Read;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::{Arc, RwLock};
+
+/// The check before every request.
+#[derive(Clone)]
+pub(crate) enum Guard {
+    /// Calls from inside this process.
+    Inside,
+    /// This machine alone, no web pages.
+    ThisMachine,
+    /// Whoever has one of these tokens.
+    Tokens(Arc<RwLock<Vec<Arc<Grant>>>>),
+}
+
+/// Who calls.
+#[derive(Clone, Debug)]
+pub(crate) enum Caller {
+    /// This process, or this machine without tokens: everything is allowed.
+    Local,
+    /// The holder of a token.
+    Holder(Arc<Grant>),
+}
+
+impl Caller {
+    /// For the audit log.
+    pub(crate) fn name(&self) -> &str {
+        match self {
+            Self::Local => "local",
+            Self::Holder(grant) => &grant.name,
+        }
+    }
+
+    /// Whether it may see that this topic exists.
+    pub(crate) fn covers(&self, topic: &str) -> bool {
+        match self {
+            Self::Local => true,
+            Self::Holder(grant) => grant.covers(topic),
+        }
+    }
+
+    /// Whether it may see every topic.
+    pub(crate) fn covers_all(&self) -> bool {
+        match self {
+            Self::Local => true,
+            Self::Holder(grant) => grant.covers_all(),
+        }
+    }
+
+    /// Fails with 403 unless this is allowed with this topic.
+    pub(crate) fn check(&self, need: Need, topic: Option<&str>) -> Result<(), Problem> {
+        let Self::Holder(grant) = self else { return Ok(()) };
+        let allowed = match need {
+            Need::Nothing | Need::Token => true,
+            Need::Look => topic.is_none_or(|topic| grant.covers(topic)),
+            // The handler leaves out what is not theirs.
+            Need::Scope(Scope::Observe) if topic.is_none() => grant.allows(Scope::Observe, None),
+            Need::Scope(scope) if topic.is_none() => grant.allows(scope, None) && grant.covers_all(),
+            Need::Scope(scope) => grant.allows(scope, topic),
+        };
+        if allowed {
+            return Ok(());
+        }
+        let detail = match need {
+            Need::Scope(scope) => {
+                let scope = format!("{scope:?}").to_ascii_lowercase();
+                format!(
+                    "token {} lacks the scope {scope} for this: see its line in the token file",
+                    grant.name
+                )
+            }
+            _ => format!("token {} is not for this topic: see its line in the token file", grant.name),
+        };
+        Err(Problem::http(StatusCode::FORBIDDEN, ErrorKind::Unauthorized, detail))
+    }
+}
+
+impl Guard {
+    /// The guard for a server on `listen`; refuses to serve others without tokens.
+    pub(crate) fn choose(listen: SocketAddr, file: Option<&Path>, plain: Option<&str>) -> Result<Self> {
+        let grants = read_grants(file, plain)?;
+        if !grants.is_empty() {
+            return Ok(Self::Tokens(Arc::new(RwLock::new(grants))));
+        }
+        if listen.ip().is_loopback() {
+            return Ok(Self::ThisMachine);
+        }
+        Err(invalid(format!(
+            "{listen} can be reached from other machines, so it needs a token: make one with `firth token`, then give \
+             --token-file FILE or FIRTH_TOKEN; or listen on 127.0.0.1"
+        )))
+    }
+
+    /// Takes other tokens from now on. A server that began without tokens stays so: that needs a restart.
+    pub(crate) fn reload(&self, file: Option<&Path>, plain: Option<&str>) -> Result<()> {
+        let Self::Tokens(known) = self else { return Ok(()) };
+        let grants = read_grants(file, plain)?;
+        if grants.is_empty() {
+            return Err(invalid("no tokens are left: the old ones stay; to serve without tokens, restart"));
+        }
+        *known.write().expect("nothing panics under this lock") = grants;
+        Ok(())
+    }
+
+    /// Whether callers are told apart by tokens.
+    pub(crate) fn has_tokens(&self) -> bool {
+        matches!(self, Self::Tokens(_))
+    }
+
+    /// Who calls, or 401 or 403.
+    pub(crate) fn check(&self, headers: &HeaderMap) -> Result<Caller, Problem> {
+        match self {
+            Self::Inside => Ok(Caller::Local),
+            Self::ThisMachine => from_this_machine(headers).map(|()| Caller::Local),
+            Self::Tokens(grants) => {
+                let grants = grants.read().expect("nothing panics under this lock");
+                has_token(headers, &grants).map(Caller::Holder)
+            }
+        }
+    }
+}
+
+fn has_token(headers: &HeaderMap, grants: &[Arc<Grant>]) -> Result<Arc<Grant>, Problem> {
+    let given = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+    let token = given.and_then(|value| value.split_once(' '));
+    let token = token
+        .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))
+        .map(|(_, token)| token::digest(token.trim()));
+    // Looks at every digest to its end, whatever matches.
+    let known = token.and_then(|token| {
+        grants.iter().fold(None, |known, grant| match token::same(&grant.sum, &token) {
+            true => Some(grant),
+            false => known,
+        })
+    });
+    known.cloned().ok_or_else(|| {
+        let detail = "send the header `Authorization: Bearer TOKEN` with a token of this server";
+        Problem::http(StatusCode::UNAUTHORIZED, ErrorKind::Unauthorized, detail)
+    })
+}
+
+fn from_this_machine(headers: &HeaderMap) -> Result<(), Problem> {
+    let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
+    let name = match host.strip_prefix('[') {
+        Some(v6) => v6.split(']').next().unwrap_or_default(),
+        None => host.split(':').next().unwrap_or_default(),
+    };
+    let is_local = name.eq_ignore_ascii_case("localhost")
+        || name.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback());
+    if is_local && !headers.contains_key(header::ORIGIN) {
+        return Ok(());
+    }
+    let detail = "without tokens this server answers programs on its own machine only, no web pages: serve with --token-file";
+    Err(Problem::http(StatusCode::FORBIDDEN, ErrorKind::Unauthorized, detail))
+}
+
+fn read_grants(file: Option<&Path>, plain: Option<&str>) -> Result<Vec<Arc<Grant>>> {
+    let mut grants = file.map_or_else(|| Ok(Vec::new()), read_file)?;
+    let plain = plain.filter(|token| !token.is_empty());
+    grants.extend(plain.map(|token| Arc::new(Grant::everything(token, "FIRTH_TOKEN"))));
+    Ok(grants)
+}
+
+/// One token per line; empty lines and comments are passed over.
+fn read_file(path: &Path) -> Result<Vec<Arc<Grant>>> {
+    let shown = path.display();
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| invalid(format!("token file {shown} cannot be read")).with_source(error))?;
+    let mut grants = Vec::new();
+    for (index, line) in text.lines().map(str::trim).enumerate() {
+        if !line.is_empty() && !line.starts_with('#') {
+            let line = Grant::read(line);
+            grants.push(Arc::new(
+                line.map_err(|error| error.during(format!("token file {shown}, line {}", index + 1)))?,
+            ));
+        }
+    }
+    if grants.is_empty() {
+        return Err(invalid(format!("token file {shown} has no token: add one with `firth token`")));
+    }
+    Ok(grants)
+}
+
+/// A new token of 256 random bits.
+pub(crate) fn new_token() -> Result<String> {
+    let mut random = [0; 32];
+    std::fs::File::open("/dev/urandom").and_then(|mut source| source.read_exact(&mut random)).map_err(
+        |error| firth::Error::new(ErrorKind::Unsupported, "no source of randomness").with_source(error),
+    )?;
+    Ok(format!("firth_{}", hex(&random)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::http::HeaderValue;
+
+    fn with(name: header::HeaderName, value: &str) -> HeaderMap {
+        HeaderMap::from_iter([(name, HeaderValue::from_str(value).unwrap())])
+    }
+
+    #[test]
+    fn a_token_opens_only_with_its_own_digest() {
+        let token = new_token().unwrap();
+        let grants = vec![
+            Arc::new(Grant::everything("another", "another")),
+            Arc::new(Grant::everything(&token, "mine")),
+            Arc::new(Grant::everything("a third", "third")),
+        ];
+        let guard = Guard::Tokens(Arc::new(RwLock::new(grants)));
+        let caller = guard.check(&with(header::AUTHORIZATION, &format!("Bearer {token}"))).unwrap();
+        assert_eq!(caller.name(), "mine");
+        for wrong in [format!("Bearer {token}x"), format!("Basic {token}"), token, "Bearer".into()] {
+            assert_eq!(guard.check(&with(header::AUTHORIZATION, &wrong)).unwrap_err().status, 401);
+        }
+        assert_eq!(guard.check(&HeaderMap::new()).unwrap_err().status, 401);
+    }
+
+    #[test]
+    fn other_machines_are_served_with_tokens_only() {
+        let open: SocketAddr = "0.0.0.0:7171".parse().unwrap();
+        let refused = Guard::choose(open, None, None).err().unwrap();
+        assert!(refused.context().contains("--token-file"));
+        assert!(matches!(Guard::choose(open, None, Some("secret")), Ok(Guard::Tokens(_))));
+        let local = "[::1]:7171".parse().unwrap();
+        assert!(matches!(Guard::choose(local, None, None), Ok(Guard::ThisMachine)));
+    }
+
+    #[test]
+    fn without_tokens_no_web_page_gets_through() {
+        for host in ["localhost:7171", "127.0.0.1:7171", "[::1]:7171", "127.0.0.1"] {
+            assert!(from_this_machine(&with(header::HOST, host)).is_ok(), "{host}");
+        }
+        for host in ["evil.example:7171", "", "127.0.0.1.evil.example"] {
+            assert!(from_this_machine(&with(header::HOST, host)).is_err(), "{host}");
+        }
+        let mut page = with(header::HOST, "localhost:7171");
+        page.insert(header::ORIGIN, HeaderValue::from_static("http://evil.example"));
+        assert!(from_this_machine(&page).is_err());
+    }
+
+    #[test]
+    fn a_scope_without_the_topic_or_a_topic_without_the_scope_is_refused() {
+        let line = Grant::line("t", None, &["produce".to_owned()], &["orders".to_owned()]).unwrap();
+        let caller = Caller::Holder(Arc::new(Grant::read(&line).unwrap()));
+        let may = |need, topic| caller.check(need, topic).is_ok();
+        assert!(may(Need::Scope(Scope::Produce), Some("orders")) && may(Need::Look, Some("orders")));
+        assert!(!may(Need::Scope(Scope::Produce), Some("mail")) && !may(Need::Look, Some("mail")));
+        assert!(!may(Need::Scope(Scope::Consume), Some("orders")) && !may(Need::Scope(Scope::Admin), None));
+        assert!(may(Need::Token, None) && caller.covers("orders") && !caller.covers("mail"));
+    }
+}

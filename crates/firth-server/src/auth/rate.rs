@@ -1,0 +1,114 @@
+//! How often somebody may ask: a bucket of tokens per caller that fills at a rate. Time is a parameter.
+//!
+//! At most [`MAX_BUCKETS`] callers are told apart. Full buckets say nothing, so they are forgotten first; if that is not
+//! enough, newcomers share one bucket.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+const MAX_BUCKETS: usize = 10_000;
+
+/// How fast a bucket fills (per second), and how much it holds.
+#[derive(Clone, Copy)]
+pub(crate) struct Pace {
+    pub(crate) rate: f64,
+    pub(crate) burst: f64,
+}
+
+/// Buckets by caller.
+pub(crate) struct Buckets<K>(Mutex<Pool<K>>);
+
+struct Pool<K> {
+    known: HashMap<K, Bucket>,
+    others: Option<Bucket>,
+}
+
+#[derive(Clone, Copy)]
+struct Bucket {
+    left: f64,
+    at: Instant,
+}
+
+impl<K: Eq + Hash> Buckets<K> {
+    pub(crate) fn new() -> Self {
+        Self(Mutex::new(Pool { known: HashMap::new(), others: None }))
+    }
+
+    /// Takes one from the caller's bucket, or says how long until there is one.
+    pub(crate) fn take(&self, caller: K, pace: Pace, now: Instant) -> Result<(), Duration> {
+        self.with(caller, pace, now, |bucket| {
+            if bucket.left >= 1.0 {
+                bucket.left -= 1.0;
+                return Ok(());
+            }
+            Err(Duration::from_secs_f64(((1.0 - bucket.left) / pace.rate.max(1e-6)).min(3600.0)))
+        })
+    }
+
+    /// As [`take`](Self::take), but takes nothing.
+    pub(crate) fn look(&self, caller: K, pace: Pace, now: Instant) -> Result<(), Duration> {
+        self.with(caller, pace, now, |bucket| match bucket.left >= 1.0 {
+            true => Ok(()),
+            false => Err(Duration::from_secs_f64(((1.0 - bucket.left) / pace.rate.max(1e-6)).min(3600.0))),
+        })
+    }
+
+    fn with<T>(&self, caller: K, pace: Pace, now: Instant, act: impl FnOnce(&mut Bucket) -> T) -> T {
+        let mut pool = self.0.lock().expect("nothing panics under this lock");
+        let full = Bucket { left: pace.burst, at: now };
+        if pool.known.len() >= MAX_BUCKETS && !pool.known.contains_key(&caller) {
+            pool.known.retain(|_, bucket| bucket.refilled(pace, now) < pace.burst);
+        }
+        let bucket = match pool.known.len() >= MAX_BUCKETS && !pool.known.contains_key(&caller) {
+            true => pool.others.get_or_insert(full),
+            false => pool.known.entry(caller).or_insert(full),
+        };
+        *bucket = Bucket { left: bucket.refilled(pace, now), at: now };
+        act(bucket)
+    }
+}
+
+impl Bucket {
+    fn refilled(&self, pace: Pace, now: Instant) -> f64 {
+        let waited = now.saturating_duration_since(self.at).as_secs_f64();
+        (self.left + waited * pace.rate).min(pace.burst)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FAST: Pace = Pace { rate: 2.0, burst: 3.0 };
+    const SLOW: Pace = Pace { rate: 1.0, burst: 2.0 };
+
+    #[test]
+    fn a_burst_passes_and_then_the_rate_counts() {
+        let (buckets, start) = (Buckets::new(), Instant::now());
+        for _ in 0..3 {
+            assert!(buckets.take("a", FAST, start).is_ok());
+        }
+        assert_eq!(buckets.take("a", FAST, start), Err(Duration::from_millis(500)));
+        assert!(buckets.take("b", FAST, start).is_ok());
+        let later = start + Duration::from_millis(500);
+        assert!(buckets.look("a", FAST, later).is_ok());
+        assert!(buckets.take("a", FAST, later).is_ok());
+        assert!(buckets.take("a", FAST, later).is_err());
+    }
+
+    #[test]
+    fn strangers_beyond_the_bound_share_one_bucket() {
+        let (buckets, now) = (Buckets::new(), Instant::now());
+        for caller in 0..MAX_BUCKETS {
+            assert!(buckets.take(caller, SLOW, now).is_ok());
+        }
+        for _ in 0..2 {
+            assert!(buckets.take(MAX_BUCKETS + 1, SLOW, now).is_ok());
+        }
+        assert!(buckets.take(MAX_BUCKETS + 2, SLOW, now).is_err());
+        let rested = now + Duration::from_secs(5);
+        assert!(buckets.take(MAX_BUCKETS + 2, SLOW, rested).is_ok());
+    }
+}

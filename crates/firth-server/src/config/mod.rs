@@ -1,0 +1,177 @@
+//! The configuration: one `firth.yaml`, `FIRTH_*` variables and flags, merged by `values`, given their meaning here.
+//!
+//! Every setting stands once, in `table`; `firth config` prints it from there. On SIGHUP everything is read again, and what the table calls live is taken over.
+
+mod human;
+mod print;
+mod table;
+mod values;
+
+pub(crate) use print::effective_file;
+pub(crate) use values::{Given, Values};
+
+use firth::Result;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+use tracing_subscriber::EnvFilter;
+
+/// What the server does, all of it checked.
+#[derive(Clone, Debug)]
+pub(crate) struct Config {
+    pub(crate) engine: Secret,
+    pub(crate) listen: SocketAddr,
+    pub(crate) log_level: String,
+    pub(crate) log_json: bool,
+    pub(crate) token_file: Option<PathBuf>,
+    pub(crate) token: Option<Secret>,
+    pub(crate) audit_file: Option<PathBuf>,
+    pub(crate) tls: Option<TlsFiles>,
+    pub(crate) limits: Limits,
+    pub(crate) otlp: Option<Otlp>,
+}
+
+/// Text that is never shown: tokens, and URLs that may hold a password.
+#[derive(Clone)]
+pub(crate) struct Secret(String);
+
+impl Secret {
+    pub(crate) fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("…")
+    }
+}
+
+/// Where certificate and key lie.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct TlsFiles {
+    pub(crate) cert: PathBuf,
+    pub(crate) key: PathBuf,
+}
+
+/// What a client may ask of the server.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Limits {
+    pub(crate) connections: usize,
+    pub(crate) streams: usize,
+    pub(crate) request_size: usize,
+    pub(crate) buffered: usize,
+    pub(crate) request_time: Duration,
+    pub(crate) head_time: Duration,
+    pub(crate) body_time: Duration,
+    pub(crate) write_time: Duration,
+    pub(crate) drain_time: Duration,
+    /// Requests per second; zero: any number.
+    pub(crate) rate: f64,
+    pub(crate) burst: u32,
+    pub(crate) failures: u32,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        limits(&Values::defaults()).expect("the table's defaults are valid; a test reads them all")
+    }
+}
+
+/// Where metrics and traces go.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Otlp {
+    pub(crate) endpoint: String,
+    pub(crate) interval: Duration,
+    pub(crate) sample: f64,
+    pub(crate) service: String,
+}
+
+impl Config {
+    /// Reads everything that `given` names.
+    pub(crate) fn load(given: &Given) -> Result<Self> {
+        Self::read(&Values::load(given)?)
+    }
+
+    /// Gives values their meaning, or says which one has none.
+    pub(crate) fn read(values: &Values) -> Result<Self> {
+        let path = |key| values.option(key).map(PathBuf::from);
+        let tls = match (path("tls.cert"), path("tls.key")) {
+            (None, None) => None,
+            (Some(cert), Some(key)) => Some(TlsFiles { cert, key }),
+            (Some(_), None) => return Err(crate::wire::invalid("tls.key is not set: tls.cert needs it")),
+            (None, Some(_)) => return Err(crate::wire::invalid("tls.cert is not set: tls.key needs it")),
+        };
+        let level = |text: &str| EnvFilter::builder().parse(text).is_ok().then(|| text.to_owned());
+        let json = |text: &str| match text {
+            "text" => Some(false),
+            "json" => Some(true),
+            _ => None,
+        };
+        Ok(Self {
+            engine: Secret(values.get("engine").to_owned()),
+            listen: values.parse("listen", "an address like 127.0.0.1:7171", |text| text.parse().ok())?,
+            log_level: values.parse("log.level", "a level like info, or info,firth=debug", level)?,
+            log_json: values.parse("log.format", "text or json", json)?,
+            token_file: path("auth.token_file"),
+            token: values.option("auth.token").map(|token| Secret(token.to_owned())),
+            audit_file: path("auth.audit_file"),
+            tls,
+            limits: limits(values)?,
+            otlp: otlp(values)?,
+        })
+    }
+}
+
+fn limits(values: &Values) -> Result<Limits> {
+    let time = |key| {
+        let read = |text: &str| human::duration(text).filter(|time| !time.is_zero());
+        values.parse(key, "a time like 30s or 1m30s", read)
+    };
+    let size =
+        |key| values.parse(key, "a size like 16MiB", |text| human::size(text).filter(|size| *size >= 1024));
+    let count = |key| values.parse(key, "a number from 1 on", |text| text.parse().ok().filter(|n| *n > 0));
+    let small =
+        |key| values.parse(key, "a number from 1 on", |text| text.parse().ok().filter(|n: &u32| *n > 0));
+    let rate = |text: &str| text.parse().ok().filter(|rate: &f64| rate.is_finite() && *rate >= 0.0);
+    Ok(Limits {
+        connections: count("limits.connections")?,
+        streams: count("limits.streams")?,
+        request_size: size("limits.request_size")?,
+        buffered: size("limits.buffered")?,
+        request_time: time("limits.request_time")?,
+        head_time: time("limits.head_time")?,
+        body_time: time("limits.body_time")?,
+        write_time: time("limits.write_time")?,
+        drain_time: time("limits.drain_time")?,
+        rate: values.parse("limits.rate", "requests per second, or 0", rate)?,
+        burst: small("limits.burst")?,
+        failures: small("limits.failures")?,
+    })
+}
+
+fn otlp(values: &Values) -> Result<Option<Otlp>> {
+    let share = |text: &str| text.parse().ok().filter(|share: &f64| (0.0..=1.0).contains(share));
+    let sample = values.parse("otlp.sample", "a share from 0 to 1", share)?;
+    let every = |text: &str| human::duration(text).filter(|time| *time >= Duration::from_millis(100));
+    let interval = values.parse("otlp.interval", "a time from 100ms on", every)?;
+    if values.option("otlp.endpoint").is_none() {
+        return Ok(None);
+    }
+    let plain = |text: &str| text.strip_prefix("http://").map(|_| text.trim_end_matches('/').to_owned());
+    let endpoint = values.parse("otlp.endpoint", "an address like http://127.0.0.1:4318", plain)?;
+    Ok(Some(Otlp { endpoint, interval, sample, service: values.get("otlp.service").to_owned() }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_defaults_are_valid_and_their_figures_are_the_documented_ones() {
+        let config = Config::read(&Values::defaults()).unwrap();
+        assert_eq!(config.limits, Limits::default());
+        assert_eq!(config.limits.request_size, 32 << 20);
+        assert!(config.listen.ip().is_loopback() && config.tls.is_none() && config.otlp.is_none());
+    }
+}

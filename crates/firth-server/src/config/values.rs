@@ -1,0 +1,227 @@
+//! Where each setting's value comes from: flags over the environment over the file over the default.
+//!
+//! Names that do not exist are refused with the nearest one that does. Nothing here knows what a value means.
+
+use super::table::{SETTINGS, Setting, find, nearest};
+use crate::wire::invalid;
+use firth::Result;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+/// The file that is read if it is there and none is named.
+pub(crate) const USUAL_FILE: &str = "firth.yaml";
+
+/// Where a value comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Source {
+    Default,
+    File(PathBuf),
+    Environment(&'static str),
+    Flag,
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Default => f.write_str("default"),
+            Self::File(path) => write!(f, "{}", path.display()),
+            Self::Environment(name) => f.write_str(name),
+            Self::Flag => f.write_str("command line"),
+        }
+    }
+}
+
+/// What was given where, before it is merged.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Given {
+    /// The file that was named; else [`USUAL_FILE`] is read if it is there.
+    pub(crate) file: Option<PathBuf>,
+    /// Settings of the command line.
+    pub(crate) flags: Vec<(String, String)>,
+}
+
+/// Every setting with its value and where it comes from.
+pub(crate) struct Values(BTreeMap<&'static str, (String, Source)>);
+
+impl Values {
+    /// The defaults alone.
+    pub(crate) fn defaults() -> Self {
+        let entry = |setting: &Setting| (setting.key, (setting.default.to_owned(), Source::Default));
+        Self(SETTINGS.iter().map(entry).collect())
+    }
+
+    /// Everything merged, from this process's environment and the files that `given` names.
+    pub(crate) fn load(given: &Given) -> Result<Self> {
+        let usual = PathBuf::from(USUAL_FILE);
+        let file = given.file.clone().or_else(|| usual.is_file().then_some(usual));
+        let text = match &file {
+            None => String::new(),
+            Some(path) => std::fs::read_to_string(path).map_err(|error| {
+                invalid(format!("the configuration {} cannot be read", path.display())).with_source(error)
+            })?,
+        };
+        let variable = |name: &str| std::env::var(name).ok();
+        Self::merge(file.as_deref().map(|path| (path, text.as_str())), variable, &given.flags)
+    }
+
+    /// Pure: the file's text, the environment and the flags come in.
+    fn merge(
+        file: Option<(&Path, &str)>,
+        variable: impl Fn(&str) -> Option<String>,
+        flags: &[(String, String)],
+    ) -> Result<Self> {
+        let mut values = Self::defaults();
+        if let Some((path, text)) = file {
+            for (key, value) in read(path, text)? {
+                values.set(&key, value, Source::File(path.to_owned()))?;
+            }
+        }
+        for setting in &SETTINGS {
+            if let Some(value) = variable(setting.env).filter(|value| !value.is_empty()) {
+                values.set(setting.key, value, Source::Environment(setting.env))?;
+            }
+        }
+        for (key, value) in flags {
+            values.set(key, value.clone(), Source::Flag)?;
+        }
+        Ok(values)
+    }
+
+    fn set(&mut self, key: &str, value: String, source: Source) -> Result<()> {
+        let Some(setting) = find(key) else { return Err(unknown(key, &source)) };
+        self.0.insert(setting.key, (value, source));
+        Ok(())
+    }
+
+    /// The value of a setting.
+    pub(crate) fn get(&self, key: &str) -> &str {
+        self.0.get(key).map(|(value, _)| value.as_str()).expect("only names of the table are asked for")
+    }
+
+    /// The value of a setting that may be absent.
+    pub(crate) fn option(&self, key: &str) -> Option<&str> {
+        Some(self.get(key)).filter(|value| !value.is_empty())
+    }
+
+    pub(crate) fn source(&self, key: &str) -> &Source {
+        self.0.get(key).map(|(_, source)| source).expect("only names of the table are asked for")
+    }
+
+    /// A value read as what it must be; the error names the setting, where it comes from, and what to write.
+    pub(crate) fn parse<T>(&self, key: &str, wanted: &str, read: impl Fn(&str) -> Option<T>) -> Result<T> {
+        let value = self.get(key);
+        read(value).ok_or_else(|| {
+            let shown = if find(key).is_some_and(|setting| setting.secret) { "…" } else { value };
+            invalid(format!("{key} is {shown:?} ({}): write {wanted}", self.source(key)))
+        })
+    }
+}
+
+fn unknown(key: &str, source: &Source) -> firth::Error {
+    let sections =
+        SETTINGS.iter().filter_map(|setting| setting.key.split_once('.')).map(|(section, _)| section);
+    let near = nearest(key, SETTINGS.iter().map(|setting| setting.key)).or_else(|| nearest(key, sections));
+    let hint = match near {
+        Some(near) => format!("did you mean {near}?"),
+        None => "`firth config` prints all of them".to_owned(),
+    };
+    invalid(format!("{key}: there is no such setting ({source}); {hint}"))
+}
+
+/// The file's scalars under their dotted names.
+fn read(path: &Path, text: &str) -> Result<Vec<(String, String)>> {
+    let shown = path.display();
+    let wrong =
+        |error: String| invalid(format!("{shown} is not the YAML of a configuration")).with_source(error);
+    let tree: Value = if text.lines().all(|line| line.trim().is_empty() || line.trim_start().starts_with('#'))
+    {
+        Value::Null
+    } else {
+        serde_saphyr::from_str(text).map_err(|error| wrong(error.to_string()))?
+    };
+    let mut found = Vec::new();
+    match tree {
+        Value::Null => {}
+        Value::Object(_) => flatten("", &tree, &mut found).map_err(wrong)?,
+        _ => return Err(wrong("at the top there are names with values".to_owned())),
+    }
+    Ok(found)
+}
+
+fn flatten(prefix: &str, value: &Value, found: &mut Vec<(String, String)>) -> Result<(), String> {
+    let scalar = match value {
+        Value::Object(fields) => {
+            for (name, value) in fields {
+                let key = if prefix.is_empty() { name.clone() } else { format!("{prefix}.{name}") };
+                flatten(&key, value, found)?;
+            }
+            return Ok(());
+        }
+        Value::Array(_) => return Err(format!("{prefix} is a list; write one value")),
+        // A section whose settings are all comments.
+        Value::Null if SETTINGS.iter().any(|setting| setting.key.split('.').next() == Some(prefix)) => {
+            return Ok(());
+        }
+        Value::Null => String::new(),
+        Value::Bool(value) => value.to_string(),
+        Value::Number(value) => value.to_string(),
+        Value::String(value) => value.clone(),
+    };
+    found.push((prefix.to_owned(), scalar));
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn merge(file: &str, env: &[(&str, &str)], flags: &[(&str, &str)]) -> Result<Values> {
+        let variable =
+            |name: &str| env.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned());
+        let flags: Vec<_> =
+            flags.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+        Values::merge(Some((Path::new("firth.yaml"), file)), variable, &flags)
+    }
+
+    #[test]
+    fn flags_win_over_the_environment_over_the_file_over_the_default() {
+        let file = "engine: \"memory:\"\nlisten: 127.0.0.1:1\nlog: { level: debug }\nlimits:\n  rate: 5\n";
+        let env = [("FIRTH_LISTEN", "127.0.0.1:2"), ("FIRTH_LOG", "warn")];
+        let values = merge(file, &env, &[("listen", "127.0.0.1:3")]).unwrap();
+        assert_eq!(values.get("listen"), "127.0.0.1:3");
+        assert_eq!(values.get("log.level"), "warn");
+        assert_eq!(values.get("engine"), "memory:");
+        assert_eq!(values.get("limits.rate"), "5");
+        assert_eq!(values.get("limits.burst"), "100");
+        assert_eq!(*values.source("log.level"), Source::Environment("FIRTH_LOG"));
+    }
+
+    #[test]
+    fn unknown_names_are_refused_with_the_nearest_known_one() {
+        let refused = |file: &str| merge(file, &[], &[]).err().unwrap().context().to_owned();
+        assert!(refused("lisen: x").contains("did you mean listen?"));
+        assert!(refused("limits: { requst_size: 1MiB }").contains("limits.request_size"));
+        assert!(refused("limit: { rate: 1 }").contains("limits.rate"));
+        assert!(refused("colour: red").contains("firth config"));
+        let flag = merge("", &[], &[("limits.rat", "1")]).err().unwrap();
+        assert!(flag.context().contains("command line") && flag.context().contains("limits.rate"), "{flag}");
+    }
+
+    #[test]
+    fn a_file_that_is_no_configuration_is_refused() {
+        for wrong in ["- a\n- b", "text", "a: [", "limits: [1]", "listen: a\nlisten: b"] {
+            assert!(merge(wrong, &[], &[]).is_err(), "{wrong}");
+        }
+        assert!(merge("# only words\n", &[], &[]).is_ok());
+        assert!(merge("", &[], &[]).is_ok());
+    }
+
+    #[test]
+    fn secrets_are_not_part_of_errors() {
+        let values = merge("", &[("FIRTH_TOKEN", "planted-secret")], &[]).unwrap();
+        let error = values.parse("auth.token", "nothing", |_| None::<()>).unwrap_err();
+        assert!(!format!("{error:?}").contains("planted-secret"));
+    }
+}

@@ -1,0 +1,78 @@
+//! A consumer's stream: deliveries as they come, until the client hangs up or the server stops.
+//!
+//! At most `max` of its deliveries are unsettled at a time; then it waits for verdicts. Dropping it gives everything unsettled back, without costing an attempt.
+
+use super::Desk;
+use super::counter::{Counter, Load, Using};
+use firth::{Delivery, Result};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
+
+pub(crate) struct Stream {
+    desk: Desk,
+    counter: Arc<Counter>,
+    _using: Using,
+    load: Arc<Load>,
+    /// Everything it was given, oldest first; settled ones are forgotten when it grows.
+    given: VecDeque<u64>,
+    max: usize,
+    lease: Duration,
+}
+
+impl Stream {
+    pub(super) fn new(desk: Desk, counter: Arc<Counter>, using: Using, max: usize, lease: Duration) -> Self {
+        let (load, given) = (Arc::default(), VecDeque::new());
+        Self { desk, counter, _using: using, load, given, max, lease }
+    }
+
+    /// The next delivery as `show` sees it with its handle; `None` when the server stops or the group was left. Cancel-safe: what was taken lies on the desk.
+    pub(crate) async fn next<T>(&mut self, show: impl FnOnce(String, &Delivery) -> T) -> Result<Option<T>> {
+        let taken = async {
+            loop {
+                let changed = self.load.changed.notified();
+                if self.load.unsettled() < self.max {
+                    break;
+                }
+                changed.await;
+            }
+            let mut seat = self.counter.consumer.lock().await;
+            let Some(consumer) = seat.as_mut() else { return Ok(None) };
+            let Some(delivery) = consumer.next().await.transpose()? else { return Ok(None) };
+            let number = self.counter.number();
+            let shown = show(self.desk.handle(number), &delivery);
+            self.counter.hold(number, Instant::now() + self.lease, delivery, Some(&self.load));
+            Ok(Some((number, shown)))
+        };
+        let taken = tokio::select! {
+            taken = taken => taken,
+            () = self.counter.closing.cancelled() => Ok(None),
+        };
+        match taken {
+            Ok(Some((number, shown))) => {
+                self.remember(number);
+                Ok(Some(shown))
+            }
+            Ok(None) => Ok(None),
+            Err(error) => {
+                self.desk.discard(&self.counter);
+                Err(error)
+            }
+        }
+    }
+
+    fn remember(&mut self, number: u64) {
+        if self.given.len() > 4 * self.max {
+            let counter = &self.counter;
+            self.given.retain(|number| counter.holds(*number));
+        }
+        self.given.push_back(number);
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.counter.give_back(self.given.drain(..));
+    }
+}

@@ -1,0 +1,298 @@
+//! System events for dashboards: what changed since the last look, for whoever listens to `/v1/events`.
+//!
+//! One task looks at the engine as long as somebody listens, so that changes by other processes are seen too; what changed is told by a pure difference
+//! of two looks. Bounded: [`MAX_TOPICS`] topics are watched, and a listener that falls [`BACKLOG`] events behind misses the oldest and is told how many.
+
+use crate::wire::{SystemEvent, millis};
+use firth::{Broker, Result};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::sync::broadcast;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+const MAX_TOPICS: usize = 256;
+const BACKLOG: usize = 1024;
+/// How often the engine is looked at, at most.
+const EVERY: Duration = Duration::from_secs(1);
+/// Looking takes at most this share of the time: 1 in so many.
+const SHARE: u32 = 10;
+
+/// The feed; clones share it.
+#[derive(Clone)]
+pub(crate) struct Events(Arc<Shared>);
+
+struct Shared {
+    broker: Broker,
+    closing: CancellationToken,
+    sender: broadcast::Sender<SystemEvent>,
+    is_watching: Mutex<bool>,
+}
+
+impl Events {
+    pub(crate) fn new(broker: Broker, closing: CancellationToken) -> Self {
+        let (sender, _) = broadcast::channel(BACKLOG);
+        Self(Arc::new(Shared { broker, closing, sender, is_watching: Mutex::new(false) }))
+    }
+
+    /// Everything from now on.
+    pub(crate) fn listen(&self) -> broadcast::Receiver<SystemEvent> {
+        let mut is_watching = self.lock();
+        let receiver = self.0.sender.subscribe();
+        if !*is_watching {
+            *is_watching = true;
+            tokio::spawn(self.clone().watch());
+        }
+        receiver
+    }
+
+    /// Tells what no look at the engine shows.
+    pub(crate) fn tell(&self, event: SystemEvent) {
+        // Nobody may be listening.
+        let _ = self.0.sender.send(event);
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, bool> {
+        self.0.is_watching.lock().expect("nothing panics under this lock")
+    }
+
+    async fn watch(self) {
+        let mut last: Option<(Instant, Look)> = None;
+        loop {
+            let started = Instant::now();
+            match look(&self.0.broker).await {
+                Ok(now) => {
+                    let changes = match &last {
+                        None => now.figures(),
+                        Some((at, before)) => now.since(before, (started - *at).as_secs_f64()),
+                    };
+                    changes.into_iter().for_each(|event| self.tell(event));
+                    last = Some((started, now));
+                }
+                Err(error) => tracing::debug!(%error, "the engine cannot be looked at"),
+            }
+            let pause = EVERY.max(started.elapsed() * SHARE);
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                () = self.0.closing.cancelled() => return,
+            }
+            let mut is_watching = self.lock();
+            if self.0.sender.receiver_count() == 0 {
+                *is_watching = false;
+                return;
+            }
+        }
+    }
+}
+
+/// What stands at one moment.
+#[derive(Debug, Default)]
+struct Look {
+    topics: BTreeMap<String, TopicLook>,
+    /// How many topics there are in all.
+    all: usize,
+}
+
+#[derive(Debug, Default)]
+struct TopicLook {
+    partitions: u32,
+    /// Records ever appended.
+    appended: u64,
+    records: u64,
+    delayed: u64,
+    groups: BTreeMap<String, GroupLook>,
+}
+
+#[derive(Debug, Default, PartialEq, Eq)]
+struct GroupLook {
+    lag: u64,
+    due: u64,
+    dead: u64,
+    oldest_ms: Option<u64>,
+    members: BTreeSet<String>,
+}
+
+async fn look(broker: &Broker) -> Result<Look> {
+    let admin = broker.admin();
+    let infos = broker.list_topics().await?;
+    let mut look = Look { all: infos.len(), ..Look::default() };
+    for info in infos.into_iter().take(MAX_TOPICS) {
+        let name = info.name.to_string();
+        // Topics and groups may go away while they are looked at.
+        let Ok(status) = admin.topic(&name).await else { continue };
+        let mut topic = TopicLook {
+            partitions: status.info.config.partitions,
+            appended: status.partitions.iter().map(|part| part.last.seq).sum(),
+            records: status.records(),
+            delayed: status.delayed(),
+            groups: BTreeMap::new(),
+        };
+        for group in admin.groups(&name).await.unwrap_or_default() {
+            let Ok(info) = admin.group(&name, group.as_str()).await else { continue };
+            let figures = GroupLook {
+                lag: info.lag(),
+                due: info.due(),
+                dead: info.dead(),
+                oldest_ms: info.oldest().map(millis),
+                members: info.members.iter().map(|member| member.name.clone()).collect(),
+            };
+            topic.groups.insert(group.to_string(), figures);
+        }
+        look.topics.insert(name, topic);
+    }
+    Ok(look)
+}
+
+impl Look {
+    /// Where things stand, for the first listener.
+    fn figures(&self) -> Vec<SystemEvent> {
+        let groups = self.topics.iter().flat_map(|(topic, look)| {
+            look.groups.iter().map(move |(group, figures)| figures.lag_event(topic, group))
+        });
+        groups.chain(self.truncated()).collect()
+    }
+
+    fn truncated(&self) -> Option<SystemEvent> {
+        (self.all > MAX_TOPICS).then_some(SystemEvent::Truncated { topics: self.all, watched: MAX_TOPICS })
+    }
+
+    /// What changed in `seconds`.
+    fn since(&self, before: &Self, seconds: f64) -> Vec<SystemEvent> {
+        let mut events = Vec::new();
+        for topic in before.topics.keys().filter(|topic| !self.topics.contains_key(*topic)) {
+            // It may only have moved out of the watched ones.
+            if self.all <= MAX_TOPICS {
+                events.push(SystemEvent::TopicDeleted { topic: topic.clone() });
+            }
+        }
+        for (topic, now) in &self.topics {
+            match before.topics.get(topic) {
+                None => {
+                    events
+                        .push(SystemEvent::TopicCreated { topic: topic.clone(), partitions: now.partitions });
+                    now.since(&TopicLook::default(), topic, seconds, &mut events);
+                }
+                Some(before) => {
+                    if now.partitions > before.partitions {
+                        events.push(SystemEvent::TopicGrown {
+                            topic: topic.clone(),
+                            partitions: now.partitions,
+                        });
+                    }
+                    now.since(before, topic, seconds, &mut events);
+                }
+            }
+        }
+        events
+    }
+}
+
+impl TopicLook {
+    fn since(&self, before: &Self, topic: &str, seconds: f64, events: &mut Vec<SystemEvent>) {
+        let per_second = |count: u64| count as f64 / seconds.max(0.001);
+        let produced = self.appended.saturating_sub(before.appended);
+        if produced > 0 || self.delayed != before.delayed || self.records != before.records {
+            events.push(SystemEvent::Throughput {
+                topic: topic.to_owned(),
+                produced_per_second: per_second(produced),
+                records: self.records,
+                delayed: self.delayed,
+            });
+        }
+        for group in before.groups.keys().filter(|group| !self.groups.contains_key(*group)) {
+            events.push(SystemEvent::GroupDeleted { topic: topic.to_owned(), group: group.clone() });
+        }
+        let none = GroupLook::default();
+        for (group, now) in &self.groups {
+            let known = before.groups.get(group);
+            if known.is_none() {
+                events.push(SystemEvent::GroupCreated { topic: topic.to_owned(), group: group.clone() });
+            }
+            now.since(known.unwrap_or(&none), (topic, group), events);
+            let settled = known.map_or(0, |known| (produced + known.lag).saturating_sub(now.lag));
+            if settled > 0 {
+                let (topic, group) = (topic.to_owned(), group.clone());
+                events.push(SystemEvent::Settled { topic, group, per_second: per_second(settled) });
+            }
+        }
+    }
+}
+
+impl GroupLook {
+    fn since(&self, before: &Self, (topic, group): (&str, &str), events: &mut Vec<SystemEvent>) {
+        let (place, total) = (|| (topic.to_owned(), group.to_owned()), self.dead);
+        for member in self.members.difference(&before.members) {
+            let ((topic, group), member) = (place(), member.clone());
+            events.push(SystemEvent::MemberJoined { topic, group, member });
+        }
+        for member in before.members.difference(&self.members) {
+            let ((topic, group), member) = (place(), member.clone());
+            events.push(SystemEvent::MemberLeft { topic, group, member });
+        }
+        let ((dead_topic, dead_group), count) = (place(), self.dead.abs_diff(before.dead));
+        match self.dead.cmp(&before.dead) {
+            std::cmp::Ordering::Greater => {
+                events.push(SystemEvent::DeadLetter { topic: dead_topic, group: dead_group, count, total });
+            }
+            std::cmp::Ordering::Less => {
+                events.push(SystemEvent::DeadLettersGone {
+                    topic: dead_topic,
+                    group: dead_group,
+                    count,
+                    total,
+                });
+            }
+            std::cmp::Ordering::Equal => {}
+        }
+        if (self.lag, self.due) != (before.lag, before.due) {
+            events.push(self.lag_event(topic, group));
+        }
+    }
+
+    fn lag_event(&self, topic: &str, group: &str) -> SystemEvent {
+        let (topic, group) = (topic.to_owned(), group.to_owned());
+        SystemEvent::Lag { topic, group, lag: self.lag, due: self.due, oldest_ms: self.oldest_ms }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn look(lag: u64, dead: u64, member: &str, appended: u64) -> Look {
+        let members = [member.to_owned()].into_iter().filter(|name| !name.is_empty()).collect();
+        let group = GroupLook { lag, dead, members, ..GroupLook::default() };
+        let groups = BTreeMap::from([("g".to_owned(), group)]);
+        let topic = TopicLook { partitions: 1, appended, records: appended, groups, ..TopicLook::default() };
+        Look { topics: BTreeMap::from([("t".to_owned(), topic)]), all: 1 }
+    }
+
+    fn names(events: &[SystemEvent]) -> Vec<&'static str> {
+        events.iter().map(SystemEvent::name).collect()
+    }
+
+    #[test]
+    fn what_changed_between_two_looks_is_told_once() {
+        let (before, after) = (look(5, 0, "a", 10), look(3, 1, "b", 14));
+        let events = after.since(&before, 2.0);
+        assert_eq!(
+            names(&events),
+            ["throughput", "member_joined", "member_left", "dead_letter", "lag", "settled"]
+        );
+        assert!(events.contains(&SystemEvent::Settled {
+            topic: "t".into(),
+            group: "g".into(),
+            per_second: 3.0
+        }));
+        assert!(after.since(&look(3, 1, "b", 14), 1.0).is_empty());
+    }
+
+    #[test]
+    fn topics_that_come_and_go_are_told() {
+        let (none, some) = (Look::default(), look(1, 0, "", 1));
+        assert_eq!(names(&some.since(&none, 1.0))[..3], ["topic_created", "throughput", "group_created"]);
+        assert_eq!(names(&none.since(&some, 1.0)), ["topic_deleted"]);
+        assert_eq!(names(&some.figures()), ["lag"]);
+    }
+}

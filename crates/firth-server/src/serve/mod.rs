@@ -1,0 +1,216 @@
+//! `firth serve`: binds, accepts, takes over what changed on SIGHUP, and on SIGINT or SIGTERM drains: no new connections, waiting fetches and
+//! streams end, running requests finish, deliveries in hand go back, every group is left and the engine is closed.
+
+mod accept;
+mod logs;
+mod patient;
+mod tls;
+
+use crate::app::{App, Extras};
+use crate::auth::{Audit, Guard};
+use crate::config::{Config, Given, Limits, Secret};
+use crate::telemetry::Telemetry;
+use clap::Args;
+use firth::{Broker, Error, ErrorKind, Result};
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+use std::path::PathBuf;
+use std::time::Duration;
+use tls::Tls;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// Flags win over FIRTH_* variables, those over the file.
+#[derive(Args, Default)]
+pub(crate) struct ServeArgs {
+    /// The configuration; ./firth.yaml if it is there [env: FIRTH_CONFIG]
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Where topics are kept: file:./DIR, memory:, redis://HOST, … [default: file:./firth-data]
+    #[arg(long, value_name = "URL")]
+    engine: Option<String>,
+    /// The address to serve; addresses that others can reach need a token [default: 127.0.0.1:7171]
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Option<String>,
+    /// A file of lines `sha256:…` as `firth token` prints them; FIRTH_TOKEN gives one token plainly
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<String>,
+    /// Write who changed what and when to this file
+    #[arg(long, value_name = "FILE")]
+    audit_file: Option<String>,
+    /// Certificate and chain, PEM: speak HTTPS only
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<String>,
+    /// The certificate's private key, PEM
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<String>,
+    /// How much to log: error, warn, info, debug, trace
+    #[arg(long, value_name = "LEVEL")]
+    log: Option<String>,
+    /// Write logs as JSON, one object per line
+    #[arg(long)]
+    log_json: bool,
+    /// Any setting of the file, like `--set limits.rate=100`
+    #[arg(long, value_name = "NAME=VALUE")]
+    set: Vec<String>,
+}
+
+impl ServeArgs {
+    /// What the command line says, for the configuration.
+    pub(crate) fn given(self) -> Result<Given> {
+        let file = self.config.or_else(|| std::env::var_os("FIRTH_CONFIG").map(PathBuf::from));
+        let mut flags = Vec::new();
+        for setting in self.set {
+            let (key, value) = setting
+                .split_once('=')
+                .ok_or_else(|| crate::wire::invalid("--set: write NAME=VALUE, like limits.rate=100"))?;
+            flags.push((key.to_owned(), value.to_owned()));
+        }
+        let named = [
+            ("engine", self.engine),
+            ("listen", self.listen),
+            ("auth.token_file", self.token_file),
+            ("auth.audit_file", self.audit_file),
+            ("tls.cert", self.tls_cert),
+            ("tls.key", self.tls_key),
+            ("log.level", self.log),
+            ("log.format", self.log_json.then(|| "json".to_owned())),
+        ];
+        flags.extend(named.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))));
+        Ok(Given { file, flags })
+    }
+}
+
+/// Serves until a signal.
+pub(crate) async fn run(args: ServeArgs) -> Result<()> {
+    let given = args.given()?;
+    let config = Config::load(&given)?;
+    let logs = logs::start(&config.log_level, config.log_json);
+    let mut signals = Signals::listen()?;
+    let token = config.token.as_ref().map(Secret::expose);
+    let guard = Guard::choose(config.listen, config.token_file.as_deref(), token)?;
+    let tls = config.tls.as_ref().map(Tls::load).transpose()?;
+    let audit = Audit::open(config.audit_file.clone())?;
+    let listener = TcpListener::bind(config.listen).await.map_err(|error| {
+        let context = format!("cannot listen on {}: choose another --listen address", config.listen);
+        Error::new(ErrorKind::Unavailable, context).with_source(error)
+    })?;
+    let metrics = start_metrics()?;
+    let telemetry = Telemetry::start(config.otlp.clone(), metrics.clone());
+    let broker = Broker::connect(config.engine.expose()).await?;
+    let extras = Extras { limits: config.limits.clone(), audit, telemetry };
+    let app = App::with(broker, guard, Some(metrics), extras);
+    let address = listener.local_addr().unwrap_or(config.listen);
+    println!("firth listens on {}://{address}", if tls.is_some() { "https" } else { "http" });
+    tracing::info!(%address, tls = tls.is_some(), tokens = app.guard().has_tokens(), "serving");
+    let served = Served { app: app.clone(), logs, tls: tls.clone(), given, config };
+    let stop = served.until_told_to_stop(&mut signals);
+    accept::run(listener, app.clone(), tls, stop).await;
+    let closed = app.close().await;
+    tracing::info!("closed");
+    closed
+}
+
+/// What SIGHUP changes.
+struct Served {
+    app: App,
+    logs: Option<logs::Level>,
+    tls: Option<Tls>,
+    given: Given,
+    config: Config,
+}
+
+impl Served {
+    async fn until_told_to_stop(self, signals: &mut Signals) {
+        while let Heard::Reload = signals.next().await {
+            match Config::load(&self.given) {
+                Ok(config) => self.take_over(&config),
+                Err(error) => tracing::error!(%error, "the configuration is wrong: nothing was changed"),
+            }
+        }
+    }
+
+    /// Each part by itself: what cannot be taken over stays as it was, and the log says so.
+    fn take_over(&self, config: &Config) {
+        let Limits { connections, buffered, head_time, write_time, .. } = self.config.limits;
+        let limits = Limits { connections, buffered, head_time, write_time, ..config.limits.clone() };
+        self.app.set_limits(limits);
+        if let Some(otlp) = &config.otlp {
+            self.app.telemetry().set_sample(otlp.sample);
+        }
+        let level = self.logs.as_ref().map_or(Ok(()), |level| level.set(&config.log_level));
+        let token = config.token.as_ref().map(Secret::expose);
+        let tokens = self.app.guard().reload(config.token_file.as_deref(), token);
+        let certificate = match (&self.tls, &config.tls) {
+            (Some(tls), Some(files)) => tls.reload(files),
+            _ => Ok(()),
+        };
+        for (part, outcome) in [
+            ("log level", level),
+            ("tokens", tokens),
+            ("certificate", certificate),
+            ("audit file", self.app.audit().reopen()),
+        ] {
+            if let Err(error) = outcome {
+                tracing::error!(%error, part, "not taken over");
+            }
+        }
+        tracing::info!("the configuration was read again");
+    }
+}
+
+enum Heard {
+    Stop,
+    Reload,
+}
+
+struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
+    hangup: Signal,
+}
+
+impl Signals {
+    fn listen() -> Result<Self> {
+        let listen = |kind| {
+            signal(kind).map_err(|error| {
+                Error::new(ErrorKind::Internal, "cannot listen for signals").with_source(error)
+            })
+        };
+        Ok(Self {
+            interrupt: listen(SignalKind::interrupt())?,
+            terminate: listen(SignalKind::terminate())?,
+            hangup: listen(SignalKind::hangup())?,
+        })
+    }
+
+    async fn next(&mut self) -> Heard {
+        tokio::select! {
+            _ = self.interrupt.recv() => Heard::Stop,
+            _ = self.terminate.recv() => Heard::Stop,
+            _ = self.hangup.recv() => Heard::Reload,
+        }
+    }
+}
+
+fn start_metrics() -> Result<PrometheusHandle> {
+    const SECONDS: [f64; 12] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0];
+    const RECORDS: [f64; 7] = [1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0];
+    let wrong = |error| Error::new(ErrorKind::Internal, "cannot count").with_source(format!("{error}"));
+    let builder = PrometheusBuilder::new()
+        .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &SECONDS)
+        .and_then(|builder| builder.set_buckets_for_metric(Matcher::Suffix("_records".to_owned()), &RECORDS))
+        .map_err(wrong)?;
+    let recorder = builder.build_recorder();
+    let handle = recorder.handle();
+    metrics::set_global_recorder(recorder)
+        .map_err(|error| Error::new(ErrorKind::Internal, "cannot count").with_source(error.to_string()))?;
+    let upkeep = handle.clone();
+    tokio::spawn(async move {
+        let mut ticks = tokio::time::interval(Duration::from_secs(5));
+        loop {
+            ticks.tick().await;
+            upkeep.run_upkeep();
+        }
+    });
+    Ok(handle)
+}

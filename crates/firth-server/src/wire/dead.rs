@@ -1,0 +1,69 @@
+//! Dead letters on the wire.
+
+use super::{Outgoing, Shown, millis};
+use firth::DeadLetter;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct Letter {
+    /// Group, partition and record: `billing/3/1700000000000-42`.
+    pub(crate) id: String,
+    pub(crate) group: String,
+    pub(crate) reason: String,
+    pub(crate) attempts: u32,
+    pub(crate) age_ms: u64,
+    pub(crate) record: Shown,
+}
+
+impl From<DeadLetter> for Letter {
+    fn from(letter: DeadLetter) -> Self {
+        Self {
+            id: letter.id.to_string(),
+            group: letter.id.group.to_string(),
+            attempts: letter.attempts(),
+            age_ms: millis(letter.age),
+            record: Shown::from(&letter.record),
+            reason: letter.reason,
+        }
+    }
+}
+
+/// A page of dead letters; `next` continues it as `after`.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct Letters {
+    pub(crate) letters: Vec<Letter>,
+    pub(crate) next: Option<String>,
+}
+
+/// Which dead letters: these, or all that the filter lets through.
+#[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Pick {
+    #[schema(max_items = 10_000)]
+    pub(crate) ids: Vec<String>,
+    pub(crate) all: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) group: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) reason: Option<String>,
+    /// Only for replay: append it for every group, not just the one that gave it up.
+    pub(crate) everyone: bool,
+}
+
+/// A message to send in place of a dead letter.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Edit {
+    pub(crate) id: String,
+    /// A message without partition and delay.
+    pub(crate) message: Outgoing,
+    /// Append it for every group, not just the one that gave it up.
+    #[serde(default)]
+    pub(crate) everyone: bool,
+}
+
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct Count {
+    pub(crate) count: u64,
+}

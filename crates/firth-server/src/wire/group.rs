@@ -1,0 +1,271 @@
+//! Groups, deliveries and verdicts on the wire.
+
+use super::{Shown, millis};
+use firth::{GroupInfo, MemberInfo, PendingPage, PendingRecord, StartAt};
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+use utoipa::ToSchema;
+
+#[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Fetch {
+    /// At most this many deliveries; 1 unless set.
+    #[schema(minimum = 1, maximum = 500)]
+    pub(crate) max: Option<usize>,
+    /// How long to wait for the first one; 0 unless set.
+    #[schema(maximum = 30_000)]
+    pub(crate) wait_ms: Option<u64>,
+    /// How long they may take; 30 s unless set.
+    #[schema(minimum = 100, maximum = 43_200_000)]
+    pub(crate) lease_ms: Option<u64>,
+}
+
+/// A record that must be settled by `delivery` before `deadline_ms` (Unix time), else it comes again.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct Delivered {
+    /// Its handle, good for this ownership of the partition only.
+    pub(crate) delivery: String,
+    pub(crate) deadline_ms: u64,
+    /// Grows with each change of the partition's owner.
+    #[serde(default)]
+    pub(crate) epoch: u64,
+    pub(crate) record: Shown,
+}
+
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct Fetched {
+    pub(crate) deliveries: Vec<Delivered>,
+}
+
+/// Verdicts by delivery, 1 to 500 in all.
+#[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Settle {
+    /// Done.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(max_items = 500)]
+    pub(crate) ack: Vec<String>,
+    /// Not done: try again.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(max_items = 500)]
+    pub(crate) nack: Vec<Failure>,
+    /// Hopeless: make it a dead letter.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(max_items = 500)]
+    pub(crate) reject: Vec<Failure>,
+    /// Not started: somebody else may have it, and no attempt is counted.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(max_items = 500)]
+    pub(crate) release: Vec<String>,
+    /// Not done yet: more time.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(max_items = 500)]
+    pub(crate) extend: Vec<Extension>,
+}
+
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Failure {
+    pub(crate) delivery: String,
+    /// Kept with the record; longer ones are cut after 1024 bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) reason: Option<String>,
+    /// Only for nack: how long to wait instead of what the retry policy says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(maximum = 31_622_400_000_u64)]
+    pub(crate) after_ms: Option<u64>,
+}
+
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Extension {
+    pub(crate) delivery: String,
+    /// How long it may take from now on.
+    #[schema(minimum = 100, maximum = 43_200_000)]
+    pub(crate) lease_ms: u64,
+}
+
+/// How many verdicts are stored, and which are not and why.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct SettledReport {
+    pub(crate) settled: usize,
+    pub(crate) failed: Vec<NotSettled>,
+}
+
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct NotSettled {
+    pub(crate) delivery: String,
+    pub(crate) kind: String,
+    pub(crate) detail: String,
+}
+
+/// A group in figures.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct Group {
+    pub(crate) topic: String,
+    pub(crate) group: String,
+    /// Records that are not settled: waiting, in flight or due.
+    pub(crate) lag: u64,
+    /// Records that wait for another attempt.
+    pub(crate) due: u64,
+    pub(crate) dead: u64,
+    pub(crate) members: usize,
+    /// The age of the oldest record that was never settled nor tried.
+    pub(crate) oldest_ms: Option<u64>,
+    pub(crate) partitions: Vec<GroupPart>,
+}
+
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct GroupPart {
+    pub(crate) partition: u32,
+    pub(crate) waiting: u64,
+    pub(crate) due: u64,
+    pub(crate) dead: u64,
+    pub(crate) owner: Option<String>,
+    /// Everything up to this record is done, due or dead.
+    #[serde(default)]
+    pub(crate) frontier: String,
+    /// The owner's epoch.
+    #[serde(default)]
+    pub(crate) epoch: Option<u64>,
+}
+
+impl From<GroupInfo> for Group {
+    fn from(info: GroupInfo) -> Self {
+        let parts = info.partitions.iter().map(|part| GroupPart {
+            partition: part.index,
+            waiting: part.waiting,
+            due: part.due,
+            dead: part.dead,
+            owner: part.owner.as_ref().map(|owner| owner.member.clone()),
+            frontier: part.frontier.to_string(),
+            epoch: part.owner.as_ref().map(|owner| owner.epoch.0),
+        });
+        Self {
+            topic: info.topic.to_string(),
+            group: info.group.to_string(),
+            lag: info.lag(),
+            due: info.due(),
+            dead: info.dead(),
+            members: info.members.len(),
+            oldest_ms: info.oldest().map(millis),
+            partitions: parts.collect(),
+        }
+    }
+}
+
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct Groups {
+    pub(crate) groups: Vec<Group>,
+}
+
+/// Everyone who is a member now.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct Members {
+    pub(crate) members: Vec<Member>,
+}
+
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct Member {
+    pub(crate) name: String,
+    /// The partitions that it owns.
+    pub(crate) owns: Vec<u32>,
+    /// The partitions that it pinned.
+    pub(crate) pins: Vec<u32>,
+    /// How long it stays a member without another heartbeat.
+    pub(crate) remaining_ms: u64,
+    pub(crate) beats: u64,
+}
+
+impl From<MemberInfo> for Member {
+    fn from(info: MemberInfo) -> Self {
+        let MemberInfo { name, owns, pins, remaining, beats } = info;
+        let (owns, pins) = (owns.into_iter().collect(), pins.into_iter().collect());
+        Self { name, owns, pins, remaining_ms: millis(remaining), beats }
+    }
+}
+
+/// Where a group begins.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Start {
+    /// At the oldest record.
+    #[default]
+    Oldest,
+    /// With what is sent from now on.
+    Newest,
+}
+
+/// A group to create.
+#[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct NewGroup {
+    /// At the oldest record unless set.
+    pub(crate) start: Start,
+    /// Instead of `start`: with records that are not older than this.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(maximum = 3_155_760_000_000_u64)]
+    pub(crate) age_ms: Option<u64>,
+}
+
+impl From<&NewGroup> for StartAt {
+    fn from(wish: &NewGroup) -> Self {
+        match (wish.age_ms, wish.start) {
+            (Some(age), _) => Self::Age(Duration::from_millis(age)),
+            (None, Start::Oldest) => Self::Oldest,
+            (None, Start::Newest) => Self::Newest,
+        }
+    }
+}
+
+/// Where a group shall go on, on every partition.
+#[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct ResetGroup {
+    /// At the oldest record unless set.
+    pub(crate) to: Start,
+    /// Instead of `to`: with records that are not older than this.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(maximum = 3_155_760_000_000_u64)]
+    pub(crate) age_ms: Option<u64>,
+    /// Instead of `to`: with records appended at this time (Unix) or later.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(maximum = 9_007_199_254_740_991_u64)]
+    pub(crate) time_ms: Option<u64>,
+    /// Forget records that wait for another attempt.
+    pub(crate) drop_due: bool,
+}
+
+/// A page of records that wait for another attempt.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct PendingList {
+    pub(crate) records: Vec<Waiting>,
+    /// How many match in all.
+    pub(crate) total: usize,
+}
+
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct Waiting {
+    pub(crate) partition: u32,
+    pub(crate) id: String,
+    /// The attempt that comes next, or runs.
+    pub(crate) attempt: u32,
+    /// How many consumers vanished while they had it.
+    pub(crate) crashes: u32,
+    /// When it is due; null while its owner has it.
+    pub(crate) due_ms: Option<u64>,
+    pub(crate) reason: String,
+}
+
+impl From<PendingPage> for PendingList {
+    fn from(page: PendingPage) -> Self {
+        Self { total: page.total, records: page.records.into_iter().map(Waiting::from).collect() }
+    }
+}
+
+impl From<PendingRecord> for Waiting {
+    fn from(record: PendingRecord) -> Self {
+        let PendingRecord { partition, id, attempt, crashes, due_in, reason } = record;
+        Self { partition, id: id.to_string(), attempt, crashes, due_ms: due_in.map(millis), reason }
+    }
+}

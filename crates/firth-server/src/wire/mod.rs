@@ -1,0 +1,55 @@
+//! What crosses the wire: the JSON of every request and answer, used by the server and by the command line alike.
+//!
+//! Unknown fields of requests are refused, so that a typing error never passes for a default. Bytes that are not text
+//! travel as `…_base64`. The same types describe themselves in the OpenAPI document.
+
+mod dead;
+mod event;
+mod group;
+mod message;
+mod topic;
+
+pub(crate) use dead::{Count, Edit, Letter, Letters, Pick};
+pub(crate) use event::SystemEvent;
+pub(crate) use group::{
+    Delivered, Failure, Fetch, Fetched, Group, Groups, Member, Members, NewGroup, NotSettled, PendingList,
+    ResetGroup, Settle, SettledReport, Start,
+};
+pub(crate) use message::{Outgoing, Placed, Receipts, Records, Shown};
+pub(crate) use topic::{
+    About, Delayed, Topic, TopicChange, TopicSpec, Topics, TrimWish, TrimmedReport, limits,
+};
+
+use base64::alphabet;
+use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig};
+use firth::{Error, ErrorKind};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Standard base64; left-over bits of the last character do not matter.
+pub(crate) const BASE64: GeneralPurpose = GeneralPurpose::new(
+    &alphabet::STANDARD,
+    GeneralPurposeConfig::new().with_decode_allow_trailing_bits(true),
+);
+
+/// The longest time that a request can name, in milliseconds: 100 years.
+pub(crate) const MAX_MS: u64 = 3_155_760_000_000;
+
+pub(crate) fn invalid(context: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Invalid, context.into())
+}
+
+pub(crate) fn unix_ms(time: SystemTime) -> u64 {
+    millis(time.duration_since(UNIX_EPOCH).unwrap_or_default())
+}
+
+pub(crate) fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn text_or_base64(bytes: &[u8]) -> (Option<String>, Option<String>) {
+    use base64::Engine as _;
+    match std::str::from_utf8(bytes) {
+        Ok(text) => (Some(text.to_owned()), None),
+        Err(_) => (None, Some(BASE64.encode(bytes))),
+    }
+}

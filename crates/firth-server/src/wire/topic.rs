@@ -1,0 +1,161 @@
+//! Topics on the wire.
+
+use super::millis;
+use firth::{Limits, Retention, TopicStatus};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// Who answers.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct About {
+    pub(crate) version: String,
+    /// Its clock, as Unix time.
+    pub(crate) time_ms: u64,
+}
+
+/// What a topic shall be; everything has a default.
+#[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct TopicSpec {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 4096)]
+    pub(crate) partitions: Option<u32>,
+    /// Records are removed after this long, once every group has settled them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(maximum = 3_155_760_000_000_u64)]
+    pub(crate) retention_ms: Option<u64>,
+    /// All but the newest so many records of each partition are removed, once every group has settled them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(maximum = 9_007_199_254_740_991_u64)]
+    pub(crate) retention_records: Option<u64>,
+    /// All but the newest so many bytes of each partition are removed, once every group has settled them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(maximum = 9_007_199_254_740_991_u64)]
+    pub(crate) retention_bytes: Option<u64>,
+    /// The largest payload in bytes; 1 MiB unless set.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(maximum = 16_777_216)]
+    pub(crate) max_payload: Option<usize>,
+    /// Let retention remove what some group has not settled.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) lossy: Option<bool>,
+    /// Dead letters are removed after this long; they stay for ever unless set.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(maximum = 3_155_760_000_000_u64)]
+    pub(crate) dead_letters_ms: Option<u64>,
+}
+
+/// What shall change of a topic; partitions can only become more.
+pub(crate) type TopicChange = TopicSpec;
+
+/// A topic in figures.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct Topic {
+    pub(crate) name: String,
+    pub(crate) partitions: u32,
+    /// How many records it holds.
+    pub(crate) records: u64,
+    /// How many messages wait for their time.
+    pub(crate) delayed: u64,
+    pub(crate) max_payload: usize,
+    #[serde(default)]
+    pub(crate) retention_ms: Option<u64>,
+    #[serde(default)]
+    pub(crate) retention_records: Option<u64>,
+    #[serde(default)]
+    pub(crate) retention_bytes: Option<u64>,
+    #[serde(default)]
+    pub(crate) lossy: bool,
+    #[serde(default)]
+    pub(crate) dead_letters_ms: Option<u64>,
+}
+
+impl From<TopicStatus> for Topic {
+    fn from(status: TopicStatus) -> Self {
+        let config = &status.info.config;
+        let kept = limits(config.retention);
+        Self {
+            name: status.info.name.to_string(),
+            partitions: config.partitions,
+            records: status.records(),
+            delayed: status.delayed(),
+            max_payload: config.max_payload,
+            retention_ms: kept.age.map(millis),
+            retention_records: kept.records,
+            retention_bytes: kept.bytes,
+            lossy: config.lossy,
+            dead_letters_ms: config.dead_letters_for.map(millis),
+        }
+    }
+}
+
+/// A retention as its limits.
+pub(crate) fn limits(retention: Retention) -> Limits {
+    match retention {
+        Retention::Forever => Limits::default(),
+        Retention::For(age) => Limits { age: Some(age), ..Limits::default() },
+        Retention::Newest(records) => Limits { records: Some(records), ..Limits::default() },
+        Retention::Bytes(bytes) => Limits { bytes: Some(bytes), ..Limits::default() },
+        Retention::Within(limits) => limits,
+    }
+}
+
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct Topics {
+    pub(crate) topics: Vec<Topic>,
+}
+
+/// How far to trim: exactly one of the two.
+#[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct TrimWish {
+    /// Keep this many of the newest records of each partition.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(maximum = 9_007_199_254_740_991_u64)]
+    pub(crate) keep: Option<u64>,
+    /// Remove what is older than this.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(maximum = 3_155_760_000_000_u64)]
+    pub(crate) older_than_ms: Option<u64>,
+    /// Remove also what some group has not settled.
+    pub(crate) lossy: bool,
+}
+
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct TrimmedReport {
+    pub(crate) removed: u64,
+    /// On how many partitions some group's unsettled records stayed.
+    pub(crate) held_back: u64,
+}
+
+/// Messages that wait for their time.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct Delayed {
+    pub(crate) count: u64,
+    /// When the first of them can be consumed.
+    pub(crate) next_ms: Option<u64>,
+    pub(crate) partitions: Vec<DelayedPart>,
+}
+
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct DelayedPart {
+    pub(crate) partition: u32,
+    pub(crate) count: u64,
+    pub(crate) next_ms: Option<u64>,
+}
+
+impl From<TopicStatus> for Delayed {
+    fn from(status: TopicStatus) -> Self {
+        let parts: Vec<_> = status
+            .partitions
+            .iter()
+            .map(|part| DelayedPart {
+                partition: part.index,
+                count: part.delayed,
+                next_ms: part.next_ripe.map(millis),
+            })
+            .collect();
+        let next_ms = parts.iter().filter_map(|part| part.next_ms).min();
+        Self { count: status.delayed(), next_ms, partitions: parts }
+    }
+}

@@ -1,0 +1,112 @@
+//! Sending once under a name of the caller's: for whoever repeats a whole request after a lost answer, also after a restart.
+//!
+//! Nothing is kept here: the name goes into the append, and the engine recognises it. So partitions and batches must follow from the name and
+//! the messages alone. A message without a key gets its partition from the name and its index.
+
+use super::sender::append;
+use super::{Producer, Receipt};
+use crate::error::{Result, invalid};
+use crate::message::{Delay, Message};
+use crate::partitioner::key_hash;
+use crate::trace;
+use firth_engine::facet::{Append, ProducerSeq};
+use firth_engine::limits::{MAX_BATCH, MAX_BATCH_BYTES};
+use firth_engine::{Content, Partition, ProducerName};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// Messages that are appended together.
+struct Parcel {
+    delay: Delay,
+    after: Duration,
+    bytes: usize,
+    contents: Vec<Content>,
+    /// Their places in the request.
+    places: Vec<usize>,
+}
+
+impl Producer {
+    /// Sends messages under `name` and waits for all of them: however often the same messages are sent under this name, by whatever process, each is there
+    /// once. Receipts of what was there already say `duplicate`.
+    ///
+    /// A name is good for one list of messages; choose a random one of 1 to 128 characters `[a-zA-Z0-9._-]`. A partition remembers its last
+    /// 10 000 names. On an error send the same again: what had arrived stays as it is. Adding partitions in between can move a message, which is then there twice.
+    pub async fn send_once<M: Into<Message>>(
+        &self,
+        name: &str,
+        messages: impl IntoIterator<Item = M>,
+    ) -> Result<Vec<Receipt>> {
+        let name = ProducerName::new(name)?;
+        let mut queues: BTreeMap<u32, Vec<Parcel>> = BTreeMap::new();
+        let mut count = 0;
+        for (place, message) in messages.into_iter().enumerate() {
+            let mut message: Message = message.into();
+            self.check_size(&message)?;
+            let partition = self.choose_once(&name, place, &message)?;
+            trace::inject(&mut message);
+            let delay = message.delay();
+            let (after, content) = self.pack(message)?;
+            stow(queues.entry(partition).or_default(), delay, after, content, place);
+            count += 1;
+        }
+        let mut receipts = vec![None; count];
+        for (partition, parcels) in queues {
+            self.append_parcels(&name, partition, parcels, &mut receipts).await?;
+        }
+        Ok(receipts.into_iter().flatten().collect())
+    }
+
+    fn choose_once(&self, name: &ProducerName, place: usize, message: &Message) -> Result<u32> {
+        if message.partition().is_some() || message.key_bytes().is_some() {
+            return self.choose(message);
+        }
+        let count = self.partitions().max(1);
+        let start = key_hash(name.as_str().as_bytes()) % u64::from(count);
+        let chosen = (start + place as u64) % u64::from(count);
+        u32::try_from(chosen).map_err(|_| invalid("no such partition"))
+    }
+
+    async fn append_parcels(
+        &self,
+        name: &ProducerName,
+        partition: u32,
+        parcels: Vec<Parcel>,
+        receipts: &mut [Option<Receipt>],
+    ) -> Result<()> {
+        let at = Partition::new(self.topic().clone(), partition);
+        let mut first = 0;
+        for parcel in parcels {
+            let count = parcel.contents.len();
+            let producer = Some(ProducerSeq { name: name.clone(), first });
+            let durability = self.0.settings.durability;
+            let wish = Append { records: parcel.contents, after: parcel.after, producer, durability };
+            let done = append(&self.0.engine, &at, wish, &self.0.settings).await;
+            self.0.meter.sent(count, done.is_ok());
+            let some_arrived = receipts.iter().any(Option::is_some);
+            let done =
+                done.map_err(|(error, _)| if some_arrived { error.with_unknown_outcome() } else { error })?;
+            first += count as u64;
+            let mut ids = done.ids();
+            for place in parcel.places {
+                receipts[place] = Some(Receipt { partition, id: ids.next(), duplicate: done.duplicate });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Adds a message to the last parcel that has room and the same delay.
+fn stow(parcels: &mut Vec<Parcel>, delay: Delay, after: Duration, content: Content, place: usize) {
+    let bytes = content.packed_len();
+    let fits = |parcel: &Parcel| {
+        parcel.delay == delay && parcel.contents.len() < MAX_BATCH && parcel.bytes + bytes <= MAX_BATCH_BYTES
+    };
+    if !parcels.last().is_some_and(fits) {
+        parcels.push(Parcel { delay, after, bytes: 0, contents: Vec::new(), places: Vec::new() });
+    }
+    if let Some(parcel) = parcels.last_mut() {
+        parcel.bytes += bytes;
+        parcel.contents.push(content);
+        parcel.places.push(place);
+    }
+}
