@@ -18,6 +18,8 @@ pub enum HintKey {
     /// Something to do on this partition: records were appended or delayed, a dead letter became due again, or the
     /// partition was deleted.
     Log(Partition),
+    /// Entries were added to the stream of others with this key.
+    Stream(String),
     /// A lease of a group on this partition changed hands.
     GroupLeases(Partition),
     /// A lease of this pool changed hands.

@@ -7,10 +7,10 @@
 
 use bytes::Bytes;
 use firth_engine::facet::{
-    Acquire, Acquired, Append, Appended, Backend, Beat, Board, Bounds, Bus, Catalog, ClaimKey, Committed,
-    DeadLetter, DeadLetters, Due, Edit, Entry, EntryKey, Expect, From, Granted, GroupStatus, Groups, Join,
-    LeaseQuery, Leases, Log, Max, NewOffer, OfferInfo, Offers, Outcome, Pending, Pulse, Put, Replay, Reply,
-    Reset, Ripened, Seat, SeatInfo, Subscription, Taken, Trim, Trimmed,
+    Acquire, Acquired, Adopt, Append, Appended, Backend, Beat, Board, Bounds, Bus, Catalog, ClaimKey,
+    Committed, DeadLetter, DeadLetters, Due, Edit, Entry, EntryKey, Expect, From, Granted, GroupStatus,
+    Groups, Join, LeaseQuery, Leases, Log, Max, NewOffer, OfferInfo, Offers, Outcome, Pending, Pulse, Put,
+    Replay, Reply, Reset, Ripened, Seat, SeatInfo, StreamGroup, Streams, Subscription, Taken, Trim, Trimmed,
 };
 use firth_engine::{
     ChannelName, Commit, Durability, Engine, Epoch, Error, ErrorKind, GroupName, Hint, HintKey, Hints, Hold,
@@ -158,6 +158,10 @@ pass! {
         fn bounds(at: &'a Partition) -> Bounds;
         fn ripen(at: &'a Partition, max: usize) -> Ripened;
         fn trim(at: &'a Partition, trim: Trim) -> Trimmed;
+    }
+    Streams {
+        fn adopt(at: &'a Partition, adopt: Adopt) -> bool;
+        fn stream_group(at: &'a Partition, group: &'a str) -> StreamGroup;
     }
     Groups {
         fn create_group(at: &'a Partition, group: &'a GroupName, from: From) -> bool;

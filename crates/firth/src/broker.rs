@@ -4,6 +4,7 @@
 //! with `close` or with the last handle.
 
 use crate::admin::Admin;
+use crate::adopt::AdoptStream;
 use crate::consumer::ConsumerBuilder;
 use crate::dead_letters::DeadLetters;
 use crate::error::{ErrorKind, Result};
@@ -90,6 +91,12 @@ impl Broker {
     /// Creates a topic; see [`CreateTopic`] for what can be set.
     pub fn create_topic(&self, name: &str) -> CreateTopic<'_> {
         CreateTopic::new(self, name)
+    }
+
+    /// Makes a topic of one partition that follows a plain Redis stream which other programs write; see [`AdoptStream`]. On Redis and Valkey
+    /// only.
+    pub fn adopt_stream(&self, topic: &str) -> AdoptStream<'_> {
+        AdoptStream::new(self, topic)
     }
 
     /// A topic as it stands.

@@ -91,6 +91,7 @@
 //! [`Broker::memory`] with tokio's paused clock runs hours of retries in no time: see `examples/testing_handlers.rs`.
 
 mod admin;
+mod adopt;
 mod broker;
 mod consumer;
 mod dead_letters;
@@ -110,6 +111,7 @@ pub use admin::{
     Admin, GroupInfo, GroupPartition, MemberInfo, Owner, PartitionInfo, PendingPage, PendingQuery,
     PendingRecord, PendingSort, Position, Reset, TopicStatus, TrimTo,
 };
+pub use adopt::{AS_JSON, AdoptStream, STREAM_ID, TOO_LARGE};
 pub use broker::Broker;
 pub use consumer::{
     Consumer, ConsumerBuilder, ConsumerConfig, ConsumerHandle, Delivery, Nack, Ordering, Run, Settled,
@@ -124,7 +126,7 @@ pub use partitioner::{Mapping, Partitioner, RoundRobin};
 pub use producer::{BatchPolicy, Producer, ProducerBuilder, Receipt, Ticket};
 pub use record::Record;
 pub use retry::RetryPolicy;
-pub use topic::{CreateTopic, Limits, MAX_PARTITIONS, Retention, TopicConfig, TopicInfo};
+pub use topic::{Adopted, CreateTopic, Limits, MAX_PARTITIONS, Retention, TopicConfig, TopicInfo};
 pub use trace::TRACEPARENT;
 
 /// The README's code compiles and runs.

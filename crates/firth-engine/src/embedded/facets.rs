@@ -8,11 +8,11 @@ use super::steps::{catalog, commit, dead, due, groups, leases, log, partitions, 
 use crate::checks;
 use crate::commit::Commit;
 use crate::durability::Durability;
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::facet::{
-    Acquire, Acquired, Append, Appended, Backend, Bounds, Bus, Catalog, Committed, DeadLetter, DeadLetters,
-    Due, Edit, Entry, EntryKey, Expect, From, GroupStatus, Groups, LeaseQuery, Leases, Log, Max, Pending,
-    Put, Replay, Reply, Reset, Ripened, Subscription, Trim, Trimmed,
+    Acquire, Acquired, Adopt, Append, Appended, Backend, Bounds, Bus, Catalog, Committed, DeadLetter,
+    DeadLetters, Due, Edit, Entry, EntryKey, Expect, From, GroupStatus, Groups, LeaseQuery, Leases, Log, Max,
+    Pending, Put, Replay, Reply, Reset, Ripened, StreamGroup, Streams, Subscription, Trim, Trimmed,
 };
 use crate::hold::{Hold, LeaseInfo, LeaseName};
 use crate::id::RecordId;
@@ -90,6 +90,22 @@ impl Log for Embedded {
             }
         })
     }
+}
+
+impl Streams for Embedded {
+    fn adopt<'a>(&'a self, _: &'a Partition, adopt: Adopt) -> Reply<'a, bool> {
+        Box::pin(async move { Err(no_streams(&adopt.stream)) })
+    }
+
+    fn stream_group<'a>(&'a self, at: &'a Partition, _: &'a str) -> Reply<'a, StreamGroup> {
+        Box::pin(async move { Err(no_streams(at.topic.as_str())) })
+    }
+}
+
+fn no_streams(name: &str) -> Error {
+    let context =
+        format!("stream {name} cannot be followed here: only Redis and Valkey have streams of others");
+    Error::new(ErrorKind::Unsupported, context)
 }
 
 impl Groups for Embedded {

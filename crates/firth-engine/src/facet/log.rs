@@ -35,7 +35,8 @@ pub trait Log {
     fn bounds<'a>(&'a self, at: &'a Partition) -> Reply<'a, Bounds>;
 
     /// Moves delayed messages whose time has come into the log, ordered by that time, at most `max`, in one step:
-    /// a message is delayed or in the log, never both, never neither. Anyone may call it at any time.
+    /// a message is delayed or in the log, never both, never neither. Anyone may call it at any time. A partition that follows a stream
+    /// of others ([`Streams`](super::Streams)) takes in what is new there, too.
     fn ripen<'a>(&'a self, at: &'a Partition, max: usize) -> Reply<'a, Ripened>;
 
     /// Removes the oldest records up to a mark, but never one that some group has not settled (its frontier, or a

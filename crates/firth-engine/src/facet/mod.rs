@@ -17,6 +17,7 @@ mod groups;
 mod leases;
 mod log;
 mod offers;
+mod streams;
 
 pub use bus::{Bus, Signal, Subscription};
 pub use catalog::{Catalog, Entry, EntryKey, Expect, Put};
@@ -30,6 +31,8 @@ pub use offers::{
 };
 pub(crate) use offers::{check_checkpoint, check_count, check_offers, check_rest};
 
+pub use streams::{AS_JSON, Adopt, STREAM_ID, StreamGroup, StreamPending, Streams, TOO_LARGE};
+
 use crate::durability::Durability;
 use crate::error::Result;
 use crate::watch::Hints;
@@ -40,7 +43,7 @@ pub type Reply<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'a>>;
 
 /// An engine: all facets together.
 pub trait Backend:
-    Log + Groups + DeadLetters + Leases + Offers + Catalog + Bus + Hints + Send + Sync + 'static
+    Log + Streams + Groups + DeadLetters + Leases + Offers + Catalog + Bus + Hints + Send + Sync + 'static
 {
     /// What this engine is, for people: `memory:`, `file:./data`. Never contains secrets.
     fn describe(&self) -> String;

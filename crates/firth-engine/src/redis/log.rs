@@ -4,6 +4,7 @@ use super::RedisEngine;
 use super::answer::{About, Parts};
 use super::keys::GROUP_KINDS;
 use super::scripts::SCRIPTS;
+use super::streams::Following;
 use super::trouble::{odd_answer, of_call};
 use super::{blob, micros};
 use crate::error::{Error, Result};
@@ -13,6 +14,7 @@ use crate::limits::{MAX_BATCH, MAX_BATCH_BYTES};
 use crate::name::Partition;
 use crate::record::Record;
 use firth_redis::cmd;
+use std::time::Duration;
 
 /// Numbers that the scripts can compute with exactly.
 const MAX_EXACT: u64 = 1 << 53;
@@ -81,7 +83,12 @@ impl Log for RedisEngine {
             let answer = About::partition(at).accept(self.steps.quick(call).await?)?;
             let mut parts = Parts::of(answer.value());
             let moved = usize::try_from(parts.number()?).map_err(|_| odd_answer())?;
-            Ok(Ripened { moved, next: parts.duration()? })
+            let next = parts.duration()?;
+            let Some(following) = Following::read(&mut parts)? else {
+                return Ok(Ripened { moved, next });
+            };
+            let (taken, more) = self.follow(at, following, max.clamp(1, MAX_BATCH)).await?;
+            Ok(Ripened { moved: moved + taken, next: if more { Some(Duration::ZERO) } else { next } })
         })
     }
 

@@ -17,6 +17,7 @@ mod bus;
 mod catalog;
 mod dead;
 mod durability;
+mod entry;
 mod groups;
 mod keys;
 mod leases;
@@ -29,6 +30,7 @@ mod pools;
 mod read;
 mod scripts;
 mod start;
+mod streams;
 mod trouble;
 
 pub use options::RedisOptions;

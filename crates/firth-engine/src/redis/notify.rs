@@ -222,6 +222,7 @@ fn source(keys: &Keys, key: &HintKey) -> (String, Command) {
     let plain = |key: String| (key.clone(), cmd("GET").key(key));
     match key {
         HintKey::Log(at) => field(partition(at).meta.clone()),
+        HintKey::Stream(stream) => (stream.clone(), cmd("XLEN").key(stream)),
         HintKey::GroupLeases(at) => plain(partition(at).lease_version.clone()),
         HintKey::Pool(pool) => field(keys.pool(pool).meta),
         HintKey::Board(board) => field(keys.board_meta(board)),

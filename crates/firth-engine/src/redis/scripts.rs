@@ -57,6 +57,8 @@ scripts! {
     delete_partition = "delete_partition", ALLOW_OOM, [];
     append = "append", WRITES, [WRITE];
     ripen = "ripen", WRITES, [BLOB, WRITE];
+    adopt = "adopt", WRITES, [];
+    follow = "follow", WRITES, [WRITE];
     bounds = "bounds", READS, [];
     read = "read", READS, [];
     trim = "trim", ALLOW_OOM, [AHEAD, LOCATE, FLOOR];

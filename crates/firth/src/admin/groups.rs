@@ -125,7 +125,7 @@ impl Admin {
     pub async fn group(&self, topic: &str, group: &str) -> Result<GroupInfo> {
         let (topic, group) = names(topic, group)?;
         let mut partitions = Vec::new();
-        for at in self.broker.topic(topic.as_str()).await?.partitions() {
+        for at in self.fresh(topic.as_str()).await?.partitions() {
             let status = self.engine().status(&at, &group).await?;
             partitions.push(GroupPartition::new(at.index, status));
         }

@@ -13,8 +13,10 @@ pub use topics::{PartitionInfo, TopicStatus};
 
 pub use firth_engine::facet::{From as Position, Reset, TrimTo};
 
+use crate::adopt;
 use crate::broker::Broker;
 use crate::error::Result;
+use crate::topic::TopicInfo;
 use firth_engine::{Engine, GroupName, TopicName};
 
 /// Looks at and repairs topics and groups; see the methods.
@@ -30,6 +32,17 @@ impl Admin {
 
     fn engine(&self) -> &Engine {
         self.broker.engine()
+    }
+
+    /// The topic, with everything taken in that stands in the stream which it may follow: figures count that, too.
+    async fn fresh(&self, topic: &str) -> Result<TopicInfo> {
+        let info = self.broker.topic(topic).await?;
+        if info.config.adopted.is_some() {
+            for at in info.partitions() {
+                adopt::catch_up(self.engine(), &at).await?;
+            }
+        }
+        Ok(info)
     }
 }
 

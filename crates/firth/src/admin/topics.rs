@@ -67,7 +67,7 @@ impl Admin {
 
     /// One topic in figures.
     pub async fn topic(&self, topic: &str) -> Result<TopicStatus> {
-        self.status(self.broker.topic(topic).await?).await
+        self.status(self.fresh(topic).await?).await
     }
 
     async fn status(&self, info: TopicInfo) -> Result<TopicStatus> {

@@ -10,6 +10,7 @@ use crate::broker::Broker;
 use crate::error::{Result, invalid};
 use crate::metrics::GroupMeter;
 use crate::retry::RetryPolicy;
+use crate::topic::TopicInfo;
 use firth_engine::{GroupName, HolderName, TopicName};
 use std::collections::BTreeMap;
 use std::future::{Future, IntoFuture};
@@ -115,17 +116,18 @@ impl ConsumerBuilder {
         for at in info.partitions() {
             broker.engine().create_group(&at, &group, config.start.into()).await?;
         }
-        Ok(start(&broker, topic, group, config, (me, info.config.max_payload)))
+        Ok(start(&broker, &info, group, config, me))
     }
 }
 
 fn start(
     broker: &Broker,
-    topic: TopicName,
+    info: &TopicInfo,
     group: GroupName,
     config: ConsumerConfig,
-    (me, max_payload): (String, usize),
+    me: String,
 ) -> Consumer {
+    let topic = info.name.clone();
     let (paused, is_paused) = watch::channel(false);
     let (assigned, assignment) = watch::channel(BTreeMap::new());
     let closing = CancellationToken::new();
@@ -138,7 +140,8 @@ fn start(
         desk: Arc::new(Desk::default()),
         paused: is_paused,
         chunk: AtomicUsize::new(1),
-        max_payload,
+        max_payload: info.config.max_payload,
+        follows: info.config.adopted.as_ref().map(|adopted| adopted.stream.clone()),
     });
     let keeper = Keeper::new(common.clone(), topic, me.clone(), holds.clone(), assigned);
     let renewals = tokio::spawn(holds.keep_renewing());

@@ -104,6 +104,11 @@ impl ProducerBuilder {
             )));
         }
         let info = self.broker.topic_or_create(&topic).await?;
+        if let Some(adopted) = &info.config.adopted {
+            let context =
+                format!("topic {topic} follows the stream {}: send to it with XADD", adopted.stream);
+            return Err(invalid(context));
+        }
         if let Some(durability) = self.settings.durability {
             self.broker.engine().can_promise(durability).await?;
         }

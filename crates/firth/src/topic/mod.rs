@@ -36,6 +36,23 @@ pub struct TopicConfig {
     pub mapping: Mapping,
     /// How long dead letters are kept; `None`: until somebody deletes them.
     pub dead_letters_for: Option<Duration>,
+    /// The stream of others that the topic follows. Set by [`Broker::adopt_stream`](crate::Broker::adopt_stream), and fixed for its life.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub adopted: Option<Adopted>,
+}
+
+/// A stream of others that a topic follows, and what becomes of its entries.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Adopted {
+    /// The key of the stream.
+    pub stream: String,
+    /// The field that is the record's key.
+    pub key_field: Option<String>,
+    /// The field that is the payload; `None`: all fields as JSON.
+    pub payload_field: Option<String>,
+    /// Entries are removed from the stream once the topic has them.
+    pub remove_entries: bool,
 }
 
 impl Default for TopicConfig {
@@ -47,6 +64,7 @@ impl Default for TopicConfig {
             max_payload: DEFAULT_PAYLOAD,
             mapping: Mapping::default(),
             dead_letters_for: None,
+            adopted: None,
         }
     }
 }
@@ -61,7 +79,13 @@ impl TopicConfig {
             let size = self.max_payload;
             return Err(invalid(format!("max_payload is {size} bytes; at most {MAX_PAYLOAD} are possible")));
         }
-        Ok(())
+        match &self.adopted {
+            Some(_) if self.partitions != 1 => {
+                Err(invalid("a topic that follows a stream has one partition"))
+            }
+            Some(adopted) if adopted.stream.is_empty() => Err(invalid("the key of the stream is empty")),
+            _ => Ok(()),
+        }
     }
 }
 

@@ -5,10 +5,10 @@
 //! delete = mark the entry, partitions, then remove the entry. A marked entry counts as missing; creating over it finishes the
 //! deletion first, so that an old record never comes back to life.
 
-use super::{TopicConfig, TopicInfo, now_ms, time_of};
+use super::{Adopted, TopicConfig, TopicInfo, now_ms, time_of};
 use crate::error::{Error, ErrorKind, Result, invalid};
 use bytes::Bytes;
-use firth_engine::facet::{EntryKey, Expect, From, Put};
+use firth_engine::facet::{Adopt, EntryKey, Expect, From, Put};
 use firth_engine::{Engine, Hint, HintKey, Partition, SpaceName, TopicName};
 use serde::{Deserialize, Serialize};
 
@@ -84,6 +84,23 @@ impl Topics {
 
     /// Makes a topic; `AlreadyExists` if there is one.
     pub(crate) async fn create(&self, name: &TopicName, config: &TopicConfig) -> Result<TopicInfo> {
+        if config.adopted.is_some() {
+            return Err(invalid("a stream is adopted with adopt_stream"));
+        }
+        self.make(name, config, From::Start).await
+    }
+
+    /// Makes a topic that follows a stream; `AlreadyExists` if there is a topic.
+    pub(crate) async fn adopt(
+        &self,
+        name: &TopicName,
+        config: &TopicConfig,
+        from: From,
+    ) -> Result<TopicInfo> {
+        self.make(name, config, from).await
+    }
+
+    async fn make(&self, name: &TopicName, config: &TopicConfig, from: From) -> Result<TopicInfo> {
         config.check()?;
         for _ in 0..RACES {
             match self.look(name).await? {
@@ -93,7 +110,10 @@ impl Topics {
                 }
                 None => {}
             }
-            self.make_partitions(name, 0..config.partitions).await?;
+            match &config.adopted {
+                None => self.make_partitions(name, 0..config.partitions).await?,
+                Some(adopted) => self.follow(name, adopted, from).await?,
+            }
             let now = now_ms();
             let stored = Stored { config: config.clone(), created: now, updated: now, deleting: false };
             if self.put(name, &stored, Expect::Absent).await?.is_some() {
@@ -139,6 +159,11 @@ impl Topics {
             change(&mut config);
             if (config.partitions, config.mapping) != (before.partitions, before.mapping) {
                 return Err(invalid("partitions change by growing, and the mapping of keys never changes"));
+            }
+            if config.adopted != before.adopted {
+                return Err(invalid(
+                    "what a topic follows never changes: adopt the stream under another name",
+                ));
             }
             config.check()?;
             if let Some(info) = self.replace(&known, config).await? {
@@ -192,6 +217,13 @@ impl Topics {
         for index in indices {
             self.engine.create_partition(&Partition::new(name.clone(), index)).await?;
         }
+        Ok(())
+    }
+
+    async fn follow(&self, name: &TopicName, adopted: &Adopted, from: From) -> Result<()> {
+        let Adopted { stream, key_field, payload_field, remove_entries: removing } = adopted.clone();
+        let adopt = Adopt { stream, from, key_field, payload_field, removing };
+        self.engine.adopt(&Partition::new(name.clone(), 0), adopt).await?;
         Ok(())
     }
 

@@ -301,3 +301,17 @@ async fn records_carry_key_headers_and_json() {
     assert_eq!(delivery.headers().get("content-type").unwrap(), "application/json");
     delivery.ack().await.unwrap();
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_topic_of_huge_messages_is_read_to_its_end_and_then_waited_for() {
+    let broker = Broker::memory();
+    broker.create_topic("orders").max_payload(16 << 20).await.unwrap();
+    let diary = Diary::default();
+    let reader = Reader::start(broker.consumer("orders", "billing").await.unwrap(), "a", &diary);
+    send(&broker, "orders", 0, 3).await;
+    diary.reaches(3).await;
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    send(&broker, "orders", 3, 5).await;
+    diary.reaches(5).await;
+    reader.close().await;
+}

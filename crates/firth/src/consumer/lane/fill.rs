@@ -96,7 +96,8 @@ impl Session<'_> {
         let bytes: usize = records.iter().map(|record| record.content.packed_len()).sum();
         // Fewer than asked for, and not because of their size: that was all.
         let largest = self.lane.common.max_payload + 16 * 1024;
-        self.more = records.len() == room || bytes + largest > MAX_BATCH_BYTES;
+        let was_cut = records.len() == room || bytes + largest > MAX_BATCH_BYTES;
+        self.more = was_cut && !records.is_empty();
         let lost = self.window.lost();
         for record in records {
             if self.window.offer(&record) == Offer::Deliver {

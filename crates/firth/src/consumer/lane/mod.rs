@@ -33,6 +33,8 @@ pub(crate) struct Common {
     /// How many records one worker takes at a time.
     pub(crate) chunk: AtomicUsize,
     pub(crate) max_payload: usize,
+    /// The stream of others that the topic follows.
+    pub(crate) follows: Option<String>,
 }
 
 impl Common {

@@ -39,6 +39,8 @@ pub(super) struct Session<'l> {
     events: mpsc::UnboundedReceiver<Event>,
     chunks_out: usize,
     hint: Hint,
+    /// Fires when the stream that the topic follows has changed.
+    stream: Option<Hint>,
     paused: watch::Receiver<bool>,
     renewals: watch::Receiver<Instant>,
     /// Whether the log may hold more after the window's position.
@@ -79,6 +81,7 @@ impl<'l> Session<'l> {
         let common = &lane.common;
         // Listen before reading, so that nothing appended in between is missed.
         let hint = common.engine.hint(HintKey::Log(lane.at.clone()));
+        let stream = common.follows.clone().map(|stream| common.engine.hint(HintKey::Stream(stream)));
         let start = common.config.start.into();
         let opened = common.engine.open(&lane.at, &common.group, start, &lane.held.hold).await;
         let progress = match opened {
@@ -101,6 +104,7 @@ impl<'l> Session<'l> {
             events,
             chunks_out: 0,
             hint,
+            stream,
             paused: common.paused.clone(),
             renewals: lane.held.renewals(),
             more: true,
@@ -215,6 +219,7 @@ impl<'l> Session<'l> {
             }
             () = lane.stop.cancelled(), if !draining => self.drain(),
             () = self.hint.wait(), if !draining => self.hinted(),
+            () = changed(&mut self.stream), if !draining => self.hinted(),
             // The sender lives in the consumer; a consumer that is gone has cancelled `stop`.
             Ok(()) = self.paused.changed(), if !draining => self.pause(),
             Ok(()) = self.renewals.changed(), if !draining => {}
@@ -380,6 +385,13 @@ impl Drop for Session<'_> {
     fn drop(&mut self) {
         self.lane.common.meter.in_flight.decrement(self.flow.out() as f64);
         self.leave_open();
+    }
+}
+
+async fn changed(hint: &mut Option<Hint>) {
+    match hint {
+        Some(hint) => hint.wait().await,
+        None => std::future::pending().await,
     }
 }
 

@@ -1,0 +1,230 @@
+//! Streams of others: written by plain clients, consumed here, and left alone.
+
+use crate::world::{Diary, Reader, eventually, fails, lag, soon};
+use firth::{AS_JSON, Broker, ErrorKind, Message, Nack, RecordId, Replay, RetryPolicy, STREAM_ID, StartAt};
+use firth_testkit::{Flavor, RedisCluster, RedisServer, on_both};
+use std::collections::HashMap;
+use std::time::Duration;
+
+on_both!(
+    a_plain_client_writes_while_a_group_consumes_retries_and_gives_up,
+    a_group_of_the_stream_goes_on_where_it_stood,
+    every_entry_comes_once_however_many_follow,
+    fields_become_key_payload_and_headers,
+    a_stream_is_moved_only_if_told_so,
+    a_stream_that_was_made_anew_is_followed_again
+);
+
+/// The stream as its own programs see it: how many entries, and where its groups stand.
+async fn untouched(server: &RedisServer, stream: &str) -> (i64, Vec<String>) {
+    let groups = server.command(&["XINFO", "GROUPS", stream]).await;
+    let told = |group: &firth_testkit::Reply| {
+        ["name", "consumers", "pending", "last-delivered-id"]
+            .map(|name| format!("{:?}", group.field(name)))
+            .join(" ")
+    };
+    (server.command(&["XLEN", stream]).await.int(), groups.items().iter().map(told).collect())
+}
+
+async fn xadd(server: &RedisServer, fields: &[&str]) {
+    let command: Vec<&str> = ["XADD", "orders", "*"].iter().chain(fields).copied().collect();
+    server.command(&command).await;
+}
+
+async fn a_plain_client_writes_while_a_group_consumes_retries_and_gives_up(flavor: Flavor) {
+    let server = RedisServer::start(flavor).await;
+    for n in 0..20 {
+        xadd(&server, &["n", &n.to_string(), "customer", ["ada", "bob", "cy"][n % 3]]).await;
+    }
+    server.command(&["XGROUP", "CREATE", "orders", "theirs", "0"]).await;
+    let before = untouched(&server, "orders").await;
+    let broker = Broker::connect(&server.url()).await.unwrap();
+    broker.adopt_stream("orders").key_field("customer").await.unwrap();
+    let retry = RetryPolicy::fixed(2, Duration::from_millis(30));
+    let consumer = broker.consumer("orders", "billing").retry(retry).await.unwrap();
+    let diary = Diary::default();
+    let reader = {
+        let diary = diary.clone();
+        Reader::with(consumer, move |record| {
+            let diary = diary.clone();
+            async move {
+                let fields: HashMap<String, String> = record.json()?;
+                let n: u64 = fields["n"].parse()?;
+                assert_eq!(record.key().unwrap(), fields["customer"].as_bytes());
+                if n % 10 == 4 || (n % 10 == 7 && record.attempt() == 1) {
+                    return Err(Nack::retry(format!("no {n}")));
+                }
+                diary.note(&fields["customer"], &record);
+                Ok(())
+            }
+        })
+    };
+    eventually("the first part is settled", async || {
+        broker.admin().group("orders", "billing").await.unwrap().lag() == 0
+    })
+    .await;
+    assert_eq!(untouched(&server, "orders").await, before, "the stream was only read");
+    for n in 20..40 {
+        xadd(&server, &["n", &n.to_string(), "customer", ["ada", "bob", "cy"][n % 3]]).await;
+    }
+    eventually("all but the hopeless are handled", async || diary.len() == 36).await;
+    eventually("four are given up", async || broker.dead_letters("orders").count().await.unwrap() == 4).await;
+    for customer in ["ada", "bob", "cy"] {
+        let seen: Vec<u64> = diary
+            .of(customer)
+            .iter()
+            .map(|text| serde_json::from_str::<HashMap<String, String>>(text).unwrap()["n"].parse().unwrap())
+            .collect();
+        assert!(seen.is_sorted(), "{customer}: {seen:?}");
+    }
+    let letters = broker.dead_letters("orders").list(None, 9).await.unwrap().letters;
+    assert!(letters.iter().all(|letter| letter.attempts() == 2 && letter.reason.starts_with("no ")));
+    let id = letters[0].id.clone();
+    let mended = Message::json(&serde_json::json!({"n": "100", "customer": "bob"})).unwrap().key("bob");
+    broker.dead_letters("orders").edit_and_replay(&id, mended, Replay::Group).await.unwrap();
+    eventually("the mended one is handled", async || diary.len() == 37).await;
+    reader.close().await;
+    assert_eq!(untouched(&server, "orders").await, (40, before.1));
+    fails(broker.producer("orders").await, ErrorKind::Invalid);
+    fails(broker.grow_topic("orders", 2).await, ErrorKind::Invalid);
+    assert!(broker.delete_topic("orders").await.unwrap());
+    assert_eq!(untouched(&server, "orders").await.0, 40, "deleting the topic leaves the stream alone");
+    broker.close().await.unwrap();
+}
+
+async fn a_group_of_the_stream_goes_on_where_it_stood(flavor: Flavor) {
+    let server = RedisServer::start(flavor).await;
+    let mut ids = Vec::new();
+    for n in 0..30 {
+        ids.push(server.command(&["XADD", "orders", "*", "n", &n.to_string()]).await.text());
+    }
+    server.command(&["XGROUP", "CREATE", "orders", "billing", "0"]).await;
+    let read = ["XREADGROUP", "GROUP", "billing", "old", "COUNT", "20", "STREAMS", "orders", ">"];
+    server.command(&read).await;
+    // Everything that was handed out is acknowledged, but for 5 and 11.
+    for n in (0..20).filter(|n| *n != 5 && *n != 11) {
+        server.command(&["XACK", "orders", "billing", &ids[n]]).await;
+    }
+    let before = untouched(&server, "orders").await;
+    let broker = Broker::connect(&server.url()).await.unwrap();
+    fails(broker.adopt_stream("none").stream("orders").import_group("nobody").await, ErrorKind::NotFound);
+    broker.adopt_stream("orders").import_group_as("billing", "accounts").await.unwrap();
+    assert_eq!(lag(&broker, "accounts").await, 12);
+    let mut consumer = broker.consumer("orders", "accounts").await.unwrap();
+    let mut seen = Vec::new();
+    for _ in 0..12 {
+        let delivery = soon("the next one", consumer.next()).await.unwrap().unwrap();
+        let n: usize = delivery.json::<HashMap<String, String>>().unwrap()["n"].parse().unwrap();
+        assert_eq!(delivery.headers().get(STREAM_ID).unwrap(), ids[n].as_bytes());
+        seen.push((n, delivery.attempt()));
+        delivery.ack().await.unwrap();
+    }
+    seen.sort_unstable();
+    let expected: Vec<_> = [(5, 2), (11, 2)].into_iter().chain((20..30).map(|n| (n, 1))).collect();
+    assert_eq!(seen, expected);
+    assert_eq!(lag(&broker, "accounts").await, 0);
+    assert_eq!(untouched(&server, "orders").await, before, "the old group stays as it is");
+    consumer.close().await.unwrap();
+    broker.close().await.unwrap();
+}
+
+async fn every_entry_comes_once_however_many_follow(flavor: Flavor) {
+    let server = RedisServer::start(flavor).await;
+    let first = Broker::connect(&server.url()).await.unwrap();
+    let second = Broker::connect(&server.url()).await.unwrap();
+    first.adopt_stream("orders").await.unwrap();
+    let (one, two) = (Diary::default(), Diary::default());
+    let a = Reader::start(first.consumer("orders", "billing").await.unwrap(), "a", &one);
+    let b = Reader::start(second.consumer("orders", "audit").await.unwrap(), "b", &two);
+    for n in 0..300 {
+        xadd(&server, &["n", &n.to_string()]).await;
+    }
+    let expected: Vec<String> = (0..300).map(|n| format!(r#"{{"n":"{n}"}}"#)).collect();
+    one.reaches(300).await;
+    two.reaches(300).await;
+    assert_eq!((one.payloads(), two.payloads()), (expected.clone(), expected));
+    assert_eq!(first.admin().topic("orders").await.unwrap().records(), 300);
+    a.close().await;
+    b.close().await;
+    first.close().await.unwrap();
+    second.close().await.unwrap();
+}
+
+async fn fields_become_key_payload_and_headers(flavor: Flavor) {
+    let server = RedisServer::start(flavor).await;
+    xadd(&server, &["body", "plain text", "who", "ada", "kind", "order"]).await;
+    xadd(&server, &["other", "no body"]).await;
+    let broker = Broker::connect(&server.url()).await.unwrap();
+    broker.adopt_stream("letters").stream("orders").key_field("who").payload_field("body").await.unwrap();
+    let admin = broker.admin();
+    assert_eq!(admin.topic("letters").await.unwrap().records(), 2, "figures count what stands in the stream");
+    let shown = admin.browse("letters", 0, RecordId::ZERO, 9).await.unwrap();
+    assert_eq!((shown[0].text().unwrap(), shown[0].key().unwrap().as_ref()), ("plain text", &b"ada"[..]));
+    assert_eq!(shown[0].headers().get("kind").unwrap(), "order");
+    assert_eq!(shown[1].text().unwrap(), r#"{"other":"no body"}"#);
+    assert!(shown[1].headers().get(AS_JSON).is_some() && shown[0].headers().get(AS_JSON).is_none());
+    server.command(&["SET", "text", "x"]).await;
+    fails(broker.adopt_stream("text").await, ErrorKind::Invalid);
+    fails(broker.adopt_stream("letters").await, ErrorKind::AlreadyExists);
+    fails(Broker::memory().adopt_stream("orders").await, ErrorKind::Unsupported);
+    broker.close().await.unwrap();
+}
+
+async fn a_stream_is_moved_only_if_told_so(flavor: Flavor) {
+    let server = RedisServer::start(flavor).await;
+    for n in 0..5 {
+        xadd(&server, &["n", &n.to_string()]).await;
+    }
+    let broker = Broker::connect(&server.url()).await.unwrap();
+    let newest = broker.adopt_stream("orders").start_at(StartAt::Newest).remove_entries();
+    newest.await.unwrap();
+    let diary = Diary::default();
+    let reader = Reader::start(broker.consumer("orders", "billing").await.unwrap(), "a", &diary);
+    xadd(&server, &["n", "5"]).await;
+    diary.reaches(1).await;
+    assert_eq!(diary.payloads(), [r#"{"n":"5"}"#]);
+    eventually("the stream is empty", async || server.command(&["XLEN", "orders"]).await.int() == 0).await;
+    reader.close().await;
+    broker.close().await.unwrap();
+}
+
+async fn a_stream_that_was_made_anew_is_followed_again(flavor: Flavor) {
+    let server = RedisServer::start(flavor).await;
+    let broker = Broker::connect(&server.url()).await.unwrap();
+    broker.adopt_stream("orders").await.unwrap();
+    let diary = Diary::default();
+    let reader = Reader::start(broker.consumer("orders", "billing").await.unwrap(), "a", &diary);
+    server.command(&["XADD", "orders", "500-1", "n", "0"]).await;
+    diary.reaches(1).await;
+    server.command(&["DEL", "orders"]).await;
+    server.command(&["XADD", "orders", "7-1", "n", "1"]).await;
+    diary.reaches(2).await;
+    assert_eq!(diary.payloads(), [r#"{"n":"0"}"#, r#"{"n":"1"}"#]);
+    reader.close().await;
+    broker.close().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_stream_anywhere_in_a_cluster_is_followed() {
+    let cluster = RedisCluster::builder().replicas_per_master(0).start().await;
+    let broker = Broker::connect(&cluster.url()).await.unwrap();
+    let client = firth_redis::Client::connect(cluster.url().as_str()).await.unwrap();
+    let diary = Diary::default();
+    let mut readers = Vec::new();
+    for stream in ["one", "two", "three", "four"] {
+        broker.adopt_stream(stream).await.unwrap();
+        readers.push(Reader::start(broker.consumer(stream, "billing").await.unwrap(), stream, &diary));
+        for n in 0..10 {
+            let add = firth_redis::cmd("XADD").key(stream).arg("*").arg("n").arg(n);
+            let _: String = client.call(add).await.unwrap();
+        }
+    }
+    diary.reaches(40).await;
+    for stream in ["one", "two", "three", "four"] {
+        assert_eq!(diary.of(stream), (0..10).map(|n| format!(r#"{{"n":"{n}"}}"#)).collect::<Vec<_>>());
+    }
+    for reader in readers {
+        reader.close().await;
+    }
+    broker.close().await.unwrap();
+}
