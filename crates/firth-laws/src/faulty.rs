@@ -3,7 +3,7 @@
 //! It wraps any engine. Before a call it may fail definitely (nothing happened), after a call it may lose the answer (it
 //! happened, and the caller does not know), and it may take its time. Which, is decided by a seeded generator, so that a
 //! failing test can be repeated; or by a plan for the next call of a name. All calls can be held up, like those of a process that is
-//! stopped, and they are counted. Hints and subscriptions are passed through. Several of these over one engine stand for several processes.
+//! stopped, and they are counted. Hints and subscriptions are passed through, unless it is deaf. Several of these over one engine stand for several processes.
 
 use bytes::Bytes;
 use firth_engine::facet::{
@@ -56,6 +56,7 @@ struct State {
     random: fastrand::Rng,
     planned: Vec<(&'static str, Fault)>,
     counts: HashMap<&'static str, u64>,
+    is_deaf: bool,
 }
 
 /// What happens to one call.
@@ -68,7 +69,7 @@ impl Faulty {
     /// Wraps `engine`; the handle changes the faults later, the engine is for the code under test.
     pub fn wrap(engine: Engine, faults: Faults) -> (Engine, Self) {
         let random = fastrand::Rng::with_seed(faults.seed);
-        let state = State { faults, random, planned: Vec::new(), counts: HashMap::new() };
+        let state = State { faults, random, planned: Vec::new(), counts: HashMap::new(), is_deaf: false };
         let cut = Arc::new(watch::Sender::new(false));
         let faulty = Self { engine, state: Arc::new(Mutex::new(state)), cut };
         (Engine::new(faulty.clone()), faulty)
@@ -103,6 +104,16 @@ impl Faulty {
     /// How often `name` was called.
     pub fn count(&self, name: &str) -> u64 {
         self.lock().counts.get(name).copied().unwrap_or(0)
+    }
+
+    /// How many calls there were in all.
+    pub fn total(&self) -> u64 {
+        self.lock().counts.values().sum()
+    }
+
+    /// Hints that are asked for from now on never fire.
+    pub fn deafen(&self) {
+        self.lock().is_deaf = true;
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -220,7 +231,10 @@ pass! {
 
 impl Hints for Faulty {
     fn hint(&self, key: HintKey) -> Hint {
-        self.engine.hint(key)
+        match self.lock().is_deaf {
+            true => Hint::new(watch::channel(0).1, None),
+            false => self.engine.hint(key),
+        }
     }
 }
 

@@ -421,18 +421,16 @@ pub async fn a_beat_tells_of_the_others(engine: Engine) {
     let board = board();
     let a = join(&engine, &board, "a", LONG).await;
     let first = beat(&engine, &a, LONG).await;
-    assert_eq!((first.capacities.as_deref(), first.next_expiry), (Some(&[1000][..]), None));
+    assert_eq!((first.seats.as_deref(), first.next_expiry), (Some(&[(a.number, 1000)][..]), None));
     let again = Beat { ttl: LONG, capacity: 1000, roster: first.roster };
-    assert_eq!(engine.beat(&a, again).await.unwrap().capacities, None);
+    assert_eq!(engine.beat(&a, again).await.unwrap().seats, None);
     let b = engine.join(&board, Join { member: member("b"), ttl: LONG / 2, capacity: 7 }).await.unwrap();
     let second = engine.beat(&a, again).await.unwrap();
-    let mut capacities = second.capacities.expect("somebody joined");
-    capacities.sort_unstable();
-    assert_eq!(capacities, [7, 1000]);
+    assert_eq!(second.seats, Some(vec![(a.number, 1000), (b.number, 7)]), "somebody joined");
     assert!(second.next_expiry.is_some_and(|left| !left.is_zero() && left <= LONG / 2 + TICK));
     engine.beat(&b, Beat { ttl: LONG, capacity: 8, roster: 0 }).await.unwrap();
     let third = engine.beat(&a, Beat { roster: second.roster, ..again }).await.unwrap();
-    assert!(third.capacities.is_some_and(|capacities| capacities.contains(&8)));
+    assert!(third.seats.is_some_and(|seats| seats.contains(&(b.number, 8))));
 }
 
 /// Whoever sees a member stand still for too long on its own clock may declare it gone, whatever the engine's clock says.

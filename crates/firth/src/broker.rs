@@ -5,6 +5,7 @@
 
 use crate::admin::Admin;
 use crate::adopt::AdoptStream;
+use crate::claims::Claims;
 use crate::consumer::ConsumerBuilder;
 use crate::dead_letters::DeadLetters;
 use crate::error::{ErrorKind, Result};
@@ -135,6 +136,11 @@ impl Broker {
     /// A consumer of a topic as a member of `group`; see [`ConsumerBuilder`] for what can be set.
     pub fn consumer(&self, topic: &str, group: &str) -> ConsumerBuilder {
         ConsumerBuilder::new(self.clone(), topic, group)
+    }
+
+    /// A service whose work is offered and claimed; see [`claims`](crate::claims).
+    pub fn claims(&self, service: &str) -> Claims {
+        Claims::new(self.clone(), service)
     }
 
     /// The operator's view: topics, groups, owners, lag, repair.

@@ -80,6 +80,10 @@
 //! counts, replays, edits and deletes them. Panics and overdue handlers are failures like any other. A record that takes its process down
 //! again and again is given up too ([`RetryPolicy::max_crashes`]).
 //!
+//! # Owning long-running work
+//!
+//! [`claims`] spreads named units of work over workers, each owned by exactly one of them, with takeover when one dies or hangs.
+//!
 //! # Operating
 //!
 //! [`Broker::admin`] shows topics, groups with their exact lag, members and owners, and repairs them. Metrics go through the
@@ -93,6 +97,7 @@
 mod admin;
 mod adopt;
 mod broker;
+pub mod claims;
 mod consumer;
 mod dead_letters;
 mod error;

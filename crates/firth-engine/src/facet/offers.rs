@@ -204,8 +204,8 @@ pub struct Pulse {
     pub next_expiry: Option<Duration>,
     /// Changes whenever members come, go, or change their capacity.
     pub roster: u64,
-    /// The capacities of all members, if the roster is another than the beat named.
-    pub capacities: Option<Vec<u64>>,
+    /// All members that are there by number, each with its capacity, if the roster is another than the beat named.
+    pub seats: Option<Vec<(Epoch, u64)>>,
 }
 
 /// A claim that was granted.

@@ -140,14 +140,15 @@ impl Offers for RedisEngine {
                 next_free: parts.duration()?,
                 next_expiry: parts.duration()?,
                 roster: parts.number()?,
-                capacities: None,
+                seats: None,
             };
             if pulse.roster != beat.roster {
-                let mut capacities = Vec::new();
+                let mut seats = Vec::new();
                 while !parts.is_empty() {
-                    capacities.push(parts.number()?);
+                    seats.push((Epoch(parts.number()?), parts.number()?));
                 }
-                pulse.capacities = Some(capacities);
+                seats.sort_unstable();
+                pulse.seats = Some(seats);
             }
             Ok(pulse)
         })

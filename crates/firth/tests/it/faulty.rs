@@ -9,3 +9,10 @@ pub(crate) fn process(engine: &Engine) -> (Broker, Faulty) {
     let (engine, faults) = Faulty::wrap(engine.clone(), Faults::default());
     (Broker::with_engine(engine), faults)
 }
+
+/// A broker over `engine` that is never told that something changed.
+pub(crate) fn deaf_process(engine: &Engine) -> Broker {
+    let (broker, faults) = process(engine);
+    faults.deafen();
+    broker
+}

@@ -5,6 +5,7 @@
 mod admin;
 mod adopting;
 mod chaos;
+mod claims;
 mod consuming;
 mod dead_letters;
 mod engines;

@@ -23,8 +23,10 @@ local answer = {
   tonumber(roster),
 }
 if roster ~= ARGV[5] then
-  for _, text in ipairs(call('HMGET', W, unpack(call('ZRANGE', D, 0, -1)))) do
-    answer[#answer + 1] = tonumber(match(text, '^%x+ %d+ %d+ %d+ %d+ (%d+)'))
+  local there = call('ZRANGE', D, 0, -1)
+  for i, text in ipairs(call('HMGET', W, unpack(there))) do
+    local n = #answer
+    answer[n + 1], answer[n + 2] = there[i], tonumber(match(text, '^%x+ %d+ %d+ %d+ %d+ (%d+)'))
   end
 end
 return answer

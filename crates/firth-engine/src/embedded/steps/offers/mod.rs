@@ -165,8 +165,8 @@ pub(in crate::embedded) fn beat(step: &mut Step<'_>, seat: &Seat, beat: Beat) ->
         next_free,
         next_expiry: others.map(|(_, member)| now.until(member.deadline)).min(),
         roster: hand.meta.roster,
-        capacities: (beat.roster != hand.meta.roster)
-            .then(|| alive().map(|(_, member)| member.capacity).collect()),
+        seats: (beat.roster != hand.meta.roster)
+            .then(|| alive().map(|(number, member)| (Epoch(*number), member.capacity)).collect()),
     };
     hand.close();
     Ok(pulse)

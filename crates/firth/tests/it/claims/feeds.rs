@@ -1,0 +1,118 @@
+//! A unit's own data: in order, fenced by the claim, settled as far as it was.
+
+use super::{TTL, grants, put_up, service};
+use crate::world::{fails, soon};
+use firth::claims::{Claim, Feed};
+use firth::{Broker, ErrorKind, Message};
+use std::time::Duration;
+
+async fn fill(broker: &Broker, from: u32, to: u32) {
+    broker.create_topic("telemetry").partitions(4).if_missing().await.unwrap();
+    let producer = broker.producer("telemetry").await.unwrap();
+    for n in from..to {
+        producer.send(Message::new(n.to_string()).to_partition(2)).await.unwrap();
+    }
+    producer.close().await.unwrap();
+}
+
+async fn feed(claim: &Claim) -> Feed {
+    claim.follow("telemetry").partition(2).await.unwrap()
+}
+
+async fn read(feed: &mut Feed, count: usize) -> Vec<u32> {
+    let mut seen = Vec::new();
+    for _ in 0..count {
+        let record = soon("a record", feed.next()).await.unwrap().expect("the claim stands");
+        seen.push(record.text().unwrap().parse().unwrap());
+        feed.ack(&record).unwrap();
+    }
+    seen
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_next_owner_goes_on_where_the_last_one_was() {
+    let (broker, claims) = service();
+    fill(&broker, 0, 300).await;
+    put_up(&claims, 1).await;
+    let mut first = claims.worker("first").ttl(TTL).await.unwrap();
+    let claim = grants(&mut first, 1).await.remove(0);
+    let mut reader = feed(&claim).await;
+    assert_eq!(read(&mut reader, 150).await, (0..150).collect::<Vec<_>>());
+    reader.commit().await.unwrap();
+    assert_eq!(read(&mut reader, 10).await, (150..160).collect::<Vec<_>>());
+    drop((reader, claim, first));
+    let mut second = claims.worker("second").ttl(TTL).await.unwrap();
+    let claim = grants(&mut second, 1).await.remove(0);
+    let mut reader = feed(&claim).await;
+    assert_eq!(
+        read(&mut reader, 150).await,
+        (150..300).collect::<Vec<_>>(),
+        "what was not stored comes again"
+    );
+    let wait = tokio::spawn(async move { (read(&mut reader, 1).await, reader) });
+    fill(&broker, 300, 301).await;
+    let (seen, reader) = soon("the new record", wait).await.unwrap();
+    assert_eq!(seen, [300]);
+    reader.close().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_former_owner_settles_nothing_and_never_reads_again() {
+    let (broker, claims) = service();
+    fill(&broker, 0, 20).await;
+    put_up(&claims, 1).await;
+    let mut old = claims.worker("old").ttl(TTL).await.unwrap();
+    let old_claim = grants(&mut old, 1).await.remove(0);
+    let mut old_reader = feed(&old_claim).await;
+    read(&mut old_reader, 5).await;
+    let new = claims.worker("new").by_name_only().ttl(TTL).await.unwrap();
+    let new_claim = new.handle().seize("unit-00000").await.unwrap();
+    let mut new_reader = feed(&new_claim).await;
+    fails(old_reader.commit().await, ErrorKind::Fenced);
+    fails(old_claim.follow("telemetry").partition(2).await, ErrorKind::Fenced);
+    assert_eq!(read(&mut new_reader, 20).await, (0..20).collect::<Vec<_>>());
+    new_reader.commit().await.unwrap();
+    soon("the loss", old_claim.lost()).await;
+    assert!(old_reader.next().await.unwrap().is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_feed_ends_when_its_claim_is_recalled_and_hopeless_records_are_kept_aside() {
+    let (broker, claims) = service();
+    fill(&broker, 0, 3).await;
+    put_up(&claims, 1).await;
+    let mut worker = claims.worker("w").ttl(TTL).await.unwrap();
+    let claim = grants(&mut worker, 1).await.remove(0);
+    let mut reader = feed(&claim).await;
+    let bad = reader.next().await.unwrap().unwrap();
+    reader.reject(&bad, "not a number").unwrap();
+    fails(reader.ack(&bad), ErrorKind::Invalid);
+    assert_eq!(read(&mut reader, 2).await, [1, 2]);
+    worker.handle().close();
+    assert!(soon("the recall", reader.next()).await.unwrap().is_none());
+    reader.close().await.unwrap();
+    claim.release().await.unwrap();
+    drop(claim);
+    worker.close().await.unwrap();
+    let letters = broker.dead_letters("telemetry").count().await.unwrap();
+    assert_eq!(letters, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn too_many_unsettled_records_are_an_error_and_not_a_hang() {
+    let (broker, claims) = service();
+    fill(&broker, 0, 1002).await;
+    put_up(&claims, 1).await;
+    let mut worker = claims.worker("w").ttl(Duration::from_secs(600)).await.unwrap();
+    let claim = grants(&mut worker, 1).await.remove(0);
+    let mut reader = feed(&claim).await;
+    let mut open = Vec::new();
+    for _ in 0..1000 {
+        open.push(reader.next().await.unwrap().unwrap());
+    }
+    fails(reader.next().await, ErrorKind::Invalid);
+    for record in &open {
+        reader.ack(record).unwrap();
+    }
+    assert_eq!(read(&mut reader, 2).await, [1000, 1001]);
+}
