@@ -9,17 +9,24 @@
 //! | [`matching`] | which subscriptions want an event: by index, never by scanning filters |
 //! | [`lane`] | the queue of one gateway: batches, order, retries, pressure, books |
 //! | [`registry`] | who wants what: subscriptions and gateways, shared by all nodes |
+//! | [`node`] | the router itself: reads a topic, matches, feeds the lanes |
+//! | [`deliver`], [`wire`] | how batches reach gateways |
+//! | [`receive`] | the receiving half, for anyone's gateway |
 //! | [`routing`] | the partition of a document, the gateways of a subscription |
 
 pub mod config;
+pub mod deliver;
 mod error;
 pub mod event;
 pub mod filter;
 pub mod lane;
 pub mod matching;
 mod name;
+pub mod node;
+pub mod receive;
 pub mod registry;
 pub mod routing;
+pub mod wire;
 
 pub use error::{Error, ErrorKind, Result};
 pub use name::{GatewayId, SubscriptionId, Tenant};

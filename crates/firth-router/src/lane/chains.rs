@@ -152,6 +152,11 @@ impl Chains {
         self.resting.first().map(|(until, _)| *until)
     }
 
+    /// All that wait or rest.
+    pub(super) fn items(&self) -> impl Iterator<Item = &Item> {
+        self.chains.values().flat_map(|chain| &chain.items)
+    }
+
     /// How many events could be taken now.
     pub(super) fn ready(&self) -> usize {
         self.ready

@@ -1,24 +1,32 @@
 //! Gap markers: what a gateway is told instead of the events that were left out.
 
-use super::item::{Item, Position};
+use super::item::{Item, Position, Ticket};
 use crate::name::SubscriptionId;
 use std::collections::BTreeSet;
 
 /// The most subscriptions that a marker names; beyond that it stands for all low-priority ones.
 pub const MAX_NAMED: usize = 1000;
 
+/// An event that was left out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Left {
+    pub(super) position: Position,
+    pub(super) ticket: Ticket,
+    pub(super) live: bool,
+}
+
 /// Events that were left out under pressure. The receiver passes it on to those who missed something, so that they read anew.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Gap {
-    pub(super) positions: Vec<Position>,
+    pub(super) places: Vec<Left>,
     subscriptions: BTreeSet<SubscriptionId>,
     all: bool,
 }
 
 impl Gap {
     /// Which events, by place.
-    pub fn positions(&self) -> &[Position] {
-        &self.positions
+    pub fn positions(&self) -> impl Iterator<Item = Position> {
+        self.places.iter().map(|left| left.position)
     }
 
     /// Whose events; `None`: any low-priority subscription may have missed some.
@@ -27,13 +35,13 @@ impl Gap {
     }
 
     pub(super) fn add(&mut self, item: &Item) {
-        self.positions.push(item.position);
+        self.places.push(Left { position: item.position, ticket: item.ticket, live: item.live });
         let names = item.wanted.iter().map(|one| one.subscription.clone());
         self.name(names);
     }
 
     pub(super) fn merge(&mut self, other: Self) {
-        self.positions.extend(other.positions);
+        self.places.extend(other.places);
         self.all |= other.all;
         self.name(other.subscriptions.into_iter());
     }
@@ -50,6 +58,6 @@ impl Gap {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.positions.is_empty()
+        self.places.is_empty()
     }
 }

@@ -43,7 +43,14 @@ pub struct Item {
     pub bytes: usize,
     /// Deliveries that the gateway refused.
     pub refusals: u32,
+    /// The caller's number for it, given back when it is released.
+    pub ticket: Ticket,
+    /// Whether it came as it happened, and not from reading the topic again.
+    pub live: bool,
 }
+
+/// A caller's number for an event in a lane.
+pub type Ticket = u64;
 
 impl Item {
     /// An event for some subscriptions of one gateway; at least one.
@@ -65,7 +72,21 @@ impl Item {
             .collect();
         let bytes = 200 + texts + names + event.key.len() + event.collection.len();
         let overflow = overflow.unwrap_or_default();
-        Self { position, epoch, event, wanted, priority, overflow, bytes, refusals: 0 }
+        Self { position, epoch, event, wanted, priority, overflow, bytes, refusals: 0, ticket: 0, live: true }
+    }
+
+    /// With the caller's number.
+    #[must_use]
+    pub fn with_ticket(mut self, ticket: Ticket) -> Self {
+        self.ticket = ticket;
+        self
+    }
+
+    /// As one that was read from the topic again.
+    #[must_use]
+    pub fn read_again(mut self) -> Self {
+        self.live = false;
+        self
     }
 
     /// What keeps its order: events of one document.
@@ -137,6 +158,8 @@ pub enum Fate {
 pub struct Released {
     /// Which one.
     pub position: Position,
+    /// The caller's number for it.
+    pub ticket: Ticket,
     /// How.
     pub fate: Fate,
 }

@@ -21,7 +21,7 @@ mod window;
 pub use books::Books;
 pub use breaker::Circuit;
 pub use gap::{Gap, MAX_NAMED};
-pub use item::{Fate, For, Item, Position, Released};
+pub use item::{Fate, For, Item, Position, Released, Ticket};
 pub use pressure::Pressure;
 
 use crate::config::{Retry, RoutingConfig};
@@ -30,8 +30,9 @@ use crate::registry::Overflow;
 use books::Ledger;
 use breaker::Breaker;
 use chains::Chains;
+use gap::Left;
 use item::Key;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
 use tokio::time::Instant;
 use window::Window;
@@ -222,23 +223,49 @@ impl Lane {
         };
         self.breaker.reached();
         self.window.acked();
-        let mut released = Vec::new();
-        for position in batch.gap.into_iter().flat_map(|gap| gap.positions) {
-            self.release(position, 0, Fate::Gapped, &mut released);
+        let mut round = Round { now, jitter, reasons: BTreeMap::new(), released: Vec::new() };
+        for left in batch.gap.into_iter().flat_map(|gap| gap.places) {
+            self.release((left.position, left.ticket, 0), Fate::Gapped, &mut round.released);
         }
-        self.judge(batch.items, answers, now, jitter, &mut released);
+        self.judge(batch.items, answers, &mut round);
+        self.weigh();
+        round.released
+    }
+
+    /// Takes everything live of a partition that is not on its way out of the lane, to be read from the topic later.
+    pub fn park(&mut self, partition: u32) -> Vec<Released> {
+        let mut released = Vec::new();
+        for item in self.chains.drain(|item| item.live && item.position.partition == partition) {
+            self.release((item.position, item.ticket, item.bytes), Fate::Parked, &mut released);
+        }
+        let parks = |left: &Left| left.live && left.position.partition == partition;
+        let (parked, stay): (Vec<_>, Vec<_>) = self.gap.places.drain(..).partition(parks);
+        self.gap.places = stay;
+        for left in parked {
+            self.release((left.position, left.ticket, 0), Fate::Parked, &mut released);
+        }
         self.weigh();
         released
     }
 
-    /// Takes everything of a partition that is not on its way out of the lane, to be read from the topic later.
-    pub fn park(&mut self, partition: u32) -> Vec<Released> {
-        let mut released = Vec::new();
-        for item in self.chains.drain(|item| item.position.partition == partition) {
-            self.release(item.position, item.bytes, Fate::Parked, &mut released);
-        }
-        self.weigh();
-        released
+    /// An event that is left to reading the topic later without ever being in the lane: only the books know.
+    pub fn pass(&mut self, partition: u32) {
+        self.ledger.take(partition);
+        self.ledger.release(partition, &Fate::Parked);
+    }
+
+    /// The lowest place of a live event of a partition that it holds.
+    pub fn lowest(&self, partition: u32) -> Option<u64> {
+        let waiting = self.chains.items();
+        let out = self.out.values().flat_map(|batch| &batch.items);
+        let items = waiting.chain(out).filter(|item| item.live).map(|item| item.position);
+        let gaps = self.out.values().filter_map(|batch| batch.gap.as_ref()).chain([&self.gap]);
+        let left = gaps.flat_map(|gap| &gap.places).filter(|left| left.live).map(|left| left.position);
+        items
+            .chain(left)
+            .filter(|position| position.partition == partition)
+            .map(|position| position.seq)
+            .min()
     }
 
     /// How full it is.
@@ -284,44 +311,33 @@ impl Lane {
         self.weigh();
     }
 
-    fn judge(
-        &mut self,
-        items: Vec<Item>,
-        answers: Option<Vec<Answer>>,
-        now: Instant,
-        jitter: f64,
-        released: &mut Vec<Released>,
-    ) {
-        let places: HashSet<Position> = match &answers {
-            None => HashSet::new(),
-            Some(answers) => refused(&items, answers),
-        };
-        let mut reasons: BTreeMap<Position, String> = BTreeMap::new();
+    fn judge(&mut self, items: Vec<Item>, answers: Option<Vec<Answer>>, round: &mut Round) {
+        let back = answers.as_ref().map_or_else(HashSet::new, |answers| refused(&items, answers));
         for (item, answer) in items.iter().zip(answers.into_iter().flatten()) {
             if let Answer::Refused(reason) = answer {
-                reasons.insert(item.position, reason);
+                round.reasons.insert(item.ticket, reason);
             }
         }
-        for (key, items) in by_document(items) {
-            let (back, accepted): (Vec<_>, Vec<_>) =
-                items.into_iter().partition(|item| places.contains(&item.position));
-            for item in accepted {
-                self.release(item.position, item.bytes, Fate::Delivered, released);
+        let mut places = 0..items.len();
+        let marked = items.into_iter().map(|item| (back.contains(&places.next().unwrap_or_default()), item));
+        for (key, items) in by_document(marked) {
+            let mut again = Vec::new();
+            for (is_refused, item) in items {
+                match is_refused {
+                    true => again.push(item),
+                    false => {
+                        let place = (item.position, item.ticket, item.bytes);
+                        self.release(place, Fate::Delivered, &mut round.released);
+                    }
+                }
             }
-            self.again(&key, back, &mut reasons, (now, jitter), released);
+            self.again(&key, again, round);
         }
-        self.waiting_since = self.waiting_since.or((self.chains.ready() > 0).then_some(now));
+        self.waiting_since = self.waiting_since.or((self.chains.ready() > 0).then_some(round.now));
     }
 
     /// The first refused event of a document is tried again later, or given up; those behind it wait for it.
-    fn again(
-        &mut self,
-        key: &Key,
-        mut back: Vec<Item>,
-        reasons: &mut BTreeMap<Position, String>,
-        (now, jitter): (Instant, f64),
-        released: &mut Vec<Released>,
-    ) {
+    fn again(&mut self, key: &Key, mut back: Vec<Item>, round: &mut Round) {
         let Some(first) = back.first_mut() else {
             self.chains.settled(key, false);
             return;
@@ -329,23 +345,28 @@ impl Lane {
         first.refusals += 1;
         let retry = &self.config.delivery.retry;
         if first.refusals < retry.max_attempts {
-            let rest = now + backoff(retry, first.refusals, jitter);
+            let rest = round.now + backoff(retry, first.refusals, round.jitter);
             self.chains.put_back(key, back, Some(rest));
             return;
         }
         let given_up = back.remove(0);
-        let reason = reasons
-            .remove(&given_up.position)
-            .unwrap_or_else(|| "the gateway gave no answer to this event".to_owned());
-        self.release(given_up.position, given_up.bytes, Fate::Dead(reason), released);
+        let reason = round.reasons.remove(&given_up.ticket);
+        let reason = reason.unwrap_or_else(|| "the gateway gave no answer to this event".to_owned());
+        let place = (given_up.position, given_up.ticket, given_up.bytes);
+        self.release(place, Fate::Dead(reason), &mut round.released);
         self.chains.put_back(key, back, None);
     }
 
-    fn release(&mut self, position: Position, bytes: usize, fate: Fate, released: &mut Vec<Released>) {
+    fn release(
+        &mut self,
+        (position, ticket, bytes): (Position, Ticket, usize),
+        fate: Fate,
+        released: &mut Vec<Released>,
+    ) {
         self.ledger.release(position.partition, &fate);
         self.events -= 1;
         self.bytes -= bytes;
-        released.push(Released { position, fate });
+        released.push(Released { position, ticket, fate });
     }
 
     fn weigh(&mut self) {
@@ -353,25 +374,34 @@ impl Lane {
     }
 }
 
-/// The positions that were refused, and those behind a refused one of the same document: accepted or not, they must come after it.
-fn refused(items: &[Item], answers: &[Answer]) -> HashSet<Position> {
-    let (mut positions, mut documents) = (HashSet::new(), HashSet::new());
+/// The settling of one batch.
+struct Round {
+    now: Instant,
+    jitter: f64,
+    reasons: BTreeMap<Ticket, String>,
+    released: Vec<Released>,
+}
+
+/// The places in the batch that were refused, and those behind a refused one of the same document: accepted or not, they must come after
+/// it.
+fn refused(items: &[Item], answers: &[Answer]) -> HashSet<usize> {
+    let (mut places, mut documents) = (HashSet::new(), HashSet::new());
     for (place, item) in items.iter().enumerate() {
         let is_refused = !matches!(answers.get(place), Some(Answer::Accepted));
         if is_refused || documents.contains(&item.key()) {
-            positions.insert(item.position);
+            places.insert(place);
             documents.insert(item.key());
         }
     }
-    positions
+    places
 }
 
 /// Events by document, each document's in order; documents in the order of their first events.
-fn by_document(items: Vec<Item>) -> Vec<(Key, Vec<Item>)> {
-    let mut documents: Vec<(Key, Vec<Item>)> = Vec::new();
-    let mut places: std::collections::HashMap<Key, usize> = std::collections::HashMap::new();
+fn by_document<T: Holds>(items: impl IntoIterator<Item = T>) -> Vec<(Key, Vec<T>)> {
+    let mut documents: Vec<(Key, Vec<T>)> = Vec::new();
+    let mut places: HashMap<Key, usize> = HashMap::new();
     for item in items {
-        let key = item.key();
+        let key = item.item().key();
         let place = *places.entry(key.clone()).or_insert_with(|| {
             documents.push((key, Vec::new()));
             documents.len() - 1
@@ -379,6 +409,23 @@ fn by_document(items: Vec<Item>) -> Vec<(Key, Vec<Item>)> {
         documents[place].1.push(item);
     }
     documents
+}
+
+/// An item, perhaps with a mark.
+trait Holds {
+    fn item(&self) -> &Item;
+}
+
+impl Holds for Item {
+    fn item(&self) -> &Item {
+        self
+    }
+}
+
+impl Holds for (bool, Item) {
+    fn item(&self) -> &Item {
+        &self.1
+    }
 }
 
 /// The wait before the next attempt: growing, capped, and shortened by up to a half at random.

@@ -6,7 +6,6 @@ use crate::name::{GatewayId, SubscriptionId, Tenant};
 use crate::registry::{Subscription, Wanted};
 use crate::routing::Target;
 use proptest::prelude::*;
-use std::collections::HashMap;
 use std::sync::Arc;
 
 fn item(seq: u64, key: &str, priority: Priority, overflow: Overflow) -> Item {
@@ -17,7 +16,7 @@ fn item(seq: u64, key: &str, priority: Priority, overflow: Overflow) -> Item {
         Wanted { subscription: Arc::new(Subscription { priority, overflow, ..subscription }), leaves: false };
     let event = Event::new(Operation::Update, tenant, "orders", key);
     let partition = u32::from(key.len() as u8 % 2);
-    Item::new(Position { partition, seq }, 1, Arc::new(event), &[wanted])
+    Item::new(Position { partition, seq }, 1, Arc::new(event), &[wanted]).with_ticket(seq)
 }
 
 fn plain(seq: u64, key: &str) -> Item {
@@ -87,7 +86,7 @@ fn a_refused_event_is_tried_three_times_and_then_given_up_while_others_go_on() {
     let batch = lane.poll(now).unwrap();
     let answers = vec![refuse(), Answer::Accepted, Answer::Accepted];
     let released = lane.settle(batch.id, Outcome::Answered(answers), now, 0.0);
-    let delivered = Released { position: plain(3, "b").position, fate: Fate::Delivered };
+    let delivered = Released { position: plain(3, "b").position, ticket: 3, fate: Fate::Delivered };
     assert_eq!(released, [delivered], "what came after a refused event of its document does not count");
     lane.offer(plain(4, "c"), now);
     let other = lane.poll(now).unwrap();
@@ -154,7 +153,7 @@ fn a_gateway_that_asks_for_a_pause_gets_it_without_losing_attempts() {
 fn under_pressure_only_low_priority_is_left_out_and_the_gateway_is_told() {
     let (mut lane, now) = (Lane::new(config()), Instant::now());
     (1..=14).for_each(|seq| {
-        assert_eq!(lane.offer(item(seq, "low", Priority::Low, Overflow::Conflate), now), Offer::Taken)
+        assert_eq!(lane.offer(item(seq, "low", Priority::Low, Overflow::Conflate), now), Offer::Taken);
     });
     assert_eq!(lane.pressure(), Pressure::Soft);
     lane.offer(item(15, "low", Priority::Low, Overflow::Conflate), now);
@@ -162,7 +161,7 @@ fn under_pressure_only_low_priority_is_left_out_and_the_gateway_is_told() {
     lane.offer(item(17, "high", Priority::High, Overflow::Shed), now);
     let batch = lane.poll(now).unwrap();
     assert_eq!(seqs(&batch), [17, 1, 2, 3], "urgent ones go first");
-    let gap: Vec<_> = batch.gap.as_ref().unwrap().positions().iter().map(|position| position.seq).collect();
+    let gap: Vec<_> = batch.gap.as_ref().unwrap().positions().map(|position| position.seq).collect();
     assert_eq!(gap, [14, 16], "the older one made room for the newer; the other was left out");
     assert_eq!(lane.books(1).gapped, 0, "not before the gateway knows");
     lane.settle(batch.id, Outcome::Accepted, now, 0.0);
@@ -269,7 +268,7 @@ impl Gateway {
         refuses: impl Fn(usize) -> bool,
     ) -> Result<Vec<Answer>, TestCaseError> {
         let (mut refused, mut answers) = (HashSet::new(), Vec::new());
-        self.gaps.extend(batch.gap.iter().flat_map(|gap| gap.positions().iter().copied()));
+        self.gaps.extend(batch.gap.iter().flat_map(Gap::positions));
         for (place, item) in batch.items.iter().enumerate() {
             if refuses(place) || refused.contains(&item.key()) {
                 refused.insert(item.key());

@@ -2,5 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on says so by a panic")]
 
+mod gateway;
+mod node;
 mod registry;
 mod world;

@@ -1,0 +1,339 @@
+//! Parked gateways: whoever holds up a partition is fed from the topic instead, by a group of its own, until it has caught up.
+//!
+//! 1. *Park*: a group `<router's group>.gw.<gateway>` is made on the partition, just before the first event that the gateway has not let go of. Only
+//!    then are its live events released, so at every moment some group keeps every event that the gateway has not accepted.
+//! 2. *Feed*: a consumer of that group, pinned to the partition, puts events into the same lane as it empties. Live events for the gateway are left
+//!    out, and the last one left out is remembered.
+//! 3. *Resume*: once the feeder has taken everything that was left out and the lane is calm, live events go into the lane again, from the next one on.
+//!    When the feeder's events are settled its group is removed.
+//!
+//! The group is also the durable sign that a gateway is parked: whoever owns the partition next finds it and goes on.
+
+use super::lanes::{Cell, Lanes, Parked};
+use super::reader::{destinations, refuse};
+use super::records::{InHand, Source};
+use super::{RouterOptions, metrics};
+use crate::error::Result;
+use crate::event::Event;
+use crate::lane::{Fate, Item, Offer, Position, Pressure, Released};
+use crate::name::GatewayId;
+use firth::{Broker, Consumer, ConsumerConfig, ConsumerHandle, GroupName, RecordId, TopicName};
+use firth_engine::Partition;
+use firth_engine::facet::{From, Reset};
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::task::JoinHandle;
+
+/// How many events of a parked gateway are read ahead.
+const AHEAD: usize = 200;
+/// How often a feeder looks whether it is done, and whether the partition is still this node's.
+const LOOK: Duration = Duration::from_millis(100);
+
+pub(super) struct Fallback {
+    broker: Broker,
+    handle: ConsumerHandle,
+    lanes: Arc<Lanes>,
+    options: RouterOptions,
+    feeders: Mutex<HashMap<(u64, u32), JoinHandle<()>>>,
+}
+
+impl Fallback {
+    pub(super) fn new(
+        broker: Broker,
+        handle: ConsumerHandle,
+        lanes: Arc<Lanes>,
+        options: RouterOptions,
+    ) -> Self {
+        Self { broker, handle, lanes, options, feeders: Mutex::default() }
+    }
+
+    /// Takes a gateway off the live events of a partition, which were read up to `last`.
+    pub(super) async fn park(self: &Arc<Self>, cell: &Arc<Cell>, partition: u32, last: u64) -> Result<()> {
+        let _turn = cell.turn.lock().await;
+        let lowest = cell.lane().lowest(partition);
+        let first = lowest.and_then(|seq| self.lanes.records.id(partition, seq));
+        if !self.is_feeding(cell, partition) {
+            // Without a live event in the lane it is full of others' partitions; then this one begins with the next event.
+            let after = match first {
+                Some(first) => RecordId { seq: first.seq - 1, ..first },
+                None => self.position_of(partition, last).await?,
+            };
+            self.make_group(&self.at(partition)?, &self.group(&cell.gateway)?, after).await?;
+        }
+        cell.parked().insert(partition, Parked::Behind { skipped_to: last });
+        let released = cell.lane().park(partition);
+        self.lanes.records.release(cell.gateway.as_str(), &released);
+        metrics::released(&released);
+        metrics::parking("parked");
+        tracing::info!(gateway = %cell.gateway, partition, events = released.len(), "a gateway is parked: it is fed from the topic");
+        self.feed(cell, partition);
+        Ok(())
+    }
+
+    /// Leaves a live event out for a parked gateway.
+    pub(super) fn skip(&self, cell: &Cell, item: &Item) {
+        let released = [Released { position: item.position, ticket: item.ticket, fate: Fate::Parked }];
+        metrics::released(&released);
+        self.lanes.records.release(cell.gateway.as_str(), &released);
+    }
+
+    /// Goes on for the gateways that an earlier owner of the partition has parked.
+    pub(super) async fn resume(self: &Arc<Self>, partition: u32) -> Result<()> {
+        let (at, prefix) = (self.at(partition)?, format!("{}.gw.", self.options.group));
+        let engine = self.broker.engine();
+        let groups = engine.groups(&at).await?;
+        let parked: Vec<_> = groups.iter().filter_map(|group| group.as_str().strip_prefix(&prefix)).collect();
+        if parked.is_empty() {
+            return Ok(());
+        }
+        // The earlier owner may have settled, and so left out, records up to a window beyond the frontier.
+        let shared = engine.status(&at, &GroupName::new(&self.options.group)?).await?;
+        let end = engine.bounds(&at).await?.last.seq;
+        let skipped_to = end.min(shared.frontier.seq + 2 * super::MAX_OPEN as u64);
+        for name in parked {
+            let cell = self.lanes.cell(&GatewayId::new(name)?);
+            let _turn = cell.turn.lock().await;
+            if !self.is_feeding(&cell, partition) {
+                cell.parked().insert(partition, Parked::Behind { skipped_to });
+                self.feed(&cell, partition);
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends all feeders; their groups stay for the next owner.
+    pub(super) async fn close(&self) {
+        self.lanes.stop.cancel();
+        let feeders = std::mem::take(&mut *self.lock());
+        for (_, feeder) in feeders {
+            // A panic there was already reported by the runtime.
+            let _ = feeder.await;
+        }
+    }
+
+    fn feed(self: &Arc<Self>, cell: &Arc<Cell>, partition: u32) {
+        if self.is_feeding(cell, partition) {
+            return;
+        }
+        let feeder = Feeder { fallback: Arc::clone(self), cell: Arc::clone(cell), partition };
+        let task = tokio::spawn(feeder.run());
+        self.lock().insert((cell.number, partition), task);
+    }
+
+    fn is_feeding(&self, cell: &Cell, partition: u32) -> bool {
+        self.lock().get(&(cell.number, partition)).is_some_and(|task| !task.is_finished())
+    }
+
+    /// Makes the group after a place, or moves one that is left over back to it.
+    async fn make_group(&self, at: &Partition, group: &GroupName, after: RecordId) -> Result<()> {
+        let engine = self.broker.engine();
+        if !engine.create_group(at, group, From::After(after)).await?
+            && engine.status(at, group).await?.frontier > after
+        {
+            engine.reset(at, group, Reset { to: From::After(after), drop_due: false }).await?;
+        }
+        Ok(())
+    }
+
+    /// The whole name of the record at a place that was read before.
+    async fn position_of(&self, partition: u32, seq: u64) -> Result<RecordId> {
+        let shared = GroupName::new(&self.options.group)?;
+        let frontier = self.broker.engine().status(&self.at(partition)?, &shared).await?.frontier;
+        Ok(if frontier.seq <= seq { frontier } else { RecordId { seq, ..frontier } })
+    }
+
+    fn at(&self, partition: u32) -> Result<Partition> {
+        Ok(Partition::new(TopicName::new(&self.options.topic)?, partition))
+    }
+
+    fn group(&self, gateway: &GatewayId) -> Result<GroupName> {
+        Ok(GroupName::new(format!("{}.gw.{gateway}", self.options.group))?)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<(u64, u32), JoinHandle<()>>> {
+        self.feeders.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Feeds one parked gateway from one partition.
+struct Feeder {
+    fallback: Arc<Fallback>,
+    cell: Arc<Cell>,
+    partition: u32,
+}
+
+/// Why a feeder stopped taking.
+#[derive(PartialEq, Eq)]
+enum Stop {
+    CaughtUp,
+    /// The node closes, or the partition is another node's now.
+    Gone,
+}
+
+impl Feeder {
+    async fn run(self) {
+        loop {
+            match self.feed().await {
+                Ok(()) => return,
+                Err(error) => {
+                    tracing::warn!(gateway = %self.cell.gateway, partition = self.partition, %error, "feeding a parked gateway failed; it starts over");
+                    tokio::select! {
+                        () = self.fallback.lanes.stop.cancelled() => return,
+                        () = tokio::time::sleep(LOOK * 10) => {}
+                    }
+                }
+            }
+        }
+    }
+
+    async fn feed(&self) -> Result<()> {
+        let options = &self.fallback.options;
+        let config = ConsumerConfig {
+            max_in_flight: AHEAD,
+            concurrency: AHEAD,
+            partitions: BTreeSet::from([self.partition]),
+            ..options.consumer()
+        };
+        let group = self.fallback.group(&self.cell.gateway)?;
+        let builder = self.fallback.broker.consumer(&options.topic, group.as_str());
+        let mut consumer = builder.config(config).await?;
+        let mut taken = 0;
+        loop {
+            if self.take(&mut consumer, &mut taken).await? == Stop::Gone || self.drain().await == Stop::Gone {
+                self.cell.parked().remove(&self.partition);
+                let source = Source::Again(self.cell.number);
+                self.fallback.lanes.records.give_back(self.partition, source);
+                return Ok(consumer.close().await?);
+            }
+            let _turn = self.cell.turn.lock().await;
+            if self.cell.behind().contains(&self.partition) {
+                // It was parked again meanwhile: this feeder goes on where it is.
+                continue;
+            }
+            consumer.close().await?;
+            self.fallback.broker.engine().delete_group(&self.fallback.at(self.partition)?, &group).await?;
+            metrics::parking("resumed");
+            tracing::info!(gateway = %self.cell.gateway, partition = self.partition, "a parked gateway has caught up");
+            return Ok(());
+        }
+    }
+
+    /// Takes records until everything that was left out is taken; `taken` is how far it has come.
+    async fn take(&self, consumer: &mut Consumer, taken: &mut u64) -> Result<Stop> {
+        loop {
+            if self.caught_up(*taken) {
+                return Ok(Stop::CaughtUp);
+            }
+            let delivery = tokio::select! {
+                () = self.fallback.lanes.stop.cancelled() => return Ok(Stop::Gone),
+                delivery = consumer.next() => delivery,
+                () = tokio::time::sleep(LOOK) => {
+                    if !self.is_ours() {
+                        return Ok(Stop::Gone);
+                    }
+                    // What an earlier feeder has settled does not come again.
+                    *taken = self.settled_to().await?.max(*taken);
+                    continue;
+                }
+            };
+            let Some(delivery) = delivery.transpose()? else { return Ok(Stop::Gone) };
+            let seq = delivery.id().seq;
+            if !self.route(InHand::new(delivery)).await {
+                return Ok(Stop::Gone);
+            }
+            *taken = seq.max(*taken);
+        }
+    }
+
+    /// Everything up to here is done with for this gateway.
+    async fn settled_to(&self) -> Result<u64> {
+        let (at, group) = (self.fallback.at(self.partition)?, self.fallback.group(&self.cell.gateway)?);
+        Ok(self.fallback.broker.engine().status(&at, &group).await?.frontier.seq)
+    }
+
+    /// Whether live events may go on from here; then they do.
+    fn caught_up(&self, taken: u64) -> bool {
+        let mut parked = self.cell.parked();
+        let calm = {
+            let lane = self.cell.lane();
+            lane.pressure() == Pressure::None && lane.held() < AHEAD
+        };
+        match parked.get(&self.partition) {
+            Some(Parked::Behind { skipped_to }) if calm && taken >= *skipped_to => {
+                parked.insert(self.partition, Parked::Resumed { after: taken });
+                true
+            }
+            Some(Parked::Behind { .. }) => false,
+            _ => true,
+        }
+    }
+
+    /// Puts a record into the lane if the gateway wants it, as soon as the lane is calm; false if there is no point in waiting any more.
+    async fn route(&self, delivery: InHand) -> bool {
+        let position = Position { partition: self.partition, seq: delivery.id().seq };
+        let event = match Event::from_payload(delivery.payload()) {
+            Ok(event) => Arc::new(event),
+            // The router's own group has it as a dead letter.
+            Err(_) => {
+                delivery.ack();
+                return true;
+            }
+        };
+        let (lanes, max_fanout) = (&self.fallback.lanes, self.fallback.options.routing.max_fanout);
+        let wanted = match destinations(&lanes.registry, &event, max_fanout).await {
+            Ok(mut by_gateway) => by_gateway.remove(&self.cell.gateway),
+            Err(error) => {
+                refuse(delivery, &error);
+                return true;
+            }
+        };
+        let Some(wanted) = wanted else {
+            delivery.ack();
+            return true;
+        };
+        // The numbers of the router's own group, so that receivers see one history.
+        let Some(epoch) = self.fallback.handle.epochs().get(&self.partition).copied() else { return false };
+        let ticket = lanes.records.open(delivery, Source::Again(self.cell.number), 1);
+        let item = Item::new(position, epoch.0, event, &wanted).with_ticket(ticket).read_again();
+        loop {
+            let room = self.cell.room.notified();
+            let calm = self.cell.lane().pressure() == Pressure::None;
+            if calm && self.cell.offer(&item) == Offer::Taken {
+                return true;
+            }
+            tokio::select! {
+                () = lanes.stop.cancelled() => return false,
+                () = room => {}
+                () = tokio::time::sleep(LOOK) => {
+                    if !self.is_ours() {
+                        return false;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Waits until what it put into the lane is settled, or the gateway is parked again.
+    async fn drain(&self) -> Stop {
+        loop {
+            let open = self.fallback.lanes.records.count(self.partition, Source::Again(self.cell.number));
+            if open == 0 || self.cell.behind().contains(&self.partition) {
+                return Stop::CaughtUp;
+            }
+            tokio::select! {
+                () = self.fallback.lanes.stop.cancelled() => return Stop::Gone,
+                () = self.cell.room.notified() => {}
+                () = tokio::time::sleep(LOOK) => {
+                    if !self.is_ours() {
+                        return Stop::Gone;
+                    }
+                }
+            }
+        }
+    }
+
+    fn is_ours(&self) -> bool {
+        self.fallback.handle.assignment().contains(&self.partition)
+    }
+}

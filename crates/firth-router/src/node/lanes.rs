@@ -1,0 +1,197 @@
+//! The lanes of a node: one per gateway, made when the first event for it comes, each with its driver task.
+
+use super::driver;
+use super::records::Records;
+use crate::config::RoutingConfig;
+use crate::deliver::Deliverer;
+use crate::lane::{Books, Circuit, Item, Lane, Offer, Pressure};
+use crate::name::GatewayId;
+use crate::registry::Registry;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+/// A lane as it stands.
+#[derive(Clone, Debug)]
+pub struct LaneStatus {
+    /// Whose it is.
+    pub gateway: GatewayId,
+    /// How many events it holds.
+    pub held: usize,
+    /// Batches on their way, and how many may be.
+    pub in_flight: (usize, usize),
+    /// How full it is.
+    pub pressure: Pressure,
+    /// Whether the gateway counts as reachable.
+    pub circuit: Circuit,
+    /// The partitions that it is fed from the topic for.
+    pub parked: Vec<u32>,
+    /// Its books over all partitions.
+    pub books: Books,
+}
+
+/// How a lane stands to one partition, unless it gets events as they happen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Parked {
+    /// It is fed from the topic; the live reader has left out everything up to here.
+    Behind { skipped_to: u64 },
+    /// It has been fed everything up to here, and gets what comes after as it happens.
+    Resumed { after: u64 },
+}
+
+/// A lane that a reader fills and a driver empties.
+pub(super) struct Cell {
+    pub(super) gateway: GatewayId,
+    /// Its number at this node.
+    pub(super) number: u64,
+    lane: Mutex<Lane>,
+    parked: Mutex<BTreeMap<u32, Parked>>,
+    /// Held while the group of a parked gateway is made or removed.
+    pub(super) turn: tokio::sync::Mutex<()>,
+    /// Something to send, or the end of it.
+    pub(super) work: Notify,
+    /// Room for more.
+    pub(super) room: Notify,
+}
+
+impl Cell {
+    pub(super) fn lane(&self) -> MutexGuard<'_, Lane> {
+        self.lane.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn parked(&self) -> MutexGuard<'_, BTreeMap<u32, Parked>> {
+        self.parked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The partitions that it is behind on.
+    pub(super) fn behind(&self) -> Vec<u32> {
+        let is_behind = |(partition, parked): (&u32, &Parked)| {
+            matches!(parked, Parked::Behind { .. }).then_some(*partition)
+        };
+        self.parked().iter().filter_map(is_behind).collect()
+    }
+
+    /// Whether a live event goes into the lane; otherwise it was or will be read from the topic for it.
+    pub(super) fn admits(&self, partition: u32, seq: u64) -> bool {
+        let mut parked = self.parked();
+        match parked.get_mut(&partition) {
+            None => true,
+            Some(Parked::Behind { skipped_to }) => {
+                *skipped_to = seq.max(*skipped_to);
+                false
+            }
+            Some(Parked::Resumed { after }) => seq > *after,
+        }
+    }
+
+    /// Puts an event in if there is room.
+    pub(super) fn offer(&self, item: &Item) -> Offer {
+        let offer = self.lane().offer(item.clone(), Instant::now());
+        if offer == Offer::Taken {
+            self.work.notify_one();
+        }
+        offer
+    }
+}
+
+/// Lanes and their drivers.
+type Cells = BTreeMap<GatewayId, (Arc<Cell>, JoinHandle<()>)>;
+
+pub(super) struct Lanes {
+    pub(super) registry: Registry,
+    pub(super) deliverer: Arc<dyn Deliverer>,
+    pub(super) records: Arc<Records>,
+    pub(super) stop: CancellationToken,
+    config: RoutingConfig,
+    cells: Mutex<Cells>,
+}
+
+impl Lanes {
+    pub(super) fn new(
+        registry: Registry,
+        deliverer: Arc<dyn Deliverer>,
+        config: RoutingConfig,
+        records: Arc<Records>,
+    ) -> Self {
+        let (stop, cells) = (CancellationToken::new(), Mutex::default());
+        Self { registry, deliverer, records, stop, config, cells }
+    }
+
+    /// The lane of a gateway.
+    pub(super) fn cell(self: &Arc<Self>, gateway: &GatewayId) -> Arc<Cell> {
+        let mut cells = self.lock();
+        if let Some((cell, _)) = cells.get(gateway) {
+            return Arc::clone(cell);
+        }
+        let cell = Arc::new(Cell {
+            gateway: gateway.clone(),
+            number: cells.len() as u64,
+            lane: Mutex::new(Lane::new(self.config.clone())),
+            parked: Mutex::default(),
+            turn: tokio::sync::Mutex::default(),
+            work: Notify::new(),
+            room: Notify::new(),
+        });
+        let driver = tokio::spawn(driver::drive(Arc::clone(&cell), Arc::clone(self)));
+        cells.insert(gateway.clone(), (Arc::clone(&cell), driver));
+        cell
+    }
+
+    pub(super) fn all(&self) -> Vec<Arc<Cell>> {
+        self.lock().values().map(|(cell, _)| Arc::clone(cell)).collect()
+    }
+
+    pub(super) fn status(&self) -> Vec<LaneStatus> {
+        let status = |cell: Arc<Cell>| {
+            let lane = cell.lane();
+            let books = lane.all_books().fold(Books::default(), |sum, (_, books)| sum.plus(books));
+            LaneStatus {
+                gateway: cell.gateway.clone(),
+                held: lane.held(),
+                in_flight: lane.in_flight(),
+                pressure: lane.pressure(),
+                circuit: lane.circuit(),
+                parked: cell.behind(),
+                books,
+            }
+        };
+        self.all().into_iter().map(status).collect()
+    }
+
+    pub(super) fn books(&self) -> BTreeMap<u32, Books> {
+        let mut sums: BTreeMap<u32, Books> = BTreeMap::new();
+        for cell in self.all() {
+            for (partition, books) in cell.lane().all_books() {
+                let sum = sums.entry(partition).or_default();
+                *sum = sum.plus(books);
+            }
+        }
+        sums
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.lock().len()
+    }
+
+    /// Ends the drivers, and waits for them.
+    pub(super) async fn close(&self) {
+        self.stop.cancel();
+        let cells = std::mem::take(&mut *self.lock());
+        for (_, (_, driver)) in cells {
+            // A panic there was already reported by the runtime.
+            let _ = driver.await;
+        }
+    }
+
+    pub(super) fn abort(&self) {
+        self.stop.cancel();
+        self.lock().values().for_each(|(_, driver)| driver.abort());
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Cells> {
+        self.cells.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,177 @@
+//! [`Router`]: a node. Reads a topic as a member of a consumer group, matches, routes, and feeds the lanes of gateways.
+//!
+//! ```text
+//! consumer group ─► reader: decode, match, route ─► lane per gateway ─► driver ─► deliverer
+//!      ▲ ack, or dead letter                            │ released
+//!      └────────────── open records ◄───────────────────┘
+//! ```
+//! A record is settled when every gateway that it is for has released it, so the group's frontier is the checkpoint: assignment, handover,
+//! fencing and resuming are the queue's. A record that some gateway refused for good becomes a dead letter of the group, with each gateway's
+//! reason; replaying it delivers it again under the same number, and gateways that have it drop it.
+//!
+//! A gateway that holds up a partition is *parked*: it gets a group of its own on the topic and is fed from there until it has caught up, so that
+//! it slows nobody ([`fallback`]).
+
+mod driver;
+mod fallback;
+mod lanes;
+mod metrics;
+mod reader;
+mod records;
+
+pub use lanes::LaneStatus;
+
+use crate::config::RoutingConfig;
+use crate::deliver::Deliverer;
+use crate::error::{Error, ErrorKind, Result};
+use crate::event::Event;
+use crate::lane::Books;
+use crate::registry::Registry;
+use crate::routing::partition;
+use firth::{Broker, ConsumerConfig, ConsumerHandle, Message, Ordering, RetryPolicy};
+use lanes::Lanes;
+use reader::Reader;
+use records::Records;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::task::JoinHandle;
+
+/// What a node reads and how it is called.
+#[derive(Clone, Debug)]
+pub struct RouterOptions {
+    /// The topic of events.
+    pub topic: String,
+    /// The group that all nodes of one router share.
+    pub group: String,
+    /// The name of this node, for people and for gateways.
+    pub node: String,
+    /// Everything under `routing:`.
+    pub routing: RoutingConfig,
+    /// How long a crashed node keeps its partitions.
+    pub lease: Duration,
+    /// How long batches on their way may finish when a partition is handed over or the node closes.
+    pub drain: Duration,
+    /// How long a gateway may hold up a partition before it is parked.
+    pub patience: Duration,
+}
+
+impl RouterOptions {
+    /// Options with the defaults.
+    pub fn new(topic: impl Into<String>) -> Self {
+        Self {
+            topic: topic.into(),
+            group: "router".to_owned(),
+            node: "router".to_owned(),
+            routing: RoutingConfig::default(),
+            lease: Duration::from_secs(10),
+            drain: Duration::from_secs(10),
+            patience: Duration::from_secs(1),
+        }
+    }
+
+    /// How a consumer of the router works.
+    fn consumer(&self) -> ConsumerConfig {
+        ConsumerConfig {
+            name: self.node.clone(),
+            max_in_flight: MAX_OPEN,
+            concurrency: MAX_OPEN,
+            // Order is kept by the lanes, per document; nothing is ever nacked.
+            ordering: Ordering::Relaxed,
+            retry: RetryPolicy { max_crashes: 0, ..RetryPolicy::default() },
+            lease: self.lease,
+            drain: self.drain,
+            commit_interval: Duration::from_millis(2),
+            ..ConsumerConfig::default()
+        }
+    }
+}
+
+/// How many records of a partition may be unsettled; the queue allows no more.
+const MAX_OPEN: usize = 500;
+
+/// A running node. [`close`](Self::close) drains it; dropping it is like a crash, and another node takes over.
+pub struct Router {
+    handle: ConsumerHandle,
+    lanes: Arc<Lanes>,
+    records: Arc<Records>,
+    reader: Mutex<Option<JoinHandle<Result<()>>>>,
+}
+
+impl Router {
+    /// Joins the group and begins to route.
+    pub async fn start(
+        broker: &Broker,
+        registry: Registry,
+        deliverer: Arc<dyn Deliverer>,
+        options: RouterOptions,
+    ) -> Result<Self> {
+        let builder = broker.consumer(&options.topic, &options.group);
+        let consumer = builder.config(options.consumer()).await?;
+        let handle = consumer.handle();
+        let records = Arc::new(Records::default());
+        let lanes = Arc::new(Lanes::new(registry, deliverer, options.routing.clone(), Arc::clone(&records)));
+        let reader = Reader::new(broker.clone(), handle.clone(), Arc::clone(&lanes), options);
+        let reader = tokio::spawn(reader.run(consumer));
+        Ok(Self { handle, lanes, records, reader: Mutex::new(Some(reader)) })
+    }
+
+    /// The node as a member of its group.
+    pub fn consumer(&self) -> &ConsumerHandle {
+        &self.handle
+    }
+
+    /// The lanes, by gateway.
+    pub fn lanes(&self) -> Vec<LaneStatus> {
+        self.lanes.status()
+    }
+
+    /// The books of all lanes, by partition. In balance at every moment.
+    pub fn books(&self) -> BTreeMap<u32, Books> {
+        self.lanes.books()
+    }
+
+    /// Records that are read and not settled.
+    pub fn open_records(&self) -> usize {
+        self.records.len()
+    }
+
+    /// Stops reading, lets batches on their way finish, stores every verdict, and hands the partitions over.
+    pub async fn close(&self) -> Result<()> {
+        self.handle.close();
+        let reader = self.reader.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let ended = match reader {
+            Some(reader) => reader.await.unwrap_or_else(|error| {
+                Err(Error::new(ErrorKind::Engine, "the reader's task failed").with_source(error))
+            }),
+            None => Ok(()),
+        };
+        self.lanes.close().await;
+        ended
+    }
+}
+
+impl Drop for Router {
+    fn drop(&mut self) {
+        if let Some(reader) = self.reader.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            reader.abort();
+        }
+        self.lanes.abort();
+    }
+}
+
+impl fmt::Debug for Router {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Router({} lanes, {} records open)", self.lanes.len(), self.records.len())
+    }
+}
+
+/// The message that carries an event: in the compact form, to the partition of its document.
+///
+/// It has no key: the lanes keep the order of each document, so a busy document does not wait for one acknowledgement per event.
+pub fn message(event: &Event, partitions: u32) -> Result<Message> {
+    event.check()?;
+    let at = partition(&event.collection, &event.key, partitions);
+    Ok(Message::new(event.to_compact()).to_partition(at))
+}

@@ -1,0 +1,185 @@
+//! The reader: takes records in order, matches each, and puts it into the lanes of the gateways that want it. It also notices which
+//! gateway holds up a partition, and parks it.
+
+use super::fallback::Fallback;
+use super::lanes::{Cell, Lanes};
+use super::records::{InHand, Source};
+use super::{MAX_OPEN, RouterOptions, metrics};
+use crate::error::{Error, ErrorKind, Result};
+use crate::event::Event;
+use crate::lane::{Item, Offer, Position};
+use crate::name::GatewayId;
+use crate::registry::{Registry, Wanted};
+use firth::{Broker, Consumer, ConsumerHandle, Epoch};
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::{Instant, MissedTickBehavior, interval};
+
+/// How often a node without gateways looks for one, and how often it looks for gateways that hold it up.
+const LOOK: Duration = Duration::from_millis(100);
+
+pub(super) struct Reader {
+    lanes: Arc<Lanes>,
+    options: RouterOptions,
+    fallback: Arc<Fallback>,
+    partitions: HashMap<u32, Progress>,
+}
+
+/// How far a partition was read, and when.
+struct Progress {
+    epoch: Epoch,
+    last: u64,
+    marks: VecDeque<(Instant, u64)>,
+}
+
+impl Reader {
+    pub(super) fn new(
+        broker: Broker,
+        handle: ConsumerHandle,
+        lanes: Arc<Lanes>,
+        options: RouterOptions,
+    ) -> Self {
+        let fallback = Arc::new(Fallback::new(broker, handle, Arc::clone(&lanes), options.clone()));
+        Self { lanes, options, fallback, partitions: HashMap::new() }
+    }
+
+    /// Reads until the consumer is closed or cannot go on.
+    pub(super) async fn run(mut self, mut consumer: Consumer) -> Result<()> {
+        let mut looks = interval(LOOK);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let ended = loop {
+            tokio::select! {
+                biased;
+                _ = looks.tick() => self.look().await,
+                delivery = consumer.next() => match delivery {
+                    Some(Ok(delivery)) => self.route(InHand::new(delivery)).await,
+                    Some(Err(error)) => break Err(error.into()),
+                    None => break Ok(()),
+                }
+            }
+        };
+        self.fallback.close().await;
+        ended
+    }
+
+    async fn route(&mut self, delivery: InHand) {
+        let started = Instant::now();
+        let (position, epoch) =
+            (Position { partition: delivery.partition(), seq: delivery.id().seq }, delivery.epoch());
+        self.note(position, epoch).await;
+        let event = match Event::from_payload(delivery.payload()) {
+            Ok(event) => Arc::new(event),
+            Err(error) => return refuse(delivery, &error),
+        };
+        let by_gateway =
+            match destinations(&self.lanes.registry, &event, self.options.routing.max_fanout).await {
+                Ok(by_gateway) => by_gateway,
+                Err(error) => return refuse(delivery, &error),
+            };
+        metrics::routed(started.elapsed(), by_gateway.len());
+        if by_gateway.is_empty() {
+            return delivery.ack();
+        }
+        let ticket = self.lanes.records.open(delivery, Source::Live, by_gateway.len());
+        for (gateway, wanted) in by_gateway {
+            let item = Item::new(position, epoch.0, Arc::clone(&event), &wanted).with_ticket(ticket);
+            self.offer(&self.lanes.cell(&gateway), &item).await;
+        }
+    }
+
+    /// Puts an event into a lane, or leaves it to the reading of the topic if the gateway is parked. A full lane is parked; while that is
+    /// not possible the source waits.
+    async fn offer(&self, cell: &Arc<Cell>, item: &Item) {
+        let Position { partition, seq } = item.position;
+        loop {
+            if !cell.admits(partition, seq) {
+                cell.lane().pass(partition);
+                return self.fallback.skip(cell, item);
+            }
+            if cell.offer(item) == Offer::Taken {
+                return;
+            }
+            if let Err(error) = self.fallback.park(cell, partition, seq - 1).await {
+                tracing::warn!(gateway = %cell.gateway, partition, %error, "a full lane cannot be parked yet");
+                tokio::time::sleep(LOOK).await;
+            }
+        }
+    }
+
+    /// A partition that is new here may have gateways that an earlier owner parked: they stay so.
+    async fn note(&mut self, position: Position, epoch: Epoch) {
+        if self.partitions.get(&position.partition).is_none_or(|progress| progress.epoch != epoch) {
+            while let Err(error) = self.fallback.resume(position.partition).await {
+                tracing::warn!(partition = position.partition, %error, "parked gateways cannot be looked up yet");
+                tokio::time::sleep(LOOK).await;
+            }
+            let progress = Progress { epoch, last: position.seq, marks: VecDeque::new() };
+            self.partitions.insert(position.partition, progress);
+        }
+        if let Some(progress) = self.partitions.get_mut(&position.partition) {
+            progress.last = position.seq.max(progress.last);
+        }
+    }
+
+    /// Parks whoever holds up a partition: half of what may be open is, and the gateway has not let go of something for too long.
+    async fn look(&mut self) {
+        let now = Instant::now();
+        for (&partition, progress) in &mut self.partitions {
+            progress.marks.push_back((now, progress.last));
+            let mut old = None;
+            while let Some((when, seq)) = progress.marks.front()
+                && *when + self.options.patience <= now
+            {
+                old = Some(*seq);
+                progress.marks.pop_front();
+            }
+            let Some(old) = old else { continue };
+            if self.lanes.records.count(partition, Source::Live) < MAX_OPEN / 2 {
+                continue;
+            }
+            for cell in self.lanes.all() {
+                let holds_up = cell.lane().lowest(partition).is_some_and(|lowest| lowest <= old);
+                if holds_up && let Err(error) = self.fallback.park(&cell, partition, progress.last).await {
+                    tracing::warn!(gateway = %cell.gateway, partition, %error, "a gateway cannot be parked yet");
+                }
+            }
+        }
+    }
+}
+
+/// A record that no attempt could route becomes a dead letter, with the reason.
+pub(super) fn refuse(delivery: InHand, error: &Error) {
+    metrics::unroutable();
+    tracing::warn!(partition = delivery.partition(), seq = delivery.id().seq, %error, "a record cannot be routed");
+    delivery.reject(error);
+}
+
+/// The gateways that want an event, each with its subscriptions. If somebody wants it and there is no gateway to give it to, it waits.
+pub(super) async fn destinations(
+    registry: &Registry,
+    event: &Event,
+    max_fanout: usize,
+) -> Result<BTreeMap<GatewayId, Vec<Wanted>>> {
+    loop {
+        match find(registry, event, max_fanout) {
+            Err(error) if error.kind() == ErrorKind::Unavailable => tokio::time::sleep(LOOK).await,
+            found => return found,
+        }
+    }
+}
+
+fn find(registry: &Registry, event: &Event, max_fanout: usize) -> Result<BTreeMap<GatewayId, Vec<Wanted>>> {
+    let table = registry.table();
+    let mut by_gateway: BTreeMap<GatewayId, Vec<Wanted>> = BTreeMap::new();
+    for wanted in registry.matches(event)? {
+        let subscription = Arc::clone(&wanted.subscription);
+        for gateway in subscription.target.gateways(&subscription.id, &table, max_fanout)? {
+            match by_gateway.get_mut(gateway) {
+                Some(all) => all.push(wanted.clone()),
+                None => drop(by_gateway.insert(gateway.clone(), vec![wanted.clone()])),
+            }
+        }
+    }
+    Ok(by_gateway)
+}

@@ -1,0 +1,142 @@
+//! The records that a node has read and not settled: each waits for the lanes that it is in.
+
+use crate::lane::{Fate, Released, Ticket};
+use firth::{Delivery, RecordId};
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Open records by ticket. Bounded by the consumers' windows: 500 per partition and consumer.
+#[derive(Default)]
+pub(super) struct Records(Mutex<Open>);
+
+#[derive(Default)]
+struct Open {
+    records: HashMap<Ticket, Record>,
+    /// How many there are, by partition and reader.
+    counts: HashMap<(u32, Source), usize>,
+    last: Ticket,
+}
+
+struct Record {
+    delivery: InHand,
+    source: Source,
+    lanes: usize,
+    dead: Vec<String>,
+}
+
+/// Who read a record: the reader of what happens, or the one that feeds a parked gateway (by its lane's number).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Source {
+    Live,
+    Again(u64),
+}
+
+/// A delivery that comes again, in its place and without a counted attempt, if this node drops it: a node that stops in the middle must not
+/// turn order into retries.
+pub(super) struct InHand(Option<Delivery>);
+
+impl InHand {
+    pub(super) fn new(delivery: Delivery) -> Self {
+        Self(Some(delivery))
+    }
+
+    /// The verdict is noted at once; nobody needs to know when it is stored.
+    pub(super) fn ack(mut self) {
+        if let Some(delivery) = self.0.take() {
+            drop(delivery.ack());
+        }
+    }
+
+    /// Makes it a dead letter.
+    pub(super) fn reject(mut self, why: impl std::fmt::Display) {
+        if let Some(delivery) = self.0.take() {
+            drop(delivery.reject(why));
+        }
+    }
+}
+
+impl std::ops::Deref for InHand {
+    type Target = Delivery;
+
+    fn deref(&self) -> &Delivery {
+        self.0.as_ref().expect("only a verdict takes it")
+    }
+}
+
+impl Drop for InHand {
+    fn drop(&mut self) {
+        if let Some(delivery) = self.0.take() {
+            delivery.give_back();
+        }
+    }
+}
+
+impl Records {
+    /// Keeps a record until so many lanes have released it.
+    pub(super) fn open(&self, delivery: InHand, source: Source, lanes: usize) -> Ticket {
+        let mut open = self.lock();
+        open.last += 1;
+        let ticket = open.last;
+        *open.counts.entry((delivery.partition(), source)).or_default() += 1;
+        open.records.insert(ticket, Record { delivery, source, lanes, dead: Vec::new() });
+        ticket
+    }
+
+    /// Takes note of what a lane released for its gateway; settles the records that wait for nobody any more.
+    pub(super) fn release(&self, gateway: &str, released: &[Released]) {
+        let mut done = Vec::new();
+        {
+            let mut open = self.lock();
+            for one in released {
+                let Some(record) = open.records.get_mut(&one.ticket) else { continue };
+                record.lanes = record.lanes.saturating_sub(1);
+                if let Fate::Dead(reason) = &one.fate {
+                    record.dead.push(format!("gateway {gateway}: {reason}"));
+                }
+                if record.lanes == 0
+                    && let Some(record) = open.records.remove(&one.ticket)
+                {
+                    let count = open.counts.entry((record.delivery.partition(), record.source)).or_default();
+                    *count = count.saturating_sub(1);
+                    done.push(record);
+                }
+            }
+        }
+        for Record { delivery, dead, .. } in done {
+            match dead.is_empty() {
+                true => delivery.ack(),
+                false => delivery.reject(dead.join("; ")),
+            }
+        }
+    }
+
+    /// How many records of a partition a reader has open.
+    pub(super) fn count(&self, partition: u32, source: Source) -> usize {
+        self.lock().counts.get(&(partition, source)).copied().unwrap_or_default()
+    }
+
+    /// Gives back what a reader has open of a partition: it comes again, here or elsewhere.
+    pub(super) fn give_back(&self, partition: u32, source: Source) {
+        let mut open = self.lock();
+        let is_theirs = |record: &Record| record.source == source && record.delivery.partition() == partition;
+        let theirs: Vec<_> = open.records.extract_if(|_, record| is_theirs(record)).collect();
+        open.counts.remove(&(partition, source));
+        drop(open);
+        drop(theirs);
+    }
+
+    /// The whole name of an open record.
+    pub(super) fn id(&self, partition: u32, seq: u64) -> Option<RecordId> {
+        let open = self.lock();
+        let ids = open.records.values().filter(|record| record.delivery.partition() == partition);
+        ids.map(|record| record.delivery.id()).find(|id| id.seq == seq)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.lock().records.len()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Open> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,193 @@
+//! A gateway over HTTP/2, made of the crate's receiving half: it can refuse, hang, answer nonsense, go away and come back.
+
+use bytes::Bytes;
+use firth_router::deliver::{ID_HEADER, SIGNATURE_HEADER, SigningKey, TIME_HEADER, verify};
+use firth_router::receive::Inbox;
+use firth_router::registry::Gateway;
+use firth_router::wire::{EventIn, NODE_HEADER, PATH};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper::{Request, Response, StatusCode};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+/// What the gateway does with batches.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Mood {
+    Fine,
+    /// Refuses events of this document.
+    Refuses(String),
+    /// Answers nothing until its mood changes.
+    Hangs,
+    /// Takes this long for every batch.
+    Slow(Duration),
+    /// Takes every batch in, and then answers with an error.
+    Answers(u16),
+}
+
+#[derive(Default)]
+struct Seen {
+    inbox: Inbox,
+    events: Vec<EventIn>,
+    gaps: usize,
+    requests: usize,
+}
+
+pub(crate) struct TestGateway {
+    pub(crate) id: String,
+    pub(crate) address: SocketAddr,
+    mood: watch::Sender<Mood>,
+    seen: Arc<Mutex<Seen>>,
+    keys: Vec<SigningKey>,
+    stop: Mutex<CancellationToken>,
+}
+
+impl TestGateway {
+    pub(crate) async fn start(id: &str) -> Arc<Self> {
+        Self::with_keys(id, Vec::new()).await
+    }
+
+    /// One that only takes batches with a signature of one of the keys, and the bearer token `token`.
+    pub(crate) async fn with_keys(id: &str, keys: Vec<SigningKey>) -> Arc<Self> {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let gateway = Arc::new(Self {
+            id: id.to_owned(),
+            address: listener.local_addr().unwrap(),
+            mood: watch::Sender::new(Mood::Fine),
+            seen: Arc::default(),
+            keys,
+            stop: Mutex::default(),
+        });
+        gateway.serve(listener);
+        gateway
+    }
+
+    pub(crate) fn registration(&self) -> Gateway {
+        let gateway = Gateway::new(crate::world::gateway(&self.id), format!("http://{}", self.address));
+        Gateway { ttl_seconds: 0, ..gateway }
+    }
+
+    pub(crate) fn set(&self, mood: Mood) {
+        self.mood.send_replace(mood);
+    }
+
+    /// Cuts every connection and listens no more. What it has seen stays.
+    pub(crate) fn crash(&self) {
+        self.stop.lock().unwrap().cancel();
+    }
+
+    pub(crate) async fn come_back(self: &Arc<Self>) {
+        *self.stop.lock().unwrap() = CancellationToken::new();
+        let listener = firth_testkit::wait::until_some(Duration::from_secs(30), async || {
+            TcpListener::bind(self.address).await.ok()
+        });
+        self.serve(listener.await.expect("its port is free again"));
+    }
+
+    /// How many events were taken in, each once.
+    pub(crate) fn count(&self) -> usize {
+        self.seen.lock().unwrap().events.len()
+    }
+
+    pub(crate) fn requests(&self) -> usize {
+        self.seen.lock().unwrap().requests
+    }
+
+    /// The field `n` of the documents, by document, in the order of arrival.
+    pub(crate) fn by_document(&self) -> HashMap<String, Vec<u64>> {
+        let mut documents: HashMap<String, Vec<u64>> = HashMap::new();
+        for event in &self.seen.lock().unwrap().events {
+            let payload: serde_json::Value =
+                serde_json::from_str(event.payload.as_ref().unwrap().get()).unwrap();
+            documents.entry(event.document_id.clone()).or_default().push(payload["n"].as_u64().unwrap());
+        }
+        documents
+    }
+
+    /// Everyone that events were for.
+    pub(crate) fn subscriptions(&self) -> std::collections::BTreeSet<String> {
+        let seen = self.seen.lock().unwrap();
+        seen.events.iter().flat_map(|event| &event.subscriptions).map(|one| one.id.to_string()).collect()
+    }
+
+    fn serve(self: &Arc<Self>, listener: TcpListener) {
+        let (gateway, stop) = (Arc::clone(self), self.stop.lock().unwrap().clone());
+        tokio::spawn(async move {
+            loop {
+                let accepted = tokio::select! {
+                    () = stop.cancelled() => return,
+                    accepted = listener.accept() => accepted,
+                };
+                let Ok((stream, _)) = accepted else { continue };
+                let (gateway, stop) = (Arc::clone(&gateway), stop.clone());
+                tokio::spawn(async move {
+                    let service = service_fn(move |request| Arc::clone(&gateway).handle(request));
+                    let connection = hyper::server::conn::http2::Builder::new(TokioExecutor::new())
+                        .serve_connection(TokioIo::new(stream), service);
+                    tokio::select! {
+                        () = stop.cancelled() => {}
+                        _ = connection => {}
+                    }
+                });
+            }
+        });
+    }
+
+    async fn handle(
+        self: Arc<Self>,
+        request: Request<Incoming>,
+    ) -> Result<Response<Full<Bytes>>, hyper::Error> {
+        assert_eq!(request.uri().path(), PATH);
+        assert!(request.headers().contains_key(NODE_HEADER));
+        let (head, body) = request.into_parts();
+        let body = body.collect().await?.to_bytes();
+        self.seen.lock().unwrap().requests += 1;
+        if !self.is_genuine(&head.headers, &body) {
+            return Ok(answer(StatusCode::UNAUTHORIZED, Vec::new()));
+        }
+        let mut moods = self.mood.subscribe();
+        let mood = moods.wait_for(|mood| *mood != Mood::Hangs).await.unwrap().clone();
+        if let Mood::Slow(time) = mood {
+            tokio::time::sleep(time).await;
+        }
+        let mut seen = self.seen.lock().unwrap();
+        let Seen { inbox, events, gaps, .. } = &mut *seen;
+        let batch = Inbox::read_json(&body).unwrap();
+        *gaps += usize::from(batch.gap.is_some());
+        let answers = inbox.receive(&batch, |event| match &mood {
+            Mood::Refuses(document) if *document == event.document_id => Err("not this one".to_owned()),
+            _ => {
+                events.push(event.clone());
+                Ok(())
+            }
+        });
+        Ok(match mood {
+            Mood::Answers(status) => answer(StatusCode::from_u16(status).unwrap(), Vec::new()),
+            _ => answer(StatusCode::OK, Inbox::write_json(&answers)),
+        })
+    }
+
+    fn is_genuine(&self, headers: &hyper::HeaderMap, body: &[u8]) -> bool {
+        if self.keys.is_empty() {
+            return true;
+        }
+        let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
+        let signed = (text(ID_HEADER), text(TIME_HEADER).parse().unwrap_or(0), text(SIGNATURE_HEADER));
+        text("authorization") == "Bearer token"
+            && verify(&self.keys, signed, body, now, Duration::from_secs(300)).is_ok()
+    }
+}
+
+fn answer(status: StatusCode, body: Vec<u8>) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(Bytes::from(body)));
+    *response.status_mut() = status;
+    response
+}

@@ -1,0 +1,320 @@
+//! Whole nodes: topic, matching, lanes, HTTP/2, real gateways; and what happens when parts of it fail.
+
+use crate::gateway::{Mood, TestGateway};
+use crate::world::*;
+use firth::Broker;
+use firth_engine::Engine;
+use firth_router::config::RoutingConfig;
+use firth_router::deliver::{Bearer, HttpDeliverer, HttpOptions, SigningKey};
+use firth_router::node::{Router, RouterOptions, message};
+use firth_router::registry::Registry;
+use firth_testkit::{Flavor, on_both};
+use serde_json::json;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+struct World {
+    broker: Broker,
+    registry: Registry,
+    options: RouterOptions,
+    http: HttpOptions,
+    sent: HashMap<String, Vec<u64>>,
+    number: u64,
+}
+
+impl World {
+    async fn new(engine: Engine) -> Self {
+        let broker = Broker::with_engine(engine.clone());
+        broker.create_topic("changes").partitions(2).await.unwrap();
+        let registry = Registry::open(engine, RoutingConfig::default().subscriptions).await.unwrap();
+        let mut options = RouterOptions::new("changes");
+        options.lease = Duration::from_secs(2);
+        options.patience = Duration::from_millis(300);
+        options.routing.delivery.timeout = Duration::from_secs(2);
+        options.routing.delivery.retry.initial_delay = Duration::from_millis(10);
+        options.routing.delivery.breaker.open_for = Duration::from_millis(200);
+        let http = HttpOptions {
+            node: "node".to_owned(),
+            timeout: options.routing.delivery.timeout,
+            bearer: Some(Bearer::new("token")),
+            signing: None,
+        };
+        Self { broker, registry, options, http, sent: HashMap::new(), number: 0 }
+    }
+
+    async fn memory() -> Self {
+        Self::new(Engine::memory()).await
+    }
+
+    async fn node(&self) -> Router {
+        let deliverer = Arc::new(HttpDeliverer::new(self.http.clone()));
+        Router::start(&self.broker, self.registry.clone(), deliverer, self.options.clone()).await.unwrap()
+    }
+
+    async fn gateway(&self, id: &str, filter: &str) -> Arc<TestGateway> {
+        let gateway = TestGateway::start(id).await;
+        self.registry.register_gateway(gateway.registration()).await.unwrap();
+        self.registry.register(wish(&format!("wish-{id}"), filter, id)).await.unwrap();
+        gateway
+    }
+
+    /// Sends changes of ten documents, each with a number that grows.
+    async fn send(&mut self, count: u64) {
+        let producer = self.broker.producer("changes").await.unwrap();
+        let mut messages = Vec::new();
+        for _ in 0..count {
+            self.number += 1;
+            let key = format!("d{}", self.number % 10);
+            self.sent.entry(key.clone()).or_default().push(self.number);
+            messages.push(message(&order(&key, json!({ "n": self.number, "all": true })), 2).unwrap());
+        }
+        producer.send_all(messages).await.unwrap();
+        producer.close().await.unwrap();
+    }
+
+    async fn lag(&self) -> u64 {
+        self.broker.admin().group("changes", "router").await.unwrap().lag()
+    }
+
+    async fn has_all(&self, gateway: &TestGateway) {
+        let count = self.number as usize;
+        until(PATIENCE * 2, format!("{} has {count} events", gateway.id), async || gateway.count() >= count)
+            .await;
+        let arrived = gateway.by_document();
+        for (document, sent) in &self.sent {
+            assert_eq!(arrived.get(document), Some(sent), "{document}: each event once, in order");
+        }
+    }
+
+    async fn settled(&self) {
+        until(PATIENCE, "everything is settled", async || self.lag().await == 0).await;
+    }
+}
+
+fn balanced(node: &Router) {
+    for (partition, books) in node.books() {
+        assert!(books.balance(), "partition {partition}: {books:?}");
+    }
+}
+
+async fn events_reach_who_asked(engine: Engine) {
+    let mut world = World::new(engine).await;
+    let all = world.gateway("all", "doc.all == true").await;
+    let some = world.gateway("some", "doc.n > 50 && doc.n <= 60").await;
+    let none = world.gateway("none", "doc.n == 0").await;
+    let node = world.node().await;
+    world.send(100).await;
+    world.has_all(&all).await;
+    world.settled().await;
+    assert_eq!((some.count(), none.requests()), (10, 0));
+    assert_eq!(all.subscriptions().into_iter().collect::<Vec<_>>(), ["wish-all"]);
+    balanced(&node);
+    let delivered: u64 = node.books().values().map(|books| books.delivered).sum();
+    assert_eq!(delivered, 110);
+    node.close().await.unwrap();
+    world.registry.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_event_reaches_the_gateways_that_asked_for_it_and_no_other() {
+    events_reach_who_asked(Engine::memory()).await;
+}
+
+async fn an_event_reaches_its_gateways_on_a_server(flavor: Flavor) {
+    let (_server, engine, _) = on_server(flavor).await;
+    events_reach_who_asked(engine).await;
+}
+
+on_both!(an_event_reaches_its_gateways_on_a_server);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_event_refused_for_good_is_a_dead_letter_that_can_be_replayed() {
+    let mut world = World::memory().await;
+    let (fine, picky) = (world.gateway("fine", "doc.all").await, world.gateway("picky", "doc.all").await);
+    picky.set(Mood::Refuses("d3".to_owned()));
+    let node = world.node().await;
+    world.send(20).await;
+    world.has_all(&fine).await;
+    world.settled().await;
+    assert_eq!(picky.count(), 18);
+    let letters = world.broker.dead_letters("changes");
+    assert_eq!(letters.count().await.unwrap(), 2);
+    let page = letters.list(None, 10).await.unwrap();
+    assert!(page.letters[0].reason.contains("gateway picky: not this one"), "{:?}", page.letters[0].reason);
+    picky.set(Mood::Fine);
+    letters.replay_all(firth::Replay::Group).await.unwrap();
+    until(PATIENCE, "the replayed ones arrive", async || picky.count() == 20).await;
+    world.settled().await;
+    assert_eq!(fine.count(), 20, "who has them drops them");
+    let mut replayed = picky.by_document()["d3"].clone();
+    replayed.sort_unstable();
+    assert_eq!(replayed, world.sent["d3"]);
+    balanced(&node);
+    node.close().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_record_that_is_no_event_is_a_dead_letter_and_stops_nobody() {
+    let mut world = World::memory().await;
+    let gateway = world.gateway("g", "doc.all").await;
+    let node = world.node().await;
+    let producer = world.broker.producer("changes").await.unwrap();
+    producer.send("what is this?").await.unwrap();
+    world.send(10).await;
+    world.has_all(&gateway).await;
+    world.settled().await;
+    assert_eq!(world.broker.dead_letters("changes").count().await.unwrap(), 1);
+    node.close().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_gateway_that_crashes_and_flaps_under_load_misses_nothing() {
+    let mut world = World::memory().await;
+    let gateway = world.gateway("g", "doc.all").await;
+    let node = world.node().await;
+    for round in 0..4 {
+        world.send(100).await;
+        until(PATIENCE, "some arrived", async || gateway.count() > round * 200).await;
+        gateway.crash();
+        world.send(100).await;
+        gateway.come_back().await;
+    }
+    world.has_all(&gateway).await;
+    world.settled().await;
+    balanced(&node);
+    node.close().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn answers_that_get_lost_lead_to_repetitions_and_to_nothing_worse() {
+    let mut world = World::memory().await;
+    let gateway = world.gateway("g", "doc.all").await;
+    let node = world.node().await;
+    gateway.set(Mood::Answers(500));
+    world.send(50).await;
+    until(PATIENCE, "it has seen some twice", async || gateway.requests() > 3).await;
+    gateway.set(Mood::Fine);
+    world.has_all(&gateway).await;
+    world.settled().await;
+    balanced(&node);
+    node.close().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_gateway_that_hangs_slows_nobody_and_catches_up_from_the_topic() {
+    let mut world = World::memory().await;
+    let (quick, stuck) = (world.gateway("quick", "doc.all").await, world.gateway("stuck", "doc.all").await);
+    stuck.set(Mood::Hangs);
+    let node = world.node().await;
+    world.send(3000).await;
+    world.has_all(&quick).await;
+    until(PATIENCE, "the stuck one is parked", async || {
+        node.lanes().iter().any(|lane| lane.gateway.as_str() == "stuck" && !lane.parked.is_empty())
+    })
+    .await;
+    world.settled().await;
+    assert_eq!(stuck.count(), 0);
+    assert!(node.open_records() < 1000, "memory stays bounded");
+    balanced(&node);
+    stuck.set(Mood::Fine);
+    world.has_all(&stuck).await;
+    world.send(200).await;
+    world.has_all(&stuck).await;
+    world.has_all(&quick).await;
+    until(PATIENCE, "it gets events as they happen again", async || {
+        let groups = world.broker.admin().groups("changes").await.unwrap();
+        node.lanes().iter().all(|lane| lane.parked.is_empty()) && groups.len() == 1
+    })
+    .await;
+    world.settled().await;
+    balanced(&node);
+    node.close().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_killed_under_load_is_replaced_and_nothing_is_lost() {
+    let mut world = World::memory().await;
+    let gateway = world.gateway("g", "doc.all").await;
+    let first = world.node().await;
+    world.send(500).await;
+    until(PATIENCE, "some arrived", async || gateway.count() > 20).await;
+    drop(first);
+    world.send(500).await;
+    let second = world.node().await;
+    world.has_all(&gateway).await;
+    world.settled().await;
+    balanced(&second);
+    second.close().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_parked_gateway_stays_parked_for_the_next_node() {
+    let mut world = World::memory().await;
+    let (quick, stuck) = (world.gateway("quick", "doc.all").await, world.gateway("stuck", "doc.all").await);
+    stuck.set(Mood::Hangs);
+    let first = world.node().await;
+    world.send(2000).await;
+    world.has_all(&quick).await;
+    world.settled().await;
+    drop(first);
+    let second = world.node().await;
+    world.send(300).await;
+    world.has_all(&quick).await;
+    stuck.set(Mood::Fine);
+    world.has_all(&stuck).await;
+    second.close().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_nodes_share_the_partitions_and_hand_over_without_loss() {
+    let mut world = World::memory().await;
+    let gateway = world.gateway("g", "doc.all").await;
+    let first = world.node().await;
+    world.send(200).await;
+    let second = world.node().await;
+    world.send(200).await;
+    until(PATIENCE, "each has one", async || {
+        first.consumer().assignment().len() == 1 && second.consumer().assignment().len() == 1
+    })
+    .await;
+    world.send(200).await;
+    first.close().await.unwrap();
+    world.send(200).await;
+    world.has_all(&gateway).await;
+    world.settled().await;
+    balanced(&second);
+    second.close().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn batches_are_signed_and_carry_the_token() {
+    let mut world = World::memory().await;
+    let text = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+    world.http.signing = Some(SigningKey::parse(text).unwrap());
+    let gateway = TestGateway::with_keys("g", vec![SigningKey::parse(text).unwrap()]).await;
+    world.registry.register_gateway(gateway.registration()).await.unwrap();
+    world.registry.register(wish("w", "doc.all", "g")).await.unwrap();
+    let node = world.node().await;
+    world.send(20).await;
+    world.has_all(&gateway).await;
+    node.close().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slow_gateway_that_also_moves_on_slows_nobody() {
+    let mut world = World::memory().await;
+    let (quick, slow) = (world.gateway("quick", "doc.all").await, world.gateway("slow", "doc.all").await);
+    world.options.routing.delivery.max_in_flight = 1;
+    world.options.routing.batch.max_size = 10;
+    slow.set(Mood::Slow(Duration::from_millis(100)));
+    let node = world.node().await;
+    world.send(2000).await;
+    world.has_all(&quick).await;
+    assert!(slow.count() < 2000, "it cannot be done yet");
+    slow.set(Mood::Fine);
+    world.has_all(&slow).await;
+    world.settled().await;
+    balanced(&node);
+    node.close().await.unwrap();
+}
