@@ -1,7 +1,7 @@
 //! Laws of dead letters (laws 5 and 9).
 
 use crate::world::{
-    Owner, append, dead, fails, group, numbered, numbers, partition, read_all, retry, status,
+    Gap, Owner, append, dead, fails, group, numbered, numbers, partition, read_all, retry, status,
 };
 use firth_engine::facet::{Append, Edit, Replay};
 use firth_engine::{Content, Engine, ErrorKind, GroupName, Headers, Partition, RecordId, Verdict};
@@ -128,11 +128,11 @@ pub async fn dead_letters_are_deleted_and_expire(engine: Engine) {
     assert_eq!(engine.delete_dead(&at, &name, &[ids[1], ids[1], RecordId::MAX]).await.unwrap(), 1);
     assert_eq!(letters(&engine, &at, &name).await, [ids[0], ids[2], ids[3]]);
     assert_eq!(engine.expire_dead(&at, &name, Duration::from_secs(3600)).await.unwrap(), 0);
-    tokio::time::sleep(Duration::from_millis(400)).await;
+    let gap = Gap::pass().await;
     engine.append(&at, Append::new([numbered(9)])).await.unwrap();
     let record = owner.take(1).await.remove(0);
     owner.judge(&record, dead("young")).await;
-    assert_eq!(engine.expire_dead(&at, &name, Duration::from_millis(200)).await.unwrap(), 3);
+    assert_eq!(engine.expire_dead(&at, &name, gap.age()).await.unwrap(), 3);
     assert_eq!(letters(&engine, &at, &name).await, [record.id]);
     assert_eq!(status(&engine, &at, &name).await.dead, 1);
 }

@@ -1,7 +1,8 @@
 //! Laws of groups and their progress.
 
 use crate::world::{
-    LONG, Owner, acquire, append, dead, fails, group, number, numbers, partition, retry, status, take_over,
+    Gap, LONG, Owner, acquire, append, dead, fails, group, number, numbers, partition, retry, status,
+    take_over,
 };
 use firth_engine::facet::{From, Reset, Trim, TrimTo};
 use firth_engine::{Ahead, Commit, Engine, ErrorKind, RecordId, Retry, Verdict};
@@ -39,7 +40,7 @@ pub async fn a_group_starts_where_it_is_told(engine: Engine) {
     assert_eq!(waiting("empty-end", From::End).await, 0);
     assert_eq!(waiting("empty-age", From::Age(Duration::from_secs(9))).await, 0);
     let old = append(&engine, &at, 0, 10).await;
-    tokio::time::sleep(Duration::from_millis(400)).await;
+    let gap = Gap::pass().await;
     append(&engine, &at, 10, 14).await;
     assert_eq!(status(&engine, &at, &group("empty-end")).await.waiting, 14);
     assert_eq!(waiting("start", From::Start).await, 14);
@@ -48,7 +49,7 @@ pub async fn a_group_starts_where_it_is_told(engine: Engine) {
     assert_eq!(waiting("before-all", From::After(RecordId::ZERO)).await, 14);
     assert_eq!(waiting("after-all", From::After(RecordId::MAX)).await, 0);
     assert_eq!(waiting("time", From::After(RecordId::before_ms(old[9].ms + 100))).await, 4);
-    assert_eq!(waiting("young", From::Age(Duration::from_millis(200))).await, 4);
+    assert_eq!(waiting("young", From::Age(gap.age())).await, 4);
     assert_eq!(waiting("any-age", From::Age(Duration::from_secs(3600))).await, 14);
     let lossy = Trim { to: TrimTo::Id(old[5]), lossy: true };
     engine.trim(&at, lossy).await.unwrap();

@@ -107,8 +107,9 @@ pub async fn a_late_renewal_counts_only_if_nobody_took_over(engine: Engine) {
     for name in both(&engine).await {
         let hold = granted(&engine, &name, SHORT).await;
         eventually("it runs out", || async { !look(&engine, &name).await.unwrap().is_held() }).await;
-        assert_eq!(engine.renew(std::slice::from_ref(&hold), SHORT).await.unwrap(), [true]);
+        assert_eq!(engine.renew(std::slice::from_ref(&hold), LONG).await.unwrap(), [true]);
         assert!(look(&engine, &name).await.unwrap().is_held());
+        assert_eq!(engine.renew(std::slice::from_ref(&hold), SHORT).await.unwrap(), [true]);
         eventually("it runs out again", || async { !look(&engine, &name).await.unwrap().is_held() }).await;
         let rival = granted(&engine, &name, LONG).await;
         assert_eq!(engine.renew(std::slice::from_ref(&hold), LONG).await.unwrap(), [false]);

@@ -1,6 +1,8 @@
 //! Laws of retention (law 6).
 
-use crate::world::{Owner, append, group, number, numbers, partition, read_all, retry, retry_kept, status};
+use crate::world::{
+    Gap, Owner, append, group, number, numbers, partition, read_all, retry, retry_kept, status,
+};
 use firth_engine::facet::{Append, From, Trim, TrimTo};
 use firth_engine::{Content, Engine, RecordId, Verdict, Window};
 use std::time::Duration;
@@ -119,12 +121,9 @@ pub async fn trimming_by_count_age_and_id(engine: Engine) {
         engine.trim(&at, trim(TrimTo::OlderThan(Duration::from_secs(3600)))).await.unwrap().removed,
         0
     );
-    tokio::time::sleep(Duration::from_millis(400)).await;
+    let gap = Gap::pass().await;
     append(&engine, &at, 10, 12).await;
-    assert_eq!(
-        engine.trim(&at, trim(TrimTo::OlderThan(Duration::from_millis(200)))).await.unwrap().removed,
-        7
-    );
+    assert_eq!(engine.trim(&at, trim(TrimTo::OlderThan(gap.age()))).await.unwrap().removed, 7);
     assert_eq!(numbers(&read_all(&engine, &at).await), [10, 11]);
     let after_trimmed = engine.read(&at, ids[0], firth_engine::facet::Max::records(9)).await.unwrap();
     assert_eq!(numbers(&after_trimmed), [10, 11], "reading below the mark starts at the first kept record");

@@ -135,6 +135,24 @@ pub async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
     tokio::time::timeout(PATIENCE, future).await.unwrap_or_else(|_| panic!("never happened: {what}"))
 }
 
+/// The time between two generations, long enough to tell old from young also on a machine that is starved for a while.
+pub struct Gap(Instant);
+
+impl Gap {
+    const LENGTH: Duration = Duration::from_secs(2);
+
+    /// Lets what is there grow old.
+    pub async fn pass() -> Self {
+        tokio::time::sleep(Self::LENGTH).await;
+        Self(Instant::now())
+    }
+
+    /// An age between the two, if it is used at once.
+    pub fn age(&self) -> Duration {
+        self.0.elapsed() + Self::LENGTH - Duration::from_millis(50)
+    }
+}
+
 /// An owner of a group's partition, as a lane would be one.
 pub struct Owner {
     /// The engine.

@@ -228,7 +228,7 @@ impl Command {
 
     /// Bytes on the wire, at most.
     #[inline]
-    pub(crate) fn wire_len(&self) -> usize {
+    pub fn wire_len(&self) -> usize {
         self.body.len() + 16
     }
 

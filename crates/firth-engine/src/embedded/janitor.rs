@@ -15,10 +15,12 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc::WeakSender;
 
 /// When, and how often, a cut is repeated.
-const CUT_AGAIN: Duration = Duration::from_secs(5);
-const CUTS: u32 = 12;
+const CUT_AGAIN: Duration = Duration::from_secs(1);
+const CUTS: u32 = 60;
 /// How often the files of dropped tables are let go: a reader may have kept them the first time.
 const RELEASES: u32 = 3;
+/// How often the nursery is tidied in vain before it waits for more litter.
+const TIDYINGS: u32 = 5;
 /// Releasing leaves a tiny table behind, so it must be worth it.
 const WORTH_RELEASING: u64 = 256 << 10;
 /// How long the committer may take to refresh what readers see.
@@ -29,8 +31,15 @@ pub(super) struct Janitor {
     committer: WeakSender<Job>,
     refresh: Arc<AtomicBool>,
     cuts: HashMap<u64, Cut>,
-    /// Bytes that were removed from the nursery and still lie in its tables.
-    litter: u64,
+    litter: Litter,
+}
+
+/// What was removed from the nursery and still lies in its tables.
+#[derive(Default)]
+struct Litter {
+    bytes: u64,
+    /// Times that tidying changed nothing.
+    in_vain: u32,
 }
 
 /// A log to cut again.
@@ -48,15 +57,20 @@ struct Cut {
 
 impl Janitor {
     pub(super) fn new(store: Arc<FileStore>, committer: WeakSender<Job>, refresh: Arc<AtomicBool>) -> Self {
-        Self { store, committer, refresh, cuts: HashMap::new(), litter: 0 }
+        Self { store, committer, refresh, cuts: HashMap::new(), litter: Litter::default() }
     }
 
     pub(super) fn serve(mut self, chores: &Receiver<Chore>) {
+        let mut tick = Instant::now() + CUT_AGAIN;
         loop {
-            match chores.recv_timeout(CUT_AGAIN) {
+            match chores.recv_timeout(tick.saturating_duration_since(Instant::now())) {
                 Ok(chore) => self.serve_chore(chore),
-                Err(RecvTimeoutError::Timeout) => self.cut_again(),
+                Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
+            }
+            if Instant::now() >= tick {
+                self.cut_again();
+                tick = Instant::now() + CUT_AGAIN;
             }
         }
     }
@@ -80,11 +94,17 @@ impl Janitor {
 
     fn cut_again(&mut self) {
         let logs: Vec<u64> = self.cuts.keys().copied().collect();
-        logs.into_iter().for_each(|no| self.cut(no));
+        for no in logs {
+            self.cut(no);
+            self.release(no);
+        }
         self.cuts.retain(|_, cut| {
             cut.left -= 1;
             cut.left > 0
         });
+        if let Ok(opened) = self.store.current() {
+            self.tidy_nursery(&opened);
+        }
     }
 
     fn cut(&mut self, no: u64) {
@@ -92,44 +112,69 @@ impl Janitor {
             return;
         };
         let before = opened.logs().table_bytes(no);
-        if cut.done != Some((cut.seq, before)) {
-            self.littered(&opened, opened.logs().cut(no, cut.seq));
-            let after = opened.logs().table_bytes(no);
-            cut.done = Some((cut.seq, after));
-            if before.saturating_sub(after) >= WORTH_RELEASING {
-                cut.releases = RELEASES;
-            }
+        if cut.done == Some((cut.seq, before)) {
+            return;
         }
-        if cut.releases > 0 {
-            cut.releases -= 1;
-            self.report(Ok(self.release(&opened, no)));
+        self.littered(&opened, opened.logs().cut(no, cut.seq));
+        let after = opened.logs().table_bytes(no);
+        cut.done = Some((cut.seq, after));
+        let dropped = before.saturating_sub(after) >= WORTH_RELEASING;
+        if dropped {
+            cut.releases = RELEASES;
         }
         self.cuts.insert(no, cut);
+        if dropped {
+            self.release(no);
+        }
+    }
+
+    fn release(&mut self, no: u64) {
+        if let (Ok(opened), Some(cut)) = (self.store.current(), self.cuts.get_mut(&no))
+            && cut.releases > 0
+        {
+            cut.releases -= 1;
+            self.report(Ok(self.let_go(&opened, no)));
+        }
     }
 
     /// Lets go of the files of dropped tables. The library keeps them for whoever looks at an older state, and forgets older
     /// states when it flushes: so everyone has to look at a newer one, and something has to be flushed.
-    fn release(&self, opened: &Opened, no: u64) -> fjall::Result<()> {
+    fn let_go(&self, opened: &Opened, no: u64) -> fjall::Result<()> {
         opened.logs().touch(no)?;
         self.refresh_readers();
         opened.logs().touch(no)?;
         opened.logs().flush(no)
     }
 
-    /// Notes what was removed from the nursery; once that is half of it, its tables are written anew.
+    /// Notes what was removed from the nursery.
     fn littered(&mut self, opened: &Opened, removed: fjall::Result<u64>) {
-        let nursery = opened.logs().nursery();
         match removed {
-            Ok(removed) => self.litter += removed,
+            Ok(0) => {}
+            Ok(removed) => {
+                self.litter = Litter { bytes: self.litter.bytes + removed, in_vain: 0 };
+                self.tidy_nursery(opened);
+            }
             Err(error) => self.report(Ok(Err(error))),
-        }
-        if self.litter >= WORTH_RELEASING && self.litter >= nursery.disk_space() / 2 {
-            self.litter = 0;
-            self.report(Ok(self.tidy_nursery(opened)));
         }
     }
 
-    fn tidy_nursery(&self, opened: &Opened) -> fjall::Result<()> {
+    /// Once half of the nursery is litter, its tables are written anew. Whoever looks at an older state keeps them: then again later.
+    fn tidy_nursery(&mut self, opened: &Opened) {
+        let before = opened.logs().nursery().disk_space();
+        let Litter { bytes, in_vain } = self.litter;
+        if bytes < WORTH_RELEASING || bytes < before / 2 || in_vain == TIDYINGS {
+            return;
+        }
+        self.report(Ok(self.compact_nursery(opened)));
+        let freed = before.saturating_sub(opened.logs().nursery().disk_space());
+        self.litter = match freed {
+            // What was in memory only never reached the tables.
+            _ if freed >= bytes.min(before) / 2 => Litter::default(),
+            _ => Litter { bytes, in_vain: in_vain + 1 },
+        };
+    }
+
+    fn compact_nursery(&self, opened: &Opened) -> fjall::Result<()> {
         let (logs, nursery) = (opened.logs(), opened.logs().nursery());
         logs.touch_nursery()?;
         self.refresh_readers();

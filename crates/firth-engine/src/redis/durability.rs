@@ -1,23 +1,15 @@
 //! Running steps: a script call, and where an acknowledgement must mean more than "the server has it", WAIT or WAITAOF behind it
-//! in the same pipeline.
-//!
-//! WAIT counts the writes of its own connection, so that a waited step travels in one piece over a connection of its own (the
-//! client's blocking lane). At most [`WAITING`] do so at once; the others queue here. A shortfall is an
-//! unknown outcome: the master has the step, and may keep it or lose it.
+//! (`waits.rs`). A shortfall is an unknown outcome: the master has the step, and may keep it or lose it.
 
 use super::start;
-use super::trouble::{odd_answer, of_call};
+use super::trouble::of_call;
+use super::waits::{Promise, Waits};
 use crate::durability::Durability;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::Result;
 use firth_redis::resp::{Frame, Kind};
-use firth_redis::{CallError, Client, Command, Pipe, Script, ScriptCall, cmd, pipe};
+use firth_redis::{Client, Script, ScriptCall};
 use std::time::Duration;
-use tokio::sync::{OnceCell, Semaphore};
-
-/// Waited steps under way at once; below the client's limit of blocking connections.
-const WAITING: usize = 48;
-/// What a waited step may take beside its wait.
-const GRACE: Duration = Duration::from_secs(5);
+use tokio::sync::OnceCell;
 
 /// Sends steps to the server.
 pub(super) struct Steps {
@@ -25,8 +17,7 @@ pub(super) struct Steps {
     durability: Durability,
     /// WAITAOF is not needed: the server syncs before it answers. Empty until somebody wants `synced`.
     syncs_always: OnceCell<bool>,
-    wait: Duration,
-    waiting: Semaphore,
+    waits: Waits,
 }
 
 impl Steps {
@@ -37,7 +28,8 @@ impl Steps {
         wait: Duration,
     ) -> Self {
         let syncs_always = OnceCell::new_with(syncs_always);
-        Self { client, durability, syncs_always, wait, waiting: Semaphore::new(WAITING) }
+        let waits = Waits::new(client.clone(), wait);
+        Self { client, durability, syncs_always, waits }
     }
 
     /// Whether acknowledgements can mean this, or what is missing.
@@ -74,66 +66,21 @@ impl Steps {
         script: &Script,
         call: ScriptCall,
     ) -> Result<Frame> {
-        let Some(wait) = self.wait_command(durability).await? else {
-            return self.quick(call).await;
-        };
-        let _place = self.waiting.acquire().await.expect("the semaphore is never closed");
-        let mut answers = self.send(pipe(), &call, &wait).await?;
-        if matches!(&answers[..], [Err(CallError::Server(error)), ..] if &*error.code == "NOSCRIPT") {
-            let load = pipe().then(cmd("SCRIPT").arg("LOAD").arg(script.source()));
-            answers = self.send(load, &call, &wait).await?;
-            answers.remove(0).map_err(of_call)?;
+        match durability {
+            Durability::Replicated(replicas) => {
+                self.waits.run(Promise::Replicas(replicas), script, call).await
+            }
+            Durability::Synced if !self.syncs_always().await? => {
+                self.waits.run(Promise::Disk, script, call).await
+            }
+            Durability::Fast | Durability::Synced => self.quick(call).await,
         }
-        let (Some(confirmed), Some(answer)) = (answers.pop(), answers.pop()) else {
-            return Err(odd_answer());
-        };
-        let answer = answer.map_err(of_call)?;
-        if is_refusal(&answer) {
-            return Ok(answer);
-        }
-        self.check(durability, confirmed).map(|()| answer)
     }
 
-    /// Sends a step with its wait behind it, in one piece to one node.
-    async fn send(
-        &self,
-        mut pipe: Pipe,
-        call: &ScriptCall,
-        wait: &Command,
-    ) -> Result<Vec<Result<Frame, CallError>>> {
-        pipe.push(call.command());
-        pipe.push(wait);
-        let limit = self.wait + GRACE;
-        self.client.pipeline::<Vec<Frame>>(pipe.together()).timeout(limit).await.map_err(of_call)
-    }
-
-    async fn wait_command(&self, durability: Durability) -> Result<Option<Command>> {
-        let limit = u64::try_from(self.wait.as_millis()).unwrap_or(u64::MAX).max(1);
-        Ok(match durability {
-            Durability::Fast => None,
-            Durability::Replicated(replicas) => Some(cmd("WAIT").arg(replicas).arg(limit)),
-            Durability::Synced if self.syncs_always().await? => None,
-            Durability::Synced => Some(cmd("WAITAOF").arg(1).arg(0).arg(limit)),
-        })
-    }
-
-    /// Whether the wait says what was promised.
-    fn check(&self, durability: Durability, confirmed: Result<Frame, CallError>) -> Result<()> {
-        let confirmed = confirmed.map_err(|error| of_call(error).with_unknown_outcome())?;
-        let value = confirmed.value();
-        let (wanted, found, what) = match durability {
-            Durability::Replicated(replicas) => (i64::from(replicas), value.as_i64(), "replicas"),
-            _ => (1, value.get(0).and_then(firth_redis::resp::Value::as_i64), "disks"),
-        };
-        let found = found.ok_or_else(|| odd_answer().with_unknown_outcome())?;
-        if found >= wanted {
-            return Ok(());
-        }
-        let context = format!(
-            "only {found} of {wanted} {what} confirmed within {:?}: the master has it, but may lose it",
-            self.wait
-        );
-        Err(Error::new(ErrorKind::Unavailable, context).with_unknown_outcome())
+    /// Ends the connections and what is under way on them.
+    pub(super) async fn close(&self) {
+        self.client.close().await;
+        self.waits.ended().await;
     }
 }
 

@@ -32,6 +32,7 @@ mod scripts;
 mod start;
 mod streams;
 mod trouble;
+mod waits;
 
 pub use options::RedisOptions;
 
@@ -126,7 +127,7 @@ impl Backend for RedisEngine {
     fn close(&self) -> Reply<'_, ()> {
         Box::pin(async move {
             self.notifier.stop();
-            self.steps.client.close().await;
+            self.steps.close().await;
             Ok(())
         })
     }

@@ -230,10 +230,10 @@ async fn retention_frees_the_disk() {
         }
     };
     let tables = || disk_usage(&dir.path().join("store/keyspaces"));
-    write(160).await;
-    eventually("records reach the tables", async || tables() > 12 << 20).await;
+    write(80).await;
+    eventually("records reach the tables", async || tables() > 6 << 20).await;
     let all = Trim { to: TrimTo::Keep(0), lossy: false };
-    assert_eq!(engine.trim(&at, all).await.unwrap().removed, 160);
+    assert_eq!(engine.trim(&at, all).await.unwrap().removed, 80);
     // Nobody writes any more, and still the files go; what was in memory then, goes with a later trim.
     eventually("the disk is freed", async || {
         engine.trim(&at, all).await.unwrap();
@@ -254,15 +254,15 @@ async fn retention_frees_the_disk_of_small_partitions() {
     let engine = Engine::file(dir.path(), FileOptions { memtable: 1 << 20, ..fast() }).await.unwrap();
     let payload = noise(64 << 10);
     let mut partitions = Vec::new();
-    for _ in 0..30 {
+    for _ in 0..20 {
         let at = partition(&engine).await;
-        for _ in 0..10 {
+        for _ in 0..6 {
             engine.append(&at, Append::new([Content::new(payload.clone())])).await.unwrap();
         }
         partitions.push(at);
     }
     let tables = || disk_usage(&dir.path().join("store/keyspaces"));
-    eventually("records reach the tables", async || tables() > 8 << 20).await;
+    eventually("records reach the tables", async || tables() > 4 << 20).await;
     for (n, at) in partitions.iter().enumerate() {
         if n % 3 == 0 {
             assert!(engine.delete_partition(at).await.unwrap());
@@ -270,7 +270,7 @@ async fn retention_frees_the_disk_of_small_partitions() {
             engine.trim(at, Trim { to: TrimTo::Keep(1), lossy: false }).await.unwrap();
         }
     }
-    eventually("the disk is freed", async || tables() < 5 << 20).await;
+    eventually("the disk is freed", async || tables() < 2 << 20).await;
     for (n, at) in partitions.iter().enumerate().filter(|(n, _)| n % 3 != 0) {
         assert_eq!(read_all(&engine, at).await.len(), 1, "partition {n}");
     }

@@ -8,6 +8,7 @@ use firth_testkit::{Flavor, Persist, RedisServer, on_both};
 use std::time::Duration;
 
 on_both!(
+    concurrent_steps_share_a_wait,
     replicas_make_replicated_the_default,
     a_silent_replica_leaves_the_outcome_unknown,
     one_append_can_wait_for_replicas_that_the_engine_does_not_wait_for,
@@ -163,4 +164,38 @@ fn synced_needs_an_append_only_file_and_on_redis_7_0_one_that_is_always_synced()
         append_one(&engine, &at, 1).await.unwrap();
         engine.close().await.unwrap();
     });
+}
+
+/// The group commit of a server: one wait serves many steps, over a handful of connections, and a step that is refused, or whose
+/// script is unknown, spoils nothing for the others.
+async fn concurrent_steps_share_a_wait(flavor: Flavor) {
+    let master = RedisServer::start(flavor).await;
+    let _replica = RedisServer::builder().flavor(flavor).replica_of(&master).start().await;
+    let url = format!("{}?durability=replicated", master.url().trim_end_matches('/'));
+    let engine = Engine::at(&url).await.unwrap();
+    let at = world::unmade_partition();
+    until_ok("the replica is connected", || engine.create_partition(&at)).await;
+    let (before, missing) = (waits(&master, "wait").await, world::unmade_partition());
+    master.order(&["SCRIPT", "FLUSH"]).await;
+    let steps: Vec<_> = (0..600)
+        .map(|n| {
+            let (engine, at) = (engine.clone(), if n % 10 == 0 { missing.clone() } else { at.clone() });
+            tokio::spawn(async move { append_one(&engine, &at, n).await })
+        })
+        .collect();
+    let mut acknowledged = std::collections::BTreeSet::new();
+    for (n, step) in (0..).zip(steps) {
+        match step.await.unwrap() {
+            Ok(()) => assert!(acknowledged.insert(n)),
+            refused => world::fails(refused, ErrorKind::NotFound),
+        }
+    }
+    assert_eq!(acknowledged, (0..600).filter(|n| n % 10 != 0).collect());
+    let found = world::read_all(&engine, &at).await;
+    assert_eq!(found.iter().map(world::number).collect::<std::collections::BTreeSet<_>>(), acknowledged);
+    let waits = waits(&master, "wait").await - before;
+    assert!(waits < 200, "{waits} waits for 600 steps");
+    let clients = master.command(&["CLIENT", "LIST"]).await.text().lines().count();
+    assert!(clients < 20, "{clients} connections");
+    engine.close().await.unwrap();
 }

@@ -1,0 +1,229 @@
+//! Steps that share one WAIT or WAITAOF: the group commit of a server.
+//!
+//! A wait counts all writes of its own connection. So steps for one place (the server, or a slot of a cluster) that come while
+//! others are under way gather, and then travel in one piece with one wait behind them. A lone step never waits for
+//! company: up to [`AT_ONCE`] groups per place, each over a connection of its own (the client's blocking lane), are
+//! under way at a time.
+//!
+//! Groups run in tasks of their own, so that a caller that gives up takes nobody with it.
+
+use super::durability::is_refusal;
+use super::trouble::{odd_answer, of_call};
+use crate::error::{Error, ErrorKind, Result};
+use firth_redis::config::Server;
+use firth_redis::resp::{Frame, Value};
+use firth_redis::{CallError, Client, Command, Pipe, Script, ScriptCall, cmd, pipe};
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::sync::{Semaphore, oneshot};
+
+/// Groups of one place that are under way at once.
+const AT_ONCE: usize = 4;
+/// Groups of all places; below the client's limit of blocking connections.
+const GROUPS: u32 = 48;
+/// Steps and bytes of one group, unless a single step is larger.
+const GROUP: usize = 64;
+const GROUP_BYTES: usize = 4 << 20;
+/// Steps of one place that may gather; one more is refused.
+const QUEUE: usize = 16_384;
+/// What a group may take beside its wait.
+const GRACE: Duration = Duration::from_secs(5);
+const UNPOISONED: &str = "nothing panics while it holds this lock";
+
+/// What the wait has to confirm.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Promise {
+    /// So many replicas have it.
+    Replicas(u32),
+    /// The server's disk has it.
+    Disk,
+}
+
+/// Runs steps whose acknowledgement needs a wait.
+pub(super) struct Waits(Arc<Inner>);
+
+struct Inner {
+    client: Client,
+    wait: Duration,
+    is_cluster: bool,
+    groups: Semaphore,
+    places: Mutex<HashMap<Place, Queue>>,
+}
+
+/// Steps of one place can travel together.
+type Place = (Promise, u16);
+
+#[derive(Default)]
+struct Queue {
+    under_way: usize,
+    waiting: VecDeque<Job>,
+}
+
+struct Job {
+    script: Script,
+    call: ScriptCall,
+    answer: oneshot::Sender<Result<Frame>>,
+}
+
+type Answer = Result<Frame, CallError>;
+
+impl Waits {
+    pub(super) fn new(client: Client, wait: Duration) -> Self {
+        let is_cluster = matches!(client.config().server, Server::Cluster(_));
+        let groups = Semaphore::new(GROUPS as usize);
+        Self(Arc::new(Inner { client, wait, is_cluster, groups, places: Mutex::default() }))
+    }
+
+    /// Runs a step in the next group of its place.
+    pub(super) async fn run(&self, promise: Promise, script: &Script, call: ScriptCall) -> Result<Frame> {
+        let slot = call.command().first_key().filter(|_| self.0.is_cluster).map_or(0, firth_redis::slot);
+        let (answer, answered) = oneshot::channel();
+        if self.0.queue((promise, slot), Job { script: script.clone(), call, answer })? {
+            tokio::spawn(self.0.clone().serve((promise, slot)));
+        }
+        answered.await.unwrap_or_else(|_| {
+            Err(Error::new(ErrorKind::Internal, "a group of steps was dropped").with_unknown_outcome())
+        })
+    }
+
+    /// Waits until nothing is under way; for the end, when the client is closed.
+    pub(super) async fn ended(&self) {
+        let _all = self.0.groups.acquire_many(GROUPS).await;
+    }
+}
+
+impl Inner {
+    /// Queues a step; true if a task has to be started to serve the place.
+    fn queue(&self, place: Place, job: Job) -> Result<bool> {
+        let mut places = self.places.lock().expect(UNPOISONED);
+        let queue = places.entry(place).or_default();
+        if queue.waiting.len() == QUEUE {
+            return Err(Error::new(
+                ErrorKind::Overloaded,
+                format!("{QUEUE} steps wait for replicas or the disk already: slow down and try again"),
+            ));
+        }
+        queue.waiting.push_back(job);
+        let starts = queue.under_way < AT_ONCE;
+        queue.under_way += usize::from(starts);
+        Ok(starts)
+    }
+
+    /// Sends group after group until nobody waits.
+    async fn serve(self: Arc<Self>, place: Place) {
+        loop {
+            let permit = self.groups.acquire().await;
+            let jobs = self.next_group(place);
+            if jobs.is_empty() {
+                return;
+            }
+            self.send_group(place.0, jobs).await;
+            drop(permit);
+        }
+    }
+
+    /// The steps that go next; none means that this server of the place is done.
+    fn next_group(&self, place: Place) -> Vec<Job> {
+        let mut places = self.places.lock().expect(UNPOISONED);
+        let Some(queue) = places.get_mut(&place) else { return Vec::new() };
+        let (mut jobs, mut bytes) = (Vec::new(), 0);
+        while let Some(job) = queue.waiting.front() {
+            bytes += job.call.command().wire_len();
+            if jobs.len() == GROUP || (bytes > GROUP_BYTES && !jobs.is_empty()) {
+                break;
+            }
+            jobs.extend(queue.waiting.pop_front());
+        }
+        if jobs.is_empty() {
+            queue.under_way -= 1;
+            if queue.under_way == 0 {
+                places.remove(&place);
+            }
+        }
+        jobs
+    }
+
+    /// Sends the steps with one wait behind them. Scripts that the node does not know are loaded, and those steps go again.
+    async fn send_group(&self, promise: Promise, mut jobs: Vec<Job>) {
+        for scripts_known in [false, true] {
+            let mut pipe = pipe();
+            if scripts_known {
+                let load = |job: &Job| cmd("SCRIPT").arg("LOAD").arg(job.script.source());
+                jobs.iter().for_each(|job| pipe.push(&load(job)));
+            }
+            let loads = pipe.len();
+            jobs.iter().for_each(|job| pipe.push(job.call.command()));
+            pipe.push(&self.wait_command(promise));
+            let mut answers = match self.send(pipe).await {
+                Ok(mut answers) if answers.len() == loads + jobs.len() + 1 => answers.split_off(loads),
+                Ok(_) => {
+                    return jobs
+                        .into_iter()
+                        .for_each(|job| job.finish(Err(odd_answer().with_unknown_outcome())));
+                }
+                Err(error) => {
+                    return jobs.into_iter().for_each(|job| job.finish(Err(of_call(error.clone()))));
+                }
+            };
+            let confirmed = answers.pop().expect("the wait is the last answer");
+            let mut unknown = Vec::new();
+            for (job, answer) in jobs.into_iter().zip(answers) {
+                match answer {
+                    Err(CallError::Server(error)) if &*error.code == "NOSCRIPT" && !scripts_known => {
+                        unknown.push(job);
+                    }
+                    answer => job.finish(self.judge(promise, answer, &confirmed)),
+                }
+            }
+            if unknown.is_empty() {
+                return;
+            }
+            jobs = unknown;
+        }
+    }
+
+    async fn send(&self, pipe: Pipe) -> Result<Vec<Answer>, CallError> {
+        self.client.pipeline::<Vec<Frame>>(pipe.together()).timeout(self.wait + GRACE).await
+    }
+
+    fn wait_command(&self, promise: Promise) -> Command {
+        let limit = u64::try_from(self.wait.as_millis()).unwrap_or(u64::MAX).max(1);
+        match promise {
+            Promise::Replicas(replicas) => cmd("WAIT").arg(replicas).arg(limit),
+            Promise::Disk => cmd("WAITAOF").arg(1).arg(0).arg(limit),
+        }
+    }
+
+    /// What a step's caller gets: a refusal changed nothing and needs no confirmation.
+    fn judge(&self, promise: Promise, answer: Answer, confirmed: &Answer) -> Result<Frame> {
+        let answer = answer.map_err(of_call)?;
+        if is_refusal(&answer) {
+            return Ok(answer);
+        }
+        let confirmed = confirmed.as_ref().map_err(|error| of_call(error.clone()).with_unknown_outcome())?;
+        let value = confirmed.value();
+        let (wanted, found, what) = match promise {
+            Promise::Replicas(replicas) => (i64::from(replicas), value.as_i64(), "replicas"),
+            Promise::Disk => (1, value.get(0).and_then(Value::as_i64), "disks"),
+        };
+        match found {
+            Some(found) if found >= wanted => Ok(answer),
+            Some(found) => {
+                let context = format!(
+                    "only {found} of {wanted} {what} confirmed within {:?}: the master has it, but may lose it",
+                    self.wait
+                );
+                Err(Error::new(ErrorKind::Unavailable, context).with_unknown_outcome())
+            }
+            None => Err(odd_answer().with_unknown_outcome()),
+        }
+    }
+}
+
+impl Job {
+    /// Answers the caller, if it is still there.
+    fn finish(self, answer: Result<Frame>) {
+        let _ = self.answer.send(answer);
+    }
+}
