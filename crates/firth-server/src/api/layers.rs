@@ -135,7 +135,10 @@ async fn admit(
     }
     let (mut parts, body) = request.into_parts();
     let topic = match RawPathParams::from_request_parts(&mut parts, &()).await {
-        Ok(params) => params.iter().find(|(name, _)| *name == "topic").map(|(_, value)| value.to_owned()),
+        Ok(params) => params
+            .iter()
+            .find(|(name, _)| matches!(*name, "topic" | "channel"))
+            .map(|(_, value)| value.to_owned()),
         Err(_) => return Err(Problem::field("path", "the path is not UTF-8 text")),
     };
     caller.check(need, topic.as_deref())?;

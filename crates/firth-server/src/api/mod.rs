@@ -1,6 +1,7 @@
 //! The HTTP API: routes, what wraps each of them (limits, guard, audit, metrics), and the document that describes them.
 
 mod body;
+mod channels;
 mod consume;
 mod dead;
 mod feed;
@@ -64,6 +65,7 @@ fn described() -> OpenApiRouter<App> {
         .routes(routes!(dead::replay))
         .routes(routes!(dead::delete))
         .routes(routes!(dead::edit))
+        .routes(routes!(channels::publish, channels::subscribe))
         .routes(routes!(feed::events))
         .routes(routes!(health::live))
         .routes(routes!(health::ready))

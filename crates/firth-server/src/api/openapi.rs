@@ -122,7 +122,7 @@ fn problem(why: &str) -> Value {
 
 fn describe_parameter(parameter: &mut Value) {
     match (parameter["name"].as_str(), parameter["in"].as_str()) {
-        (Some("topic" | "group"), Some("path")) => {
+        (Some("topic" | "group" | "channel"), Some("path")) => {
             parameter["schema"] =
                 json!({ "type": "string", "pattern": NAME, "minLength": 1, "maxLength": 128 });
         }

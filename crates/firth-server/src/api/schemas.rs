@@ -11,6 +11,13 @@ const CENTURY_MS: u64 = 3_155_760_000_000;
 /// Replaces what was derived where more can be said.
 pub(super) fn refine(schemas: &mut Value) {
     schemas["Message"] = message();
+    schemas["Published"] = json!({
+        "description": "What is published on a channel: exactly one of `payload` and `payload_base64`, at most 64 KiB",
+        "oneOf": [
+            object(&["payload"], json!({ "payload": { "type": "string", "maxLength": 16_000 } })),
+            object(&["payload_base64"], json!({ "payload_base64": { "type": "string", "pattern": BASE64, "maxLength": 64_000 } })),
+        ],
+    });
     schemas["ResetGroup"]["not"] = both("age_ms", "time_ms");
     schemas["TrimWish"] = json!({
         "description": "How far to trim: exactly one of `keep` and `older_than_ms`",

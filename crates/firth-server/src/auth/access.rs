@@ -42,6 +42,8 @@ pub(crate) fn need(method: &Method, route: &str) -> Need {
     match route {
         "/health/live" | "/health/ready" | "/openapi.json" => Need::Nothing,
         "/v1" | "/v1/topics" if looks => Need::Token,
+        "/v1/channels/{channel}" if looks => Need::Scope(Scope::Consume),
+        "/v1/channels/{channel}" => Need::Scope(Scope::Produce),
         "/metrics" | "/v1/events" => Need::Scope(Scope::Observe),
         _ => Need::Scope(Scope::Admin),
     }

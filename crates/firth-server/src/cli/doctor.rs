@@ -2,7 +2,11 @@
 //!
 //! The last check sends a message through a topic of its own, which it deletes again: it proves permissions end to end.
 
+use super::failure::{hint, with_causes};
+use super::live;
 use super::output::{json, line};
+use super::target::Target;
+use super::units;
 use crate::client::{Client, topic_path};
 use crate::wire::{
     About, Fetch, Fetched, Outgoing, Receipts, Settle, SettledReport, Topic, TopicSpec, Topics, unix_ms,
@@ -14,107 +18,194 @@ use std::time::SystemTime;
 
 /// Clocks that differ by more than this make delayed messages early or late.
 const MAX_SKEW_MS: u64 = 2000;
+/// Fewer open files than this and a busy server runs out of them.
+const OPEN_FILES: u64 = 4096;
+/// Less free space than this and an engine on files soon stops.
+const FREE_BYTES: u64 = 512 << 20;
+
+pub(crate) const EXAMPLES: &str = "\
+Examples:
+  firth doctor
+  firth doctor --engine redis+cluster://10.0.0.1 --json";
 
 #[derive(Serialize)]
 struct Finding {
     check: &'static str,
     ok: bool,
+    /// It works, but somebody should look.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    warning: bool,
     detail: String,
     #[serde(skip_serializing_if = "Option::is_none")]
-    advice: Option<&'static str>,
+    advice: Option<String>,
+}
+
+/// What a check found out.
+enum Outcome {
+    Good(String),
+    /// What is there, and what to do.
+    Doubtful(String, String),
+}
+
+type Checked = Result<Outcome>;
+
+/// Collects findings as they come, and the first failure.
+struct Report {
+    as_json: bool,
+    failure: Option<Error>,
+}
+
+impl Report {
+    fn note(&mut self, check: &'static str, outcome: Checked) -> Result<()> {
+        let finding = match outcome {
+            Ok(Outcome::Good(detail)) => Finding { check, ok: true, warning: false, detail, advice: None },
+            Ok(Outcome::Doubtful(detail, advice)) => {
+                Finding { check, ok: true, warning: true, detail, advice: Some(advice) }
+            }
+            Err(error) => {
+                let (detail, advice) = (with_causes(&error), Some(hint(error.kind()).to_owned()));
+                self.failure.get_or_insert(error);
+                Finding { check, ok: false, warning: false, detail, advice }
+            }
+        };
+        show(&finding, self.as_json)
+    }
 }
 
 /// Runs every check; fails with the first that failed.
-pub(crate) async fn run(opened: Result<Client>, as_json: bool) -> Result<()> {
-    let mut failure = None;
-    let mut note = |check, outcome: Result<String>| {
-        let finding = match outcome {
-            Ok(detail) => Finding { check, ok: true, detail, advice: None },
-            Err(error) => {
-                let advice = Some(advice(error.kind()));
-                let detail = with_causes(&error);
-                failure.get_or_insert(error);
-                Finding { check, ok: false, detail, advice }
-            }
-        };
-        show(&finding, as_json)
-    };
-    match opened {
-        Err(error) => note("engine", Err(error))?,
+pub(crate) async fn run(target: &Target, as_json: bool) -> Result<()> {
+    let mut report = Report { as_json, failure: None };
+    report.note("configuration", configuration(target))?;
+    report.note("open files", open_files())?;
+    if let Some(dir) = target.directory() {
+        report.note("disk", disk(dir))?;
+    }
+    if let Some(engine) = target.engine().filter(|engine| live::is_redis(engine)) {
+        report.note("redis", redis(engine).await)?;
+    }
+    match target.open().await {
+        Err(error) => report.note("engine", Err(error))?,
         Ok(client) => {
             let about = client.get::<About>("/v1").await;
-            let is_there = about.is_ok();
-            let clock = about.as_ref().map(|about| about.time_ms).unwrap_or_default();
-            note("version", about.and_then(|about| same_version(&about.version)))?;
-            if is_there {
-                note("clock", same_clock(clock))?;
-                note("engine", engine(&client).await)?;
-                note("permissions", round_trip(&client).await)?;
+            let clock = about.as_ref().ok().map(|about| about.time_ms);
+            report.note("version", about.and_then(|about| same_version(&about.version)))?;
+            if let Some(clock) = clock {
+                report.note("clock", same_clock(clock))?;
+                report.note("engine", engine(&client).await)?;
+                report.note("permissions", round_trip(&client).await)?;
             }
             client.close().await?;
         }
     }
-    failure.map_or(Ok(()), Err)
+    report.failure.map_or(Ok(()), Err)
 }
 
 fn show(finding: &Finding, as_json: bool) -> Result<()> {
     if as_json {
         return json(finding);
     }
-    let mark = if finding.ok { "ok  " } else { "FAIL" };
-    line(&format!("{mark}  {:<12} {}", finding.check, finding.detail))?;
-    finding.advice.map_or(Ok(()), |advice| line(&format!("{:19}-> {advice}", "")))
+    let mark = match (finding.ok, finding.warning) {
+        (true, false) => "ok  ",
+        (true, true) => "WARN",
+        _ => "FAIL",
+    };
+    line(&format!("{mark}  {:<14} {}", finding.check, finding.detail))?;
+    finding.advice.as_ref().map_or(Ok(()), |advice| line(&format!("{:21}-> {advice}", "")))
 }
 
-fn with_causes(error: &Error) -> String {
-    let (mut text, mut source) = (error.to_string(), std::error::Error::source(error));
-    while let Some(cause) = source {
-        text = format!("{text}: {cause}");
-        source = cause.source();
+fn configuration(target: &Target) -> Checked {
+    let known = super::variables();
+    let strange = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+    let strange: Vec<_> =
+        strange.filter(|name| name.starts_with("FIRTH_") && !known.contains(name)).collect();
+    let detail = target.describe();
+    if strange.is_empty() {
+        return Ok(Outcome::Good(detail));
     }
-    text
+    let advice = format!("nothing reads {}: there are {}", strange.join(" "), known.join(" "));
+    Ok(Outcome::Doubtful(detail, advice))
 }
 
-/// What a person can do about it.
-fn advice(kind: ErrorKind) -> &'static str {
-    match kind {
-        ErrorKind::Unauthorized => {
-            "set FIRTH_TOKEN to a token of the server, or give the engine's user the rights it names"
-        }
-        ErrorKind::Unavailable | ErrorKind::Closed => {
-            "start the server or the engine, check the address, the disk, and that no other process has the directory open"
-        }
-        ErrorKind::Timeout | ErrorKind::Overloaded => "look at the load of the server and of its engine",
-        ErrorKind::Unsupported => "use a server and an engine of matching versions",
-        ErrorKind::Invalid => "change the argument that it names",
-        _ => "look at the server's log",
-    }
+/// The limit of this process, which a server started from here inherits.
+fn open_files() -> Checked {
+    let limits = std::fs::read_to_string("/proc/self/limits").unwrap_or_default();
+    let soft = limits.lines().find_map(|line| line.strip_prefix("Max open files"));
+    let soft = soft.and_then(|rest| rest.split_whitespace().next()).map(str::to_owned);
+    Ok(match soft.as_deref().map(str::parse::<u64>) {
+        None => Outcome::Good("this system does not tell".to_owned()),
+        Some(Ok(limit)) if limit < OPEN_FILES => Outcome::Doubtful(
+            format!("{limit}"),
+            format!(
+                "a server takes one per connection: raise it with `ulimit -n {OPEN_FILES}` or LimitNOFILE="
+            ),
+        ),
+        Some(limit) => Outcome::Good(limit.map_or("unlimited".to_owned(), units::count)),
+    })
 }
 
-fn same_version(theirs: &str) -> Result<String> {
+fn disk(dir: &std::path::Path) -> Checked {
+    let there = dir.ancestors().find(|dir| dir.exists()).unwrap_or(std::path::Path::new("."));
+    let there = if there.as_os_str().is_empty() { std::path::Path::new(".") } else { there };
+    let figures = rustix::fs::statvfs(there).map_err(|error| {
+        let context = format!("{} cannot be looked at", there.display());
+        Error::new(ErrorKind::Unavailable, context).with_source(error)
+    })?;
+    let free = figures.f_bavail.saturating_mul(figures.f_frsize);
+    let detail = format!("{} MiB free for {}", units::count(free >> 20), dir.display());
+    Ok(if free < FREE_BYTES {
+        Outcome::Doubtful(detail, "free some space: without it nothing more is stored".to_owned())
+    } else {
+        Outcome::Good(detail)
+    })
+}
+
+/// What the server is, and whether what it acknowledges survives its restart.
+async fn redis(engine: &str) -> Checked {
+    let client = live::connect(engine).await?;
+    let version = client.server().map_or("a server".to_owned(), |it| format!("{} {}", it.server, it.version));
+    let nodes = client.nodes().len();
+    let info = client.call::<String>(firth_redis::cmd("INFO").arg("persistence")).await;
+    client.close().await;
+    let detail = format!("{version}, {nodes} nodes known");
+    Ok(match info {
+        Err(_) => Outcome::Doubtful(
+            detail,
+            "the user may not call INFO, so persistence was not checked: permit +info".to_owned(),
+        ),
+        Ok(info) if info.lines().any(|line| line.trim() == "aof_enabled:1") => {
+            Outcome::Good(format!("{detail}, append-only file on"))
+        }
+        Ok(_) => Outcome::Doubtful(
+            format!("{detail}, append-only file off"),
+            "a master that restarts before its failover loses everything: set `appendonly yes`".to_owned(),
+        ),
+    })
+}
+
+fn same_version(theirs: &str) -> Checked {
     let ours = env!("CARGO_PKG_VERSION");
     if theirs == ours {
-        return Ok(format!("firth {ours}"));
+        return Ok(Outcome::Good(format!("firth {ours}")));
     }
     let context = format!("this program is firth {ours}, the server is firth {theirs}");
     Err(Error::new(ErrorKind::Unsupported, context))
 }
 
-fn same_clock(theirs: u64) -> Result<String> {
+fn same_clock(theirs: u64) -> Checked {
     let skew = unix_ms(SystemTime::now()).abs_diff(theirs);
     if skew <= MAX_SKEW_MS {
-        return Ok("agrees with the server".to_owned());
+        return Ok(Outcome::Good("agrees with the server".to_owned()));
     }
     let context = format!("it differs from the server's by {skew} ms: synchronise both");
     Err(Error::new(ErrorKind::Invalid, context))
 }
 
-async fn engine(client: &Client) -> Result<String> {
+async fn engine(client: &Client) -> Checked {
     let all: Topics = client.get("/v1/topics").await?;
-    Ok(format!("answers, {} topics", all.topics.len()))
+    Ok(Outcome::Good(format!("answers, {} topics", all.topics.len())))
 }
 
-async fn round_trip(client: &Client) -> Result<String> {
+async fn round_trip(client: &Client) -> Checked {
     let path = topic_path(&format!("firth-doctor-{:016x}", fastrand::u64(..)));
     let spec = TopicSpec { partitions: Some(1), ..TopicSpec::default() };
     client.send::<Topic>(Method::PUT, &path, &spec).await?;
@@ -122,7 +213,7 @@ async fn round_trip(client: &Client) -> Result<String> {
     let deleted = client.delete(&path).await;
     carried?;
     deleted?;
-    Ok("a message was sent, fetched, settled and removed".to_owned())
+    Ok(Outcome::Good("a message was sent, fetched, settled and removed".to_owned()))
 }
 
 async fn carry(client: &Client, path: &str) -> Result<()> {
@@ -151,13 +242,19 @@ mod tests {
     fn a_clock_that_differs_is_told_by_how_much() {
         let now = unix_ms(SystemTime::now());
         assert!(same_clock(now).is_ok());
-        assert!(same_clock(now - 60_000).unwrap_err().context().contains("60"));
+        let error = same_clock(now - 60_000).err().unwrap();
+        assert!(error.context().contains("60"));
         assert!(same_clock(now + 60_000).is_err());
     }
 
     #[test]
     fn another_version_is_refused() {
         assert!(same_version(env!("CARGO_PKG_VERSION")).is_ok());
-        assert_eq!(same_version("99.0.0").unwrap_err().kind(), ErrorKind::Unsupported);
+        assert_eq!(same_version("99.0.0").err().unwrap().kind(), ErrorKind::Unsupported);
+    }
+
+    #[test]
+    fn a_directory_that_is_not_there_yet_is_measured_where_it_would_be() {
+        assert!(disk(std::path::Path::new("./not/there/yet")).is_ok());
     }
 }

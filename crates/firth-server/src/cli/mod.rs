@@ -1,25 +1,40 @@
 //! The command line: what can be asked, and how failures end.
 
+mod bench;
+mod consume;
+mod dead;
 mod doctor;
+mod exec;
+mod failure;
+mod group;
+mod input;
+mod live;
+mod man;
 mod output;
-mod records;
+mod produce;
+mod progress;
+mod target;
 mod token;
-mod topics;
+mod top;
+mod topic;
+mod units;
 
-use crate::client::Client;
 use crate::config;
-use crate::demo;
+use crate::demo::{self, DemoArgs};
 use crate::serve::{self, ServeArgs};
-use clap::{Args, CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
-use firth::{Error, ErrorKind, Result};
-use records::{ConsumeArgs, ProduceArgs};
+use firth::Result;
+pub(crate) use output::line;
 use std::process::ExitCode;
-use topics::{DeadCommand, GroupCommand, TopicCommand};
+use target::Target;
 
 /// Durable topics, consumer groups, retries and dead letters: a server and its command line.
 #[derive(Parser)]
-#[command(name = "firth", version, propagate_version = true, max_term_width = 100)]
+#[command(name = "firth", version, propagate_version = true, max_term_width = 100, after_long_help = failure::EXIT_CODES)]
+#[command(
+    after_help = "Example:\n  firth serve &\n  firth produce orders 'one coffee'\n  firth consume orders --group bar"
+)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -28,179 +43,212 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     /// Serve the HTTP API
+    #[command(
+        after_help = "Examples:\n  firth serve\n  firth serve --engine redis+cluster://10.0.0.1 --listen 0.0.0.0:7171 --token-file tokens"
+    )]
     Serve(ServeArgs),
-    /// Show what it does, in memory and in a few seconds
-    Demo,
-    /// Create, list, show and delete topics
-    Topic {
-        #[command(subcommand)]
-        command: TopicCommand,
-        #[command(flatten)]
-        target: Target,
-        #[command(flatten)]
-        format: Format,
-    },
+    /// Show what it does, on an engine of its own and in under a minute
+    #[command(after_help = demo::EXAMPLES)]
+    Demo(DemoArgs),
     /// Send messages
+    #[command(after_help = produce::EXAMPLES)]
     Produce {
         #[command(flatten)]
-        args: ProduceArgs,
+        args: produce::ProduceArgs,
         #[command(flatten)]
         target: Target,
     },
-    /// Print records of a group, and ack what was printed
+    /// Print records of a group and ack them, or let a command decide
+    #[command(after_help = consume::EXAMPLES)]
     Consume {
         #[command(flatten)]
-        args: ConsumeArgs,
+        args: consume::ConsumeArgs,
         #[command(flatten)]
         target: Target,
     },
-    /// Show groups with their exact lag
+    /// Create, list, show and delete topics
+    #[command(after_help = topic::EXAMPLES)]
+    Topic {
+        #[command(subcommand)]
+        command: topic::TopicCommand,
+        #[command(flatten)]
+        target: Target,
+    },
+    /// Look at groups with their exact lag; make, move and delete them
+    #[command(after_help = group::EXAMPLES)]
     Group {
         #[command(subcommand)]
-        command: GroupCommand,
+        command: group::GroupCommand,
         #[command(flatten)]
         target: Target,
-        #[command(flatten)]
-        format: Format,
     },
-    /// List, count, replay and delete dead letters
+    /// Show the records of a group that wait for another attempt
+    #[command(after_help = group::PENDING_EXAMPLES)]
+    Pending {
+        #[command(flatten)]
+        args: group::PendingArgs,
+        #[command(flatten)]
+        target: Target,
+    },
+    /// Look at dead letters; replay them as they are or edited, delete them
+    #[command(after_help = dead::EXAMPLES)]
     Dead {
         #[command(subcommand)]
-        command: DeadCommand,
+        command: dead::DeadCommand,
         #[command(flatten)]
         target: Target,
-        #[command(flatten)]
-        format: Format,
     },
-    /// Check the server or engine, its clock, version and permissions, and say what to do
+    /// Listen to live channels
+    #[command(after_help = live::SUB_EXAMPLES)]
+    Sub {
+        #[command(flatten)]
+        args: live::SubArgs,
+        #[command(flatten)]
+        target: Target,
+    },
+    /// Publish on a live channel
+    #[command(after_help = live::PUB_EXAMPLES)]
+    Pub {
+        #[command(flatten)]
+        args: live::PubArgs,
+        #[command(flatten)]
+        target: Target,
+    },
+    /// Watch throughput, lag, owners and dead letters
+    #[command(after_help = top::EXAMPLES)]
+    Top {
+        #[command(flatten)]
+        args: top::TopArgs,
+        #[command(flatten)]
+        target: Target,
+    },
+    /// Measure produce and consume with a quick load
+    #[command(after_help = bench::EXAMPLES)]
+    Bench {
+        #[command(flatten)]
+        args: bench::BenchArgs,
+        #[command(flatten)]
+        target: Target,
+    },
+    /// Check configuration, server or engine, clock, version and permissions, and say what to do
+    #[command(after_help = doctor::EXAMPLES)]
     Doctor {
         #[command(flatten)]
         target: Target,
-        #[command(flatten)]
-        format: Format,
     },
+    /// Make a token, and the line for the server's token file
+    #[command(after_help = token::EXAMPLES)]
+    Token(token::TokenArgs),
+    /// Print the effective configuration of `firth serve` as a file with comments
+    #[command(after_help = "Example:\n  firth config > firth.yaml\n  firth config --set limits.rate=100")]
+    Config(ServeArgs),
     /// Write completions for a shell
+    #[command(after_help = man::COMPLETION_EXAMPLES)]
     Completions {
         /// Which shell
         shell: Shell,
     },
-    /// Make a token, and the line for the server's token file
-    Token(token::TokenArgs),
-    /// Print the effective configuration of `firth serve` as a file with comments
-    Config(ServeArgs),
-}
-
-/// Where a command goes.
-#[derive(Args)]
-struct Target {
-    /// The server to speak to; FIRTH_TOKEN is its token
-    #[arg(
-        long,
-        global = true,
-        env = "FIRTH_SERVER",
-        default_value = "http://127.0.0.1:7171",
-        value_name = "URL"
-    )]
-    server: String,
-    /// Open this engine instead of speaking to a server: file:./DIR, redis://HOST, …
-    #[arg(long, global = true, value_name = "URL")]
-    engine: Option<String>,
-}
-
-impl Target {
-    async fn open(&self) -> Result<Client> {
-        match &self.engine {
-            Some(engine) => Client::local(engine).await,
-            None => Client::remote(&self.server, std::env::var("FIRTH_TOKEN").ok()),
-        }
-    }
-}
-
-/// How a command answers.
-#[derive(Args)]
-struct Format {
-    /// Answer in JSON
-    #[arg(long, global = true)]
-    json: bool,
+    /// Write manual pages
+    #[command(after_help = man::MAN_EXAMPLES)]
+    Man(man::ManArgs),
 }
 
 /// Runs what the arguments say.
 pub(crate) async fn run() -> ExitCode {
-    let cli = Cli::parse();
-    match dispatch(cli).await {
+    match dispatch(Cli::parse().command).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            explain(&error);
-            ExitCode::from(exit_code(error.kind()))
+            failure::explain(&error);
+            ExitCode::from(failure::exit_code(error.kind()))
         }
     }
 }
 
-async fn dispatch(cli: Cli) -> Result<()> {
-    match cli.command {
+async fn dispatch(command: Command) -> Result<()> {
+    match command {
         Command::Serve(args) => serve::run(args).await,
-        Command::Demo => demo::run().await,
-        Command::Topic { command, target, format } => {
-            with(&target, async |client| topics::topic(client, command, format.json).await).await
-        }
+        Command::Demo(args) => demo::run(args).await,
         Command::Produce { args, target } => {
-            with(&target, async |client| records::produce(client, args).await).await
+            target.with(async |client| produce::run(client, args, target.json).await).await
         }
         Command::Consume { args, target } => {
-            with(&target, async |client| records::consume(client, args).await).await
+            target.with(async |client| consume::run(client, args, target.json).await).await
         }
-        Command::Group { command, target, format } => {
-            with(&target, async |client| topics::group(client, command, format.json).await).await
+        Command::Topic { command, target } => {
+            target.with(async |client| topic::run(client, command, target.json).await).await
         }
-        Command::Dead { command, target, format } => {
-            with(&target, async |client| topics::dead(client, command, format.json).await).await
+        Command::Group { command, target } => {
+            target.with(async |client| group::run(client, command, target.json).await).await
         }
-        Command::Doctor { target, format } => doctor::run(target.open().await, format.json).await,
-        Command::Completions { shell } => {
-            clap_complete::generate(shell, &mut Cli::command(), "firth", &mut std::io::stdout());
-            Ok(())
+        Command::Pending { args, target } => {
+            target.with(async |client| group::pending(client, args, target.json).await).await
         }
+        Command::Dead { command, target } => {
+            target.with(async |client| dead::run(client, command, target.json).await).await
+        }
+        Command::Sub { args, target } => match target.engine().filter(|engine| live::is_redis(engine)) {
+            Some(engine) => live::sub_redis(engine, args, target.json).await,
+            None => target.with(async |client| live::sub(client, args, target.json).await).await,
+        },
+        Command::Pub { args, target } => match target.engine().filter(|engine| live::is_redis(engine)) {
+            Some(engine) => live::publish_redis(engine, args, target.json).await,
+            None => target.with(async |client| live::publish(client, args, target.json).await).await,
+        },
+        Command::Top { args, target } => {
+            target.with(async |client| top::run(client, args, target.json).await).await
+        }
+        Command::Bench { args, target } => {
+            target.with(async |client| bench::run(client, args, target.json).await).await
+        }
+        Command::Doctor { target } => doctor::run(&target, target.json).await,
         Command::Token(args) => token::run(&args),
         Command::Config(args) => {
             let values = config::Values::load(&args.given()?)?;
             config::Config::read(&values)?;
             output::line(config::effective_file(&values).trim_end())
         }
+        Command::Completions { shell } => man::completions::<Cli>(shell),
+        Command::Man(args) => man::man::<Cli>(&args),
     }
 }
 
-/// Runs a command on its target, which is closed whatever happens.
-async fn with(target: &Target, command: impl AsyncFnOnce(&Client) -> Result<()>) -> Result<()> {
-    let client = target.open().await?;
-    let outcome = command(&client).await;
-    let closed = client.close().await;
-    outcome.and(closed)
+/// Every environment variable that some command reads.
+fn variables() -> Vec<String> {
+    let mut all = ["FIRTH_TOKEN", "FIRTH_LOG", "FIRTH_CA_FILE"].map(str::to_owned).to_vec();
+    for command in Cli::command().get_subcommands() {
+        let named = command.get_arguments().filter_map(|argument| argument.get_env());
+        all.extend(named.filter_map(|name| name.to_str()).map(str::to_owned));
+    }
+    all.sort();
+    all.dedup();
+    all
 }
 
-fn explain(error: &Error) {
-    eprintln!("error: {error}");
-    let mut source = std::error::Error::source(error);
-    while let Some(cause) = source {
-        eprintln!("  because: {cause}");
-        source = cause.source();
-    }
-    if error.may_have_happened() {
-        eprintln!("  it may have happened all the same");
-    }
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// 2 is what wrong arguments end with, too.
-fn exit_code(kind: ErrorKind) -> u8 {
-    match kind {
-        ErrorKind::Invalid => 2,
-        ErrorKind::NotFound => 3,
-        ErrorKind::AlreadyExists => 4,
-        ErrorKind::Unauthorized => 5,
-        ErrorKind::Unavailable | ErrorKind::Closed => 6,
-        ErrorKind::Timeout => 7,
-        ErrorKind::Overloaded => 8,
-        ErrorKind::Fenced => 9,
-        ErrorKind::Unsupported => 10,
-        _ => 1,
+    fn all<'a>(command: &'a clap::Command, to: &mut Vec<&'a clap::Command>) {
+        to.push(command);
+        command.get_subcommands().for_each(|command| all(command, to));
+    }
+
+    #[test]
+    fn the_description_of_the_command_line_holds_together() {
+        Cli::command().debug_assert();
+        assert!(variables().contains(&"FIRTH_SERVER".to_owned()));
+    }
+
+    #[test]
+    fn every_command_has_help_with_an_example() {
+        let (root, mut commands) = (Cli::command(), Vec::new());
+        all(&root, &mut commands);
+        for command in commands {
+            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            assert!(help.contains("Example") && help.contains("firth "), "{}: {help}", command.get_name());
+            assert!(command.get_about().is_some(), "{}", command.get_name());
+            let silent = command.get_arguments().find(|argument| argument.get_help().is_none());
+            assert!(silent.is_none(), "{}: {silent:?}", command.get_name());
+        }
     }
 }

@@ -12,11 +12,17 @@ pub(crate) fn line(text: &str) -> Result<()> {
         .map_err(|error| Error::new(ErrorKind::Closed, "nobody reads the output any more").with_source(error))
 }
 
+/// Tells the person on stderr; that nobody may read it is no reason to stop.
+pub(crate) fn note(text: &str) {
+    let _ = writeln!(std::io::stderr().lock(), "{text}");
+}
+
 /// Writes one JSON value on one line.
 pub(crate) fn json(value: &impl Serialize) -> Result<()> {
     let text = serde_json::to_string(value)
         .map_err(|error| Error::new(ErrorKind::Internal, "cannot be written as JSON").with_source(error))?;
-    line(&text)
+    // Payloads that are JSON pass through as they were written; line ends in them stand between values only.
+    line(&text.replace(['\n', '\r'], " "))
 }
 
 /// A table with aligned columns.

@@ -5,6 +5,11 @@ use crate::auth::{Grant, new_token};
 use clap::Args;
 use firth::Result;
 
+pub(crate) const EXAMPLES: &str = "\
+Examples:
+  firth token --name shop --scopes produce --topics 'orders.*' > token
+  tail -1 token >> tokens     # the server's file; the first line is the client's secret";
+
 #[derive(Args)]
 pub(crate) struct TokenArgs {
     /// A name for the audit log

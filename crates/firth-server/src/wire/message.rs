@@ -148,6 +148,14 @@ impl Shown {
         let json = self.json.as_deref().map(RawValue::get);
         json.or(self.payload.as_deref()).or(self.payload_base64.as_deref()).unwrap_or_default()
     }
+
+    /// The payload as it was sent.
+    pub(crate) fn bytes(&self) -> Vec<u8> {
+        match &self.payload_base64 {
+            Some(text) => BASE64.decode(text).unwrap_or_default(),
+            None => self.text().as_bytes().to_vec(),
+        }
+    }
 }
 
 impl From<&Record> for Shown {

@@ -6,6 +6,7 @@
 mod dead;
 mod event;
 mod group;
+mod live;
 mod message;
 mod topic;
 
@@ -13,9 +14,10 @@ pub(crate) use dead::{Count, Edit, Letter, Letters, Pick};
 pub(crate) use event::SystemEvent;
 pub(crate) use group::{
     Delivered, Failure, Fetch, Fetched, Group, Groups, Member, Members, NewGroup, NotSettled, PendingList,
-    ResetGroup, Settle, SettledReport, Start,
+    ResetGroup, Settle, SettledReport, Start, Waiting,
 };
-pub(crate) use message::{Outgoing, Placed, Receipts, Records, Shown};
+pub(crate) use live::{Live, Published};
+pub(crate) use message::{Outgoing, Placed, Receipts, Records, Shown, Values};
 pub(crate) use topic::{
     About, Delayed, Topic, TopicChange, TopicSpec, Topics, TrimWish, TrimmedReport, limits,
 };

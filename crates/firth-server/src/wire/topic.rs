@@ -55,6 +55,9 @@ pub(crate) struct Topic {
     pub(crate) partitions: u32,
     /// How many records it holds.
     pub(crate) records: u64,
+    /// Records ever stored, removed ones included: it only grows, so differences are rates.
+    #[serde(default)]
+    pub(crate) appended: u64,
     /// How many messages wait for their time.
     pub(crate) delayed: u64,
     pub(crate) max_payload: usize,
@@ -78,6 +81,7 @@ impl From<TopicStatus> for Topic {
             name: status.info.name.to_string(),
             partitions: config.partitions,
             records: status.records(),
+            appended: status.partitions.iter().map(|partition| partition.last.seq).sum(),
             delayed: status.delayed(),
             max_payload: config.max_payload,
             retention_ms: kept.age.map(millis),

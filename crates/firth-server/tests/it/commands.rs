@@ -1,58 +1,250 @@
-//! The command line, against a server and on an engine of its own; and what the documents promise.
+//! The command line, against a server and on an engine of its own: the same commands, the same answers.
 
-use crate::world::{PATIENCE, Server, engine, firth, json, run, stdout};
-use std::io::Write;
-use std::process::{Command, Output, Stdio};
-use std::time::Instant;
+use crate::world::{Server, engine, firth, json, run, stdout};
+use serde_json::Value;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Output, Stdio};
+
+fn parse(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
+fn lines(text: &str) -> Vec<Value> {
+    text.lines().map(parse).collect()
+}
+
+/// Runs commands on one target.
+struct Target<'a>(&'a [&'a str]);
+
+impl Target<'_> {
+    fn ask(&self, args: &[&str]) -> Output {
+        run(&[args, self.0].concat())
+    }
+
+    fn say(&self, args: &[&str]) -> String {
+        stdout(&self.ask(args))
+    }
+
+    fn json(&self, args: &[&str]) -> Value {
+        parse(&self.say(&[args, &["--json"]].concat()))
+    }
+
+    #[track_caller]
+    fn fails(&self, code: i32, args: &[&str]) {
+        let output = self.ask(args);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{args:?}: {errors}");
+        assert!(errors.contains("hint: "), "{errors}");
+    }
+}
 
 /// The same commands, wherever they go.
-fn tour(target: &[&str]) {
-    let ask = |args: &[&str]| run(&[args, target].concat());
-    let say = |args: &[&str]| stdout(&ask(args));
-    assert!(say(&["topic", "create", "orders", "--partitions", "2"]).contains("orders"));
-    assert_eq!(say(&["produce", "orders", "one", "two", "--key", "k"]), "sent 2 to orders\n");
-    let list: serde_json::Value = serde_json::from_str(&say(&["topic", "list", "--json"])).unwrap();
-    assert_eq!(list["topics"][0]["records"], 2);
-    assert_eq!(say(&["consume", "orders", "--group", "g", "--max", "2"]), "one\ntwo\n");
-    let group: serde_json::Value =
-        serde_json::from_str(&say(&["group", "show", "orders", "g", "--json"])).unwrap();
-    assert_eq!(group["lag"], 0);
-    assert!(say(&["group", "list", "orders"]).contains("LAG"));
-    assert_eq!(say(&["dead", "count", "orders"]), "0\n");
-    assert!(say(&["dead", "list", "orders"]).starts_with("ID"));
-    assert_eq!(say(&["topic", "delete", "orders"]), "deleted orders\n");
-    let missing = ask(&["topic", "show", "orders"]);
-    assert_eq!(missing.status.code(), Some(3), "{missing:?}");
+fn tour(target: &Target<'_>) {
+    let long =
+        ["topic", "create", "orders", "--partitions", "2", "--retention", "7d", "--max-payload", "1KiB"];
+    assert!(target.say(&long).contains("orders"));
+    target.fails(4, &["topic", "create", "orders", "--partitions", "3"]);
+    assert_eq!(target.say(&["produce", "orders", "one", "two", "--key", "k"]), "sent 2 to orders\n");
+    let list = target.json(&["topic", "list"]);
+    assert_eq!((&list["topics"][0]["records"], &list["topics"][0]["appended"]), (&json!(2), &json!(2)));
+    assert_eq!(target.say(&["consume", "orders", "--group", "g", "--max", "2"]), "one\ntwo\n");
+    assert_eq!(target.json(&["group", "show", "orders", "g"])["lag"], 0);
+    assert!(target.say(&["group", "list", "orders"]).contains("LAG"));
+    groups(target);
+    failures(target);
+    assert_eq!(target.say(&["topic", "delete", "orders"]), "deleted orders\n");
+    target.fails(3, &["topic", "show", "orders"]);
+    target.fails(3, &["produce", "orders", "x"]);
+    target.fails(2, &["topic", "create", "b d"]);
+}
+
+fn groups(target: &Target<'_>) {
+    let reset = target.json(&["group", "reset", "orders", "g", "--to", "oldest"]);
+    assert_eq!(reset["lag"], 2);
+    target.fails(3, &["group", "reset", "orders", "none", "--to", "oldest"]);
+    target.fails(2, &["group", "reset", "orders", "g", "--to", "yesterday"]);
+    assert_eq!(target.json(&["group", "reset", "orders", "g", "--to", "1h"])["lag"], 2);
+    assert_eq!(target.json(&["group", "reset", "orders", "g", "--to", "newest"])["lag"], 0);
+    assert_eq!(target.json(&["group", "create", "orders", "late", "--from", "newest"])["lag"], 0);
+    assert_eq!(target.json(&["group", "create", "orders", "early"])["lag"], 2);
+    assert_eq!(target.say(&["group", "delete", "orders", "early"]), "deleted early of orders\n");
+    target.fails(3, &["group", "delete", "orders", "early"]);
+}
+
+/// A record that fails waits for its next attempt; one that is rejected is a dead letter.
+fn failures(target: &Target<'_>) {
+    target.say(&[
+        "produce",
+        "orders",
+        "--input",
+        "json",
+        "{\"n\":1}",
+        "--key",
+        "ada",
+        "--header",
+        "color=red",
+    ]);
+    let consume = ["consume", "orders", "--group", "late", "--max", "1", "--wait", "20s"];
+    let nacked = target.json(&[&consume[..], &["--exec", "exit 7"]].concat());
+    assert_eq!((&nacked["verdict"], &nacked["attempt"]), (&json!("nack"), &json!(1)));
+    let pending = target.json(&["pending", "orders", "late", "--sort", "attempt", "--descending"]);
+    assert_eq!((&pending["total"], &pending["records"][0]["attempt"]), (&json!(1), &json!(2)));
+    assert_eq!(pending["records"][0]["reason"], "the command ended with 7");
+    let shell = "test \"$(cat)\" = '{\"n\":1}' && test \"$FIRTH_KEY$FIRTH_HEADER_COLOR\" = adared && exit 65";
+    let rejected = target.json(&[&consume[..], &["--exec", shell]].concat());
+    assert_eq!((&rejected["verdict"], &rejected["attempt"]), (&json!("reject"), &json!(2)));
+
+    assert_eq!(target.say(&["dead", "count", "orders", "--group", "late"]), "1\n");
+    assert_eq!(target.json(&["dead", "count", "orders", "--reason", "nothing"])["count"], 0);
+    let letter = target.json(&["dead", "list", "orders", "--max", "1"]);
+    let id = letter["id"].as_str().unwrap();
+    assert!(target.say(&["dead", "list", "orders"]).contains(id));
+    let shown = target.say(&["dead", "show", "orders", id]);
+    assert!(shown.contains("color: red") && shown.contains("{\"n\":1}"), "{shown}");
+    assert_eq!(target.say(&["dead", "replay", "orders", id]), "1\n");
+    target.fails(3, &["dead", "show", "orders", id]);
+    target.json(&[&consume[..], &["--exec", "exit 65"]].concat());
+    target.fails(2, &["dead", "edit", "orders", id, "--payload", "no JSON"]);
+    assert_eq!(target.say(&["dead", "edit", "orders", id, "--payload", "{\"n\":2}"]), "1\n");
+    let edited = target.json(&consume);
+    assert_eq!((&edited["json"], &edited["key"]), (&json!({ "n": 2 }), &json!("ada")));
+    assert_eq!(target.say(&["dead", "delete", "orders", "--all"]), "0\n");
 }
 
 #[test]
 fn commands_work_against_a_server() {
     let server = Server::memory();
-    tour(&["--server", &server.url()]);
+    tour(&Target(&["--server", &server.url()]));
 }
 
 #[test]
 fn commands_work_on_an_engine_of_their_own() {
     let dir = tempfile::tempdir().unwrap();
-    tour(&["--engine", &engine(dir.path())]);
+    tour(&Target(&["--engine", &engine(dir.path())]));
+}
+
+/// Runs `firth produce` with this input.
+fn produce(url: &str, input: &[u8], args: &[&str]) -> Output {
+    let mut command = firth();
+    command.args(["produce", "lines", "--server", url]).args(args);
+    let mut produce = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    produce.stdin.take().unwrap().write_all(input).unwrap();
+    produce.wait_with_output().unwrap()
 }
 
 #[test]
-fn lines_of_the_input_are_messages_and_come_back_as_json() {
+fn every_form_of_input_becomes_messages() {
     let server = Server::memory();
     server.topic("lines", &[]);
     let url = server.url();
-    let produce = firth()
-        .args(["produce", "lines", "--key", "k", "--json", "--server", &url])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn();
-    let mut produce = produce.unwrap();
-    produce.stdin.take().unwrap().write_all(b"{\"n\":1}\n\n{\"n\":2}\n").unwrap();
-    assert_eq!(stdout(&produce.wait_with_output().unwrap()).lines().count(), 2);
-    let seen = stdout(&run(&["consume", "lines", "--group", "g", "--json", "--max", "2", "--server", &url]));
-    let seen: Vec<serde_json::Value> = seen.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let next = |max: &str| {
+        let args =
+            ["consume", "lines", "--group", "g", "--json", "--wait", "20s", "--max", max, "--server", &url];
+        lines(&stdout(&run(&args)))
+    };
+    let receipts = produce(&url, b"{\"n\":1}\n\n{\"n\":\n2}", &["--key", "k", "--input", "json", "--json"]);
+    assert_eq!(lines(&stdout(&receipts)).len(), 2);
+    let seen = next("2");
     assert_eq!((&seen[0]["json"]["n"], &seen[1]["json"]["n"]), (&json!(1), &json!(2)));
+
+    assert!(!produce(&url, b"no key\n", &["--key-by", ":"]).status.success());
+    stdout(&produce(&url, b"ada:first\n", &["--key-by", ":"]));
+    let seen = next("1");
+    assert_eq!((&seen[0]["key"], &seen[0]["payload"]), (&json!("ada"), &json!("first")));
+
+    let messages = b"{\"payload\":\"x\",\"headers\":{\"a\":\"b\"}} {\"payload_base64\":\"/wA=\"}";
+    stdout(&produce(&url, messages, &["--input", "messages", "--key", "same"]));
+    let seen = next("2");
+    assert_eq!((&seen[0]["headers"]["a"], &seen[1]["payload_base64"]), (&json!("b"), &json!("/wA=")));
+
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("many");
+    std::fs::write(&file, "line\n".repeat(2000)).unwrap();
+    let told = stdout(&run(&["produce", "lines", "--file", file.to_str().unwrap(), "--server", &url]));
+    assert!(told.starts_with("sent 2000 to lines, "), "{told}");
+    assert!(!produce(&url, b"{\"n\":", &["--input", "json"]).status.success());
+}
+
+#[test]
+fn an_input_that_never_ends_is_sent_as_it_comes() {
+    let server = Server::memory();
+    server.topic("lines", &[]);
+    let url = server.url();
+    let command = firth().args(["produce", "lines", "--server", &url]).stdin(Stdio::piped()).spawn();
+    let mut producing = command.unwrap();
+    let mut input = producing.stdin.take().unwrap();
+    input.write_all(b"now\n").unwrap();
+    let seen = run(&["consume", "lines", "--group", "g", "--max", "1", "--wait", "50s", "--server", &url]);
+    assert_eq!(stdout(&seen), "now\n");
+    drop(input);
+    assert!(producing.wait().unwrap().success());
+}
+
+#[test]
+fn several_commands_run_at_a_time_and_each_verdict_counts() {
+    let server = Server::memory();
+    server.topic("jobs", &["a", "b", "c", "d", "e", "f"]);
+    let dir = tempfile::tempdir().unwrap();
+    let shell = format!(
+        "read word; test $FIRTH_ATTEMPT -gt 1 || test $word != c || exit 1; echo $word >> {}",
+        dir.path().join("done").display()
+    );
+    let exec =
+        ["consume", "jobs", "--group", "g", "--exec", &shell, "--jobs", "4", "--wait", "10s", "--max", "7"];
+    stdout(&run(&[&exec[..], &["--server", &server.url()]].concat()));
+    assert_eq!(server.lag("jobs", "g"), 0);
+    let done = std::fs::read_to_string(dir.path().join("done")).unwrap();
+    let mut done: Vec<_> = done.lines().collect();
+    done.sort_unstable();
+    assert_eq!(done, ["a", "b", "c", "d", "e", "f"]);
+}
+
+#[test]
+fn a_server_with_a_certificate_is_reached_over_https_by_who_trusts_it() {
+    let certs = firth_testkit::Certs::new();
+    let mut serve = firth();
+    serve.args(["serve", "--engine", "memory:", "--tls-cert"]).arg(certs.server_cert_path());
+    serve.arg("--tls-key").arg(certs.server_key_path());
+    let server = Server::start(&mut serve, None);
+    let url = format!("https://localhost:{}", server.address.port());
+    let trusting = firth()
+        .args(["topic", "create", "t", "--server", &url])
+        .env("FIRTH_CA_FILE", certs.ca_path())
+        .output();
+    assert!(stdout(&trusting.unwrap()).contains('t'));
+    let doubting = run(&["topic", "list", "--server", &url]);
+    assert!(!doubting.status.success(), "{doubting:?}");
+    assert_eq!(run(&["topic", "list", "--server", "ftp://localhost"]).status.code(), Some(2));
+}
+
+#[test]
+fn a_follower_waits_for_a_server_that_is_away() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::on(dir.path());
+    server.topic("orders", &["before"]);
+    let listen = server.address.to_string();
+    let mut command = firth();
+    command.args(["consume", "orders", "--group", "g", "--follow", "--max", "2", "--server", &server.url()]);
+    let mut following = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut seen = BufReader::new(following.stdout.take().unwrap());
+    let mut line = String::new();
+    seen.read_line(&mut line).unwrap();
+    server.kill();
+    let mut told = String::new();
+    BufReader::new(following.stderr.take().unwrap()).read_line(&mut told).unwrap();
+    assert!(told.starts_with("waiting: "), "{told}");
+    let args = ["serve", "--engine", &engine(dir.path()), "--listen", &listen];
+    let again = firth().args(args).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+    let mut again = again.unwrap();
+    let produced = std::iter::repeat_with(|| {
+        run(&["produce", "orders", "after", "--server", &format!("http://{listen}")])
+    });
+    assert!(produced.take(200).any(|output| output.status.success()), "the server never came back");
+    seen.read_line(&mut line).unwrap();
+    again.kill().unwrap();
+    again.wait().unwrap();
+    following.wait().unwrap();
+    assert!(line.starts_with("before\n") && line.len() > 7, "{line}");
 }
 
 #[test]
@@ -65,86 +257,90 @@ fn a_server_that_is_not_there_is_told_with_what_to_do() {
 }
 
 #[test]
+fn the_view_of_the_figures_can_be_printed_once() {
+    let server = Server::memory();
+    server.topic("orders", &["a", "b", "c"]);
+    let url = server.url();
+    let target = Target(&["--server", &url]);
+    target.say(&["consume", "orders", "--group", "bar", "--max", "1"]);
+    let tables = target.say(&["top", "--once", "--every", "100ms"]);
+    assert!(tables.contains("IN/S") && tables.contains("OWNERS") && tables.contains("bar"), "{tables}");
+    let figures = target.json(&["top", "--every", "100ms", "--topic", "orders"]);
+    assert_eq!((&figures["topics"][0]["total"], &figures["groups"][0]["lag"]), (&json!(3), &json!(2)));
+    assert_eq!(target.json(&["top", "--every", "100ms", "--topic", "none"])["topics"], json!([]));
+}
+
+#[test]
+fn the_quick_bench_sends_and_settles_everything_and_leaves_nothing() {
+    let server = Server::memory();
+    let url = server.url();
+    let load = ["bench", "--messages", "1050", "--connections", "3", "--server", &url];
+    let told = stdout(&run(&load));
+    assert!(told.contains("produce") && told.contains("consume") && told.contains("1 050"), "{told}");
+    let figures = lines(&stdout(&run(&[&load[..], &["--json"]].concat())));
+    assert_eq!((&figures[1]["phase"], &figures[1]["messages"]), (&json!("consume"), &json!(1050)));
+    assert_eq!(server.get("/v1/topics").json()["topics"], json!([]));
+}
+
+#[test]
 fn the_doctor_finds_health_and_says_what_to_do_without() {
     let server = Server::memory();
     let told = stdout(&run(&["doctor", "--server", &server.url()]));
-    assert_eq!(told.lines().filter(|line| line.starts_with("ok")).count(), 4, "{told}");
+    for check in ["configuration", "version", "clock", "engine", "permissions"] {
+        assert!(told.contains(&format!("ok    {check}")), "{check}: {told}");
+    }
     assert_eq!(server.get("/v1/topics").json()["topics"], json!([]));
     let dir = tempfile::tempdir().unwrap();
-    assert!(stdout(&run(&["doctor", "--engine", &engine(dir.path())])).contains("settled"));
+    let told = stdout(&run(&["doctor", "--engine", &engine(dir.path())]));
+    assert!(told.contains("settled") && told.contains("MiB free"), "{told}");
     let file = dir.path().join("file");
     std::fs::write(&file, "no directory").unwrap();
     let sick = run(&["doctor", "--json", "--engine", &format!("file:{}", file.display())]);
     assert!(!sick.status.success());
-    let finding: serde_json::Value = serde_json::from_slice(&sick.stdout).unwrap();
-    assert_eq!((&finding["check"], &finding["ok"]), (&json!("engine"), &json!(false)));
+    let findings = lines(&String::from_utf8(sick.stdout).unwrap());
+    let finding = findings.iter().find(|finding| finding["check"] == "engine").unwrap();
+    assert_eq!(finding["ok"], false);
     assert!(finding["advice"].is_string());
+    let strange = firth().args(["doctor", "--engine", "memory:"]).env("FIRTH_LISTN", "x").output().unwrap();
+    assert!(stdout(&strange).contains("nothing reads FIRTH_LISTN"));
 }
 
 #[test]
-fn completions_are_written_for_shells() {
-    assert!(stdout(&run(&["completions", "bash"])).contains("firth"));
-}
-
-const GUIDE: &str = include_str!("../../../../docs/server.md");
-const README: &str = include_str!("../../../../README.md");
-
-fn snippets(text: &str, language: &str) -> Vec<String> {
-    let fence = format!("```{language}\n");
-    text.split(&fence).skip(1).map(|rest| rest.split("```").next().unwrap().to_owned()).collect()
-}
-
-fn runs(command: &mut Command) -> Output {
-    let output = command.output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    output
-}
-
-#[test]
-fn the_documented_curl_calls_work_as_written() {
-    for (text, lag) in [(GUIDE, 0), (README, 1)] {
-        assert_eq!(lag_after_calls_of(text), lag);
+fn completions_and_manual_pages_are_written() {
+    for shell in ["bash", "zsh", "fish"] {
+        assert!(stdout(&run(&["completions", shell])).contains("consume"));
     }
-}
-
-/// Makes the document's calls one after the other; the README's do not settle.
-fn lag_after_calls_of(text: &str) -> u64 {
-    let server = Server::memory();
-    let calls = snippets(text, "sh").into_iter().find(|text| text.contains("/fetch")).unwrap();
-    let mut delivery = String::new();
-    for call in calls.lines() {
-        let call = call.replace("localhost:7171", &server.address.to_string()).replace("DELIVERY", &delivery);
-        let output =
-            runs(Command::new("sh").arg("-c").arg(call.replacen("curl", "curl -sS --fail-with-body", 1)));
-        let answer: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-        if let Some(id) = answer["deliveries"][0]["delivery"].as_str() {
-            delivery = id.to_owned();
-        }
-    }
-    assert!(!delivery.is_empty(), "nothing was fetched");
-    server.lag("orders", "bar")
-}
-
-#[test]
-fn the_documented_python_client_works_as_written() {
-    let server = Server::memory();
-    let script = snippets(GUIDE, "python").remove(0).replace("http://localhost:7171", &server.url());
-    let output = runs(Command::new("python3").arg("-c").arg(script));
-    assert!(String::from_utf8(output.stdout).unwrap().contains("coffee"));
-    let deadline = Instant::now() + PATIENCE;
-    while server.lag("orders", "bar") > 0 {
-        assert!(Instant::now() < deadline, "never settled");
+    assert!(stdout(&run(&["man"])).contains(".TH firth 1"));
+    assert!(stdout(&run(&["man", "dead", "replay"])).contains("firth dead replay orders"));
+    let dir = tempfile::tempdir().unwrap();
+    run(&["man", "--dir", dir.path().to_str().unwrap()]);
+    for page in ["firth.1", "firth-serve.1", "firth-topic-create.1"] {
+        assert!(dir.path().join(page).exists(), "{page}");
     }
 }
 
 #[test]
-fn the_demo_shows_a_retry_a_dead_letter_and_its_replay() {
-    let started = Instant::now();
-    let told = stdout(&run(&["demo"]));
-    for step in
-        ["attempt 2: the card reader is broken", "dead letter billing/", "1 replayed, 0 dead letters left"]
-    {
+fn the_demo_shows_retries_a_takeover_dead_letters_and_their_replay() {
+    let dir = tempfile::tempdir().unwrap();
+    let kept = dir.path().join("tour");
+    let told = stdout(&run(&["demo", "--dir", kept.to_str().unwrap()]));
+    for step in [
+        "2 producers sent 20 orders",
+        "the card reader is broken; it is tried again",
+        "dead letter billing/",
+        "is killed with an order in its hands",
+        "took over and lost nothing",
+        "4 replayed, 0 dead letters left",
+        "firth top --engine file:",
+    ] {
         assert!(told.contains(step), "{step}: {told}");
     }
-    assert!(started.elapsed().as_secs() < 20);
+    let seconds = told.split("That was it, in ").nth(1).unwrap().split(' ').next().unwrap();
+    assert!(seconds.parse::<f32>().unwrap() < 60.0);
+    let engine = format!("file:{}", kept.display());
+    assert_eq!(
+        parse(&stdout(&run(&["group", "show", "orders", "billing", "--json", "--engine", &engine])))["lag"],
+        0
+    );
+    assert_eq!(run(&["demo", "--dir", kept.to_str().unwrap()]).status.code(), Some(4));
 }

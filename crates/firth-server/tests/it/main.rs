@@ -3,6 +3,10 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on says so by a panic")]
 
 mod commands;
+mod crowd;
+mod documents;
 mod http;
+mod live;
+mod packaging;
 mod serving;
 mod world;

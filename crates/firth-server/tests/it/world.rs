@@ -61,6 +61,13 @@ impl Server {
         format!("http://{}", self.address)
     }
 
+    /// Resident memory of the server.
+    pub(crate) fn memory_kib(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        line.split_whitespace().next().unwrap().parse().unwrap()
+    }
+
     /// Sends a signal.
     pub(crate) fn signal(&self, signal: nix::sys::signal::Signal) {
         let pid = nix::unistd::Pid::from_raw(self.child.id().try_into().unwrap());
@@ -202,6 +209,12 @@ impl Reply {
     #[track_caller]
     pub(crate) fn expect(self, status: u16) -> Self {
         assert_eq!(self.status, status, "{}", self.body);
+        self
+    }
+
+    #[track_caller]
+    pub(crate) fn success(self) -> Self {
+        assert!((200..300).contains(&self.status), "{self:?}");
         self
     }
 

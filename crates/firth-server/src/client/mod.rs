@@ -1,5 +1,7 @@
 //! How commands reach the API: over a socket, or inside this process on an engine of its own. One code path for both.
 
+mod connect;
+
 use crate::api;
 use crate::app::App;
 use crate::auth::Guard;
@@ -7,25 +9,29 @@ use crate::problem::Problem;
 use crate::wire::invalid;
 use axum::body::{Body, Bytes};
 use axum::http::{Method, Request, Uri, header};
+use connect::Connector;
 use firth::{Broker, Error, ErrorKind, Result};
 use http_body_util::{BodyExt, Limited};
 use hyper_util::client::legacy::Client as Sockets;
-use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use std::path::Path;
 use std::time::Duration;
 use tower_service::Service;
 
 /// The largest answer that is read.
 const MAX_ANSWER: usize = 1024 * 1024 * 1024;
+/// The longest line of an endless answer.
+const MAX_ANSWER_LINE: usize = 64 * 1024 * 1024;
 /// Longer than any answer of a server takes.
 const TIME_LIMIT: Duration = Duration::from_secs(75);
 
-/// The API, wherever it is.
+/// The API, wherever it is; clones share it.
+#[derive(Clone)]
 pub(crate) enum Client {
     /// A running server.
-    Remote { sockets: Sockets<HttpConnector, Body>, base: String, token: Option<String> },
+    Remote { sockets: Sockets<Connector, Body>, base: String, token: Option<String> },
     /// This process.
     Local { app: App, router: axum::Router },
 }
@@ -36,10 +42,12 @@ impl Client {
         let base = base.trim_end_matches('/');
         let uri: Uri =
             base.parse().map_err(|error| invalid("--server is not a URL").with_source(format!("{error}")))?;
-        if uri.scheme_str() != Some("http") || uri.host().is_none() {
-            return Err(invalid("--server looks like http://127.0.0.1:7171"));
-        }
-        let sockets = Sockets::builder(TokioExecutor::new()).build_http();
+        let connector = match uri.scheme_str().filter(|_| uri.host().is_some()) {
+            Some("http") => Connector::plain(),
+            Some("https") => Connector::tls(std::env::var_os("FIRTH_CA_FILE").as_deref().map(Path::new))?,
+            _ => return Err(invalid("--server looks like http://127.0.0.1:7171 or https://HOST")),
+        };
+        let sockets = Sockets::builder(TokioExecutor::new()).build(connector);
         Ok(Self::Remote { sockets, base: base.to_owned(), token })
     }
 
@@ -66,8 +74,25 @@ impl Client {
         read(&answer)
     }
 
+    /// Sends what is answered without a body.
+    pub(crate) async fn send_only(&self, method: Method, path: &str, body: &impl Serialize) -> Result<()> {
+        let body =
+            serde_json::to_vec(body).map_err(|error| invalid("this is not JSON").with_source(error))?;
+        self.call(method, path, Some(body)).await.map(drop)
+    }
+
     pub(crate) async fn delete(&self, path: &str) -> Result<()> {
         self.call(Method::DELETE, path, None).await.map(drop)
+    }
+
+    /// An answer that comes line by line, without end.
+    pub(crate) async fn lines(&self, path: &str) -> Result<Lines> {
+        let response = self.head(Method::GET, path, None).await?;
+        if response.status().is_success() {
+            return Ok(Lines { body: response.into_body(), buffer: Vec::new() });
+        }
+        let (status, answer) = (response.status(), collect(response.into_body()).await?);
+        Err(refusal(status, &answer))
     }
 
     /// Leaves groups and closes what was opened here.
@@ -79,27 +104,22 @@ impl Client {
     }
 
     async fn call(&self, method: Method, path: &str, body: Option<Vec<u8>>) -> Result<Bytes> {
-        let response =
-            tokio::time::timeout(TIME_LIMIT, self.respond(method, path, body)).await.map_err(|_| {
-                Error::new(ErrorKind::Timeout, "the server does not answer").with_unknown_outcome()
-            })??;
+        let response = self.head(method, path, body).await?;
         let status = response.status();
-        let answer = Limited::new(response.into_body(), MAX_ANSWER).collect().await.map_err(|error| {
-            Error::new(ErrorKind::Unavailable, "the answer broke off")
-                .with_source(error)
-                .with_unknown_outcome()
-        })?;
-        let answer = answer.to_bytes();
-        if status.is_success() {
-            return Ok(answer);
-        }
-        Err(match serde_json::from_slice::<Problem>(&answer) {
-            Ok(problem) => problem.into_error(),
-            Err(_) => Error::new(
-                ErrorKind::Unsupported,
-                format!("status {status} from something that is no firth server"),
-            ),
-        })
+        let answer = collect(response.into_body()).await?;
+        if status.is_success() { Ok(answer) } else { Err(refusal(status, &answer)) }
+    }
+
+    /// The answer as far as its head, within the time limit.
+    async fn head(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<Vec<u8>>,
+    ) -> Result<axum::response::Response> {
+        tokio::time::timeout(TIME_LIMIT, self.respond(method, path, body)).await.map_err(|_| {
+            Error::new(ErrorKind::Timeout, "the server does not answer").with_unknown_outcome()
+        })?
     }
 
     async fn respond(
@@ -112,7 +132,9 @@ impl Client {
             Self::Remote { base, token, .. } => (base.as_str(), token.as_deref()),
             Self::Local { .. } => ("", None),
         };
+        // Streams come as lines to whoever accepts JSON.
         let mut request = Request::builder().method(method).uri(format!("{base}{path}"));
+        request = request.header(header::ACCEPT, "application/json");
         if body.is_some() {
             request = request.header(header::CONTENT_TYPE, "application/json");
         }
@@ -129,7 +151,7 @@ impl Client {
                     let context = format!(
                         "no server at {base}: start one with `firth serve`, or name it with --server"
                     );
-                    Err(Error::new(ErrorKind::Unavailable, context))
+                    Err(Error::new(ErrorKind::Unavailable, context).with_source(error))
                 }
                 Err(error) => {
                     let failed = Error::new(ErrorKind::Unavailable, "the connection broke");
@@ -139,6 +161,54 @@ impl Client {
             Self::Local { router, .. } => {
                 let answer = router.clone().call(request).await;
                 Ok(answer.unwrap_or_else(|never| match never {}))
+            }
+        }
+    }
+}
+
+async fn collect(body: Body) -> Result<Bytes> {
+    let collected = Limited::new(body, MAX_ANSWER).collect().await;
+    collected.map(http_body_util::Collected::to_bytes).map_err(broke_off)
+}
+
+fn broke_off(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
+    Error::new(ErrorKind::Unavailable, "the answer broke off").with_source(error).with_unknown_outcome()
+}
+
+/// The error that the server tells.
+fn refusal(status: axum::http::StatusCode, answer: &[u8]) -> Error {
+    match serde_json::from_slice::<Problem>(answer) {
+        Ok(problem) => problem.into_error(),
+        Err(_) => {
+            let context = format!("status {status} from something that is no firth server");
+            Error::new(ErrorKind::Unsupported, context)
+        }
+    }
+}
+
+/// An endless answer, line by line.
+pub(crate) struct Lines {
+    body: Body,
+    buffer: Vec<u8>,
+}
+
+impl Lines {
+    /// The next line that is not empty, as JSON; `None` at the end.
+    pub(crate) async fn next<T: DeserializeOwned>(&mut self) -> Result<Option<T>> {
+        loop {
+            if let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<_> = self.buffer.drain(..=end).collect();
+                if !line.trim_ascii().is_empty() {
+                    return read(&line).map(Some);
+                }
+                continue;
+            }
+            if self.buffer.len() > MAX_ANSWER_LINE {
+                return Err(Error::new(ErrorKind::Unsupported, "the server sends a line without end"));
+            }
+            match self.body.frame().await.transpose().map_err(broke_off)? {
+                Some(frame) => self.buffer.extend_from_slice(frame.data_ref().map_or(&[], |data| data)),
+                None => return Ok(None),
             }
         }
     }

@@ -1,0 +1,286 @@
+//! `firth dead`: look at dead letters, replay them as they are or edited, delete them.
+
+use super::output::{json, line, plain, table};
+use super::units;
+use crate::client::{Client, escape, topic_path};
+use crate::wire::{Count, Edit, Letter, Letters, Outgoing, Pick, Values, invalid};
+use axum::http::Method;
+use clap::{Args, Subcommand};
+use firth::{DeadId, Error, ErrorKind, RecordId, Result};
+use serde_json::value::RawValue;
+use std::path::Path;
+use std::process::Command;
+
+pub(crate) const EXAMPLES: &str = "\
+Examples:
+  firth dead list orders --group billing --reason timeout
+  firth dead show orders billing/3/1700000000000-42
+  firth dead replay orders --all --group billing
+  firth dead edit orders billing/3/1700000000000-42";
+
+#[derive(Subcommand)]
+pub(crate) enum DeadCommand {
+    /// List dead letters
+    #[command(after_help = "Example:\n  firth dead list orders --group billing --reason timeout")]
+    List {
+        /// The topic
+        topic: String,
+        #[command(flatten)]
+        filter: Filter,
+        /// At most this many
+        #[arg(long, value_name = "N")]
+        max: Option<usize>,
+    },
+    /// Count dead letters
+    #[command(after_help = "Example:\n  firth dead count orders --group billing")]
+    Count {
+        /// The topic
+        topic: String,
+        #[command(flatten)]
+        filter: Filter,
+    },
+    /// Show one letter with its headers and payload
+    #[command(after_help = "Example:\n  firth dead show orders billing/3/1700000000000-42")]
+    Show {
+        /// The topic
+        topic: String,
+        /// The letter, as `dead list` shows it
+        id: String,
+    },
+    /// Hand dead letters to their group again
+    #[command(
+        after_help = "Examples:\n  firth dead replay orders billing/3/1700000000000-42\n  firth dead replay orders --all --reason timeout"
+    )]
+    Replay {
+        #[command(flatten)]
+        which: Which,
+        /// Append them for every group, not just the one that gave them up
+        #[arg(long)]
+        everyone: bool,
+    },
+    /// Change a letter's payload and replay it
+    #[command(
+        after_help = "Examples:\n  firth dead edit orders billing/3/1700000000000-42          # opens $EDITOR\n  firth dead edit orders billing/3/1700000000000-42 --payload '{\"total\": 3}'\n  firth dead edit orders billing/3/1700000000000-42 --file fixed.json"
+    )]
+    Edit {
+        /// The topic
+        topic: String,
+        /// The letter, as `dead list` shows it
+        id: String,
+        /// The new payload, instead of opening $EDITOR
+        #[arg(long, value_name = "TEXT", conflicts_with = "file")]
+        payload: Option<String>,
+        /// Take the new payload from this file
+        #[arg(long, value_name = "FILE")]
+        file: Option<std::path::PathBuf>,
+        /// Append it for every group, not just the one that gave it up
+        #[arg(long)]
+        everyone: bool,
+    },
+    /// Delete dead letters for good
+    #[command(
+        after_help = "Examples:\n  firth dead delete orders billing/3/1700000000000-42\n  firth dead delete orders --all --group billing"
+    )]
+    Delete {
+        #[command(flatten)]
+        which: Which,
+    },
+}
+
+/// Which letters are looked at.
+#[derive(Args)]
+pub(crate) struct Filter {
+    /// Only those that this group gave up
+    #[arg(long)]
+    group: Option<String>,
+    /// Only those whose reason contains this
+    #[arg(long, value_name = "TEXT")]
+    reason: Option<String>,
+}
+
+impl Filter {
+    fn query(&self) -> String {
+        let part = |name: &str, value: &Option<String>| {
+            value.as_ref().map_or(String::new(), |value| format!("&{name}={}", escape(value)))
+        };
+        format!("{}{}", part("group", &self.group), part("reason", &self.reason))
+    }
+}
+
+#[derive(Args)]
+pub(crate) struct Which {
+    /// The topic
+    topic: String,
+    /// The letters, as `dead list` shows them
+    #[arg(required_unless_present = "all", conflicts_with = "all")]
+    ids: Vec<String>,
+    /// All of them
+    #[arg(long)]
+    all: bool,
+    /// With --all: only those of this group
+    #[arg(long, requires = "all")]
+    group: Option<String>,
+    /// With --all: only those whose reason contains this
+    #[arg(long, value_name = "TEXT", requires = "all")]
+    reason: Option<String>,
+}
+
+pub(crate) async fn run(client: &Client, command: DeadCommand, as_json: bool) -> Result<()> {
+    let done = match command {
+        DeadCommand::List { topic, filter, max } => {
+            return list(client, &topic, &filter, max.unwrap_or(usize::MAX), as_json).await;
+        }
+        DeadCommand::Count { topic, filter } => {
+            let query = filter.query();
+            let query = query.strip_prefix('&').unwrap_or_default();
+            client.get::<Count>(&format!("{}/dead/count?{query}", topic_path(&topic))).await?
+        }
+        DeadCommand::Show { topic, id } => {
+            let letter = get(client, &topic, &id).await?;
+            return if as_json { json(&letter) } else { show(&letter) };
+        }
+        DeadCommand::Edit { topic, id, payload, file, everyone } => {
+            let message = edit(&get(client, &topic, &id).await?, payload, file.as_deref()).await?;
+            let path = format!("{}/dead/edit", topic_path(&topic));
+            client.send::<Count>(Method::POST, &path, &Edit { id, message, everyone }).await?
+        }
+        DeadCommand::Replay { which, everyone } => pick(client, "replay", which, everyone).await?,
+        DeadCommand::Delete { which } => pick(client, "delete", which, false).await?,
+    };
+    if as_json { json(&done) } else { line(&done.count.to_string()) }
+}
+
+/// One letter: the first of the page after the place before it.
+async fn get(client: &Client, topic: &str, id: &str) -> Result<Letter> {
+    let wanted: DeadId = id.parse()?;
+    let before = RecordId::new(wanted.id.ms, wanted.id.seq.saturating_sub(1));
+    let after = DeadId { id: before, ..wanted.clone() }.to_string();
+    let (path, group) = (topic_path(topic), escape(wanted.group.as_str()));
+    let page: Letters =
+        client.get(&format!("{path}/dead?max=1&group={group}&after={}", escape(&after))).await?;
+    let found = page.letters.into_iter().find(|letter| letter.id == wanted.to_string());
+    found.ok_or_else(|| Error::new(ErrorKind::NotFound, format!("topic {topic} has no dead letter {id}")))
+}
+
+async fn pick(client: &Client, what: &str, which: Which, everyone: bool) -> Result<Count> {
+    let Which { topic, ids, all, group, reason } = which;
+    let pick = Pick { ids, all, group, reason, everyone };
+    client.send(Method::POST, &format!("{}/dead/{what}", topic_path(&topic)), &pick).await
+}
+
+/// Page after page; people get one table per page.
+async fn list(client: &Client, topic: &str, filter: &Filter, mut left: usize, as_json: bool) -> Result<()> {
+    let (query, mut after) = (filter.query(), String::new());
+    loop {
+        let max = left.clamp(1, 500);
+        let path = format!("{}/dead?max={max}{query}{after}", topic_path(topic));
+        let page: Letters = client.get(&path).await?;
+        left = left.saturating_sub(page.letters.len());
+        if as_json {
+            page.letters.iter().try_for_each(json)?;
+        } else {
+            let rows = page.letters.into_iter().map(|letter| {
+                let key = letter.record.key.as_deref().map_or("-".to_owned(), plain);
+                let age = units::age(letter.age_ms);
+                [letter.id, key, letter.attempts.to_string(), age, plain(&letter.reason)]
+            });
+            table(["ID", "KEY", "ATTEMPTS", "AGE", "REASON"], rows.collect())?;
+        }
+        match page.next {
+            Some(next) if left > 0 => after = format!("&after={}", escape(&next)),
+            _ => return Ok(()),
+        }
+    }
+}
+
+fn show(letter: &Letter) -> Result<()> {
+    let record = &letter.record;
+    let field = |name: &str, value: &str| line(&format!("{name:<10} {}", plain(value)));
+    field("id", &letter.id)?;
+    field("group", &letter.group)?;
+    field("reason", &letter.reason)?;
+    field("attempts", &letter.attempts.to_string())?;
+    field("died", &format!("{} ago", units::age(letter.age_ms)))?;
+    field("record", &format!("{}/{}", record.partition, record.id))?;
+    if let Some(key) = record.key.as_deref().or(record.key_base64.as_deref()) {
+        field("key", key)?;
+    }
+    for (name, values) in &record.headers {
+        let value = match values {
+            Values::One(value) => value.clone(),
+            Values::Many(values) => values.join(", "),
+        };
+        field("header", &format!("{name}: {value}"))?;
+    }
+    line("")?;
+    line(&plain(record.text()))
+}
+
+/// The message that goes in the letter's place: everything of its record but the payload.
+async fn edit(letter: &Letter, payload: Option<String>, file: Option<&Path>) -> Result<Outgoing> {
+    let record = &letter.record;
+    if record.key_base64.is_some() || (record.payload_base64.is_some() && payload.is_none() && file.is_none())
+    {
+        let context = "its key or payload is not text: edit it by a program, see docs/server.md";
+        return Err(Error::new(ErrorKind::Unsupported, context));
+    }
+    let text = match (payload, file) {
+        (Some(text), _) => text,
+        (None, Some(path)) => read(path)?,
+        (None, None) => in_editor(record.text().to_owned()).await?,
+    };
+    let text = text.trim_end_matches('\n');
+    let mut message =
+        Outgoing { key: record.key.clone(), headers: record.headers.clone(), ..Outgoing::default() };
+    if record.json.is_some() {
+        // The header comes with the JSON again.
+        message.headers.remove("content-type");
+        let value = RawValue::from_string(text.to_owned());
+        message.json =
+            Some(value.map_err(|error| invalid("the new payload is not JSON").with_source(error))?);
+    } else {
+        message.payload = Some(text.to_owned());
+    }
+    Ok(message)
+}
+
+fn read(path: &Path) -> Result<String> {
+    let text = std::fs::read_to_string(path);
+    text.map_err(|error| invalid(format!("cannot read {}", path.display())).with_source(error))
+}
+
+/// Lets the person edit it; an unchanged text means that they changed their mind.
+async fn in_editor(text: String) -> Result<String> {
+    let editing = tokio::task::spawn_blocking(move || edit_file(&text));
+    editing
+        .await
+        .map_err(|error| Error::new(ErrorKind::Internal, "the editor was lost").with_source(error))?
+}
+
+fn edit_file(text: &str) -> Result<String> {
+    let broken = |error: std::io::Error| {
+        Error::new(ErrorKind::Unavailable, "the editor cannot be used: give --payload or --file")
+            .with_source(error)
+    };
+    let editor =
+        std::env::var("VISUAL").or_else(|_| std::env::var("EDITOR")).unwrap_or_else(|_| "vi".to_owned());
+    let dir = std::env::temp_dir().join(format!("firth-edit-{:016x}", fastrand::u64(..)));
+    let file = dir.join("payload");
+    // A directory that only this user can enter: payloads are nobody else's business.
+    std::os::unix::fs::DirBuilderExt::mode(&mut std::fs::DirBuilder::new(), 0o700)
+        .create(&dir)
+        .map_err(broken)?;
+    let edited = std::fs::write(&file, text).and_then(|()| {
+        let status =
+            Command::new("sh").arg("-c").arg(format!("{editor} \"$1\"")).arg("sh").arg(&file).status()?;
+        let edited = std::fs::read_to_string(&file)?;
+        Ok((status.success(), edited))
+    });
+    let removed = std::fs::remove_dir_all(&dir);
+    let (ended_well, edited) = edited.map_err(broken)?;
+    removed.map_err(broken)?;
+    if !ended_well || edited.trim_end_matches('\n') == text.trim_end_matches('\n') {
+        return Err(invalid("nothing was changed, so nothing was sent"));
+    }
+    Ok(edited)
+}

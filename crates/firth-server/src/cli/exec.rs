@@ -1,0 +1,123 @@
+//! One record handled by a command: payload on its input, fields in its environment, verdict by its exit code.
+
+use crate::wire::{Shown, Values};
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+use tokio::io::AsyncWriteExt;
+use tokio::process::Command;
+
+/// The exit code that gives a record up at once: `EX_DATAERR`, the input is wrong.
+const REJECT: i32 = 65;
+
+/// What became of a record.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// Exit code 0.
+    Ack,
+    /// Any other end: try again.
+    Nack(String),
+    /// Exit code 65.
+    Reject(String),
+}
+
+/// Runs the command to its end, or until the record's lease is nearly over: then it is killed and counts as failed.
+pub(crate) async fn run(command: &str, group: &str, record: &Shown, lease: Duration) -> Verdict {
+    let limit = lease.mul_f32(0.9);
+    match tokio::time::timeout(limit, run_to_its_end(command, group, record)).await {
+        Ok(Ok(status)) => judge(status),
+        Ok(Err(error)) => Verdict::Nack(format!("the command could not run: {error}")),
+        Err(_) => {
+            Verdict::Nack(format!("the command took longer than {limit:?} and was killed: see --lease"))
+        }
+    }
+}
+
+async fn run_to_its_end(command: &str, group: &str, record: &Shown) -> std::io::Result<ExitStatus> {
+    let mut child = Command::new("sh");
+    child.arg("-c").arg(command).stdin(Stdio::piped()).kill_on_drop(true);
+    child.env("FIRTH_GROUP", group);
+    for (name, value) in fields(record) {
+        child.env(name, value);
+    }
+    let mut child = child.spawn()?;
+    if let Some(mut input) = child.stdin.take() {
+        // A command that does not read its input ends it early: its exit code tells what it thinks.
+        let _ = input.write_all(&record.bytes()).await;
+        let _ = input.shutdown().await;
+    }
+    child.wait().await
+}
+
+fn judge(status: ExitStatus) -> Verdict {
+    match status.code() {
+        Some(0) => Verdict::Ack,
+        Some(REJECT) => Verdict::Reject(format!("the command ended with {REJECT}")),
+        Some(code) => Verdict::Nack(format!("the command ended with {code}")),
+        None => Verdict::Nack("the command was killed".to_owned()),
+    }
+}
+
+/// The environment of a record; values that no environment can hold are left out.
+fn fields(record: &Shown) -> Vec<(String, String)> {
+    let mut all = vec![
+        ("FIRTH_TOPIC".to_owned(), record.topic.clone()),
+        ("FIRTH_PARTITION".to_owned(), record.partition.to_string()),
+        ("FIRTH_ID".to_owned(), record.id.clone()),
+        ("FIRTH_ATTEMPT".to_owned(), record.attempt.to_string()),
+        ("FIRTH_SENT_MS".to_owned(), record.sent_ms.to_string()),
+    ];
+    all.extend(record.key.clone().map(|key| ("FIRTH_KEY".to_owned(), key)));
+    all.extend(record.key_base64.clone().map(|key| ("FIRTH_KEY_BASE64".to_owned(), key)));
+    for (name, values) in &record.headers {
+        let value = match values {
+            Values::One(value) => value.clone(),
+            Values::Many(values) => values.join(","),
+        };
+        all.push((format!("FIRTH_HEADER_{}", variable(name)), value));
+    }
+    all.retain(|(_, value)| !value.contains('\0'));
+    all
+}
+
+/// `content-type` as `CONTENT_TYPE`.
+fn variable(name: &str) -> String {
+    let upper = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' };
+    name.chars().map(upper).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(payload: &str) -> Shown {
+        serde_json::from_value(serde_json::json!({
+            "topic": "t", "partition": 1, "id": "5-1", "attempt": 2, "sent_ms": 7, "key": "ada",
+            "payload": payload, "headers": { "x-color": ["red", "blue"] },
+        }))
+        .unwrap()
+    }
+
+    async fn judged(command: &str) -> Verdict {
+        run(command, "g", &record("hello"), Duration::from_secs(60)).await
+    }
+
+    #[tokio::test]
+    async fn the_exit_code_is_the_verdict() {
+        assert_eq!(judged("exit 0").await, Verdict::Ack);
+        assert_eq!(judged("exit 65").await, Verdict::Reject("the command ended with 65".to_owned()));
+        assert_eq!(judged("exit 3").await, Verdict::Nack("the command ended with 3".to_owned()));
+        assert_eq!(judged("kill -9 $$").await, Verdict::Nack("the command was killed".to_owned()));
+    }
+
+    #[tokio::test]
+    async fn payload_and_fields_reach_the_command() {
+        let test = "test \"$(cat)\" = hello && test \"$FIRTH_KEY $FIRTH_GROUP $FIRTH_PARTITION $FIRTH_ID $FIRTH_ATTEMPT\" = 'ada g 1 5-1 2' && test \"$FIRTH_HEADER_X_COLOR\" = red,blue";
+        assert_eq!(judged(test).await, Verdict::Ack);
+    }
+
+    #[tokio::test]
+    async fn a_command_that_outlives_its_lease_is_killed_and_has_failed() {
+        let verdict = run("exec sleep 600", "g", &record(""), Duration::from_millis(200)).await;
+        assert!(matches!(&verdict, Verdict::Nack(why) if why.contains("--lease")), "{verdict:?}");
+    }
+}

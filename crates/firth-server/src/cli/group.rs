@@ -1,0 +1,238 @@
+//! `firth group` and `firth pending`: who reads how far, and what is tried again.
+
+use super::output::{json, line, plain, table};
+use super::units;
+use crate::client::{Client, group_path, topic_path};
+use crate::wire::{Group, Groups, NewGroup, PendingList, ResetGroup, Start, Waiting, invalid};
+use axum::http::Method;
+use clap::{Args, Subcommand, ValueEnum};
+use firth::Result;
+
+pub(crate) const EXAMPLES: &str = "\
+Examples:
+  firth group list orders
+  firth group show orders billing
+  firth group reset orders billing --to 1h";
+
+pub(crate) const PENDING_EXAMPLES: &str = "\
+Examples:
+  firth pending orders billing
+  firth pending orders billing --sort attempt --descending --min-attempt 3";
+
+#[derive(Subcommand)]
+pub(crate) enum GroupCommand {
+    /// List the groups of a topic with their exact lag
+    #[command(after_help = "Example:\n  firth group list orders")]
+    List {
+        /// The topic
+        topic: String,
+    },
+    /// Show a group partition by partition
+    #[command(after_help = "Example:\n  firth group show orders billing")]
+    Show {
+        /// The topic
+        topic: String,
+        /// The group
+        group: String,
+    },
+    /// Make a group before anybody consumes; one that exists stays as it is
+    #[command(after_help = "Example:\n  firth group create orders audit --from newest")]
+    Create {
+        /// The topic
+        topic: String,
+        /// The group
+        group: String,
+        /// Where it starts: oldest, newest, or an age such as 1h
+        #[arg(long, value_name = "WHERE", default_value = "oldest")]
+        from: String,
+    },
+    /// Move a group; its consumers go on from there
+    #[command(
+        after_help = "Examples:\n  firth group reset orders billing --to oldest\n  firth group reset orders billing --to 1h --drop-due"
+    )]
+    Reset {
+        /// The topic
+        topic: String,
+        /// The group
+        group: String,
+        /// oldest, newest, an age such as 1h, or a time in milliseconds as @1700000000000
+        #[arg(long, value_name = "WHERE")]
+        to: String,
+        /// Forget the records that wait for another attempt
+        #[arg(long)]
+        drop_due: bool,
+    },
+    /// Delete a group with its dead letters; refused while it has consumers
+    #[command(after_help = "Example:\n  firth group delete orders audit")]
+    Delete {
+        /// The topic
+        topic: String,
+        /// The group
+        group: String,
+    },
+}
+
+pub(crate) async fn run(client: &Client, command: GroupCommand, as_json: bool) -> Result<()> {
+    match command {
+        GroupCommand::List { topic } => {
+            let all: Groups = client.get(&format!("{}/groups", topic_path(&topic))).await?;
+            if as_json {
+                return json(&all);
+            }
+            let row = |group: Group| {
+                let [lag, due, dead] = [group.lag, group.due, group.dead].map(units::count);
+                let oldest = group.oldest_ms.map_or("-".to_owned(), units::age);
+                [group.group, lag, oldest, due, dead, group.members.to_string()]
+            };
+            table(
+                ["GROUP", "LAG", "OLDEST", "DUE", "DEAD", "MEMBERS"],
+                all.groups.into_iter().map(row).collect(),
+            )
+        }
+        GroupCommand::Show { topic, group } => show(client.get(&group_path(&topic, &group)).await?, as_json),
+        GroupCommand::Create { topic, group, from } => {
+            show(create(client, &topic, &group, &from).await?, as_json)
+        }
+        GroupCommand::Reset { topic, group, to, drop_due } => {
+            let wish = reset(&to, drop_due)?;
+            let path = format!("{}/reset", group_path(&topic, &group));
+            show(client.send(Method::POST, &path, &wish).await?, as_json)
+        }
+        GroupCommand::Delete { topic, group } => {
+            client.delete(&group_path(&topic, &group)).await?;
+            if as_json { Ok(()) } else { line(&format!("deleted {group} of {topic}")) }
+        }
+    }
+}
+
+/// Makes a group that starts there.
+pub(crate) async fn create(client: &Client, topic: &str, group: &str, from: &str) -> Result<Group> {
+    client.send(Method::PUT, &group_path(topic, group), &start(from)?).await
+}
+
+/// A beginning as people write it.
+fn start(text: &str) -> Result<NewGroup> {
+    match edge(text) {
+        Some(start) => Ok(NewGroup { start, age_ms: None }),
+        None => Ok(NewGroup {
+            age_ms: Some(age(text, "oldest, newest, or an age such as 1h")?),
+            ..NewGroup::default()
+        }),
+    }
+}
+
+/// A place to go on as people write it.
+fn reset(text: &str, drop_due: bool) -> Result<ResetGroup> {
+    let wish = ResetGroup { drop_due, ..ResetGroup::default() };
+    if let Some(to) = edge(text) {
+        return Ok(ResetGroup { to, ..wish });
+    }
+    if let Some(time) = text.strip_prefix('@').and_then(|time| time.parse().ok()) {
+        return Ok(ResetGroup { time_ms: Some(time), ..wish });
+    }
+    let age = age(text, "oldest, newest, an age such as 1h, or a time in milliseconds as @1700000000000")?;
+    Ok(ResetGroup { age_ms: Some(age), ..wish })
+}
+
+fn edge(text: &str) -> Option<Start> {
+    match text {
+        "oldest" => Some(Start::Oldest),
+        "newest" => Some(Start::Newest),
+        _ => None,
+    }
+}
+
+fn age(text: &str, how: &str) -> Result<u64> {
+    let age = units::duration(text)
+        .map_err(|_| invalid(format!("{text:?} is no place in a topic: write {how}")))?;
+    Ok(units::millis(age))
+}
+
+fn show(group: Group, as_json: bool) -> Result<()> {
+    if as_json {
+        return json(&group);
+    }
+    line(&format!(
+        "group {} of {}: lag {}, {} due, {} dead, {} members",
+        group.group,
+        group.topic,
+        units::count(group.lag),
+        group.due,
+        group.dead,
+        group.members
+    ))?;
+    let rows = group.partitions.into_iter().map(|part| {
+        let [waiting, due, dead] = [part.waiting, part.due, part.dead].map(units::count);
+        [part.partition.to_string(), waiting, due, dead, part.owner.unwrap_or_else(|| "-".to_owned())]
+    });
+    table(["PARTITION", "WAITING", "DUE", "DEAD", "OWNER"], rows.collect())
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Sort {
+    Id,
+    Attempt,
+    Due,
+}
+
+#[derive(Args)]
+pub(crate) struct PendingArgs {
+    /// The topic
+    topic: String,
+    /// The group
+    group: String,
+    /// What comes first
+    #[arg(long, value_enum, default_value = "due")]
+    sort: Sort,
+    /// The last first
+    #[arg(long)]
+    descending: bool,
+    /// Only those whose next attempt is at least this one
+    #[arg(long, value_name = "N")]
+    min_attempt: Option<u32>,
+    /// At most this many
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    max: u32,
+    /// Pass over so many first
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    skip: usize,
+}
+
+pub(crate) async fn pending(client: &Client, args: PendingArgs, as_json: bool) -> Result<()> {
+    let PendingArgs { topic, group, sort, descending, min_attempt, max, skip } = args;
+    let sort = match sort {
+        Sort::Id => "id",
+        Sort::Attempt => "attempt",
+        Sort::Due => "due",
+    };
+    let least = min_attempt.map_or(String::new(), |least| format!("&min_attempt={least}"));
+    let query = format!("sort={sort}&descending={descending}&skip={skip}&max={max}{least}");
+    let page: PendingList = client.get(&format!("{}/pending?{query}", group_path(&topic, &group))).await?;
+    if as_json {
+        return json(&page);
+    }
+    let (shown, total) = (page.records.len(), page.total);
+    let row = |record: Waiting| {
+        let due = record.due_ms.map_or("running".to_owned(), |ms| format!("in {}", units::age(ms)));
+        let [attempt, crashes] = [record.attempt, record.crashes].map(|number| number.to_string());
+        [record.partition.to_string(), record.id, attempt, crashes, due, plain(&record.reason)]
+    };
+    let rows = page.records.into_iter().map(row).collect();
+    table(["PARTITION", "ID", "ATTEMPT", "CRASHES", "DUE", "REASON"], rows)?;
+    if shown < total { line(&format!("{shown} of {total}: see --skip and --max")) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_read_as_people_write_them() {
+        assert_eq!(reset("newest", false).unwrap().to, Start::Newest);
+        assert_eq!(reset("1h", true).unwrap().age_ms, Some(3_600_000));
+        assert_eq!(reset("@17", false).unwrap().time_ms, Some(17));
+        assert!(reset("yesterday", false).unwrap_err().context().contains("@17"));
+        assert_eq!(start("newest").unwrap().start, Start::Newest);
+        assert!(start("@17").unwrap_err().context().contains("oldest"));
+    }
+}

@@ -1,0 +1,138 @@
+//! `firth produce`: arguments, lines, JSON or whole messages, sent in order, batch after batch.
+
+use super::input::{self, BATCH, Form, Mould, Template};
+use super::output::{json, line};
+use super::progress;
+use super::units;
+use crate::client::{Client, topic_path};
+use crate::wire::{Outgoing, Placed, Receipts, invalid};
+use axum::http::Method;
+use clap::Args;
+use firth::Result;
+use indicatif::ProgressBar;
+use serde_json::value::RawValue;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+pub(crate) const EXAMPLES: &str = "\
+Examples:
+  firth produce orders 'one coffee' --key ada
+  firth produce orders --input json '{\"total\": 3}' --header source=web
+  tail -f access.log | firth produce hits
+  firth produce orders --input messages --file orders.ndjson";
+
+#[derive(Args)]
+pub(crate) struct ProduceArgs {
+    /// The topic
+    topic: String,
+    /// The payloads; without any they are read from --file, or from the input
+    values: Vec<String>,
+    /// A key for all of them: they stay in order
+    #[arg(long)]
+    key: Option<String>,
+    /// Each line is a key, this text, and the payload
+    #[arg(long, value_name = "TEXT", conflicts_with = "key")]
+    key_by: Option<String>,
+    /// A header for all of them; may be given several times
+    #[arg(long = "header", value_name = "NAME=VALUE", value_parser = header)]
+    headers: Vec<(String, String)>,
+    /// Deliver them this much later: 500ms, 30s, 5m, 2h, 7d
+    #[arg(long, value_name = "DURATION", value_parser = units::duration)]
+    after: Option<Duration>,
+    /// Send to this partition instead of choosing by key
+    #[arg(long, value_name = "N")]
+    partition: Option<u32>,
+    /// Read from this file
+    #[arg(long, conflicts_with = "values")]
+    file: Option<PathBuf>,
+    /// What each piece of the input is
+    #[arg(long, value_enum, default_value_t = Form::Text)]
+    input: Form,
+}
+
+fn header(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once('=').ok_or("write it as NAME=VALUE")?;
+    Ok((name.to_owned(), value.to_owned()))
+}
+
+pub(crate) async fn run(client: &Client, args: ProduceArgs, as_json: bool) -> Result<()> {
+    let base = Template {
+        key: args.key,
+        headers: args.headers,
+        after_ms: args.after.map(units::millis),
+        partition: args.partition,
+    };
+    let mould = Mould { base, key_by: args.key_by.filter(|by| !by.is_empty()) };
+    let mut sending = Sending { client, topic: &args.topic, as_json, sent: 0, bar: ProgressBar::hidden() };
+    if args.values.is_empty() {
+        let (source, length) = open(args.file.as_deref())?;
+        sending.bar = progress::bytes(length);
+        let mut batches = input::read(source, args.input, mould, sending.bar.clone());
+        while let Some(batch) = batches.recv().await {
+            sending.send(&batch?).await?;
+        }
+    } else {
+        let mut messages = Vec::new();
+        for value in args.values {
+            messages.extend(from_argument(&mould, args.input, value)?);
+        }
+        for batch in messages.chunks(BATCH) {
+            sending.send(batch).await?;
+        }
+    }
+    let Sending { sent, bar, .. } = sending;
+    let took = bar.elapsed();
+    bar.finish_and_clear();
+    if as_json {
+        return Ok(());
+    }
+    let rate = if sent > BATCH as u64 { format!(", {}", progress::rate(sent, took)) } else { String::new() };
+    line(&format!("sent {sent} to {}{rate}", args.topic))
+}
+
+fn from_argument(mould: &Mould, form: Form, value: String) -> Result<Vec<Outgoing>> {
+    if form == Form::Text {
+        return Ok(vec![mould.text(value.as_bytes())?]);
+    }
+    let value = RawValue::from_string(value);
+    mould.json(form, value.map_err(|error| invalid("an argument is not JSON").with_source(error))?)
+}
+
+struct Sending<'a> {
+    client: &'a Client,
+    topic: &'a str,
+    as_json: bool,
+    sent: u64,
+    bar: ProgressBar,
+}
+
+impl Sending<'_> {
+    async fn send(&mut self, messages: &[Outgoing]) -> Result<()> {
+        let path = format!("{}/records", topic_path(self.topic));
+        let answer: Result<Receipts> = self.client.send(Method::POST, &path, &messages).await;
+        let answer = answer.map_err(|error| match self.sent {
+            0 => error,
+            sent => error.during(format!("after {sent} messages were stored")),
+        })?;
+        self.sent += answer.receipts.len() as u64;
+        self.bar.set_message(format!(
+            "{} sent, {}",
+            self.sent,
+            progress::rate(self.sent, self.bar.elapsed())
+        ));
+        match self.as_json {
+            true => answer.receipts.iter().try_for_each(|placed: &Placed| json(placed)),
+            false => Ok(()),
+        }
+    }
+}
+
+/// The input, and its length where it has one.
+fn open(file: Option<&Path>) -> Result<(Box<dyn Read + Send>, Option<u64>)> {
+    let Some(path) = file else { return Ok((Box::new(std::io::stdin()), None)) };
+    let unreadable = |error| invalid(format!("cannot read {}", path.display())).with_source(error);
+    let file = std::fs::File::open(path).map_err(unreadable)?;
+    let length = file.metadata().ok().filter(std::fs::Metadata::is_file).map(|meta| meta.len());
+    Ok((Box::new(file), length))
+}

@@ -1,0 +1,141 @@
+//! What the documents show is run as it is written: in a network namespace of its own, where port 7171 is free, as far as the
+//! machine allows one; otherwise with the address of the server put in.
+
+use crate::world::{Server, run};
+use std::path::Path;
+use std::process::{Command, Output};
+
+const GUIDE: &str = include_str!("../../../../docs/server.md");
+const README: &str = include_str!("../../../../README.md");
+
+fn snippets(text: &str, language: &str) -> Vec<String> {
+    let fence = format!("```{language}\n");
+    text.split(&fence).skip(1).map(|rest| rest.split("```").next().unwrap().to_owned()).collect()
+}
+
+/// The one snippet that has this in it.
+fn snippet(text: &str, language: &str, part: &str) -> String {
+    let mut found = snippets(text, language).into_iter().filter(|snippet| snippet.contains(part));
+    found.next().unwrap_or_else(|| panic!("no {language} with {part}"))
+}
+
+fn runs(command: &mut Command) -> Output {
+    let output = command.output().unwrap();
+    let (out, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{out}\n{errors}");
+    output
+}
+
+/// A shell with `firth` in its path and nothing else of ours.
+fn shell(script: &str, dir: &Path) -> Command {
+    let program = Path::new(env!("CARGO_BIN_EXE_firth")).parent().unwrap();
+    let path = format!("{}:{}", program.display(), std::env::var("PATH").unwrap_or_default());
+    let mut command = Command::new("bash");
+    command.args(["-euo", "pipefail", "-c", script]).current_dir(dir).env("PATH", path);
+    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("FIRTH_")) {
+        command.env_remove(name);
+    }
+    command
+}
+
+/// Whether this machine lets us have a network of our own.
+fn has_namespaces() -> bool {
+    let mut command = Command::new("unshare");
+    command.args(["--user", "--map-root-user", "--net", "ip", "link", "set", "lo", "up"]);
+    command.output().is_ok_and(|output| output.status.success())
+}
+
+/// Runs a script beside `firth serve`, which keeps its data in `dir`.
+fn beside_a_server(script: &str, dir: &Path) -> String {
+    let checked = script.replace("curl ", "curl -sS --fail-with-body ");
+    let output = if has_namespaces() {
+        let wait =
+            "for _ in $(seq 600); do curl -s localhost:7171/health/ready > ready && break; sleep 0.1; done";
+        let all = format!(
+            "ip link set lo up\nfirth serve > log 2>&1 &\ntrap 'kill $!; wait' EXIT\n{wait}\n{checked}"
+        );
+        let inside = shell(&all, dir);
+        let mut command = Command::new("unshare");
+        command
+            .args(["--user", "--map-root-user", "--net"])
+            .arg(inside.get_program())
+            .args(inside.get_args());
+        command.current_dir(dir);
+        for (name, value) in inside.get_envs() {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
+        runs(&mut command)
+    } else {
+        let server = Server::on(dir);
+        let script = checked.replace("localhost:7171", &server.address.to_string());
+        runs(shell(&script, dir).env("FIRTH_SERVER", server.url()))
+    };
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Python as a script's line.
+fn python(code: &str) -> String {
+    format!("python3 - <<'PYTHON'\n{code}\nPYTHON\n")
+}
+
+#[test]
+fn the_quickstart_of_the_readme_works_as_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let calls = snippet(README, "sh", "/fetch");
+    let code = snippet(README, "python", "/fetch");
+    let told = beside_a_server(&format!("{calls}\n{}", python(&code)), dir.path());
+    for part in [
+        "sent 1 to orders",
+        "one coffee\n",
+        "{\"item\": \"tea\"}",
+        "\"deliveries\":[{",
+        "lag 0",
+        "OWNERS",
+        "cocoa",
+    ] {
+        assert!(told.contains(part), "{part}: {told}");
+    }
+}
+
+#[test]
+fn the_calls_of_the_guide_work_as_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let calls = snippet(GUIDE, "sh", "/settle");
+    // The delivery of the fetch before goes where the guide writes DELIVERY.
+    let (before, after) = calls.split_at(calls[..calls.find("/settle").unwrap()].rfind('\n').unwrap() + 1);
+    let (fetch, others) = (before.lines().last().unwrap(), before.lines().count() - 1);
+    let before: Vec<_> = before.lines().take(others).collect();
+    let after = after.replacen("DELIVERY", "'\"$id\"'", 1);
+    let pick = "id=$(echo \"$answer\" | python3 -c 'import json,sys; print(json.load(sys.stdin)[\"deliveries\"][0][\"delivery\"])')";
+    let script = format!("{}\nanswer=$({fetch})\n{pick}\n{after}", before.join("\n"));
+    let told = beside_a_server(&script, dir.path());
+    assert!(told.contains("\"settled\":1") && told.contains("\"lag\":0"), "{told}");
+}
+
+#[test]
+fn the_python_client_of_the_guide_works_as_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let code = snippet(GUIDE, "python", "/fetch");
+    let script = format!("{}firth group show orders bar", python(&code));
+    let told = beside_a_server(&script, dir.path());
+    assert!(told.contains("coffee") && told.contains("lag 0"), "{told}");
+}
+
+#[test]
+fn every_command_that_the_documents_show_exists() {
+    let all = [README, GUIDE].map(|text| snippets(text, "sh").concat()).concat();
+    let shown = all.lines().filter_map(|line| line.trim().strip_prefix("firth "));
+    let mut count = 0;
+    for command in shown {
+        let words =
+            command.split_whitespace().take_while(|word| word.chars().all(|c| c.is_ascii_lowercase()));
+        let words: Vec<_> = words.take(2).collect();
+        let known = |words: &[&str]| run(&[words, &["--help"]].concat()).status.success();
+        assert!(known(&words) || known(&words[..1]), "{command}");
+        count += 1;
+    }
+    assert!(count > 8, "{count}");
+}
