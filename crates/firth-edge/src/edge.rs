@@ -1,0 +1,144 @@
+//! [`Edge`]: a hub behind HTTP. Its routes can stand in anyone's axum program, or it serves them itself ([`Edge::serve`]).
+
+use crate::auth::ticket::Tickets;
+use crate::auth::{Grant, Keys, Origins};
+use crate::hub::{Hub, Session};
+use crate::limits::{Door, Pass};
+use crate::outbox::SlowPolicy;
+use crate::protocol::{Code, Refusal};
+use crate::serve;
+use axum::http::{HeaderMap, header};
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::{Duration, SystemTime};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+/// How long a client may take to send its request's head.
+pub(crate) const HEAD: Duration = Duration::from_secs(15);
+
+/// A hub behind HTTP. Clones share it.
+#[derive(Clone)]
+pub struct Edge(Arc<Inner>);
+
+struct Inner {
+    hub: Hub,
+    keys: RwLock<Keys>,
+    origins: Origins,
+    tickets: Mutex<Tickets>,
+    door: Door,
+    stop: CancellationToken,
+}
+
+impl Edge {
+    /// An edge for whoever has one of the keys, and for web pages of these origins.
+    pub fn new(hub: Hub, keys: Keys, origins: Origins) -> Self {
+        let door = Door::new(hub.config().limits);
+        let (keys, tickets, stop) = (RwLock::new(keys), Mutex::default(), CancellationToken::new());
+        Self(Arc::new(Inner { hub, keys, origins, tickets, door, stop }))
+    }
+
+    /// Its hub.
+    pub fn hub(&self) -> &Hub {
+        &self.0.hub
+    }
+
+    /// The routes: `/v1/ws`, `/v1/events`, `/v1/poll`, `/v1/ticket`, `/v1/firth.js`, `/health/live`, `/health/ready`. Serve them with
+    /// [`ConnectInfo`](axum::extract::ConnectInfo), or connections are not limited by address.
+    pub fn routes(&self) -> axum::Router {
+        serve::routes(self.clone())
+    }
+
+    /// Accepts these keys from now on; sessions that rest on others end.
+    pub fn set_keys(&self, keys: Keys) {
+        let mut held = self.0.keys.write().unwrap_or_else(PoisonError::into_inner);
+        self.hub().end_unless(|grant| keys.still_hold(grant));
+        *held = keys;
+    }
+
+    /// Serves until `shutdown`, then tells clients to come back later, and waits for them to go, at most for `drain`.
+    pub async fn serve(self, listener: TcpListener, shutdown: impl Future<Output = ()>, drain: Duration) {
+        serve::listen(&self, listener, shutdown).await;
+        self.close(drain).await;
+    }
+
+    /// Tells clients to come back later, and waits for them to go; false if some had not by then.
+    pub async fn close(&self, limit: Duration) -> bool {
+        self.hub().drain();
+        let gone = async {
+            self.hub().close(limit).await;
+            self.0.stop.cancel();
+            while self.0.door.inside() > 0 {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        let gone = tokio::time::timeout(limit, gone).await.is_ok();
+        self.0.stop.cancel();
+        gone
+    }
+
+    /// Cancelled when connections must end.
+    pub(crate) fn stop(&self) -> &CancellationToken {
+        &self.0.stop
+    }
+
+    pub(crate) fn enter(&self, address: Option<IpAddr>) -> Result<Pass, Refusal> {
+        self.0.door.enter(address)
+    }
+
+    /// Checks the token and opens the session in one step, so that a key that is taken away in between lets nobody in.
+    pub(crate) fn admit(&self, token: Option<&str>, slow: Option<SlowPolicy>) -> Result<Session, Refusal> {
+        let keys = self.0.keys.read().unwrap_or_else(PoisonError::into_inner);
+        self.hub().join(keys.check(token, SystemTime::now())?, slow)
+    }
+
+    /// As [`admit`](Self::admit), for requests: by ticket or by header.
+    pub(crate) fn admit_request(
+        &self,
+        ticket: Option<&str>,
+        headers: &HeaderMap,
+        slow: Option<SlowPolicy>,
+    ) -> Result<Session, Refusal> {
+        let Some(ticket) = ticket else { return self.admit(bearer(headers), slow) };
+        let keys = self.0.keys.read().unwrap_or_else(PoisonError::into_inner);
+        let grant = self.tickets().redeem(ticket, tokio::time::Instant::now().into_std());
+        let grant = grant.filter(|grant| keys.still_hold(grant)).ok_or_else(|| {
+            let message = "this ticket was used or is too old: get a new one";
+            Refusal { field: Some("ticket".into()), ..Refusal::new(Code::Unauthorized, message) }
+        })?;
+        self.hub().join(grant, slow)
+    }
+
+    pub(crate) fn check(&self, token: Option<&str>) -> Result<Grant, Refusal> {
+        self.0.keys.read().unwrap_or_else(PoisonError::into_inner).check(token, SystemTime::now())
+    }
+
+    pub(crate) fn ticket(&self, headers: &HeaderMap) -> Result<String, Refusal> {
+        let grant = self.check(bearer(headers))?;
+        let now = tokio::time::Instant::now().into_std();
+        let none = || Refusal::new(Code::Unavailable, "this system has no source of randomness");
+        self.tickets().issue(grant, now).ok_or_else(none)
+    }
+
+    pub(crate) fn allows_origin(&self, headers: &HeaderMap) -> bool {
+        let text = |name| headers.get(name).map(|value| value.to_str().unwrap_or("null"));
+        self.0.origins.allow(text(header::ORIGIN), text(header::HOST))
+    }
+
+    fn tickets(&self) -> std::sync::MutexGuard<'_, Tickets> {
+        self.0.tickets.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The token of an `Authorization` header.
+pub(crate) fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let given = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
+    let (scheme, token) = given.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
+}
+
+impl std::fmt::Debug for Edge {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Edge").field(self.hub()).finish()
+    }
+}

@@ -1,0 +1,259 @@
+//! The hub's state and its steps. Pure: no I/O, the time is a parameter; connections are queues.
+//!
+//! Everything that must be seen as one step happens under one lock: a subscription becomes live at the same moment at which its history is
+//! cut off, so no event falls between the two and none is in both.
+
+use super::{HubStatus, Mailbox, Published};
+use crate::auth::Grant;
+use crate::books::Books;
+use crate::config::Config;
+use crate::frame::Body;
+use crate::journal::Journal;
+use crate::outbox::{Farewell, Mark, Outbox, Parcel, Room, SlowPolicy, Wake};
+use crate::position::Position;
+use crate::presence::Rooms;
+use crate::protocol::{Refusal, server};
+use firth_router::matching::{Hit, Index};
+use firth_router::{SubscriptionId, Tenant};
+use slab::Slab;
+use smallvec::SmallVec;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+pub(crate) struct Core {
+    pub(super) config: Config,
+    pub(super) index: Index<Wanted>,
+    pub(super) seats: Slab<Seat>,
+    pub(super) tenants: HashMap<Tenant, Part>,
+    pub(super) rooms: Rooms,
+    pub(super) numbered: u64,
+    journal_bytes: usize,
+    deferred: Vec<Arc<Mailbox>>,
+    hits: Vec<Hit>,
+    matched: Vec<(usize, Hit)>,
+    closed: Books,
+}
+
+/// Whose subscription it is.
+pub(super) struct Wanted {
+    pub(super) seat: usize,
+    pub(super) name: Arc<str>,
+}
+
+/// One session.
+pub(super) struct Seat {
+    pub(super) grant: Grant,
+    pub(super) mailbox: Arc<Mailbox>,
+    pub(super) subscriptions: Vec<Subscribed>,
+    /// Nothing was asked for yet, so its position may still be chosen.
+    pub(super) is_fresh: bool,
+}
+
+/// One subscription of a session.
+pub(super) struct Subscribed {
+    pub(super) id: SubscriptionId,
+    /// The client's name for it, as JSON text.
+    pub(super) name: Arc<str>,
+    pub(super) room: Option<usize>,
+}
+
+/// One tenant.
+pub(super) struct Part {
+    pub(super) journal: Journal,
+    sessions: usize,
+    left_at: Instant,
+}
+
+impl Core {
+    pub(super) fn new(config: Config) -> Self {
+        Self {
+            index: Index::new(config.limits.slow_filters),
+            config,
+            seats: Slab::new(),
+            tenants: HashMap::new(),
+            rooms: Rooms::new(),
+            numbered: 0,
+            journal_bytes: 0,
+            deferred: Vec::new(),
+            hits: Vec::new(),
+            matched: Vec::new(),
+            closed: Books::default(),
+        }
+    }
+
+    /// Whether anybody could ask for events of this tenant.
+    pub(super) fn knows(&self, tenant: &Tenant) -> bool {
+        self.tenants.contains_key(tenant)
+    }
+
+    pub(super) fn join(
+        &mut self,
+        grant: Grant,
+        slow: Option<SlowPolicy>,
+        now: Instant,
+    ) -> Result<(usize, Arc<Mailbox>), Refusal> {
+        let limits = &self.config.limits;
+        let part = self.tenants.entry(grant.tenant.clone()).or_insert_with(|| {
+            let journal = Journal::new(fastrand::u64(..));
+            Part { journal, sessions: 0, left_at: now }
+        });
+        if part.sessions >= limits.per_tenant {
+            let message = "this tenant has as many connections as it may: close some";
+            return Err(Refusal::limit("connections", limits.per_tenant as u64, message));
+        }
+        part.sessions += 1;
+        let room = Room {
+            events: limits.queued_events,
+            bytes: limits.queued_bytes,
+            tick: self.config.tick,
+            policy: slow.unwrap_or(self.config.slow),
+        };
+        let mailbox = Arc::new(Mailbox::new(Outbox::new(room)));
+        let known = server::HelloLimits {
+            subscriptions: limits.subscriptions,
+            message_bytes: limits.message_bytes,
+            messages_per_second: limits.messages_per_second,
+        };
+        let hello = server::hello(self.config.heartbeat, known);
+        mailbox.outbox().say(hello);
+        mailbox.wake.notify_one();
+        let seat = Seat { grant, mailbox: mailbox.clone(), subscriptions: Vec::new(), is_fresh: true };
+        Ok((self.seats.insert(seat), mailbox))
+    }
+
+    pub(super) fn leave(&mut self, seat: usize, now: Instant) {
+        let Seat { grant, mailbox, subscriptions, .. } = self.seats.remove(seat);
+        for subscribed in &subscriptions {
+            self.index.remove(&grant.tenant, &subscribed.id);
+            if let Some(room) = subscribed.room {
+                self.rooms.leave(room, seat, &subscribed.name, grant.user.as_ref());
+            }
+        }
+        if let Some(part) = self.tenants.get_mut(&grant.tenant) {
+            part.sessions -= 1;
+            part.left_at = now;
+        }
+        self.closed += mailbox.outbox().close();
+    }
+
+    /// A token was renewed.
+    pub(super) fn regrant(&mut self, seat: usize, grant: Grant) -> Result<(), Refusal> {
+        let old = &mut self.seats[seat].grant;
+        if old.tenant != grant.tenant || old.user != grant.user || old.collections != grant.collections {
+            let message = "the new token is for another tenant, user or set of collections: connect anew";
+            return Err(Refusal::invalid("token", message));
+        }
+        *old = grant;
+        Ok(())
+    }
+
+    /// Places the event and gives it to every session that wants it.
+    pub(super) fn publish(&mut self, body: Body, now: Instant) -> firth_router::Result<Published> {
+        let Some(part) = self.tenants.get_mut(&body.event.tenant) else {
+            return Ok(Published { at: None, connections: 0 });
+        };
+        self.index.matches_into(&body.event, &mut self.hits)?;
+        let others = self.journal_bytes - part.journal.bytes();
+        let frame = part.journal.append(body, &self.config.window, others, now);
+        self.journal_bytes = others + part.journal.bytes();
+        let seat_of = |hit: &Hit| self.index.get(hit.number).map(|(_, wanted)| (wanted.seat, *hit));
+        self.matched.clear();
+        self.matched.extend(self.hits.iter().filter_map(seat_of));
+        self.matched.sort_unstable();
+        let mut connections = 0;
+        for group in self.matched.chunk_by(|one, two| one.0 == two.0) {
+            let mark = |(_, hit): &(usize, Hit)| {
+                let name = self.index.get(hit.number)?.1.name.clone();
+                Some(Mark { name, leaves: hit.leaves })
+            };
+            let marks: SmallVec<[Mark; 1]> = group.iter().filter_map(mark).collect();
+            let mailbox = &self.seats[group[0].0].mailbox;
+            let wake = mailbox.outbox().push(Parcel::new(frame.clone(), marks), now);
+            match wake {
+                Wake::No => {}
+                Wake::Now => mailbox.wake.notify_one(),
+                Wake::Later => self.deferred.push(mailbox.clone()),
+            }
+            connections += 1;
+        }
+        Ok(Published { at: Some(frame.at), connections })
+    }
+
+    /// The place behind everything that was queued for the session.
+    pub(super) fn head(&self, seat: usize) -> Position {
+        self.tenants[&self.seats[seat].grant.tenant].journal.head()
+    }
+
+    pub(super) fn beat(&self, seat: usize) {
+        let (mailbox, at) = (&self.seats[seat].mailbox, self.head(seat));
+        mailbox.outbox().heartbeat(|| server::heartbeat(at));
+        mailbox.wake.notify_one();
+    }
+
+    pub(super) fn has_deferred(&self) -> bool {
+        !self.deferred.is_empty()
+    }
+
+    pub(super) fn wake_deferred(&mut self) {
+        for mailbox in self.deferred.drain(..) {
+            mailbox.wake.notify_one();
+        }
+    }
+
+    /// Tells rooms, forgets what is old.
+    pub(super) fn keep_house(&mut self, now: Instant) {
+        let seats = &self.seats;
+        self.rooms.flush(self.config.limits.named_members, |seat, name, text| {
+            let mailbox = &seats[seat].mailbox;
+            mailbox.outbox().presence(name, text.clone());
+            mailbox.wake.notify_one();
+        });
+        let window = &self.config.window;
+        self.tenants.retain(|_, part| {
+            part.journal.expire(window, now);
+            part.sessions > 0 || now.saturating_duration_since(part.left_at) <= window.age
+        });
+        self.journal_bytes = self.tenants.values().map(|part| part.journal.bytes()).sum();
+    }
+
+    pub(super) fn end_unless(&self, passes: impl Fn(&Grant) -> bool) {
+        for (_, seat) in self.seats.iter().filter(|(_, seat)| !passes(&seat.grant)) {
+            seat.end(Farewell { code: REVOKED, reason: "the token is not valid any more", retry: None });
+        }
+    }
+
+    pub(super) fn drain(&self) {
+        let spread = u64::try_from(self.config.retry_spread.as_millis()).unwrap_or(u64::MAX).max(1);
+        for (_, seat) in &self.seats {
+            let retry = Some(Duration::from_millis(fastrand::u64(0..spread)));
+            seat.end(Farewell { code: RESTART, reason: "the gateway restarts", retry });
+        }
+    }
+
+    pub(super) fn status(&self) -> HubStatus {
+        let mut books = self.closed;
+        for (_, seat) in &self.seats {
+            books += seat.mailbox.outbox().books();
+        }
+        HubStatus {
+            connections: self.seats.len(),
+            subscriptions: self.index.len(),
+            tenants: self.tenants.len(),
+            journal_bytes: self.journal_bytes,
+            books,
+        }
+    }
+}
+
+/// The close code of a token that is over.
+pub(crate) const REVOKED: u16 = 4401;
+/// The close code of a service that restarts.
+pub(crate) const RESTART: u16 = 1012;
+
+impl Seat {
+    fn end(&self, farewell: Farewell) {
+        self.mailbox.outbox().end(farewell);
+        self.mailbox.wake.notify_one();
+    }
+}

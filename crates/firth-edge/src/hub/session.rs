@@ -1,0 +1,273 @@
+//! [`Session`]: one client's side of the hub, for whatever carries it: WebSocket, server-sent events, polls, or a program of yours.
+//!
+//! The carrier owns the session and the socket: it gives in what the client says, waits until there is something to send, takes it, writes
+//! it, and says that it did. Dropping the session ends it.
+
+use super::{Hub, Mailbox, now};
+use crate::auth::Grant;
+use crate::limits::Bucket;
+use crate::outbox::{Farewell, Item, SlowPolicy};
+use crate::position::Position;
+use crate::protocol::client::ClientMessage;
+use crate::protocol::{Refusal, Wish, server};
+use crate::replay::Replay;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+/// How many events of history are looked through at a time.
+const REPLAY_STEP: usize = 256;
+/// How many bytes are taken at a time.
+const BATCH: usize = 64 << 10;
+
+/// One connection.
+pub struct Session {
+    hub: Hub,
+    seat: usize,
+    mailbox: Arc<Mailbox>,
+    replay: Option<Box<Replay>>,
+    /// Events that were taken and are not written yet.
+    in_write: u64,
+    bucket: Bucket,
+    heard_at: Instant,
+    beat_at: Instant,
+    expires_at: Option<Instant>,
+    over: Option<Farewell>,
+}
+
+/// One message to the client.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outgoing {
+    /// JSON, in one line.
+    pub text: String,
+    /// Where the client stands once it has it.
+    pub at: Option<Position>,
+}
+
+/// What to write next.
+#[derive(Debug, Default)]
+pub struct Step {
+    /// These messages, in one go.
+    pub messages: Vec<Outgoing>,
+    /// Then close, with this code and reason.
+    pub close: Option<(u16, &'static str)>,
+    /// And tell the client when to come back.
+    pub retry: Option<Duration>,
+}
+
+impl Session {
+    pub(super) fn open(hub: Hub, grant: Grant, slow: Option<SlowPolicy>) -> Result<Self, Refusal> {
+        let now = now();
+        let expires_at = grant.remaining(SystemTime::now()).and_then(|left| now.checked_add(left));
+        let bucket = Bucket::new(hub.config().limits.messages_per_second, now);
+        let (seat, mailbox) = hub.core().join(grant, slow, now)?;
+        Ok(Self {
+            hub,
+            seat,
+            mailbox,
+            replay: None,
+            in_write: 0,
+            bucket,
+            heard_at: now,
+            beat_at: now,
+            expires_at,
+            over: None,
+        })
+    }
+
+    /// Takes in what the client said. Answers, also to mistakes, are among the next messages.
+    pub(crate) fn hear(&mut self, message: &ClientMessage) {
+        let outcome = match message {
+            ClientMessage::Subscribe(wish) => {
+                self.hub.core().subscribe(self.seat, &wish.subscriptions, wish.after, wish.reference)
+            }
+            ClientMessage::Unsubscribe(wish) => {
+                self.hub.core().unsubscribe(self.seat, &wish.subscriptions, wish.reference);
+                Ok(())
+            }
+            ClientMessage::Heartbeat | ClientMessage::Auth(_) => Ok(()),
+        };
+        if let Err(refusal) = outcome {
+            self.refuse(&refusal, message.reference());
+        }
+    }
+
+    /// Subscribes to all of them or none; with `after`, everything behind it comes first, or the client hears that it must
+    /// fetch its state anew.
+    pub fn subscribe(&mut self, wishes: &[Wish], after: Option<Position>) -> Result<(), Refusal> {
+        self.hub.core().subscribe(self.seat, wishes, after, None)
+    }
+
+    /// Ends subscriptions by their names.
+    pub fn unsubscribe(&mut self, names: &[String]) {
+        self.hub.core().unsubscribe(self.seat, names, None);
+    }
+
+    /// Notes that the client lives; refused if it says too much.
+    pub(crate) fn heard(&mut self) -> Result<(), Refusal> {
+        self.alive();
+        self.bucket.pass(self.heard_at)
+    }
+
+    /// Notes that the client lives.
+    pub(crate) fn alive(&mut self) {
+        self.heard_at = now();
+    }
+
+    /// The client's token was renewed.
+    pub(crate) fn regrant(&mut self, grant: Grant) -> Result<(), Refusal> {
+        let remaining = grant.remaining(SystemTime::now());
+        self.hub.core().regrant(self.seat, grant)?;
+        self.expires_at = remaining.and_then(|left| now().checked_add(left));
+        Ok(())
+    }
+
+    /// Tells the client what is wrong.
+    pub(crate) fn refuse(&self, refusal: &Refusal, reference: Option<u64>) {
+        crate::metrics::refused(refusal.code);
+        self.mailbox.outbox().say(server::error(refusal, reference));
+        self.mailbox.wake.notify_one();
+    }
+
+    /// Sends what waits, then ends.
+    pub(crate) fn end(&self, code: u16, reason: &'static str) {
+        self.mailbox.outbox().end(Farewell { code, reason, retry: None });
+        self.mailbox.wake.notify_one();
+    }
+
+    /// Waits until there is something to write. Safe to cancel.
+    pub async fn ready(&self) {
+        if self.replay.is_none() && self.over.is_none() {
+            self.mailbox.wake.notified().await;
+        }
+    }
+
+    /// Takes what to write next; empty when nothing waits. Says how to close when nothing comes any more.
+    pub fn take(&mut self) -> Step {
+        let mut step = Step::default();
+        if self.replay.is_some() {
+            self.read_history(&mut step);
+            return step;
+        }
+        let taken = self.mailbox.outbox().take(BATCH, now());
+        step.messages.reserve(taken.items.len() + taken.presence.len());
+        for (name, tail) in &taken.presence {
+            let mut text = String::with_capacity(tail.len() + name.len() + 32);
+            server::presence(&mut text, name, tail);
+            step.messages.push(Outgoing { text, at: None });
+        }
+        for item in taken.items {
+            self.put(item, &mut step);
+        }
+        if let Some(farewell) = taken.farewell.filter(|_| self.replay.is_none()) {
+            step.messages.push(Outgoing { text: server::bye(&farewell).to_string(), at: None });
+            (step.close, step.retry) = (Some((farewell.code, farewell.reason)), farewell.retry);
+            self.over = Some(farewell);
+        } else if self.mailbox.outbox().has_more() {
+            self.mailbox.wake.notify_one();
+        }
+        step
+    }
+
+    /// What was taken last has been written.
+    pub fn written(&mut self) {
+        let events = std::mem::take(&mut self.in_write);
+        if events > 0 && !self.mailbox.outbox().is_cut() {
+            self.mailbox.outbox().sent(events);
+        }
+    }
+
+    /// When [`on_time`](Self::on_time) must be called, unless the client is not expected to speak.
+    pub fn deadline(&self, must_speak: bool) -> tokio::time::Instant {
+        let config = self.hub.config();
+        let mut next = self.beat_at + config.heartbeat;
+        if must_speak {
+            next = next.min(self.heard_at + config.silence);
+        }
+        self.expires_at.map_or(next, |end| next.min(end)).into()
+    }
+
+    /// Says that the gateway is there (then it answers true); ends a session that is silent for too long or whose token has run out.
+    pub fn on_time(&mut self, must_speak: bool) -> bool {
+        let (now, config) = (now(), *self.hub.config());
+        if self.expires_at.is_some_and(|end| end <= now) {
+            self.expires_at = None;
+            self.end(super::core::REVOKED, "the token has run out");
+        } else if must_speak && self.heard_at + config.silence <= now {
+            self.heard_at = now;
+            self.end(SILENT, "silent for too long");
+        } else if self.beat_at + config.heartbeat <= now {
+            self.beat_at = now;
+            self.hub.core().beat(self.seat);
+            return true;
+        }
+        false
+    }
+
+    /// The place behind everything that was queued so far.
+    pub fn head(&self) -> Position {
+        self.hub.core().head(self.seat)
+    }
+
+    /// Whether nothing waits now.
+    pub fn is_idle(&self) -> bool {
+        self.replay.is_none() && !self.mailbox.outbox().has_more()
+    }
+
+    fn put(&mut self, item: Item, step: &mut Step) {
+        let mut text = String::new();
+        let at = match item {
+            Item::Event(parcel) => {
+                self.in_write += 1;
+                server::event(&mut text, &parcel);
+                Some(parcel.frame.at)
+            }
+            Item::Gap(gap) => {
+                server::gap(&mut text, &gap);
+                Some(gap.until)
+            }
+            Item::Text(said) => {
+                text.push_str(&said);
+                None
+            }
+            Item::Replay(replay) => {
+                self.replay = Some(replay);
+                return;
+            }
+        };
+        step.messages.push(Outgoing { text, at });
+    }
+
+    fn read_history(&mut self, step: &mut Step) {
+        let Some(mut replay) = self.replay.take() else { return };
+        let before = step.messages.len();
+        let more = replay.read(REPLAY_STEP, |parcel| {
+            let mut text = String::new();
+            server::event(&mut text, &parcel);
+            step.messages.push(Outgoing { text, at: Some(parcel.frame.at) });
+        });
+        let found = (step.messages.len() - before) as u64;
+        self.in_write += found;
+        let mut outbox = self.mailbox.outbox();
+        outbox.replayed(found);
+        if more {
+            self.replay = Some(replay);
+        } else if outbox.has_more() {
+            self.mailbox.wake.notify_one();
+        }
+    }
+}
+
+/// The close code of a client that did not speak.
+pub(crate) const SILENT: u16 = 4408;
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.hub.core().leave(self.seat, now());
+    }
+}
+
+impl std::fmt::Debug for Session {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Session({})", self.seat)
+    }
+}

@@ -1,0 +1,151 @@
+//! Subscribing and unsubscribing: all of a list or nothing, checked against the token, answered in order.
+
+use super::core::{Core, Subscribed, Wanted};
+use crate::position::Position;
+use crate::protocol::{Code, Refusal, Wish, server};
+use crate::replay::Replay;
+use firth_router::SubscriptionId;
+use firth_router::matching::{Index, Interest};
+use std::sync::Arc;
+
+/// A wish that was checked.
+struct Checked<'a> {
+    wish: &'a Wish,
+    name: Arc<str>,
+    interest: Interest,
+}
+
+impl Core {
+    /// Makes the wishes live, and cuts off the history behind `after` in the same step.
+    pub(super) fn subscribe(
+        &mut self,
+        seat: usize,
+        wishes: &[Wish],
+        after: Option<Position>,
+        reference: Option<u64>,
+    ) -> Result<(), Refusal> {
+        let checked = self.check(seat, wishes, after)?;
+        let own = after.map(|_| own_index(&checked)).transpose()?;
+        let limits = self.config.limits;
+        let mut added = Vec::with_capacity(checked.len());
+        for Checked { name, interest, .. } in &checked {
+            self.numbered += 1;
+            let id = SubscriptionId::new(format!("{}", self.numbered)).map_err(|error| wrong(&error))?;
+            let wanted = Wanted { seat, name: name.clone() };
+            if let Err(error) = self.index.insert(id.clone(), interest.clone(), wanted) {
+                for id in &added {
+                    self.index.remove(&interest.tenant, id);
+                }
+                return Err(Refusal::limit("filter", limits.slow_filters as u64, error.context().to_owned()));
+            }
+            added.push(id);
+        }
+        let at = self.head(seat);
+        let journal = &self.tenants[&self.seats[seat].grant.tenant].journal;
+        let history = after.map(|after| journal.after(after));
+        let here = &mut self.seats[seat];
+        here.is_fresh = false;
+        for (id, Checked { wish, name, interest }) in added.into_iter().zip(&checked) {
+            let place = || (interest.tenant.clone(), interest.collection.clone(), interest.document.clone());
+            let user = here.grant.user.as_ref();
+            let room = wish.presence.then(|| self.rooms.enter(place(), seat, name.clone(), user));
+            here.subscriptions.push(Subscribed { id, name: name.clone(), room });
+        }
+        let names = wishes.iter().map(|wish| wish.id.as_str()).collect();
+        let mut outbox = here.mailbox.outbox();
+        if let Some(Err(missing)) = history {
+            // Before the answer: a client that gets only one of them must not take itself for up to date.
+            outbox.say(server::resync_required(missing, at));
+            crate::metrics::resync(missing.as_str());
+        }
+        let resumed = history.and_then(Result::ok);
+        let stands = after.filter(|_| resumed.is_some()).unwrap_or(at);
+        outbox.say(server::subscribed(reference, names, stands, resumed.is_some()));
+        if let (Some(history), Some(own)) = (resumed.filter(|history| !history.is_empty()), own) {
+            outbox.replay(Box::new(Replay::new(history, own)));
+        }
+        drop(outbox);
+        here.mailbox.wake.notify_one();
+        Ok(())
+    }
+
+    fn check<'a>(
+        &self,
+        seat: usize,
+        wishes: &'a [Wish],
+        after: Option<Position>,
+    ) -> Result<Vec<Checked<'a>>, Refusal> {
+        let (here, limit) = (&self.seats[seat], self.config.limits.subscriptions);
+        if wishes.is_empty() {
+            return Err(Refusal::invalid("subscriptions", "`subscriptions` is empty; give at least one"));
+        }
+        if here.subscriptions.len() + wishes.len() > limit {
+            let message = format!("a connection has at most {limit} subscriptions: unsubscribe from some");
+            return Err(Refusal::limit("subscriptions", limit as u64, message));
+        }
+        if after.is_some() && !here.is_fresh {
+            let message = "only the first subscribe of a connection can resume: give all subscriptions in it";
+            return Err(Refusal::invalid("after", message));
+        }
+        let mut checked: Vec<Checked<'a>> = Vec::with_capacity(wishes.len());
+        for wish in wishes {
+            let interest = wish.interest(&here.grant.tenant)?;
+            if !here.grant.collections.allow(&wish.collection) {
+                let message = "the token does not allow this collection";
+                return Err(Refusal { code: Code::Forbidden, ..Refusal::invalid("collection", message) });
+            }
+            let name = name(&wish.id);
+            let is_taken = here
+                .subscriptions
+                .iter()
+                .map(|known| &known.name)
+                .chain(checked.iter().map(|known| &known.name))
+                .any(|known| *known == name);
+            if is_taken {
+                let message = "this connection has a subscription with this `id`: unsubscribe from it first";
+                return Err(Refusal::invalid("id", message));
+            }
+            checked.push(Checked { wish, name, interest });
+        }
+        Ok(checked)
+    }
+
+    /// Ends subscriptions; names that are not known are passed over, so that it can be said twice.
+    pub(super) fn unsubscribe(&mut self, seat: usize, names: &[String], reference: Option<u64>) {
+        let at = self.head(seat);
+        let here = &mut self.seats[seat];
+        let mut outbox = here.mailbox.outbox();
+        for name in names.iter().map(|id| name(id)) {
+            let Some(found) = here.subscriptions.iter().position(|known| known.name == name) else {
+                continue;
+            };
+            let Subscribed { id, name, room } = here.subscriptions.swap_remove(found);
+            self.index.remove(&here.grant.tenant, &id);
+            if let Some(room) = room {
+                self.rooms.leave(room, seat, &name, here.grant.user.as_ref());
+                outbox.forget_presence(&name);
+            }
+        }
+        outbox.say(server::unsubscribed(reference, names, at));
+        drop(outbox);
+        here.mailbox.wake.notify_one();
+    }
+}
+
+/// The wishes alone, to look through history with.
+fn own_index(checked: &[Checked<'_>]) -> Result<Index<Arc<str>>, Refusal> {
+    let mut index = Index::new(checked.len());
+    for (number, Checked { name, interest, .. }) in checked.iter().enumerate() {
+        let id = SubscriptionId::new(format!("{number}")).map_err(|error| wrong(&error))?;
+        index.insert(id, interest.clone(), name.clone()).map_err(|error| wrong(&error))?;
+    }
+    Ok(index)
+}
+
+fn name(id: &str) -> Arc<str> {
+    serde_json::Value::from(id).to_string().into()
+}
+
+fn wrong(error: &firth_router::Error) -> Refusal {
+    Refusal::invalid("subscriptions", error.context().to_owned())
+}

@@ -1,0 +1,314 @@
+//! [`Outbox`]: what one connection is still to be sent, bounded in events and bytes. Pure.
+//!
+//! Full means: the client is slow, and its [`SlowPolicy`] decides. Answers keep their place between events, so that a position that
+//! an answer names never overtakes an event before it.
+
+mod squeeze;
+
+use crate::books::Books;
+use crate::frame::Frame;
+use crate::position::Position;
+use crate::replay::Replay;
+use serde::{Deserialize, Serialize};
+use smallvec::SmallVec;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// What happens to a client that reads more slowly than its events come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SlowPolicy {
+    /// Of each document only the newest event is kept, with the number of those it replaced; if that is not enough, a gap.
+    Conflate,
+    /// Everything that waits is left out, and a gap message says what.
+    #[default]
+    Gap,
+    /// The connection is closed; the client comes back and resumes.
+    Cut,
+}
+
+/// One subscription of the client that an event is for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Mark {
+    /// The client's name for it, as JSON text.
+    pub(crate) name: Arc<str>,
+    /// The document does not match any more.
+    pub(crate) leaves: bool,
+}
+
+/// An event on its way to one connection.
+#[derive(Clone, Debug)]
+pub(crate) struct Parcel {
+    pub(crate) frame: Arc<Frame>,
+    pub(crate) marks: SmallVec<[Mark; 1]>,
+    /// How many older events of the document it stands for as well.
+    pub(crate) replaced: u32,
+    /// The offset of the oldest event that it stands for.
+    pub(crate) since: u64,
+}
+
+impl Parcel {
+    pub(crate) fn new(frame: Arc<Frame>, marks: SmallVec<[Mark; 1]>) -> Self {
+        let since = frame.at.offset;
+        Self { frame, marks, replaced: 0, since }
+    }
+}
+
+/// Events left out: all that matched behind `after`, up to and with `until`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Gap {
+    pub(crate) after: Position,
+    pub(crate) until: Position,
+    pub(crate) events: u64,
+}
+
+/// One thing to send.
+#[derive(Debug)]
+pub(crate) enum Item {
+    Event(Parcel),
+    Gap(Gap),
+    /// A finished message.
+    Text(Arc<str>),
+    /// History, to be read before anything behind it is sent.
+    Replay(Box<Replay>),
+}
+
+/// Why and how a connection ends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Farewell {
+    /// The close code of the WebSocket protocol.
+    pub(crate) code: u16,
+    pub(crate) reason: &'static str,
+    /// When to come back.
+    pub(crate) retry: Option<Duration>,
+}
+
+/// When the connection's task must be woken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wake {
+    /// It knows already.
+    No,
+    /// At once: it has been idle.
+    Now,
+    /// With the next tick: it has just written.
+    Later,
+}
+
+/// How much may wait for one connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Room {
+    pub(crate) events: usize,
+    pub(crate) bytes: usize,
+    pub(crate) tick: Duration,
+    pub(crate) policy: SlowPolicy,
+}
+
+/// The queue of one connection.
+#[derive(Debug)]
+pub(crate) struct Outbox {
+    room: Room,
+    items: VecDeque<Item>,
+    events: usize,
+    bytes: usize,
+    /// Bytes of answers; they have as much room again as events.
+    said: usize,
+    /// The state of rooms, newest only; at most one for each subscription.
+    presence: Vec<(Arc<str>, Arc<str>)>,
+    heartbeat: bool,
+    scheduled: bool,
+    written_at: Option<Instant>,
+    farewell: Option<Farewell>,
+    books: Books,
+}
+
+/// Beyond this, an empty queue gives back its memory.
+const KEEP: usize = 32;
+
+impl Outbox {
+    pub(crate) fn new(room: Room) -> Self {
+        Self {
+            room,
+            items: VecDeque::new(),
+            events: 0,
+            bytes: 0,
+            said: 0,
+            presence: Vec::new(),
+            heartbeat: false,
+            scheduled: false,
+            written_at: None,
+            farewell: None,
+            books: Books::default(),
+        }
+    }
+
+    /// Takes an event in, making room by the policy.
+    pub(crate) fn push(&mut self, parcel: Parcel, now: Instant) -> Wake {
+        if self.is_cut() {
+            return Wake::No;
+        }
+        self.books.taken += 1;
+        self.books.queued += 1;
+        let cost = cost(&parcel);
+        self.make_room(cost);
+        if self.is_cut() {
+            return self.wake_now();
+        }
+        self.events += 1;
+        self.bytes += cost;
+        self.items.push_back(Item::Event(parcel));
+        self.schedule(now)
+    }
+
+    /// Takes an answer in. Answers are never left out: whoever lets them pile up is cut.
+    pub(crate) fn say(&mut self, text: Arc<str>) -> Wake {
+        if self.is_cut() {
+            return Wake::No;
+        }
+        self.said += text.len();
+        if self.said > self.room.bytes {
+            self.cut();
+        } else {
+            self.items.push_back(Item::Text(text));
+        }
+        self.wake_now()
+    }
+
+    /// As [`say`](Self::say), unless one is waiting.
+    pub(crate) fn heartbeat(&mut self, text: impl FnOnce() -> Arc<str>) -> Wake {
+        if std::mem::replace(&mut self.heartbeat, true) {
+            return Wake::No;
+        }
+        self.say(text())
+    }
+
+    /// Replaces the state of a room.
+    pub(crate) fn presence(&mut self, name: &Arc<str>, text: Arc<str>) -> Wake {
+        match self.presence.iter_mut().find(|(known, _)| known == name) {
+            Some((_, old)) => *old = text,
+            None => self.presence.push((name.clone(), text)),
+        }
+        self.wake_now()
+    }
+
+    /// Forgets the state of a room that the client left.
+    pub(crate) fn forget_presence(&mut self, name: &Arc<str>) {
+        self.presence.retain(|(known, _)| known != name);
+    }
+
+    /// History comes before whatever is pushed from now on.
+    pub(crate) fn replay(&mut self, replay: Box<Replay>) {
+        self.items.push_back(Item::Replay(replay));
+    }
+
+    /// Sends what waits, then ends.
+    pub(crate) fn end(&mut self, farewell: Farewell) -> Wake {
+        self.farewell.get_or_insert(farewell);
+        self.wake_now()
+    }
+
+    /// Takes what fits into `bytes`, at least one thing; nothing behind a replay.
+    pub(crate) fn take(&mut self, bytes: usize, now: Instant) -> Taken {
+        let mut taken = Taken { presence: std::mem::take(&mut self.presence), ..Taken::default() };
+        let mut size = 0;
+        while size < bytes
+            && let Some(item) = self.items.pop_front()
+        {
+            match &item {
+                Item::Event(parcel) => {
+                    let cost = cost(parcel);
+                    (self.events, self.bytes, size) = (self.events - 1, self.bytes - cost, size + cost);
+                }
+                Item::Text(text) => (self.said, size) = (self.said - text.len(), size + text.len()),
+                Item::Gap(_) | Item::Replay(_) => {}
+            }
+            let is_replay = matches!(item, Item::Replay(_));
+            taken.items.push(item);
+            if is_replay {
+                break;
+            }
+        }
+        if self.items.is_empty() {
+            self.heartbeat = false;
+            taken.farewell.clone_from(&self.farewell);
+            if self.items.capacity() > KEEP {
+                self.items = VecDeque::new();
+            }
+        }
+        self.scheduled = false;
+        self.written_at = Some(now);
+        taken
+    }
+
+    /// A replay found events in the history.
+    pub(crate) fn replayed(&mut self, events: u64) {
+        self.books.taken += events;
+        self.books.queued += events;
+    }
+
+    /// So many events are written.
+    pub(crate) fn sent(&mut self, events: u64) {
+        self.books.queued -= events;
+        self.books.sent += events;
+    }
+
+    pub(crate) fn has_more(&self) -> bool {
+        !self.items.is_empty() || !self.presence.is_empty() || self.farewell.is_some()
+    }
+
+    pub(crate) fn books(&self) -> Books {
+        self.books
+    }
+
+    /// The connection is gone; what was not sent is left behind.
+    pub(crate) fn close(&mut self) -> Books {
+        self.items = VecDeque::new();
+        self.books.left_behind += std::mem::take(&mut self.books.queued);
+        self.books
+    }
+
+    pub(crate) fn is_cut(&self) -> bool {
+        self.farewell.as_ref().is_some_and(|farewell| farewell.code == TRY_LATER)
+    }
+
+    fn cut(&mut self) {
+        self.items = VecDeque::new();
+        (self.events, self.bytes, self.said) = (0, 0, 0);
+        self.books.left_behind += std::mem::take(&mut self.books.queued);
+        self.farewell = Some(Farewell { code: TRY_LATER, reason: "too slow", retry: None });
+    }
+
+    fn schedule(&mut self, now: Instant) -> Wake {
+        if std::mem::replace(&mut self.scheduled, true) {
+            return Wake::No;
+        }
+        match self.written_at {
+            Some(written) if now.saturating_duration_since(written) < self.room.tick => Wake::Later,
+            _ => Wake::Now,
+        }
+    }
+
+    fn wake_now(&mut self) -> Wake {
+        self.scheduled = true;
+        Wake::Now
+    }
+}
+
+/// Try again later: the close code for a client that was too slow.
+pub(crate) const TRY_LATER: u16 = 1013;
+
+/// What [`Outbox::take`] gives out.
+#[derive(Debug, Default)]
+pub(crate) struct Taken {
+    pub(crate) items: Vec<Item>,
+    pub(crate) presence: Vec<(Arc<str>, Arc<str>)>,
+    /// Nothing comes any more.
+    pub(crate) farewell: Option<Farewell>,
+}
+
+fn cost(parcel: &Parcel) -> usize {
+    size_of::<Item>() + parcel.frame.text().len()
+}
+
+#[cfg(test)]
+mod tests;

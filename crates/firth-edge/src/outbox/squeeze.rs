@@ -1,0 +1,124 @@
+//! Making room in an outbox: conflate, mark a gap, or cut.
+
+use super::{Gap, Item, Outbox, Parcel, SlowPolicy, cost};
+use crate::position::Position;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
+impl Outbox {
+    /// Makes room for an event of this size, by the policy. A single event always fits.
+    pub(super) fn make_room(&mut self, cost: usize) {
+        if self.fits(cost, 1) {
+            return;
+        }
+        match self.room.policy {
+            SlowPolicy::Conflate => {
+                self.conflate();
+                // Half must be free then, or the next event would come here again.
+                if !self.fits(cost, 2) {
+                    self.mark_gap();
+                }
+            }
+            SlowPolicy::Gap => self.mark_gap(),
+            SlowPolicy::Cut => self.cut(),
+        }
+    }
+
+    /// Whether an event of this size fits into this fraction of the room.
+    fn fits(&self, cost: usize, part: usize) -> bool {
+        self.events == 0
+            || (self.events < self.room.events.div_ceil(part) && self.bytes + cost <= self.room.bytes / part)
+    }
+
+    /// Leaves out events that a newer one of the same document, for at least the same subscriptions, makes obsolete.
+    fn conflate(&mut self) {
+        let mut newest: HashMap<(&str, &str), (usize, &Parcel)> = HashMap::new();
+        let mut replaced_by: HashMap<usize, usize> = HashMap::new();
+        for (at, item) in self.items.iter().enumerate().rev() {
+            let Item::Event(parcel) = item else { continue };
+            let event = parcel.frame.event();
+            match newest.entry((&*event.collection, &*event.key)) {
+                Entry::Occupied(newer) => {
+                    let (newer_at, newer) = *newer.get();
+                    if parcel.marks.iter().all(|mark| newer.marks.iter().any(|other| other.name == mark.name))
+                    {
+                        replaced_by.insert(at, newer_at);
+                    }
+                }
+                Entry::Vacant(free) => {
+                    free.insert((at, parcel));
+                }
+            }
+        }
+        for (old, new) in &replaced_by {
+            let Item::Event(older) = &self.items[*old] else { continue };
+            let (count, since) = (older.replaced + 1, older.since);
+            if let Item::Event(newer) = &mut self.items[*new] {
+                newer.replaced += count;
+                newer.since = newer.since.min(since);
+            }
+        }
+        let mut at = 0;
+        let (mut events, mut bytes) = (0, 0);
+        self.items.retain(|item| {
+            let goes = replaced_by.contains_key(&at);
+            at += 1;
+            if let (true, Item::Event(parcel)) = (goes, item) {
+                (events, bytes) = (events + 1, bytes + cost(parcel));
+            }
+            !goes
+        });
+        self.left_out(events, bytes);
+        self.books.conflated += events as u64;
+    }
+
+    /// Leaves out every event that waits; one gap stands where the first was.
+    fn mark_gap(&mut self) {
+        let mut gap: Option<Gap> = None;
+        let (mut events, mut bytes, mut place, mut at) = (0, 0, 0, 0);
+        self.items.retain(|item| {
+            let part = match item {
+                Item::Event(parcel) => {
+                    (events, bytes) = (events + 1, bytes + cost(parcel));
+                    gap_of(parcel)
+                }
+                Item::Gap(older) => *older,
+                Item::Text(_) | Item::Replay(_) => {
+                    at += 1;
+                    return true;
+                }
+            };
+            match &mut gap {
+                Some(gap) => gap.join(part),
+                None => (gap, place) = (Some(part), at),
+            }
+            false
+        });
+        if let Some(gap) = gap {
+            self.items.insert(place, Item::Gap(gap));
+        }
+        self.left_out(events, bytes);
+        self.books.gap_marked += events as u64;
+    }
+
+    fn left_out(&mut self, events: usize, bytes: usize) {
+        self.events -= events;
+        self.bytes -= bytes;
+        self.books.queued -= events as u64;
+    }
+}
+
+impl Gap {
+    /// Covers what the other covers as well.
+    fn join(&mut self, other: Self) {
+        self.after.offset = self.after.offset.min(other.after.offset);
+        self.until.offset = self.until.offset.max(other.until.offset);
+        self.events += other.events;
+    }
+}
+
+fn gap_of(parcel: &Parcel) -> Gap {
+    let until = parcel.frame.at;
+    let after = Position { offset: parcel.since.saturating_sub(1), ..until };
+    Gap { after, until, events: 1 + u64::from(parcel.replaced) }
+}

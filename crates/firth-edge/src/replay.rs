@@ -1,0 +1,44 @@
+//! [`Replay`]: the history that a client asked for, matched piece by piece in the connection's own task, not under the hub's lock.
+//!
+//! It was cut off in the same step in which the subscriptions became live, so that history and live events meet without a hole and
+//! without an overlap.
+
+use crate::frame::Frame;
+use crate::outbox::{Mark, Parcel};
+use firth_router::matching::{Hit, Index};
+use std::fmt;
+use std::sync::Arc;
+
+pub(crate) struct Replay {
+    history: std::vec::IntoIter<Arc<Frame>>,
+    wishes: Index<Arc<str>>,
+    hits: Vec<Hit>,
+}
+
+impl Replay {
+    pub(crate) fn new(history: Vec<Arc<Frame>>, wishes: Index<Arc<str>>) -> Self {
+        Self { history: history.into_iter(), wishes, hits: Vec::new() }
+    }
+
+    /// Looks through the next `count` events; false when it is through.
+    pub(crate) fn read(&mut self, count: usize, mut found: impl FnMut(Parcel)) -> bool {
+        for frame in self.history.by_ref().take(count) {
+            if self.wishes.matches_into(frame.event(), &mut self.hits).is_err() || self.hits.is_empty() {
+                continue;
+            }
+            let mark = |hit: &Hit| {
+                let name = self.wishes.get(hit.number)?.1.clone();
+                Some(Mark { name, leaves: hit.leaves })
+            };
+            let marks = self.hits.iter().filter_map(mark).collect();
+            found(Parcel::new(frame, marks));
+        }
+        self.history.len() > 0
+    }
+}
+
+impl fmt::Debug for Replay {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Replay({} events)", self.history.len())
+    }
+}

@@ -1,0 +1,60 @@
+//! From a topic to a client, with nothing between but the queue.
+
+use crate::world::{Gateway, PATIENCE, order};
+use firth::{Broker, ErrorKind, Message};
+use firth_edge::{Config, TopicFeed};
+use firth_testkit::wait;
+
+#[tokio::test]
+async fn what_is_sent_to_the_topic_reaches_the_client_in_order() {
+    let broker = Broker::memory();
+    broker.create_topic("changes").partitions(2).await.unwrap();
+    let producer = broker.producer("changes").await.unwrap();
+    let send = async |event: firth_router::event::Event, compact: bool| {
+        let payload = if compact { event.to_compact() } else { event.to_json().into() };
+        producer.send(Message::new(payload).key(event.message_key())).await.unwrap();
+    };
+    send(order("acme", "old", 0), true).await;
+    let gateway = Gateway::start(Config::default()).await;
+    let feed = TopicFeed::start(gateway.edge.hub().clone(), &broker, "changes", "edge-1").await.unwrap();
+    let mut ann = gateway.connect("ann").await;
+    ann.subscribe("orders", None).await;
+    producer.send("this is no event").await.unwrap();
+    for n in 1..=20 {
+        send(order("acme", "k", n), n % 2 == 0).await;
+        send(order("other", "k", n), true).await;
+    }
+    for n in 1..=20 {
+        let event = ann.hear_type("event").await;
+        assert_eq!((&event["event"]["key"], &event["event"]["after"]["n"]), (&"k".into(), &n.into()));
+    }
+    let lag = async || broker.admin().group("changes", "edge-1").await.unwrap().lag();
+    wait::until(PATIENCE, "everything settled", async || lag().await == 0).await;
+    feed.close().await.unwrap();
+    assert!(broker.admin().groups("changes").await.unwrap().is_empty(), "nothing holds back retention");
+    drop(ann);
+    gateway.close().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_gateways_cannot_share_a_group() {
+    let broker = Broker::memory();
+    broker.create_topic("changes").await.unwrap();
+    let hub = firth_edge::Hub::start(Config::default()).unwrap();
+    let first = TopicFeed::start(hub.clone(), &broker, "changes", "edge").await.unwrap();
+    let refused = TopicFeed::start(hub.clone(), &broker, "changes", "edge").await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Invalid);
+    first.close().await.unwrap();
+    TopicFeed::start(hub, &broker, "changes", "edge").await.unwrap().close().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_feed_whose_topic_is_gone_says_so() {
+    let broker = Broker::memory();
+    broker.create_topic("changes").await.unwrap();
+    let hub = firth_edge::Hub::start(Config::default()).unwrap();
+    let mut feed = TopicFeed::start(hub, &broker, "changes", "edge").await.unwrap();
+    broker.delete_topic("changes").await.unwrap();
+    let ended = tokio::time::timeout(PATIENCE, feed.ended()).await.expect("it ends");
+    assert!(ended.is_err());
+}

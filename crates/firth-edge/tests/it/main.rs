@@ -1,0 +1,10 @@
+//! The edge over real sockets: a WebSocket client, plain HTTP, and the JavaScript client under Node.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on says so by a panic")]
+
+mod feed;
+mod javascript;
+mod poll;
+mod sse;
+mod websocket;
+mod world;
