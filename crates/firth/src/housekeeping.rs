@@ -83,9 +83,10 @@ fn wish(ttl: Duration) -> Acquire {
 pub(crate) async fn sweep(engine: &Engine) -> Result<Swept> {
     let mut swept = Swept::default();
     for topic in Topics::new(engine.clone()).list().await? {
-        let before = swept.records;
+        let before = swept;
         sweep_topic(engine, &topic, &mut swept).await?;
-        metrics::trimmed(&topic.name, swept.records - before);
+        let (records, letters) = (swept.records - before.records, swept.dead_letters - before.dead_letters);
+        metrics::swept(&topic.name, records, letters, swept.held_back - before.held_back);
     }
     Ok(swept)
 }

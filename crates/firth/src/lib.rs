@@ -21,6 +21,8 @@
 //! # }
 //! ```
 //!
+//! The [guide] has pages on delivery, failures, keeping, operating and migrating.
+//!
 //! # What it promises
 //!
 //! | promise | how |
@@ -101,6 +103,7 @@ pub mod claims;
 mod consumer;
 mod dead_letters;
 mod error;
+pub mod guide;
 mod housekeeping;
 mod message;
 mod metrics;

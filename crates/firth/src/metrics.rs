@@ -1,8 +1,12 @@
 //! All metric names of this crate, and handles that are made once per producer or lane so that recording costs a few nanoseconds.
-//! Labels are bounded: topic, group and result; never keys, ids or member names.
+//! Labels are bounded: topic, group and result; never keys, ids or member names. The guide's page on operating lists them for users.
 
+use crate::admin::GroupInfo;
+use crate::error::Result;
 use firth_engine::{GroupName, TopicName};
 use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// Handles of one producer.
@@ -10,6 +14,8 @@ pub(crate) struct ProducerMeter {
     sent: Counter,
     failed: Counter,
     batch: Histogram,
+    waits: Counter,
+    waited: Histogram,
 }
 
 impl ProducerMeter {
@@ -18,8 +24,16 @@ impl ProducerMeter {
         Self {
             sent: counter!("firth_produced_total", "topic" => topic.clone(), "result" => "ok"),
             failed: counter!("firth_produced_total", "topic" => topic.clone(), "result" => "error"),
-            batch: histogram!("firth_produce_batch_records", "topic" => topic),
+            batch: histogram!("firth_produce_batch_records", "topic" => topic.clone()),
+            waits: counter!("firth_backpressure_waits_total", "topic" => topic.clone()),
+            waited: histogram!("firth_backpressure_wait_seconds", "topic" => topic),
         }
+    }
+
+    /// A sender had to wait for room.
+    pub(crate) fn waited(&self, time: Duration) {
+        self.waits.increment(1);
+        self.waited.record(time.as_secs_f64());
     }
 
     pub(crate) fn sent(&self, count: usize, ok: bool) {
@@ -41,8 +55,9 @@ pub(crate) struct GroupMeter {
     pub(crate) fenced: Counter,
     pub(crate) commits: Counter,
     pub(crate) reopened: Counter,
-    pub(crate) in_flight: Gauge,
+    pub(crate) in_flight: InFlight,
     pub(crate) owned: Gauge,
+    commit: Histogram,
     handle: Histogram,
     end_to_end: Histogram,
 }
@@ -61,11 +76,18 @@ impl GroupMeter {
             fenced: counter!("firth_fenced_total", &labels),
             commits: counter!("firth_commits_total", &labels),
             reopened: counter!("firth_reopened_total", &labels),
-            in_flight: gauge!("firth_records_in_flight", &labels),
+            in_flight: InFlight { gauge: gauge!("firth_records_in_flight", &labels), count: Arc::default() },
             owned: gauge!("firth_partitions_owned", &labels),
+            commit: histogram!("firth_commit_seconds", &labels),
             handle: histogram!("firth_handle_seconds", &labels),
             end_to_end: histogram!("firth_end_to_end_seconds", &labels),
         }
+    }
+
+    /// A commit took this long.
+    pub(crate) fn committed(&self, took: Duration) {
+        self.commits.increment(1);
+        self.commit.record(took.as_secs_f64());
     }
 
     /// A handler ran this long on a record that was sent `age` ago.
@@ -75,16 +97,65 @@ impl GroupMeter {
     }
 }
 
-/// Retention removed records.
-pub(crate) fn trimmed(topic: &TopicName, records: u64) {
-    if records > 0 {
-        counter!("firth_trimmed_total", "topic" => topic.to_string()).increment(records);
+/// Records that are handed out and not judged: a gauge for the outside, a count for the consumer's handle.
+#[derive(Clone)]
+pub(crate) struct InFlight {
+    gauge: Gauge,
+    count: Arc<AtomicUsize>,
+}
+
+impl InFlight {
+    pub(crate) fn increment(&self, records: f64) {
+        self.gauge.increment(records);
+        self.count.fetch_add(records as usize, Ordering::Relaxed);
+    }
+
+    pub(crate) fn decrement(&self, records: f64) {
+        self.gauge.decrement(records);
+        self.count.fetch_sub(records as usize, Ordering::Relaxed);
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.count.load(Ordering::Relaxed)
     }
 }
 
-/// Dead letters were replayed.
-pub(crate) fn replayed(topic: &TopicName, count: u64) {
-    if count > 0 {
-        counter!("firth_replayed_total", "topic" => topic.to_string()).increment(count);
+/// A topic was looked after: records and dead letters removed, partitions where unsettled records held retention back.
+pub(crate) fn swept(topic: &TopicName, records: u64, letters: u64, held_back: u64) {
+    let topic = topic.to_string();
+    counter!("firth_sweeps_total", "topic" => topic.clone()).increment(1);
+    counter!("firth_trimmed_total", "topic" => topic.clone()).increment(records);
+    counter!("firth_dead_letters_expired_total", "topic" => topic.clone()).increment(letters);
+    gauge!("firth_retention_held_back", "topic" => topic).set(held_back as f64);
+}
+
+/// Dead letters were replayed; or the attempt to do so failed.
+pub(crate) fn replayed(topic: &TopicName, result: &Result<u64>) {
+    let topic = topic.to_string();
+    match result {
+        Ok(count) => counter!("firth_replayed_total", "topic" => topic).increment(*count),
+        Err(_) => counter!("firth_replay_failures_total", "topic" => topic).increment(1),
     }
+}
+
+/// Dead letters were deleted by hand.
+pub(crate) fn buried(topic: &TopicName, count: u64) {
+    counter!("firth_dead_letters_deleted_total", "topic" => topic.to_string()).increment(count);
+}
+
+/// A topic and its groups in figures, as somebody just read them.
+pub(crate) fn seen_topic(topic: &TopicName, records: u64, delayed: u64) {
+    let topic = topic.to_string();
+    gauge!("firth_topic_records", "topic" => topic.clone()).set(records as f64);
+    gauge!("firth_topic_delayed", "topic" => topic).set(delayed as f64);
+}
+
+/// A group in figures, as somebody just read them.
+pub(crate) fn seen_group(info: &GroupInfo) {
+    let labels = [("topic", info.topic.to_string()), ("group", info.group.to_string())];
+    gauge!("firth_group_lag", &labels).set(info.lag() as f64);
+    gauge!("firth_group_due", &labels).set(info.due() as f64);
+    gauge!("firth_group_dead_letters", &labels).set(info.dead() as f64);
+    gauge!("firth_group_members", &labels).set(info.members.len() as f64);
+    gauge!("firth_group_oldest_seconds", &labels).set(info.oldest().unwrap_or_default().as_secs_f64());
 }

@@ -157,6 +157,8 @@ pub struct Pending {
     pub crashes: u32,
     /// When it is due; `None` while the owner has it.
     pub due_in: Option<Duration>,
+    /// How long ago it was appended.
+    pub age: Duration,
     /// Why it failed last.
     pub reason: String,
     /// Whether its content is kept aside.

@@ -19,6 +19,7 @@ use crate::progress::Progress;
 use crate::record::{Content, Record};
 use firth_redis::resp::Frame;
 use firth_redis::{ScriptCall, cmd, pipe};
+use std::time::Duration;
 
 /// Records that one script takes or lists, so that none holds the server up.
 const STEP: usize = 512;
@@ -252,8 +253,9 @@ impl RedisEngine {
         let mut found = Vec::new();
         while !list.is_empty() {
             let (id, due_in, entry, kept) = (list.id()?, list.duration()?, list.text()?, list.number()? == 1);
+            let age = Duration::from_micros(list.number()?);
             let (attempt, crashes, reason) = entry_parts(entry)?;
-            found.push(Pending { id, attempt, crashes, due_in, reason: reason.to_owned(), kept });
+            found.push(Pending { id, attempt, crashes, due_in, age, reason: reason.to_owned(), kept });
         }
         found.sort_by_key(|pending| pending.id);
         found.truncate(max);

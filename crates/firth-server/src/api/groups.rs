@@ -160,6 +160,7 @@ pub(crate) async fn pending(
         min_attempt: wanted.min_attempt.unwrap_or(0),
         skip: usize::try_from(within("skip", wanted.skip.unwrap_or(0), 0, 10_000_000)?).unwrap_or(usize::MAX),
         max: usize::try_from(within("max", wanted.max.unwrap_or(100), 1, 1000)?).unwrap_or(1000),
+        ..PendingQuery::default()
     };
     exists(&app, &topic, &group).await?;
     Ok(Json(app.broker().admin().pending(&topic, &group, query).await?.into()))

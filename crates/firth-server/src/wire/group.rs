@@ -265,7 +265,7 @@ impl From<PendingPage> for PendingList {
 
 impl From<PendingRecord> for Waiting {
     fn from(record: PendingRecord) -> Self {
-        let PendingRecord { partition, id, attempt, crashes, due_in, reason } = record;
+        let PendingRecord { partition, id, attempt, crashes, due_in, reason, .. } = record;
         Self { partition, id: id.to_string(), attempt, crashes, due_ms: due_in.map(millis), reason }
     }
 }

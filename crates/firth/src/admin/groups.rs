@@ -3,6 +3,7 @@
 use super::{Admin, names};
 use crate::consumer::{Note, StartAt, member_pool};
 use crate::error::{Error, ErrorKind, Result};
+use crate::metrics;
 use firth_engine::facet::{GroupStatus, LeaseQuery, Reset};
 use firth_engine::{Epoch, GroupName, LeaseInfo, LeaseName, Partition, RecordId, TopicName};
 use std::collections::BTreeSet;
@@ -133,7 +134,9 @@ impl Admin {
         let leases = self.engine().leases(&LeaseQuery::Pool(pool)).await?;
         let members = leases.into_iter().filter(LeaseInfo::is_held);
         let members = members.filter_map(|lease| member(&lease, &partitions)).collect();
-        Ok(GroupInfo { topic, group, partitions, members })
+        let info = GroupInfo { topic, group, partitions, members };
+        metrics::seen_group(&info);
+        Ok(info)
     }
 
     /// Moves a group on every partition, and fences its owners in the same step: they open again at the new position. Dead letters stay, and

@@ -17,6 +17,8 @@ pub struct PendingQuery {
     pub descending: bool,
     /// Only records with at least so many attempts, the next one included.
     pub min_attempt: u32,
+    /// Only records that were sent at least this long ago.
+    pub min_age: Duration,
     /// How many to leave out at the front.
     pub skip: usize,
     /// How many to show; 0 means 100.
@@ -33,6 +35,8 @@ pub enum PendingSort {
     Attempt,
     /// When it is due; running ones first.
     Due,
+    /// How long ago it was sent.
+    Age,
 }
 
 /// A record that waits for another attempt, or runs one.
@@ -48,6 +52,8 @@ pub struct PendingRecord {
     pub crashes: u32,
     /// When it is due; `None` while its owner has it.
     pub due_in: Option<Duration>,
+    /// How long ago it entered the log.
+    pub age: Duration,
     /// Why it failed last.
     pub reason: String,
 }
@@ -73,7 +79,9 @@ impl Admin {
                 let page = self.engine().pending(&at, &group, after, MAX_READ).await?;
                 let Some(last) = page.last() else { break };
                 after = last.id;
-                let wanted = page.into_iter().filter(|record| record.attempt >= query.min_attempt);
+                let wanted = page
+                    .into_iter()
+                    .filter(|record| record.attempt >= query.min_attempt && record.age >= query.min_age);
                 found.extend(wanted.map(|record| PendingRecord::new(at.index, record)));
             }
         }
@@ -83,8 +91,8 @@ impl Admin {
 
 impl PendingRecord {
     fn new(partition: u32, record: Pending) -> Self {
-        let Pending { id, attempt, crashes, due_in, reason, .. } = record;
-        Self { partition, id, attempt, crashes, due_in, reason }
+        let Pending { id, attempt, crashes, due_in, age, reason, .. } = record;
+        Self { partition, id, attempt, crashes, due_in, age, reason }
     }
 }
 
@@ -96,6 +104,8 @@ impl PendingQuery {
             (PendingSort::Id, true) => found.reverse(),
             (PendingSort::Attempt, false) => found.sort_by_key(|record| record.attempt),
             (PendingSort::Attempt, true) => found.sort_by_key(|record| Reverse(record.attempt)),
+            (PendingSort::Age, false) => found.sort_by_key(|record| record.age),
+            (PendingSort::Age, true) => found.sort_by_key(|record| Reverse(record.age)),
             (PendingSort::Due, false) => found.sort_by_key(|record| record.due_in),
             (PendingSort::Due, true) => found.sort_by_key(|record| Reverse(record.due_in)),
         }
@@ -117,6 +127,7 @@ mod tests {
             attempt,
             crashes: 0,
             due_in,
+            age: Duration::from_secs(100 - seq * 10 + u64::from(attempt)),
             reason: String::new(),
         }
     }
@@ -133,6 +144,7 @@ mod tests {
         assert_eq!(ids(by(PendingSort::Id, true)), [3, 2, 1]);
         assert_eq!(ids(by(PendingSort::Attempt, true)), [2, 1, 3]);
         assert_eq!(ids(by(PendingSort::Due, false)), [2, 3, 1]);
+        assert_eq!(ids(by(PendingSort::Age, true)), [1, 2, 3]);
         assert_eq!(ids(PendingQuery { skip: 1, max: 1, ..PendingQuery::default() }), [2]);
     }
 }

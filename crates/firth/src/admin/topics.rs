@@ -2,6 +2,7 @@
 
 use super::Admin;
 use crate::error::Result;
+use crate::metrics;
 use crate::record::Record;
 use crate::topic::TopicInfo;
 use firth_engine::facet::{Bounds, Max, Trim, TrimTo};
@@ -75,7 +76,9 @@ impl Admin {
         for at in info.partitions() {
             partitions.push(PartitionInfo::new(at.index, self.engine().bounds(&at).await?));
         }
-        Ok(TopicStatus { info, partitions })
+        let status = TopicStatus { info, partitions };
+        metrics::seen_topic(&status.info.name, status.records(), status.delayed());
+        Ok(status)
     }
 
     /// Up to `max` records of a partition after `after`, in order, without consuming them.

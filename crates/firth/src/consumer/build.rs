@@ -146,7 +146,8 @@ fn start(
     let keeper = Keeper::new(common.clone(), topic, me.clone(), holds.clone(), assigned);
     let renewals = tokio::spawn(holds.keep_renewing());
     let keeper = tokio::spawn(keeper.run(closing.clone()));
-    let handle = ConsumerHandle { name: me, paused: Arc::new(paused), closing, assignment };
+    let in_flight = common.meter.in_flight.clone();
+    let handle = ConsumerHandle { name: me, paused: Arc::new(paused), closing, assignment, in_flight };
     Consumer { common, handle, keeper: Some(keeper), renewals }
 }
 

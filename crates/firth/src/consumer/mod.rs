@@ -30,6 +30,7 @@ pub(crate) use pulse::Note;
 pub use run::Run;
 
 use crate::error::{Error, Result};
+use crate::metrics::InFlight;
 use firth_engine::Epoch;
 use lane::Common;
 use std::collections::{BTreeMap, BTreeSet};
@@ -57,6 +58,7 @@ pub struct ConsumerHandle {
     paused: Arc<watch::Sender<bool>>,
     closing: CancellationToken,
     assignment: watch::Receiver<BTreeMap<u32, Epoch>>,
+    in_flight: InFlight,
 }
 
 impl ConsumerHandle {
@@ -103,6 +105,16 @@ impl ConsumerHandle {
         let partitions = |owned: &BTreeMap<u32, Epoch>| owned.keys().copied().collect();
         let owned = assignment.wait_for(|owned| wanted(&partitions(owned))).await.ok()?;
         Some(partitions(&owned))
+    }
+
+    /// How many records are handed out and not judged, over all its partitions.
+    pub fn in_flight(&self) -> usize {
+        self.in_flight.count()
+    }
+
+    /// Whether it has ended: everything is handed over, or it could not go on.
+    pub fn is_closed(&self) -> bool {
+        self.assignment.has_changed().is_err()
     }
 
     /// Starts a graceful close: `run` returns and `next` answers `None` once everything is handed over.

@@ -134,6 +134,12 @@ impl DeadLetters {
 
     /// Replays these letters; answers how many there were.
     pub async fn replay(&self, ids: &[DeadId], to: Replay) -> Result<u64> {
+        let taken = self.replay_each(ids, to).await;
+        metrics::replayed(&TopicName::new(&self.topic)?, &taken);
+        taken
+    }
+
+    async fn replay_each(&self, ids: &[DeadId], to: Replay) -> Result<u64> {
         let mut taken = 0;
         for ((group, partition), ids) in by_place(ids) {
             let at = self.partition_at(partition)?;
@@ -141,7 +147,6 @@ impl DeadLetters {
                 taken += self.engine().replay(&at, &group, ids, to).await? as u64;
             }
         }
-        metrics::replayed(&TopicName::new(&self.topic)?, taken);
         Ok(taken)
     }
 
@@ -176,7 +181,7 @@ impl DeadLetters {
         if !self.engine().replay_edited(&at, &id.group, Edit { id: id.id, content }, to).await? {
             return Err(self.missing(id));
         }
-        metrics::replayed(&at.topic, 1);
+        metrics::replayed(&at.topic, &Ok(1));
         Ok(())
     }
 
@@ -189,6 +194,7 @@ impl DeadLetters {
                 gone += self.engine().delete_dead(&at, &group, ids).await? as u64;
             }
         }
+        metrics::buried(&TopicName::new(&self.topic)?, gone);
         Ok(gone)
     }
 

@@ -29,6 +29,7 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, TryAcquireError, mpsc, oneshot};
+use tokio::time::Instant;
 
 /// What a message costs in the buffer beyond its own bytes.
 const OVERHEAD: usize = 256;
@@ -103,7 +104,11 @@ impl Producer {
     /// Hands a message over and waits only for room; the ticket tells later what became of it. Messages of one caller leave in order.
     pub async fn enqueue(&self, message: impl Into<Message>) -> Result<Ticket> {
         let (out, cost) = self.prepare(message.into())?;
-        let room = self.0.room.clone().acquire_many_owned(cost).await.map_err(|_| self.is_closed())?;
+        let room = match self.0.room.clone().try_acquire_many_owned(cost) {
+            Ok(room) => room,
+            Err(TryAcquireError::Closed) => return Err(self.closed()),
+            Err(TryAcquireError::NoPermits) => self.wait_for_room(cost).await?,
+        };
         self.hand_over(out, room)
     }
 
@@ -111,7 +116,7 @@ impl Producer {
     pub fn try_enqueue(&self, message: impl Into<Message>) -> Result<Ticket> {
         let (out, cost) = self.prepare(message.into())?;
         let room = self.0.room.clone().try_acquire_many_owned(cost).map_err(|error| match error {
-            TryAcquireError::Closed => self.is_closed(),
+            TryAcquireError::Closed => self.closed(),
             TryAcquireError::NoPermits => Error::new(
                 ErrorKind::Overloaded,
                 format!("the producer of {} is full: wait for earlier messages", self.0.topic),
@@ -140,14 +145,19 @@ impl Producer {
     /// Sends everything enqueued so far without lingering, and waits until each message is answered.
     pub async fn flush(&self) -> Result<()> {
         let (done, wait) = oneshot::channel();
-        self.0.commands.send(Command::Flush(done)).map_err(|_| self.is_closed())?;
-        wait.await.map_err(|_| self.is_closed())
+        self.0.commands.send(Command::Flush(done)).map_err(|_| self.closed())?;
+        wait.await.map_err(|_| self.closed())
     }
 
     /// Refuses further messages on every clone, then waits until everything enqueued is answered.
     pub async fn close(self) -> Result<()> {
         self.0.room.close();
         self.flush().await
+    }
+
+    /// Whether it was closed: nothing more is taken.
+    pub fn is_closed(&self) -> bool {
+        self.0.room.is_closed()
     }
 
     /// The topic.
@@ -204,11 +214,18 @@ impl Producer {
         let (reply, wait) = oneshot::channel();
         let Outgoing { partition, after, content, ticket: () } = out;
         let out = Outgoing { partition, after, content, ticket: Answer { reply, _room: room } };
-        self.0.commands.send(Command::Send(Box::new(out))).map_err(|_| self.is_closed())?;
+        self.0.commands.send(Command::Send(Box::new(out))).map_err(|_| self.closed())?;
         Ok(Ticket(wait))
     }
 
-    fn is_closed(&self) -> Error {
+    async fn wait_for_room(&self, cost: u32) -> Result<OwnedSemaphorePermit> {
+        let begun = Instant::now();
+        let room = self.0.room.clone().acquire_many_owned(cost).await.map_err(|_| self.closed())?;
+        self.0.meter.waited(begun.elapsed());
+        Ok(room)
+    }
+
+    fn closed(&self) -> Error {
         closed(format!("the producer of {} was closed", self.0.topic))
     }
 }

@@ -80,6 +80,11 @@ async fn pending_records_are_merged_sorted_and_paged() {
         ["no 1", "no 2"]
     );
     assert_eq!((page.total, page.records[0].attempt, lag(&broker, "billing").await), (5, 2, 10));
+    let old =
+        PendingQuery { sort: PendingSort::Age, min_age: page.records[0].age, ..PendingQuery::default() };
+    assert_eq!(admin.pending("orders", "billing", old).await.unwrap().total, 5);
+    let older = PendingQuery { min_age: Duration::from_secs(3600), ..old };
+    assert_eq!(admin.pending("orders", "billing", older).await.unwrap().total, 0);
     reader.close().await;
 }
 
@@ -146,6 +151,13 @@ fn metrics_count_what_happened_with_bounded_labels() {
             });
             eventually("settled", async || lag(&broker, "billing").await == 0).await;
             reader.close().await;
+            let tight =
+                broker.producer("orders").linger(Duration::from_secs(1)).max_buffered(1024).await.unwrap();
+            tight.send_all((0..8).map(|_| "x".repeat(200))).await.unwrap();
+            broker.admin().group("orders", "billing").await.unwrap();
+            broker.admin().topic("orders").await.unwrap();
+            broker.housekeep().await.unwrap();
+            broker.dead_letters("orders").replay_all(firth::Replay::Group).await.unwrap();
         });
     });
     let snapshot = snapshotter.snapshot().into_vec();
@@ -153,9 +165,20 @@ fn metrics_count_what_happened_with_bounded_labels() {
         let found = snapshot.iter().filter(|(key, ..)| key.key().name() == name);
         found.map(|(.., value)| if let DebugValue::Counter(count) = value { *count } else { 0 }).sum()
     };
-    assert_eq!(counter("firth_produced_total"), 20);
+    let gauge = |name: &str| {
+        let found = snapshot.iter().find(|(key, ..)| key.key().name() == name);
+        found.map(|(.., value)| if let DebugValue::Gauge(value) = value { value.0 } else { f64::NAN })
+    };
+    let timed = |name: &str| snapshot.iter().any(|(key, ..)| key.key().name() == name);
+    assert_eq!(counter("firth_produced_total"), 28);
     assert_eq!((counter("firth_delivered_total"), counter("firth_acked_total")), (20, 19));
     assert_eq!(counter("firth_dead_letters_total"), 1);
+    assert!(counter("firth_backpressure_waits_total") > 0 && timed("firth_backpressure_wait_seconds"));
+    assert!(counter("firth_commits_total") > 0 && timed("firth_commit_seconds"));
+    assert!(timed("firth_handle_seconds") && timed("firth_end_to_end_seconds"));
+    assert_eq!((counter("firth_sweeps_total"), counter("firth_replayed_total")), (1, 1));
+    assert_eq!((gauge("firth_topic_records"), gauge("firth_group_lag")), (Some(28.0), Some(8.0)));
+    assert_eq!((gauge("firth_group_dead_letters"), gauge("firth_records_in_flight")), (Some(1.0), Some(0.0)));
     let allowed = ["topic", "group", "result"];
     let labels = snapshot.iter().flat_map(|(key, ..)| key.key().labels());
     assert!(labels.map(metrics::Label::key).all(|label| allowed.contains(&label)));

@@ -94,7 +94,9 @@ async fn deliveries_are_settled_by_value_and_an_ack_is_stored_when_awaited() {
     let broker = with_topic(1).await;
     send(&broker, "orders", 0, 4).await;
     let mut consumer = broker.consumer("orders", "billing").retry(RetryPolicy::never()).await.unwrap();
+    let handle = consumer.handle();
     let first = consumer.next().await.unwrap().unwrap();
+    assert_eq!((handle.in_flight(), handle.is_closed()), (1, false));
     assert_eq!((first.text().unwrap(), first.attempt()), ("0", 1));
     first.ack().await.unwrap();
     assert_eq!(lag(&broker, "billing").await, 3);
@@ -103,6 +105,7 @@ async fn deliveries_are_settled_by_value_and_an_ack_is_stored_when_awaited() {
     drop(consumer.next().await.unwrap().unwrap());
     crate::world::eventually("all settled", async || lag(&broker, "billing").await == 0).await;
     consumer.close().await.unwrap();
+    assert_eq!((handle.in_flight(), handle.is_closed()), (0, true));
 }
 
 #[tokio::test(start_paused = true)]

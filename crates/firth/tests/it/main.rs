@@ -1,4 +1,4 @@
-//! The queue's laws, on the engine in memory (mostly with paused time) and on files.
+//! The queue's laws: details on the engine in memory (mostly with paused time), promises on every engine.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on says so by a panic")]
 
@@ -10,10 +10,12 @@ mod consuming;
 mod dead_letters;
 mod engines;
 mod everywhere;
+mod examples;
 mod faults;
 mod faulty;
 mod features;
 mod producing;
+mod promises;
 mod retrying;
 mod sharing;
 mod topics;

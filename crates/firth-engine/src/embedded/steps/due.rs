@@ -153,6 +153,7 @@ pub(in crate::embedded) fn pending(
         attempt: entry.attempt,
         crashes: entry.crashes,
         due_in: (!entry.taken).then(|| step.now.until(entry.ms)),
+        age: step.now.since(id.ms),
         reason: entry.reason,
         kept: entry.kept.is_some(),
     };

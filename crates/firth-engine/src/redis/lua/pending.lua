@@ -9,6 +9,7 @@ local function add(ids, kept)
     local ms = tonumber(scores[i])
     local n = #found
     found[n + 1], found[n + 2], found[n + 3], found[n + 4] = id, ms == TAKEN and -1 or until_us(now, ms), entries[i], kept
+    found[n + 5] = math.max(now - split(id) * 1000, 0)
   end
 end
 add(call('ZRANGEBYSCORE', KEYS[5], '(' .. ARGV[1], '+inf', 'LIMIT', 0, ARGV[2]), 0)

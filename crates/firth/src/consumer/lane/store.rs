@@ -64,14 +64,19 @@ impl Session<'_> {
         };
         let (common, at, hold) =
             (self.lane.common.clone(), self.lane.at.clone(), self.lane.held.hold.clone());
-        self.in_commit =
-            Some(Box::pin(async move { common.engine.commit(&at, &common.group, &hold, commit).await }));
+        self.in_commit = Some(Box::pin(async move {
+            let begun = Instant::now();
+            let done = common.engine.commit(&at, &common.group, &hold, commit).await;
+            if done.is_ok() {
+                common.meter.committed(begun.elapsed());
+            }
+            done
+        }));
     }
 
     pub(super) fn stored(&mut self, result: Result<Committed>) -> Result<()> {
         match result {
             Ok(done) => {
-                self.lane.common.meter.commits.increment(1);
                 self.note_work();
                 self.due_at = done.next_due.map(|delay| Instant::now() + delay);
                 self.careful = self.careful.saturating_sub(self.committing.len());
