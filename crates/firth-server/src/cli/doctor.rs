@@ -8,6 +8,8 @@ use super::output::{json, line};
 use super::target::Target;
 use super::units;
 use crate::client::{Client, topic_path};
+use crate::config::Config;
+use crate::serve::ServeArgs;
 use crate::wire::{
     About, Fetch, Fetched, Outgoing, Receipts, Settle, SettledReport, Topic, TopicSpec, Topics, unix_ms,
 };
@@ -118,6 +120,8 @@ fn configuration(target: &Target) -> Checked {
     let strange = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
     let strange: Vec<_> =
         strange.filter(|name| name.starts_with("FIRTH_") && !known.contains(name)).collect();
+    // What `firth serve` would run with here: the file, the variables, the defaults.
+    Config::load(&ServeArgs::default().given()?)?;
     let detail = target.describe();
     if strange.is_empty() {
         return Ok(Outcome::Good(detail));

@@ -214,7 +214,8 @@ async fn dispatch(command: Command) -> Result<()> {
 
 /// Every environment variable that some command reads.
 fn variables() -> Vec<String> {
-    let mut all = ["FIRTH_TOKEN", "FIRTH_LOG", "FIRTH_CA_FILE"].map(str::to_owned).to_vec();
+    let mut all = ["FIRTH_TOKEN", "FIRTH_CONFIG", "FIRTH_CA_FILE"].map(str::to_owned).to_vec();
+    all.extend(config::SETTINGS.iter().map(|setting| setting.env.to_owned()));
     for command in Cli::command().get_subcommands() {
         let named = command.get_arguments().filter_map(|argument| argument.get_env());
         all.extend(named.filter_map(|name| name.to_str()).map(str::to_owned));
@@ -236,7 +237,9 @@ mod tests {
     #[test]
     fn the_description_of_the_command_line_holds_together() {
         Cli::command().debug_assert();
-        assert!(variables().contains(&"FIRTH_SERVER".to_owned()));
+        for name in ["FIRTH_SERVER", "FIRTH_ENGINE", "FIRTH_TOKEN"] {
+            assert!(variables().contains(&name.to_owned()), "{name}");
+        }
     }
 
     #[test]

@@ -1,38 +1,17 @@
 //! Durations and sizes as people write them.
 
+use crate::config;
 use std::time::Duration;
 
-const DURATIONS: [(&str, u64); 5] =
-    [("ms", 1), ("s", 1000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000)];
-const SIZES: [(&str, u64); 7] = [
-    ("KiB", 1 << 10),
-    ("MiB", 1 << 20),
-    ("GiB", 1 << 30),
-    ("kB", 1000),
-    ("MB", 1_000_000),
-    ("GB", 1_000_000_000),
-    ("B", 1),
-];
-
-/// `500ms`, `30s`, `5m`, `2h`, `7d`.
+/// `500ms`, `1m30s`, `2h`, `7d`, as in the configuration.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
-    let wrong = || "write it as 500ms, 30s, 5m, 2h or 7d".to_owned();
-    let digits = text.find(|c: char| !c.is_ascii_digit()).ok_or_else(wrong)?;
-    let (number, unit) = text.split_at(digits);
-    let number: u64 = number.parse().map_err(|_| wrong())?;
-    let factor = DURATIONS.iter().find(|(name, _)| *name == unit).ok_or_else(wrong)?.1;
-    number.checked_mul(factor).map(Duration::from_millis).ok_or_else(|| "that is too long".to_owned())
+    config::duration(text).ok_or_else(|| "write it as 500ms, 30s, 5m, 2h or 7d".to_owned())
 }
 
-/// `512`, `64KiB`, `1MiB`, `10MB`.
+/// `512`, `64KiB`, `1MiB`, `10MB`, as in the configuration.
 pub(crate) fn size(text: &str) -> Result<u64, String> {
-    let wrong = || "write it as 512, 64KiB, 1MiB or 10MB".to_owned();
-    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let (number, unit) = text.split_at(digits);
-    let number: u64 = number.parse().map_err(|_| wrong())?;
-    let unit = if unit.is_empty() { "B" } else { unit };
-    let factor = SIZES.iter().find(|(name, _)| *name == unit).ok_or_else(wrong)?.1;
-    number.checked_mul(factor).ok_or_else(|| "that is too large".to_owned())
+    let size = config::size(text).and_then(|size| u64::try_from(size).ok());
+    size.ok_or_else(|| "write it as 512, 64KiB, 1MiB or 10MB".to_owned())
 }
 
 /// For the wire.
@@ -73,7 +52,7 @@ mod tests {
     fn durations_and_sizes_are_read_as_written_or_refused_with_the_way_to_write_them() {
         assert_eq!(duration("90s").unwrap(), Duration::from_secs(90));
         assert_eq!(duration("7d").unwrap(), Duration::from_secs(7 * 86_400));
-        for wrong in ["", "5", "s", "5 s", "-5s", "5y", "1.5h", "99999999999999999999s"] {
+        for wrong in ["", "5", "s", "-5s", "5y", "1.5h", "99999999999999999999s"] {
             assert!(duration(wrong).unwrap_err().contains("30s"), "{wrong}");
         }
         assert_eq!(

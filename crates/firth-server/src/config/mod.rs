@@ -7,7 +7,9 @@ mod print;
 mod table;
 mod values;
 
+pub(crate) use human::{duration, size};
 pub(crate) use print::effective_file;
+pub(crate) use table::SETTINGS;
 pub(crate) use values::{Given, Values};
 
 use firth::Result;

@@ -301,6 +301,13 @@ fn the_doctor_finds_health_and_says_what_to_do_without() {
     let finding = findings.iter().find(|finding| finding["check"] == "engine").unwrap();
     assert_eq!(finding["ok"], false);
     assert!(finding["advice"].is_string());
+    let wrong = firth()
+        .args(["doctor", "--json", "--engine", "memory:"])
+        .env("FIRTH_LISTEN", "here")
+        .output()
+        .unwrap();
+    let finding = lines(&String::from_utf8(wrong.stdout).unwrap()).remove(0);
+    assert_eq!((&finding["check"], &finding["ok"]), (&json!("configuration"), &json!(false)));
     let strange = firth().args(["doctor", "--engine", "memory:"]).env("FIRTH_LISTN", "x").output().unwrap();
     assert!(stdout(&strange).contains("nothing reads FIRTH_LISTN"));
 }
