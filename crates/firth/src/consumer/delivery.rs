@@ -155,6 +155,9 @@ impl fmt::Debug for Delivery {
 ///
 /// An error whose [`may_have_happened`](Error::may_have_happened) is false means that the verdict certainly changed nothing and never will.
 ///
+/// A lost reply of the engine is no error here: the lane starts over, sees in its group's progress what became of the verdict, and answers
+/// then. Only when the lease has run out meanwhile is the outcome reported as unknown.
+///
 /// The verdict counts whether or not this is awaited; drop it to go on at full speed.
 #[must_use = "await it to know that the verdict is stored, or drop it explicitly"]
 pub struct Settled(oneshot::Receiver<Result<()>>);

@@ -197,3 +197,50 @@ async fn a_record_that_kills_its_consumers_becomes_a_dead_letter_and_its_neighbo
     assert_eq!((letters.len(), letters[0].record.text().unwrap()), (1, "killer"));
     assert!(letters[0].reason.contains("vanished"), "{}", letters[0].reason);
 }
+
+#[tokio::test(start_paused = true)]
+async fn whoever_waits_for_a_verdict_hears_what_became_of_it_also_over_a_lost_reply() {
+    let broker = with_topic(1).await;
+    send(&broker, "orders", 0, 8).await;
+    let (ours, faults) = process(broker.engine());
+    let retry = RetryPolicy::fixed(2, Duration::from_millis(10));
+    let builder = ours.consumer("orders", "billing").retry(retry).lease(Duration::from_secs(5));
+    let mut consumer = builder.await.unwrap();
+    for (n, fault) in
+        [Fault::LostReply, Fault::Refused, Fault::LostReply, Fault::Refused].into_iter().enumerate()
+    {
+        let delivery = consumer.next().await.unwrap().unwrap();
+        faults.plan("commit", fault);
+        if n < 2 {
+            delivery.ack().await.unwrap();
+        } else {
+            delivery.reject("no").await.unwrap();
+        }
+        let status = broker.admin().group("orders", "billing").await.unwrap();
+        assert_eq!((status.lag(), status.dead()), (7 - n as u64, n.saturating_sub(1) as u64), "it is stored");
+    }
+    // A retry, then the verdict on the due record: both behind lost replies.
+    let delivery = consumer.next().await.unwrap().unwrap();
+    assert_eq!(delivery.text().unwrap(), "4");
+    faults.plan("commit", Fault::LostReply);
+    delivery.nack(Nack::retry("again")).await.unwrap();
+    loop {
+        let delivery = consumer.next().await.unwrap().unwrap();
+        faults.plan("commit", Fault::LostReply);
+        let (is_last, before) = (delivery.text().unwrap() == "4", lag(&broker, "billing").await);
+        delivery.ack().await.unwrap();
+        assert_eq!(lag(&broker, "billing").await, before - 1);
+        if is_last {
+            break;
+        }
+    }
+    assert!(faults.are_spent());
+    // An engine that stays away longer than the lease leaves the outcome open.
+    send(&broker, "orders", 8, 9).await;
+    let delivery = soon("one more", consumer.next()).await.unwrap().unwrap();
+    for name in ["commit", "open", "renew"] {
+        (0..100).for_each(|_| faults.plan(name, Fault::Refused));
+    }
+    let error = soon("nobody waits for ever", delivery.ack()).await.unwrap_err();
+    assert!(error.may_have_happened(), "{error:?}");
+}

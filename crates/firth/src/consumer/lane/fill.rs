@@ -110,7 +110,10 @@ impl Session<'_> {
 
     /// A record that is in the window now: settled at once if its verdict is known, else ready to be handed out.
     fn take_in(&mut self, mut record: Record, from_log: bool) -> Result<()> {
-        if let Some(verdict) = self.known.remove(&(record.id, record.attempt)) {
+        let key = (record.id, record.attempt);
+        let waiter = self.waiting.remove(&key);
+        if let Some(verdict) = self.known.remove(&key) {
+            self.waiters.extend(waiter);
             return self.settle_unseen(&record, verdict);
         }
         let condemned = if from_log { self.condemned.take() } else { None };

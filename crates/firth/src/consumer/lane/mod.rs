@@ -7,13 +7,14 @@
 mod fill;
 mod session;
 mod store;
+mod waiter;
 
 use super::config::ConsumerConfig;
 use super::desk::Desk;
 use super::holds::Held;
 use crate::error::{Error, ErrorKind};
 use crate::metrics::GroupMeter;
-use firth_engine::{Backoff, Engine, GroupName, Partition, RecordId, Verdict};
+use firth_engine::{Backoff, Engine, GroupName, Partition, Verdict};
 use session::{Ended, Session};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,6 +22,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
+use waiter::{Key, Waiting};
 
 /// What all lanes of a consumer share.
 pub(crate) struct Common {
@@ -61,24 +63,31 @@ pub(crate) enum End {
 }
 
 /// Verdicts whose commit is not confirmed, by place and attempt: should the record come again, it is settled without being handed out.
-type Carry = HashMap<(RecordId, u32), Verdict>;
+type Carry = HashMap<Key, Verdict>;
+
+/// What one session leaves to the next.
+#[derive(Default)]
+struct Left {
+    known: Carry,
+    waiting: Waiting,
+}
 
 const PATIENCE: Backoff = Backoff::exponential(Duration::from_millis(50), Duration::from_secs(5));
 
 impl Lane {
     pub(crate) async fn run(self) -> End {
-        let (mut carry, mut failures) = (Carry::new(), 0);
+        let (mut left, mut failures) = (Left::default(), 0);
         loop {
-            let trouble = match Session::open(&self, std::mem::take(&mut carry)).await {
-                Err((known, error)) => {
-                    carry = known;
+            let trouble = match Session::open(&self, std::mem::take(&mut left)).await {
+                Err((rest, error)) => {
+                    left = rest;
                     error
                 }
                 Ok(session) => match session.run().await {
                     Ended::Stopped => return self.release().await,
                     Ended::Lost => return self.lost(),
-                    Ended::Broken { known, error, worked } => {
-                        carry = known;
+                    Ended::Broken { left: rest, error, worked } => {
+                        left = rest;
                         failures = if worked { 0 } else { failures };
                         error
                     }
@@ -99,6 +108,10 @@ impl Lane {
                 () = tokio::time::sleep(PATIENCE.delay(failures)) => {}
                 () = self.stop.cancelled() => {}
                 () = self.held.lost.cancelled() => return self.lost(),
+            }
+            if !self.held.is_valid() {
+                // Somebody else may settle these records by now: nobody waits longer than the lease.
+                left.waiting.clear();
             }
         }
     }

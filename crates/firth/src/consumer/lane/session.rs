@@ -2,17 +2,18 @@
 //!
 //! The loop only sequences steps: bring in, hand out, commit, then wait for whatever comes first. Everything here is bounded by the window.
 
-use super::{Carry, Common, Lane};
+use super::waiter::{Key, Waiter, Waiting};
+use super::{Carry, Common, Lane, Left};
 use crate::consumer::delivery::{ChunkEnd, Delivery, Event, Judgement, Tie};
 use crate::consumer::flow::{Back, Flow};
 use crate::error::{Error, ErrorKind, Result};
 use crate::record::Record;
 use firth_engine::facet::Committed;
-use firth_engine::{Hint, HintKey, Partition, RecordId, Verdict, Window};
+use firth_engine::{Hint, HintKey, Partition, Verdict, Window};
 use futures_util::future::BoxFuture;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -28,7 +29,7 @@ const CHUNK: usize = 256;
 pub(super) enum Ended {
     Stopped,
     Lost,
-    Broken { known: Carry, error: Error, worked: bool },
+    Broken { left: Left, error: Error, worked: bool },
 }
 
 pub(super) struct Session<'l> {
@@ -60,15 +61,17 @@ pub(super) struct Session<'l> {
     /// Verdicts of the session before, and until when a record that comes again can be one of them.
     pub(super) known: Carry,
     known_until: Instant,
+    /// Who waits to hear of them.
+    pub(super) waiting: Waiting,
     /// Verdicts of this session that are not confirmed.
     pub(super) carry: Carry,
     pub(super) uncommitted: usize,
     pub(super) oldest: Option<Instant>,
-    pub(super) waiters: Vec<oneshot::Sender<Result<()>>>,
+    pub(super) waiters: Vec<Waiter>,
     pub(super) in_commit: Option<BoxFuture<'static, Result<Committed>>>,
-    pub(super) committing: Vec<(RecordId, u32)>,
-    pub(super) answering: Vec<oneshot::Sender<Result<()>>>,
-    pub(super) settled: Vec<(RecordId, u32)>,
+    pub(super) committing: Vec<Key>,
+    pub(super) answering: Vec<Waiter>,
+    pub(super) settled: Vec<Key>,
     /// Given up, and holding back their keys until that is stored: not yet, and in the commit on its way.
     pub(super) given_up: Vec<firth_engine::Record>,
     pub(super) burying: Vec<firth_engine::Record>,
@@ -77,7 +80,7 @@ pub(super) struct Session<'l> {
 }
 
 impl<'l> Session<'l> {
-    pub(super) async fn open(lane: &'l Lane, carry: Carry) -> Result<Self, (Carry, Error)> {
+    pub(super) async fn open(lane: &'l Lane, left: Left) -> Result<Self, (Left, Error)> {
         let common = &lane.common;
         // Listen before reading, so that nothing appended in between is missed.
         let hint = common.engine.hint(HintKey::Log(lane.at.clone()));
@@ -86,7 +89,7 @@ impl<'l> Session<'l> {
         let opened = common.engine.open(&lane.at, &common.group, start, &lane.held.hold).await;
         let progress = match opened {
             Ok(progress) => progress,
-            Err(error) => return Err((carry, error)),
+            Err(error) => return Err((left, error)),
         };
         let (sender, events) = mpsc::unbounded_channel();
         let tie = Tie {
@@ -115,8 +118,9 @@ impl<'l> Session<'l> {
             next_poll: now + SLOW_POLL,
             careful: if progress.crashes > 0 { common.config.window() } else { 0 },
             condemned: common.config.retry.condemns(progress.crashes),
-            known: carry,
+            known: left.known,
             known_until: now + REMEMBER,
+            waiting: left.waiting,
             carry: Carry::new(),
             uncommitted: 0,
             oldest: None,
@@ -130,12 +134,14 @@ impl<'l> Session<'l> {
             drain_until: None,
             worked: false,
         };
-        if progress.due > 0
-            && let Err(error) = session.learn_due_keys().await
-        {
-            return Err((std::mem::take(&mut session.known), error));
+        let learned = match session.answer_stored(&progress).await {
+            Ok(()) if progress.due > 0 => session.learn_due_keys().await,
+            answered => answered,
+        };
+        match learned {
+            Ok(()) => Ok(session),
+            Err(error) => Err((session.leave(), error)),
         }
-        Ok(session)
     }
 
     pub(super) fn common(&self) -> &Arc<Common> {
@@ -243,7 +249,7 @@ impl<'l> Session<'l> {
                 let done = matches!(verdict, Verdict::Ack);
                 self.flow.back(&record, if done { Back::Settled } else { Back::Postponed });
                 self.settle(&record, verdict)?;
-                self.waiters.extend(waiter);
+                self.waiters.extend(waiter.map(|reply| Waiter::new(&record, reply)));
             }
         }
         Ok(())
@@ -292,6 +298,7 @@ impl<'l> Session<'l> {
     fn ring(&mut self, timer: Instant) {
         if timer >= self.known_until {
             self.known.clear();
+            self.waiting.clear();
         }
         if timer >= self.next_poll {
             self.next_poll = timer + SLOW_POLL;
@@ -319,7 +326,7 @@ impl<'l> Session<'l> {
     async fn lost(mut self) -> Ended {
         self.tie.abandoned.cancel();
         self.lane.common.desk.recall(self.lane.at.index);
-        self.waiters.clear();
+        self.waiters.drain(..).for_each(Waiter::gone);
         if let Some(commit) = self.in_commit.take()
             && let Ok(answer) = tokio::time::timeout(LAST_WORD, commit).await
         {
@@ -360,7 +367,7 @@ impl<'l> Session<'l> {
             match event {
                 Some(Event::ChunkDone) => self.chunks_out -= 1,
                 Some(Event::Judged { record, judgement, waiter }) => {
-                    self.waiters.extend(waiter);
+                    self.waiters.extend(waiter.map(|reply| Waiter::new(&record, reply)));
                     let verdict = self.verdict(&record, judgement);
                     self.carry.insert((record.id, record.attempt), verdict);
                     self.flow.back(&record, Back::Settled);
@@ -374,17 +381,24 @@ impl<'l> Session<'l> {
             }
         }
         self.tie.abandoned.cancel();
+        Ended::Broken { left: self.leave(), error, worked: self.worked }
+    }
+
+    /// What the next session must know.
+    fn leave(&mut self) -> Left {
         let mut known = std::mem::take(&mut self.known);
         known.extend(std::mem::take(&mut self.carry));
-        Ended::Broken { known, error, worked: self.worked }
+        let mut waiting = std::mem::take(&mut self.waiting);
+        let open = self.answering.drain(..).chain(self.waiters.drain(..));
+        waiting.extend(open.map(|waiter| (waiter.key, waiter)));
+        Left { known, waiting }
     }
 }
 
-/// However a session ends, what is still out is no longer ours, and nobody who was heard is left without an answer.
+/// However a session ends, what is still out is no longer ours. Whoever was heard has an answer: a waiter that is dropped gives one.
 impl Drop for Session<'_> {
     fn drop(&mut self) {
         self.lane.common.meter.in_flight.decrement(self.flow.out() as f64);
-        self.leave_open();
     }
 }
 

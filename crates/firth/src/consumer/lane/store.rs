@@ -3,10 +3,12 @@
 //! One commit is on its way at a time; records are handed out meanwhile. An answer that never came leaves the outcome open, so the
 //! session ends and the next one opens the group again.
 
+use super::Lane;
 use super::session::Session;
-use crate::error::{Error, ErrorKind, Result, same};
+use super::waiter::{Key, Waiter};
+use crate::error::{Error, ErrorKind, Result};
 use firth_engine::facet::Committed;
-use firth_engine::{Record, Verdict};
+use firth_engine::{Progress, Record, RecordId, Verdict};
 use tokio::time::Instant;
 
 /// So many verdicts do not wait for more.
@@ -86,7 +88,7 @@ impl Session<'_> {
                 for record in self.burying.drain(..) {
                     self.flow.clear_due(record.content.key.as_ref(), record.id.seq);
                 }
-                self.answering.drain(..).for_each(|waiter| drop(waiter.send(Ok(()))));
+                self.answering.drain(..).for_each(Waiter::stored);
                 Ok(())
             }
             Err(error) => {
@@ -101,22 +103,38 @@ impl Session<'_> {
         }
     }
 
-    /// A refused owner is refused for good. After any other error the lane settles what it knows when it starts over, so that what
-    /// becomes of it is open.
+    /// A refused owner is refused for good. After any other error the next session learns what became of these verdicts.
     fn answer_all(&mut self, error: &Error) {
-        let is_final = error.kind() == ErrorKind::Fenced;
-        for waiter in self.answering.drain(..) {
-            let answer = same(error);
-            let _ = waiter.send(Err(if is_final { answer } else { answer.with_unknown_outcome() }));
+        if error.kind() == ErrorKind::Fenced {
+            self.answering.drain(..).for_each(|waiter| waiter.refused(error));
         }
     }
 
-    /// Answers whoever waits for a verdict that may be stored, now or by the next session of this lane.
-    pub(super) fn leave_open(&mut self) {
-        for waiter in self.answering.drain(..).chain(self.waiters.drain(..)) {
-            let context =
-                "the lane ended before the verdict was stored: it is stored later, or the record comes again";
-            let _ = waiter.send(Err(Error::new(ErrorKind::Unavailable, context).with_unknown_outcome()));
+    /// Answers those who wait for verdicts of an earlier session that turn out to be stored. Nobody else can have settled these records: the
+    /// lease is still ours.
+    pub(super) async fn answer_stored(&mut self, progress: &Progress) -> Result<()> {
+        let keys: Vec<Key> = self.waiting.keys().copied().collect();
+        for key in keys {
+            if !is_open(self.lane, progress, key).await?
+                && let Some(waiter) = self.waiting.remove(&key)
+            {
+                self.known.remove(&key);
+                waiter.stored();
+            }
         }
+        Ok(())
     }
+}
+
+/// Whether a delivery still needs a verdict: its record waits in the log, or is due at the same attempt.
+async fn is_open(lane: &Lane, progress: &Progress, (id, attempt): Key) -> Result<bool> {
+    if id.seq > progress.frontier.seq && !progress.ahead.contains(id.seq) {
+        return Ok(true);
+    }
+    if progress.due == 0 {
+        return Ok(false);
+    }
+    let before = RecordId::new(id.ms, id.seq - 1);
+    let found = lane.common.engine.pending(&lane.at, &lane.common.group, before, 1).await?;
+    Ok(found.first().is_some_and(|due| due.id == id && due.attempt == attempt))
 }
