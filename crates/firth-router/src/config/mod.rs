@@ -43,7 +43,7 @@ pub enum Mode {
 }
 
 /// The wire to gateways.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Protocol {
     /// HTTP/2 POST of JSON.

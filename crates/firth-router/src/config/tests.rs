@@ -28,6 +28,19 @@ fn the_documented_section_loads_and_states_the_defaults() {
 }
 
 #[test]
+fn the_yaml_of_the_design_loads_unchanged() {
+    #[derive(serde::Deserialize)]
+    struct File {
+        routing: RoutingConfig,
+    }
+    let file: File = serde_saphyr::from_str(include_str!("documented.yaml")).unwrap();
+    assert_eq!(file.routing, RoutingConfig::default());
+    let wrong = include_str!("documented.yaml").replace("max_wait", "max_weight");
+    let error = serde_saphyr::from_str::<File>(&wrong).map(|file| file.routing).unwrap_err().to_string();
+    assert!(error.contains("did you mean `max_wait`?"), "{error}");
+}
+
+#[test]
 fn every_documented_option_can_be_changed() {
     let changes = [
         ("/mode", json!("consistent_hash")),

@@ -1,22 +1,17 @@
 //! HTTP/2 POST of JSON, without TLS (h2c with prior knowledge). One connection per gateway, many batches on it at a time.
 
+use super::connect::{Bearer, Connections};
 use super::sign::{ID_HEADER, SIGNATURE_HEADER, SigningKey, TIME_HEADER};
 use super::{Deliverer, Delivering};
 use crate::error::{Error, ErrorKind, Result};
 use crate::lane::{Answer, Batch, Outcome};
-use crate::name::GatewayId;
 use crate::registry::Gateway;
 use crate::wire::{BatchOut, NODE_HEADER, PATH, Results};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
-use hyper::client::conn::http2::{self, SendRequest};
-use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, RETRY_AFTER};
-use hyper::{Request, Response, StatusCode, Uri};
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use std::collections::HashMap;
-use std::sync::Mutex;
+use hyper::header::{CONTENT_TYPE, HeaderMap, RETRY_AFTER};
+use hyper::{Request, Response, StatusCode};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use tokio::net::TcpStream;
 
 /// How batches are posted.
 #[derive(Clone, Debug)]
@@ -31,43 +26,22 @@ pub struct HttpOptions {
     pub signing: Option<SigningKey>,
 }
 
-/// A token that is never shown.
-#[derive(Clone)]
-pub struct Bearer(String);
-
-impl Bearer {
-    /// A token.
-    pub fn new(token: impl Into<String>) -> Self {
-        Self(token.into())
-    }
-}
-
-impl std::fmt::Debug for Bearer {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Bearer")
-    }
-}
-
 /// The largest answer that is read, in bytes.
 const MAX_ANSWER: usize = 1 << 20;
-/// The flow-control window of a connection and of a stream: batches are large and answers small.
-const WINDOW: u32 = 8 << 20;
 /// The longest pause that a gateway can ask for.
 const MAX_PAUSE: Duration = Duration::from_secs(60);
-
-type Sender = SendRequest<Full<Bytes>>;
 
 /// Posts batches to gateways.
 #[derive(Debug)]
 pub struct HttpDeliverer {
     options: HttpOptions,
-    connections: Mutex<HashMap<GatewayId, (String, Sender)>>,
+    connections: Connections,
 }
 
 impl HttpDeliverer {
     /// A deliverer without connections; they are made when needed.
     pub fn new(options: HttpOptions) -> Self {
-        Self { options, connections: Mutex::new(HashMap::new()) }
+        Self { options, connections: Connections::default() }
     }
 
     async fn post(&self, to: &Gateway, batch: &Batch) -> Result<Outcome> {
@@ -76,12 +50,7 @@ impl HttpDeliverer {
                 Error::new(ErrorKind::Corrupt, "a document is not valid JSON").with_source(error)
             })?;
         let request = self.request(to, batch, Bytes::from(body))?;
-        let mut sender = self.connection(to).await?;
-        let answered = sender.send_request(request).await;
-        let response = answered.map_err(|error| {
-            self.forget(&to.id);
-            unreachable(error)
-        })?;
+        let response = self.connections.send(to, request, self.options.timeout).await?;
         outcome(batch, response).await
     }
 
@@ -96,56 +65,12 @@ impl HttpDeliverer {
         if let Some(key) = &self.options.signing {
             request = request.header(SIGNATURE_HEADER, key.sign(&id, now, &body));
         }
-        if let Some(Bearer(token)) = &self.options.bearer {
-            let mut value = HeaderValue::try_from(format!("Bearer {token}"))
-                .map_err(|_| Error::invalid("the bearer token has characters that no header can carry"))?;
-            value.set_sensitive(true);
-            request = request.header(AUTHORIZATION, value);
+        if let Some(bearer) = &self.options.bearer {
+            request = bearer.add(request)?;
         }
         request.body(Full::new(body)).map_err(|error| {
             Error::invalid(format!("the endpoint of gateway {} is not an address", to.id)).with_source(error)
         })
-    }
-
-    /// The connection to a gateway, made anew if it broke or the gateway moved.
-    async fn connection(&self, to: &Gateway) -> Result<Sender> {
-        if let Some((endpoint, sender)) = self.lock().get(&to.id)
-            && *endpoint == to.endpoint
-            && !sender.is_closed()
-        {
-            return Ok(sender.clone());
-        }
-        let uri: Uri = to.endpoint.parse().map_err(|error| {
-            Error::invalid(format!("the endpoint of gateway {} is not an address", to.id)).with_source(error)
-        })?;
-        let (Some("http"), Some(host)) = (uri.scheme_str(), uri.host()) else {
-            return Err(Error::invalid(format!(
-                "the endpoint of gateway {} must be http://host:port",
-                to.id
-            )));
-        };
-        let stream = TcpStream::connect((host, uri.port_u16().unwrap_or(80))).await.map_err(unreachable)?;
-        stream.set_nodelay(true).map_err(unreachable)?;
-        let handshake = http2::Builder::new(TokioExecutor::new())
-            .timer(TokioTimer::new())
-            .initial_connection_window_size(WINDOW)
-            .initial_stream_window_size(WINDOW)
-            .keep_alive_interval(Duration::from_secs(20))
-            .keep_alive_timeout(self.options.timeout)
-            .handshake(TokioIo::new(stream));
-        let (sender, connection) = handshake.await.map_err(unreachable)?;
-        // Ends with the connection, which ends when the last sender is gone.
-        tokio::spawn(connection);
-        self.lock().insert(to.id.clone(), (to.endpoint.clone(), sender.clone()));
-        Ok(sender)
-    }
-
-    fn forget(&self, gateway: &GatewayId) {
-        self.lock().remove(gateway);
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<GatewayId, (String, Sender)>> {
-        self.connections.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }
 
@@ -160,7 +85,7 @@ impl Deliverer for HttpDeliverer {
                 }
                 Err(_) => {
                     // A silent peer may be half gone: the next batch tries a fresh connection.
-                    self.forget(&to.id);
+                    self.connections.forget(&to.id);
                     Outcome::Unreached
                 }
             }
@@ -198,8 +123,4 @@ fn is_refusal(status: StatusCode) -> bool {
 fn pause(headers: &HeaderMap) -> Option<Duration> {
     let seconds = headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
     Some(Duration::from_secs(seconds).min(MAX_PAUSE))
-}
-
-fn unreachable(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
-    Error::new(ErrorKind::Unavailable, "the gateway cannot be reached").with_source(error)
 }

@@ -7,10 +7,16 @@
 //! | refuses the batch (other 4xx) | each event refused |
 //! | anything else: no connection, timeout, 5xx, redirection, nonsense | unreached; the breaker counts it |
 
+mod choice;
+mod connect;
+mod grpc;
 mod http;
 mod sign;
 
-pub use http::{Bearer, HttpDeliverer, HttpOptions};
+pub use choice::ByProtocol;
+pub use connect::Bearer;
+pub use grpc::{GrpcDeliverer, GrpcOptions};
+pub use http::{HttpDeliverer, HttpOptions};
 pub use sign::{ID_HEADER, SIGNATURE_HEADER, SigningKey, TIME_HEADER, verify};
 
 use crate::lane::{Batch, Outcome};

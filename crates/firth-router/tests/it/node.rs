@@ -14,10 +14,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-struct World {
-    broker: Broker,
-    registry: Registry,
-    options: RouterOptions,
+pub(crate) struct World {
+    pub(crate) broker: Broker,
+    pub(crate) registry: Registry,
+    pub(crate) options: RouterOptions,
     http: HttpOptions,
     sent: HashMap<String, Vec<u64>>,
     number: u64,
@@ -43,7 +43,7 @@ impl World {
         Self { broker, registry, options, http, sent: HashMap::new(), number: 0 }
     }
 
-    async fn memory() -> Self {
+    pub(crate) async fn memory() -> Self {
         Self::new(Engine::memory()).await
     }
 
@@ -60,7 +60,7 @@ impl World {
     }
 
     /// Sends changes of ten documents, each with a number that grows.
-    async fn send(&mut self, count: u64) {
+    pub(crate) async fn send(&mut self, count: u64) {
         let producer = self.broker.producer("changes").await.unwrap();
         let mut messages = Vec::new();
         for _ in 0..count {
@@ -87,7 +87,7 @@ impl World {
         }
     }
 
-    async fn settled(&self) {
+    pub(crate) async fn settled(&self) {
         until(PATIENCE, "everything is settled", async || self.lag().await == 0).await;
     }
 }
