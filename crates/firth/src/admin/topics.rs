@@ -8,6 +8,7 @@ use crate::topic::TopicInfo;
 use firth_engine::facet::{Bounds, Max, Trim, TrimTo};
 use firth_engine::limits::{MAX_BATCH_BYTES, MAX_READ};
 use firth_engine::{Partition, RecordId, TopicName};
+use std::collections::VecDeque;
 use std::time::Duration;
 
 /// A topic in figures.
@@ -92,6 +93,32 @@ impl Admin {
         let at = Partition::new(TopicName::new(topic)?, partition);
         let max = Max { records: max.clamp(1, MAX_READ), bytes: MAX_BATCH_BYTES };
         let found = self.engine().read(&at, after, max).await?;
+        Ok(found.into_iter().map(|record| Record::shown(at.clone(), record)).collect())
+    }
+
+    /// The newest `max` records of a partition, in order, without consuming them.
+    pub async fn recent(&self, topic: &str, partition: u32, max: usize) -> Result<Vec<Record>> {
+        let at = Partition::new(TopicName::new(topic)?, partition);
+        let (bounds, max) = (self.engine().bounds(&at).await?, max.clamp(1, MAX_READ));
+        let before = bounds.last.seq.saturating_sub(max as u64).max(bounds.trimmed.seq);
+        // Records are found by time: look back further and further until enough of them lie behind.
+        let (mut span, mut after) = (1000_u64, bounds.last);
+        while after != RecordId::ZERO {
+            after = RecordId::before_ms(bounds.last.ms.saturating_sub(span));
+            let first = self.engine().read(&at, after, Max::records(1)).await?;
+            if first.first().is_none_or(|first| first.id.seq <= before + 1) {
+                break;
+            }
+            span = span.saturating_mul(4);
+        }
+        let mut found = VecDeque::with_capacity(max);
+        loop {
+            let page = self.engine().read(&at, after, Max::records(MAX_READ)).await?;
+            let Some(last) = page.last() else { break };
+            after = last.id;
+            found.extend(page.into_iter().filter(|record| record.id.seq > before));
+            found.drain(..found.len().saturating_sub(max));
+        }
         Ok(found.into_iter().map(|record| Record::shown(at.clone(), record)).collect())
     }
 

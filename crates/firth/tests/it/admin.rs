@@ -183,3 +183,24 @@ fn metrics_count_what_happened_with_bounded_labels() {
     let labels = snapshot.iter().flat_map(|(key, ..)| key.key().labels());
     assert!(labels.map(metrics::Label::key).all(|label| allowed.contains(&label)));
 }
+
+#[tokio::test(start_paused = true)]
+async fn the_newest_records_are_found_however_old_they_are() {
+    let broker = with_topic(1).await;
+    let numbers = async |max| {
+        let found = broker.admin().recent("orders", 0, max).await.unwrap();
+        found.iter().map(|record| record.text().unwrap().parse::<u64>().unwrap()).collect::<Vec<_>>()
+    };
+    assert!(numbers(5).await.is_empty());
+    for n in 0..40 {
+        send(&broker, "orders", n * 5, n * 5 + 5).await;
+        tokio::time::sleep(Duration::from_millis(n * n * 1000)).await;
+    }
+    assert_eq!(numbers(3).await, [197, 198, 199]);
+    assert_eq!(numbers(150).await, (50..200).collect::<Vec<_>>());
+    assert_eq!(numbers(9999).await, (0..200).collect::<Vec<_>>());
+    broker.admin().trim("orders", TrimTo::Keep(10), false).await.unwrap();
+    assert_eq!(numbers(100).await, (190..200).collect::<Vec<_>>());
+    broker.admin().trim("orders", TrimTo::Keep(0), false).await.unwrap();
+    assert!(numbers(100).await.is_empty());
+}

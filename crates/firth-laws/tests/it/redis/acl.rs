@@ -1,17 +1,21 @@
 //! The engine under the least privilege that docs/acl.md names, and what it says when a rule is missing.
 
 use super::{block_on, refused};
-use firth_engine::{Engine, ErrorKind};
+use firth_engine::facet::Adopt;
+use firth_engine::{Engine, ErrorKind, RecordId};
+use firth_laws::world;
 use firth_testkit::{Flavor, RedisCluster, RedisServer, on_both};
 
 const DOCUMENT: &str = include_str!("../../../../../docs/acl.md");
 
+/// A block of the document.
+fn block(kind: &str) -> String {
+    let (_, rest) = DOCUMENT.split_once(&format!("```{kind}\n")).expect("the document has the block");
+    rest.split_once("```").expect("the block ends").0.trim().replace("PASSWORD", "secret")
+}
+
 /// The rules of the document for a server, without the user's name.
 fn rules(flavor: Flavor) -> String {
-    let block = |kind: &str| {
-        let (_, rest) = DOCUMENT.split_once(&format!("```{kind}\n")).expect("the document has the block");
-        rest.split_once("```").expect("the block ends").0.trim().replace("PASSWORD", "secret")
-    };
     let rules = block("acl").strip_prefix("user firth ").expect("the block makes the user").to_owned();
     match flavor {
         Flavor::Redis => rules,
@@ -36,6 +40,7 @@ async fn all_laws_on(engine: &Engine) {
 on_both!(
     all_laws_hold_under_the_documented_rules,
     a_missing_rule_is_named_at_the_start,
+    a_stream_is_adopted_under_the_documented_rules,
     without_tracking_the_poll_wakes
 );
 
@@ -88,5 +93,38 @@ async fn without_tracking_the_poll_wakes(flavor: Flavor) {
     hint.wait().await;
     super::append_one(&engine, &at, 1).await.unwrap();
     firth_laws::world::soon("the poll", hint.wait()).await;
+    engine.close().await.unwrap();
+}
+
+async fn a_stream_is_adopted_under_the_documented_rules(flavor: Flavor) {
+    let adopt = || Adopt { stream: "orders".into(), ..Adopt::default() };
+    let (server, url) = server_with(flavor, &format!("{} {}", rules(flavor), block("acl-adopt"))).await;
+    let engine = Engine::at(&url).await.unwrap();
+    let at = world::unmade_partition();
+    assert!(engine.adopt(&at, adopt()).await.unwrap());
+    assert!(!engine.adopt(&at, adopt()).await.unwrap(), "it is there already");
+    let mut hint = engine.hint(firth_engine::HintKey::Stream("orders".into()));
+    hint.wait().await;
+    server.command(&["XADD", "orders", "5-1", "item", "tea"]).await;
+    world::soon("the stream's change is noticed", hint.wait()).await;
+    assert_eq!(engine.ripen(&at, 10).await.unwrap().moved, 1);
+    assert_eq!(engine.ripen(&at, 10).await.unwrap().moved, 0, "each entry once");
+    let record = world::read_all(&engine, &at).await.remove(0);
+    assert_eq!((&record.content.payload[..], record.content.timestamp), (&br#"{"item":"tea"}"#[..], 5));
+    server.command(&["XGROUP", "CREATE", "orders", "theirs", "0"]).await;
+    server.command(&["XREADGROUP", "GROUP", "theirs", "me", "STREAMS", "orders", ">"]).await;
+    let theirs = engine.stream_group(&at, "theirs").await.unwrap();
+    assert_eq!((theirs.delivered, theirs.pending.len()), (RecordId::new(5, 1), 1));
+    assert_eq!((theirs.pending[0].consumer.as_str(), theirs.pending[0].deliveries), ("me", 1));
+    world::fails(engine.stream_group(&at, "nobody").await, ErrorKind::NotFound);
+    engine.close().await.unwrap();
+    let denied = server.command(&["ACL", "LOG"]).await;
+    assert!(denied.items().is_empty(), "the server denied something: {denied:?}");
+
+    let (_server, url) = server_with(flavor, &rules(flavor)).await;
+    let engine = Engine::at(&url).await.unwrap();
+    let error = refused(engine.adopt(&world::unmade_partition(), adopt())).await;
+    assert_eq!(error.kind(), ErrorKind::Unauthorized, "{error:?}");
+    assert!(error.context().contains("orders") && error.context().contains("docs/acl.md"), "{error}");
     engine.close().await.unwrap();
 }
