@@ -8,6 +8,8 @@ mod client;
 mod measure;
 mod plot;
 mod pubsub;
+mod queue;
+mod raw;
 mod report;
 mod server;
 mod suite;
@@ -36,6 +38,8 @@ fn run(mut args: impl Iterator<Item = String>) -> Result<()> {
     match args.next().as_deref() {
         Some(client::NAME) => client::suite().run(&Options::parse(args)?),
         Some(pubsub::NAME) => pubsub::suite().run(&Options::parse(args)?),
+        Some(queue::NAME) => queue::suite().run(&Options::parse(args)?),
+        Some("queue-victim") => queue::victim(args),
         Some("publish") => pubsub::publish(args),
         Some("cell") => {
             let row = measure(&Cell::parse(&args.next().unwrap_or_default())?)?;
@@ -56,6 +60,7 @@ fn measure(cell: &Cell) -> Result<measure::Row> {
     match cell.bench.as_str() {
         client::NAME => client::measure(cell),
         pubsub::NAME => pubsub::measure(cell),
+        queue::NAME => queue::measure(cell),
         other => bail!("no bench {other}"),
     }
 }

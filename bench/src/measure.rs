@@ -46,6 +46,17 @@ impl Row {
         })
     }
 
+    /// A figure by its name in the JSON lines.
+    pub(crate) fn figure(&self, name: &str) -> Option<f64> {
+        match name {
+            "ops_per_s" => Some(self.ops_per_s),
+            "cpu_us_per_op" => Some(self.cpu_us_per_op),
+            "p50_us" => Some(self.p50_us),
+            "p99_us" => Some(self.p99_us),
+            other => self.extra.get(other).copied(),
+        }
+    }
+
     /// Figures cut to what a reader can use: three decimals.
     pub(crate) fn rounded(&self) -> Self {
         let round = |value: f64| (value * 1000.0).round() / 1000.0;

@@ -108,7 +108,10 @@ impl Outcome {
             Limit::Cpu(most) => ("cpu", "≤", most),
             Limit::Rate(least) => ("ops/s", "≥", least),
             Limit::P99(most) => ("p99", "≤", most),
+            Limit::RateOf(_, least) => ("ops/s", "≥", least),
+            Limit::ServerOf(_, most) => ("server µs", "≤", most),
             Limit::AtMost(name, most) => (heading(name), "≤", most),
+            Limit::AtLeast(name, least) => (heading(name), "≥", least),
         };
         let word = if self.met == self.runs { "met" } else { "MISSED" };
         let count = if self.runs > 1 { format!(" ({} of {})", self.met, self.runs) } else { String::new() };

@@ -43,6 +43,13 @@ impl Admin {
         Ok(list.lines().count() as u64)
     }
 
+    /// Bytes that the server's data takes.
+    pub(crate) fn used_memory(&mut self) -> Result<f64> {
+        let info: String = redis::cmd("INFO").arg("memory").query(&mut self.0).context("INFO memory")?;
+        let value = info.lines().find_map(|line| line.strip_prefix("used_memory:"));
+        value.context("INFO memory has no used_memory")?.trim().parse().context("used_memory in INFO memory")
+    }
+
     /// User + system time that the server has used so far.
     pub(crate) fn server_cpu(&mut self) -> Result<Duration> {
         let info: String = redis::cmd("INFO").arg("cpu").query(&mut self.0).context("INFO cpu")?;

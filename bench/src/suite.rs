@@ -21,7 +21,9 @@ pub(crate) struct Suite {
     /// Its name in the JSON lines.
     pub(crate) name: &'static str,
     pub(crate) workloads: Vec<&'static str>,
-    pub(crate) subjects: &'static [&'static str],
+    pub(crate) subjects: Vec<&'static str>,
+    /// Whether a subject is measured in a workload.
+    pub(crate) takes_part: fn(&str, &str) -> bool,
     /// How a workload is measured; the flag asks for a quick run.
     pub(crate) plan: fn(&str, bool) -> Plan,
     /// The bench's targets.
@@ -48,11 +50,13 @@ impl Suite {
     /// Runs what the options choose and prints it.
     pub(crate) fn run(&self, options: &Options) -> Result<()> {
         let workloads = options.chosen_workloads(&self.workloads)?;
-        let subjects = options.chosen_subjects(self.subjects)?;
+        let subjects = options.chosen_subjects(&self.subjects)?;
         let server = server::start(options.server)?;
         let mut report = Report::new(self.name, options);
         for run in 0..options.runs {
             for (at, workload) in workloads.iter().enumerate() {
+                let subjects: Vec<&str> =
+                    subjects.iter().copied().filter(|one| (self.takes_part)(workload, one)).collect();
                 let Plan { slices, rounds, table } = (self.plan)(workload, options.quick);
                 let cell = |subject: &str| Cell {
                     bench: self.name.to_owned(),

@@ -11,6 +11,10 @@ use crate::verdict::best_peer;
 pub(crate) enum Table {
     /// Rates, costs and latencies, then all figures that the bench adds.
     Speed,
+    /// Rates and costs of queues, beside the raw limit.
+    Queue,
+    /// Only the figures that the bench adds.
+    Figures,
     /// What became of subscriptions when a cluster changed; the rest is in the JSON lines.
     Change,
 }
@@ -36,15 +40,26 @@ pub(crate) fn heading(name: &str) -> &str {
     match name {
         "allocs_per_op" => "allocs/op",
         "bytes_per_item" => "B/item",
+        "client_cpu_percent" => "client %",
+        "cost_share" => "cost",
+        "cpu_us_per_op" => "cpu µs",
         "connections" => "conns",
         "gaps_signalled" => "gaps told",
         "live_again_ms" => "again ms",
         "lost_share" => "lost",
         "lost_silently" => "untold",
         "never_resumed" => "never back",
+        "median_ms" => "median ms",
+        "ops_per_s" => "ops/s",
         "others_lost" => "elsewhere",
+        "over_ttl_ms" => "over TTL",
+        "p50_us" => "p50 µs",
+        "p99_us" => "p99 µs",
+        "plain_per_s" => "without",
+        "server_cpu_percent" => "server %",
         "server_cpu_us_per_op" => "server µs",
         "silence_ms" => "silence ms",
+        "takeover_ms" => "slowest ms",
         "wrong_replies" => "wrong GETs",
         other => other,
     }
@@ -55,6 +70,8 @@ impl Table {
     pub(crate) fn render(self, workload: &str, rows: &[Row]) -> String {
         match self {
             Self::Speed => speed(workload, rows),
+            Self::Queue => queue(workload, rows),
+            Self::Figures => figures(workload, rows),
             Self::Change => change(workload, rows),
         }
     }
@@ -88,6 +105,39 @@ fn speed(workload: &str, rows: &[Row]) -> String {
         for name in &extras {
             let value = row.extra.get(*name).copied().unwrap_or_default();
             put(&mut text, format_args!("{value:>11.2}"));
+        }
+    }
+    text.push('\n');
+    text
+}
+
+fn queue(workload: &str, rows: &[Row]) -> String {
+    let has = |name: &str| rows.iter().any(|row| row.figure(name).is_some_and(|value| value > 0.0));
+    let names = ["cpu_us_per_op", "server_cpu_us_per_op", "bytes_per_item", "p50_us", "p99_us"];
+    let columns: Vec<&str> = names.into_iter().filter(|name| has(name)).collect();
+    let limit = rows.iter().find(|row| row.subject == "raw").map(|row| row.ops_per_s);
+    let mut text = format!("\n{workload:<20}{:>11}{:>8}", "messages/s", "× raw");
+    columns.iter().for_each(|name| put(&mut text, format_args!("{:>11}", heading(name))));
+    for row in rows {
+        let ratio = limit.map_or("–".to_owned(), |limit| format!("{:.2}", row.ops_per_s / limit));
+        put(&mut text, format_args!("\n  {:<18}{:>11.0}{ratio:>8}", row.subject, row.ops_per_s));
+        for name in &columns {
+            let value = row.figure(name).map_or("–".to_owned(), |value| format!("{value:.2}"));
+            put(&mut text, format_args!("{value:>11}"));
+        }
+    }
+    text.push('\n');
+    text
+}
+
+fn figures(workload: &str, rows: &[Row]) -> String {
+    let mut text = format!("\n{workload:<20}");
+    let names: Vec<&String> = rows.first().map(|row| row.extra.keys().collect()).unwrap_or_default();
+    names.iter().for_each(|name| put(&mut text, format_args!("{:>11}", heading(name))));
+    for row in rows {
+        put(&mut text, format_args!("\n  {:<18}", row.subject));
+        for name in &names {
+            put(&mut text, format_args!("{:>11.2}", row.extra.get(*name).copied().unwrap_or_default()));
         }
     }
     text.push('\n');

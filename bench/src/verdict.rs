@@ -16,8 +16,14 @@ pub(crate) enum Limit {
     Rate(f64),
     /// 99th percentile at most this many times the lowest of the peers.
     P99(f64),
-    /// A figure that the bench adds, at most this much, whatever the peers do.
+    /// Rate at least this many times that of one peer.
+    RateOf(&'static str, f64),
+    /// The server's CPU per op at most this many times that of one peer.
+    ServerOf(&'static str, f64),
+    /// A figure of the row, at most this much, whatever the peers do.
     AtMost(&'static str, f64),
+    /// A figure of the row, at least this much, whatever the peers do.
+    AtLeast(&'static str, f64),
 }
 
 /// How a run did against one target.
@@ -33,8 +39,10 @@ pub(crate) struct Verdict {
 impl Verdict {
     pub(crate) fn met(&self) -> bool {
         match self.limit {
-            Limit::Cpu(most) | Limit::P99(most) | Limit::AtMost(_, most) => self.figure <= most,
-            Limit::Rate(least) => self.figure >= least,
+            Limit::Cpu(most) | Limit::P99(most) | Limit::AtMost(_, most) | Limit::ServerOf(_, most) => {
+                self.figure <= most
+            }
+            Limit::Rate(least) | Limit::RateOf(_, least) | Limit::AtLeast(_, least) => self.figure >= least,
         }
     }
 }
@@ -50,11 +58,22 @@ pub(crate) fn judge(limits: &[Limit], rows: &[Row]) -> Vec<Verdict> {
         Limit::Cpu(_) => ratio(*limit, |row| row.cpu_us_per_op, false),
         Limit::Rate(_) => ratio(*limit, |row| row.ops_per_s, true),
         Limit::P99(_) => ratio(*limit, |row| row.p99_us, false),
-        Limit::AtMost(name, _) => {
-            firth.extra.get(name).map(|figure| Verdict { limit: *limit, figure: *figure, peer: None })
+        Limit::RateOf(peer, _) => beside(*limit, firth, named(rows, peer)?, "ops_per_s"),
+        Limit::ServerOf(peer, _) => beside(*limit, firth, named(rows, peer)?, "server_cpu_us_per_op"),
+        Limit::AtMost(name, _) | Limit::AtLeast(name, _) => {
+            firth.figure(name).map(|figure| Verdict { limit: *limit, figure, peer: None })
         }
     });
     judged.collect()
+}
+
+fn named<'r>(rows: &'r [Row], subject: &str) -> Option<&'r Row> {
+    rows.iter().find(|row| row.subject == subject)
+}
+
+/// Firth's figure divided by that of one peer.
+fn beside(limit: Limit, firth: &Row, peer: &Row, name: &str) -> Option<Verdict> {
+    Some(Verdict { limit, figure: firth.figure(name)? / peer.figure(name)?, peer: Some(peer.subject.clone()) })
 }
 
 /// The peer that is best by one figure.
@@ -89,6 +108,14 @@ mod tests {
             seen,
             [("fred", 0.5, true), ("redis", 2.0, false), ("redis", 1.0, true), ("", 4.0, false)]
         );
+    }
+
+    #[test]
+    fn a_target_can_name_its_peer_or_stand_by_itself() {
+        let limits = [Limit::RateOf("fred", 2.0), Limit::RateOf("absent", 1.0), Limit::AtLeast("ops_per_s", 300.0)];
+        let verdicts = judge(&limits, &rows());
+        let seen: Vec<_> = verdicts.iter().map(|v| (v.peer.as_deref().unwrap_or(""), v.figure, v.met())).collect();
+        assert_eq!(seen, [("fred", 2.5, true), ("", 200.0, false)]);
     }
 
     #[test]

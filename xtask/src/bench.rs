@@ -1,12 +1,16 @@
 //! `cargo xtask bench`: the benchmarks live in a workspace of their own, so that the peers that they
 //! compare with never enter the product's dependency graph.
 
+use crate::setup::peers;
 use crate::shell::{self, Outcome};
 
 /// Builds the benchmarks in release mode and runs one with its arguments.
 pub(crate) fn run(args: &[String]) -> Outcome {
     if !shell::root().join("bench/Cargo.toml").is_file() {
         return Err("there is no bench/Cargo.toml in this tree, so there is nothing to run".into());
+    }
+    if args.first().is_some_and(|name| name == "queue") {
+        peers::fetch();
     }
     let mut command = shell::cargo(&["run", "--release", "--manifest-path", "bench/Cargo.toml", "--"]);
     shell::run(command.args(args))

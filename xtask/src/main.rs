@@ -1,6 +1,7 @@
 //! `cargo xtask`: the project's own commands, in plain Rust, so that they work wherever cargo does.
 
 mod bench;
+mod chaos;
 mod ci;
 mod setup;
 mod shell;
@@ -19,6 +20,8 @@ cargo xtask COMMAND
   ci                 everything that must hold before a merge: format, lints, tests, docs,
                      feature sets, dependency rules
   bench NAME [ARGS…] run a benchmark of bench/ in release mode (`bench --help` lists them)
+  chaos [ARGS…]      kill consumers, producers and servers at random for minutes and judge the history
+                     (--minutes N, --engine URL, --seed S)
   tidy               check the source tree's own rules (also part of `test`)
 ";
 
@@ -41,6 +44,7 @@ fn dispatch(command: Option<&str>, rest: &[String]) -> Outcome {
         Some("test") => test::run(rest),
         Some("ci") => ci::run(),
         Some("bench") => bench::run(rest),
+        Some("chaos") => chaos::run(rest),
         Some("tidy") => tidy::run(),
         None | Some("help" | "-h" | "--help") => {
             print!("{HELP}");

@@ -6,7 +6,9 @@
 
 mod apt;
 mod faults;
+pub(crate) mod peers;
 mod valkey;
+mod wheel;
 
 use crate::shell::{Outcome, on_path};
 
@@ -16,7 +18,7 @@ pub(crate) fn run() -> Outcome {
     let redis = installed("redis-server", "redis-server");
     // Runs the tests of the client for browsers; a whole browser would be too heavy.
     let node = installed("node", "nodejs");
-    let failures: Vec<String> = [redis, node, valkey::ensure()]
+    let failures: Vec<String> = [redis, node, valkey::VALKEY.ensure()]
         .into_iter()
         .filter_map(Result::err)
         .map(|error| error.to_string())

@@ -31,7 +31,8 @@ pub(crate) fn suite() -> Suite {
     Suite {
         name: NAME,
         workloads: workload::ALL.iter().map(|workload| workload.name).collect(),
-        subjects: &SUBJECTS,
+        subjects: SUBJECTS.to_vec(),
+        takes_part: |_, _| true,
         plan: |_, quick| Plan::speed(Duration::from_millis(if quick { 400 } else { 500 }), quick),
         judge: targets::judge,
     }

@@ -39,7 +39,8 @@ pub(crate) fn suite() -> Suite {
             .map(|workload| workload.name)
             .chain(change::ALL.iter().map(|(name, _)| *name))
             .collect(),
-        subjects: &SUBJECTS,
+        subjects: SUBJECTS.to_vec(),
+        takes_part: |_, _| true,
         plan: |workload, quick| match change::named(workload) {
             Some(change) => change.plan(quick),
             None => Plan::speed(Duration::from_millis(if quick { 800 } else { 1000 }), quick),
