@@ -1,14 +1,18 @@
-//! A bounded run in which consumers, producers and the server die at random under load. The seed names the run: set `FIRTH_CHAOS_SEED` to
-//! repeat one, `FIRTH_CHAOS_ROUNDS` to make it longer.
+//! Runs in which consumers, producers and servers die at random under load. The seed names the blows and their order: `FIRTH_CHAOS_SEED`
+//! repeats them, `FIRTH_CHAOS_SECONDS` makes a run longer. `cargo xtask chaos` runs them for minutes, also on an engine of yours.
 
 use crate::process::{Process, ack_all};
+use crate::stage::Stage;
 use crate::world::{World, is_sent, message};
 use firth_driver::Event;
 use firth_driver::history::What;
+use std::time::{Duration, Instant};
 
 const GROUPS: [&str; 2] = ["g", "h"];
 /// Short enough for a quick takeover, long enough for a busy machine.
 const LEASE_MS: u64 = 1000;
+/// How long blows fall in one run; with its end a run is about a third of a minute, and there are three.
+const SECONDS: u64 = 15;
 
 struct Chaos {
     world: World,
@@ -19,8 +23,9 @@ struct Chaos {
 }
 
 impl Chaos {
-    async fn new(seed: u64) -> Self {
-        let (world, dice) = (World::new(4, &GROUPS).await, fastrand::Rng::with_seed(seed));
+    async fn new(stage: Stage, seed: u64) -> Self {
+        let world = World::on(stage, &format!("chaos-{seed}"), 4, &GROUPS).await;
+        let dice = fastrand::Rng::with_seed(seed);
         let mut chaos = Self { world, dice, consumers: Vec::new(), producers: Vec::new(), born: 0 };
         for group in GROUPS {
             (0..2).for_each(|_| chaos.add_consumer(group));
@@ -56,11 +61,16 @@ impl Chaos {
         self.world.timeline.count(|entry| entry.group.as_deref() == Some(group) && is_settled(&entry.what))
     }
 
-    /// Something dies, or leaves, while messages are on their way.
+    fn pick_consumer(&mut self) -> (Process, &'static str) {
+        self.consumers.swap_remove(self.dice.usize(..self.consumers.len()))
+    }
+
+    /// Something dies, sleeps or leaves, while messages are on their way.
     async fn strike(&mut self) {
-        match self.dice.usize(..10) {
+        let blow = self.dice.usize(..if self.world.stage.can_be_struck() { 12 } else { 9 });
+        match blow {
             0..4 => {
-                let (victim, group) = self.consumers.swap_remove(self.dice.usize(..self.consumers.len()));
+                let (victim, group) = self.pick_consumer();
                 victim.kill();
                 self.add_consumer(group);
             }
@@ -69,14 +79,23 @@ impl Chaos {
                 victim.kill();
                 self.add_producer();
             }
-            6..8 => {
-                self.world.note_server_fault();
-                self.world.server.restart().await;
+            6 => {
+                let (sleeper, group) = self.pick_consumer();
+                sleeper.stop();
+                let before = self.settled(group);
+                self.load(20);
+                self.goes_on(group, before).await;
+                sleeper.go_on();
+                self.consumers.push((sleeper, group));
             }
-            _ => {
-                let (leaver, group) = self.consumers.swap_remove(self.dice.usize(..self.consumers.len()));
+            7..9 => {
+                let (leaver, group) = self.pick_consumer();
                 assert!(leaver.finish(), "a graceful end is a good one");
                 self.add_consumer(group);
+            }
+            _ => {
+                self.world.note_server_fault();
+                self.world.stage.strike(&mut self.dice).await;
             }
         }
     }
@@ -88,9 +107,13 @@ impl Chaos {
         self.strike().await;
         self.load(20);
         for (group, before) in GROUPS.into_iter().zip(before) {
-            let moved = || self.settled(group) >= before + 20;
-            self.world.until(&format!("group {group} goes on after a blow"), moved).await;
+            self.goes_on(group, before).await;
         }
+    }
+
+    async fn goes_on(&self, group: &str, before: usize) {
+        let moved = || self.settled(group) >= before + 20;
+        self.world.until(&format!("group {group} goes on after a blow"), moved).await;
     }
 
     async fn end(self) {
@@ -103,6 +126,7 @@ impl Chaos {
         self.world.settled().await;
         assert!(self.consumers.into_iter().all(|(consumer, _)| consumer.finish()));
         self.world.judge().await;
+        self.world.clean_up().await;
     }
 }
 
@@ -110,14 +134,59 @@ fn setting(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn random_deaths_of_consumers_producers_and_the_server_break_no_promise() {
-    let seed = setting("FIRTH_CHAOS_SEED").unwrap_or_else(|| fastrand::u64(..));
-    let rounds = setting("FIRTH_CHAOS_ROUNDS").unwrap_or(50);
+/// One run; the same seed deals the same blows.
+async fn run(stage: Stage, seed: u64, length: Duration) {
     println!("FIRTH_CHAOS_SEED={seed}");
-    let mut chaos = Chaos::new(seed).await;
-    for _ in 0..rounds {
+    let (mut chaos, until, mut blows) = (Chaos::new(stage, seed).await, Instant::now() + length, 0);
+    while Instant::now() < until {
         chaos.round().await;
+        blows += 1;
     }
     chaos.end().await;
+    println!("seed {seed}: {blows} blows, no promise broken");
+}
+
+fn seed() -> u64 {
+    setting("FIRTH_CHAOS_SEED").unwrap_or_else(|| fastrand::u64(..))
+}
+
+fn length() -> Duration {
+    Duration::from_secs(setting("FIRTH_CHAOS_SECONDS").unwrap_or(SECONDS))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn random_deaths_of_consumers_producers_and_the_server_break_no_promise() {
+    run(Stage::alone().await, seed(), length()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn random_deaths_and_failovers_by_sentinels_break_no_promise() {
+    run(Stage::watched().await, seed(), length()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn random_deaths_and_failovers_in_a_cluster_break_no_promise() {
+    run(Stage::cluster().await, seed(), length()).await;
+}
+
+/// Minute after minute on each stage in turn, or on `FIRTH_CHAOS_ENGINE`; a fresh topic and a fresh seed each time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "takes FIRTH_CHAOS_MINUTES: run it with `cargo xtask chaos`"]
+async fn minutes_of_random_deaths_break_no_promise() {
+    let minutes = setting("FIRTH_CHAOS_MINUTES").unwrap_or(3);
+    let (first, engine) = (seed(), std::env::var("FIRTH_CHAOS_ENGINE").ok());
+    let until = Instant::now() + Duration::from_secs(60 * minutes);
+    for turn in 0_u64.. {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return;
+        }
+        let stage = match (&engine, turn % 3) {
+            (Some(url), _) => Stage::Given(url.clone()),
+            (None, 0) => Stage::alone().await,
+            (None, 1) => Stage::watched().await,
+            (None, _) => Stage::cluster().await,
+        };
+        run(stage, first.wrapping_add(turn), left.min(Duration::from_secs(60))).await;
+    }
 }

@@ -6,4 +6,5 @@ mod chaos;
 mod failing;
 mod process;
 mod protocol;
+mod stage;
 mod world;

@@ -1,35 +1,42 @@
 //! A server, a topic with its groups, and the processes of a run.
 
 use crate::process::{Policy, Process, Timeline, silence};
+use crate::stage::Stage;
 use firth_driver::history::{Entry, Fault, Promise, What, check};
 use firth_driver::{Event, Input, sha_of};
-use firth_testkit::{Persist, RedisServer, wait};
+use firth_testkit::wait;
 use std::time::Duration;
 
 pub(crate) const LIMIT: Duration = Duration::from_secs(30);
 
 pub(crate) struct World {
-    pub(crate) server: RedisServer,
+    pub(crate) stage: Stage,
     pub(crate) timeline: Timeline,
     url: String,
+    topic: String,
     groups: Vec<&'static str>,
 }
 
 impl World {
     /// A topic with `partitions` and `groups`, on a server that syncs before it answers.
     pub(crate) async fn new(partitions: u32, groups: &[&'static str]) -> Self {
-        let server = RedisServer::builder().persist(Persist::AofAlways).start().await;
-        let (url, timeline) = (server.url(), Timeline::default());
-        let world = Self { server, timeline, url, groups: groups.to_vec() };
+        Self::on(Stage::alone().await, "t", partitions, groups).await
+    }
+
+    pub(crate) async fn on(stage: Stage, topic: &str, partitions: u32, groups: &[&'static str]) -> Self {
+        let (url, topic) = (stage.url(), topic.to_owned());
+        let world = Self { stage, timeline: Timeline::default(), url, topic, groups: groups.to_vec() };
         let partitions = partitions.to_string();
-        let mut args = vec!["setup", "--engine", &world.url, "--topic", "t", "--partitions", &partitions];
+        let mut args =
+            vec!["setup", "--engine", &world.url, "--topic", &world.topic, "--partitions", &partitions];
         args.extend(groups.iter().flat_map(|group| ["--group", *group]));
         assert!(Process::start(&world.timeline, ("setup", None), &args, silence()).finish());
         world
     }
 
     pub(crate) fn producer(&self, name: &str) -> Process {
-        let args = ["produce", "--engine", &self.url, "--topic", "t", "--durability", "synced"];
+        let mut args = vec!["produce", "--engine", &self.url, "--topic", &self.topic];
+        args.extend(self.stage.durability().into_iter().flat_map(|durability| ["--durability", durability]));
         Process::start(&self.timeline, (name, None), &args, silence())
     }
 
@@ -40,7 +47,7 @@ impl World {
             "--engine",
             engine,
             "--topic",
-            "t",
+            &self.topic,
             "--group",
             group,
             "--member",
@@ -60,7 +67,7 @@ impl World {
         let broker = firth::Broker::connect(&self.url).await.unwrap();
         let admin = broker.admin();
         for group in self.groups.clone() {
-            let lag = async || admin.group("t", group).await.map_or(u64::MAX, |info| info.lag());
+            let lag = async || admin.group(&self.topic, group).await.map_or(u64::MAX, |info| info.lag());
             wait::until(LIMIT, format!("{group} has nothing left"), async || lag().await == 0).await;
         }
         broker.close().await.unwrap();
@@ -69,7 +76,7 @@ impl World {
     /// How a group stands; also noted in the timeline.
     pub(crate) fn tally(&self, group: &str) -> Event {
         let name = format!("final-{group}-{}", self.timeline.lock().len());
-        let args = ["final", "--engine", &self.url, "--topic", "t", "--group", group];
+        let args = ["final", "--engine", &self.url, "--topic", &self.topic, "--group", group];
         assert!(Process::start(&self.timeline, (&name, Some(group)), &args, silence()).finish());
         let timeline = self.timeline.lock();
         let last = timeline.iter().rfind(|entry| entry.source == name).expect("a final line");
@@ -86,6 +93,15 @@ impl World {
         let found = check(&self.timeline.lock(), Promise::default());
         let story: Vec<String> = found.iter().take(20).map(ToString::to_string).collect();
         assert!(found.is_empty(), "{} violations:\n{}", found.len(), story.join("\n"));
+    }
+
+    /// Leaves nothing on an engine of somebody else's.
+    pub(crate) async fn clean_up(&self) {
+        if !self.stage.can_be_struck() {
+            let broker = firth::Broker::connect(&self.url).await.unwrap();
+            broker.delete_topic(&self.topic).await.unwrap();
+            broker.close().await.unwrap();
+        }
     }
 
     pub(crate) fn note_server_fault(&self) {

@@ -136,6 +136,28 @@ impl SentinelSet {
         }
     }
 
+    /// Waits until every node but the master follows it and has all of its data.
+    pub async fn wait_in_step(&self) {
+        let mut poll = Poll::new(PATIENCE);
+        while !self.is_in_step().await {
+            poll.again_or_panic("all replicas are in step with the master").await;
+        }
+    }
+
+    async fn is_in_step(&self) -> bool {
+        let Some(port) = self.agreed_master().await else { return false };
+        for node in &self.data {
+            let replication = node.info("replication").await;
+            let field = |name: &str| replication.get(name).map(String::as_str);
+            let port = port.to_string();
+            let follows = field("master_port") == Some(&port) && field("master_link_status") == Some("up");
+            if node.port().to_string() != port && !follows {
+                return false;
+            }
+        }
+        true
+    }
+
     /// Whether a sentinel's view of the master misses nobody.
     fn is_complete(&self, view: &Reply) -> bool {
         let known = |field: &str| view.field(field).map_or(0, Reply::int);

@@ -1,0 +1,84 @@
+//! What a run stands on, and how its servers are broken: a server alone, a master under sentinels, a cluster, or an engine of somebody
+//! else's, whose servers are left alone.
+//!
+//! A blow is over when the servers are whole again, so that the next one never meets a half-mended set: promises hold against one
+//! failure at a time.
+
+use firth_testkit::{Flavor, Persist, RedisCluster, RedisServer, SentinelSet};
+
+pub(crate) enum Stage {
+    /// Syncs before it answers; comes back with everything.
+    Alone(RedisServer),
+    /// One master and one replica under three sentinels, nothing on disk: whatever is acknowledged lives in the replica.
+    Watched(SentinelSet),
+    /// Three masters with a replica each, nothing on disk.
+    Cluster(RedisCluster),
+    /// A URL.
+    Given(String),
+}
+
+impl Stage {
+    pub(crate) async fn alone() -> Self {
+        Self::Alone(RedisServer::builder().persist(Persist::AofAlways).start().await)
+    }
+
+    pub(crate) async fn watched() -> Self {
+        Self::Watched(SentinelSet::start(Flavor::Redis, 1, 3).await)
+    }
+
+    pub(crate) async fn cluster() -> Self {
+        Self::Cluster(RedisCluster::start(Flavor::Redis).await)
+    }
+
+    pub(crate) fn url(&self) -> String {
+        match self {
+            Self::Alone(server) => server.url(),
+            Self::Watched(set) => set.url(),
+            Self::Cluster(cluster) => cluster.url(),
+            Self::Given(url) => url.clone(),
+        }
+    }
+
+    /// What an acknowledgement must mean, so that no blow can take it back; `None`: what the URL says.
+    pub(crate) fn durability(&self) -> Option<&'static str> {
+        match self {
+            Self::Alone(_) => Some("synced"),
+            Self::Watched(_) | Self::Cluster(_) => Some("replicated"),
+            Self::Given(_) => None,
+        }
+    }
+
+    pub(crate) fn can_be_struck(&self) -> bool {
+        !matches!(self, Self::Given(_))
+    }
+
+    /// `kill -9` of a server that matters, and its return.
+    pub(crate) async fn strike(&self, dice: &mut fastrand::Rng) {
+        match self {
+            Self::Alone(server) => server.restart().await,
+            Self::Watched(set) => {
+                let master = set.master().await;
+                let replica = set.data_nodes().iter().find(|node| node.port() != master.port());
+                let victim = if dice.u8(..4) == 0 { replica.expect("there are two nodes") } else { master };
+                let was_master = victim.port() == master.port();
+                victim.kill().await;
+                if was_master {
+                    // An empty master that comes back too early would be followed by its replica.
+                    set.wait_new_master(victim).await;
+                }
+                victim.restart().await;
+                set.settle().await;
+                set.wait_in_step().await;
+            }
+            Self::Cluster(cluster) => {
+                let masters = cluster.masters().await;
+                let victim = masters[dice.usize(..masters.len())];
+                cluster.kill(victim).await;
+                cluster.wait_promoted(victim).await;
+                cluster.restart(victim).await;
+                cluster.settle().await;
+            }
+            Self::Given(_) => {}
+        }
+    }
+}
