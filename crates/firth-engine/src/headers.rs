@@ -40,7 +40,14 @@ impl Headers {
 
     /// The first value under `name`.
     pub fn get(&self, name: &str) -> Option<Bytes> {
-        self.iter().find_map(|(key, value)| (key == name).then_some(value))
+        let mut reader = Reader(self.raw.clone());
+        while !reader.is_empty() {
+            let (key, value) = (reader.run()?, reader.run()?);
+            if key == name.as_bytes() {
+                return Some(value);
+            }
+        }
+        None
     }
 
     /// All headers in order.

@@ -23,7 +23,12 @@ pub(crate) fn inject(message: &mut Message) {
     }
 }
 
-/// Runs `work` in the trace context of `record`.
-pub(crate) async fn within<T>(record: &Record, work: impl Future<Output = T>) -> T {
-    CURRENT.scope(record.headers().get(TRACEPARENT), work).await
+/// The trace context of `record`.
+pub(crate) fn context_of(record: &Record) -> Option<Bytes> {
+    record.headers().get(TRACEPARENT)
+}
+
+/// Runs `work` in a trace context.
+pub(crate) fn enter<T>(context: Bytes, work: impl FnOnce() -> T) -> T {
+    CURRENT.sync_scope(Some(context), work)
 }

@@ -47,7 +47,7 @@ impl ConsumerBuilder {
         self
     }
 
-    /// How many records of one partition are read ahead and not settled; 256 unless set.
+    /// How many records of one partition are read ahead and not settled; 500 unless set.
     pub fn max_in_flight(mut self, records: usize) -> Self {
         self.config.max_in_flight = records;
         self

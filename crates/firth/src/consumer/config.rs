@@ -71,7 +71,7 @@ impl Default for ConsumerConfig {
     fn default() -> Self {
         Self {
             name: "consumer".to_owned(),
-            max_in_flight: 256,
+            max_in_flight: 500,
             concurrency: 1,
             ordering: Ordering::default(),
             retry: RetryPolicy::default(),

@@ -16,7 +16,13 @@ use tokio_util::sync::CancellationToken;
 
 /// What a lane hears about its deliveries.
 pub(crate) enum Event {
-    Judged { record: firth_engine::Record, judgement: Judgement, waiter: Option<oneshot::Sender<Result<()>>> },
+    Judged {
+        record: firth_engine::Record,
+        judgement: Judgement,
+        waiter: Option<oneshot::Sender<Result<()>>>,
+    },
+    /// Verdicts of handlers, for which nobody waits.
+    Handled(Vec<(firth_engine::Record, Judgement)>),
     Unstarted(firth_engine::Record),
     ChunkDone,
 }
@@ -43,6 +49,39 @@ impl Drop for ChunkEnd {
     fn drop(&mut self) {
         // A lane that is gone needs no news.
         let _ = self.0.events.send(Event::ChunkDone);
+    }
+}
+
+/// Verdicts of one worker that go to the lane together. Whoever adds one hands them in before it waits for anything.
+pub(crate) struct Pile {
+    list: Vec<(firth_engine::Record, Judgement)>,
+    /// Dropped after the last verdict was handed in: the lane hears of the end of the chunk last.
+    end: Arc<ChunkEnd>,
+}
+
+impl Pile {
+    /// An empty pile for the chunk of this delivery.
+    pub(crate) fn beside(delivery: &Delivery) -> Self {
+        Self { list: Vec::new(), end: delivery.end.clone() }
+    }
+
+    pub(crate) fn add(&mut self, mut delivery: Delivery, judgement: Judgement) {
+        let record = delivery.record.take().expect("only settling takes it").into_inner();
+        self.list.push((record, judgement));
+    }
+
+    pub(crate) fn hand_in(&mut self) {
+        if !self.list.is_empty() {
+            let list = std::mem::take(&mut self.list);
+            // A lane that is gone needs no verdicts.
+            let _ = self.end.0.events.send(Event::Handled(list));
+        }
+    }
+}
+
+impl Drop for Pile {
+    fn drop(&mut self) {
+        self.hand_in();
     }
 }
 
@@ -100,12 +139,6 @@ impl Delivery {
 
     pub(crate) fn tie(&self) -> &Arc<Tie> {
         &self.end.0
-    }
-
-    /// As settling, for whoever will not wait.
-    pub(crate) fn judge(mut self, judgement: Judgement) {
-        let record = self.record.take().expect("only settling takes it").into_inner();
-        let _ = self.end.0.events.send(Event::Judged { record, judgement, waiter: None });
     }
 
     /// Gives it back as if it had never started: it comes again, here or to the next owner, and no attempt is counted.

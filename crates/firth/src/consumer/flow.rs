@@ -6,22 +6,23 @@
 
 use bytes::Bytes;
 use firth_engine::Record;
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 #[derive(Default)]
 pub(crate) struct Flow {
     strict: bool,
-    /// Everything at hand and not out, by place.
-    waiting: BTreeMap<u64, Record>,
-    /// Places in `waiting` that may go out now.
-    ready: BTreeSet<u64>,
+    /// What may go out now, by place; of each key at most one.
+    ready: VecDeque<Record>,
     keys: HashMap<Bytes, Key>,
     out: usize,
 }
 
 #[derive(Default)]
 struct Key {
-    waiting: BTreeSet<u64>,
+    /// The place of its record in `ready`.
+    ready: Option<u64>,
+    /// Held back, by place.
+    waiting: VecDeque<Record>,
     out: usize,
     /// Places whose retry the engine keeps until it is due.
     due: BTreeSet<u64>,
@@ -65,66 +66,65 @@ impl Flow {
 
     /// A record is at hand.
     pub(crate) fn admit(&mut self, record: Record) {
+        let Some(key) = record.content.key.clone() else { return put(&mut self.ready, record) };
         let seq = record.id.seq;
-        let key = record.content.key.clone();
-        self.waiting.insert(seq, record);
-        match key {
-            None => drop(self.ready.insert(seq)),
-            Some(key) => {
-                let state = self.keys.entry(key.clone()).or_default();
-                state.due.remove(&seq);
-                state.waiting.insert(seq);
-                self.review(&key);
-            }
+        let state = self.keys.entry(key.clone()).or_default();
+        state.due.remove(&seq);
+        if state.is_free() {
+            state.ready = Some(seq);
+            return put(&mut self.ready, record);
         }
+        put(&mut state.waiting, record);
+        self.review(&key);
     }
 
     /// Takes up to `max` records that one worker runs one after the other, in order.
     pub(crate) fn take(&mut self, max: usize) -> Vec<Record> {
-        let (mut chunk, mut keys) = (Vec::new(), HashSet::new());
-        while chunk.len() < max
-            && let Some(seq) = self.ready.pop_first()
-        {
-            let record = self.waiting.remove(&seq).expect("what is ready is waiting");
-            if let Some(key) = record.content.key.clone() {
-                let state = self.keys.get_mut(&key).expect("a waiting key is known");
-                state.waiting.remove(&seq);
-                // The next one of this key may ride in the same chunk.
+        let mut chunk = Vec::with_capacity(max.min(self.ready.len()));
+        // The next ones of keys in this chunk may ride along.
+        let mut riding = BTreeMap::new();
+        while chunk.len() < max {
+            let first = self.ready.front().map(|record| record.id.seq);
+            let rides =
+                riding.first_key_value().is_some_and(|(seq, _)| first.is_none_or(|first| *seq < first));
+            let record = if rides { self.take_rider(&mut riding) } else { self.ready.pop_front() };
+            let Some(record) = record else { break };
+            if let Some(key) = &record.content.key {
+                let state = self.keys.get_mut(key).expect("a waiting key is known");
+                (state.ready, state.out) = (None, state.out + 1);
                 if let Some(next) = state.next(self.strict) {
-                    self.ready.insert(next);
+                    riding.insert(next, key.clone());
                 }
-                state.out += 1;
-                keys.insert(key);
             }
             self.out += 1;
             chunk.push(record);
         }
-        keys.iter().for_each(|key| self.review(key));
         chunk
+    }
+
+    fn take_rider(&mut self, riding: &mut BTreeMap<u64, Bytes>) -> Option<Record> {
+        let (_, key) = riding.pop_first()?;
+        self.keys.get_mut(&key)?.waiting.pop_front()
     }
 
     /// A record that was out came back.
     pub(crate) fn back(&mut self, record: &Record, how: Back) {
         self.out -= 1;
-        let seq = record.id.seq;
-        let Some(key) = record.content.key.clone() else {
+        let Some(key) = record.content.key.as_ref() else {
             if how == Back::Unstarted {
                 self.admit(record.clone());
             }
             return;
         };
-        let state = self.keys.get_mut(&key).expect("the key of a record that is out is known");
+        let state = self.keys.get_mut(key).expect("the key of a record that is out is known");
         state.out -= 1;
         match how {
             Back::Settled => {}
-            Back::Postponed if self.strict => drop(state.due.insert(seq)),
+            Back::Postponed if self.strict => drop(state.due.insert(record.id.seq)),
             Back::Postponed => {}
-            Back::Unstarted => {
-                state.waiting.insert(seq);
-                self.waiting.insert(seq, record.clone());
-            }
+            Back::Unstarted => put(&mut state.waiting, record.clone()),
         }
-        self.review(&key);
+        self.review(key);
     }
 
     /// How many records could go out now, keys taken into account one by one.
@@ -140,24 +140,31 @@ impl Flow {
     /// How many records are held back by an earlier one of their key.
     #[cfg(test)]
     pub(crate) fn held_back(&self) -> usize {
-        self.waiting.len() - self.ready.len()
+        self.keys.values().map(|key| key.waiting.len()).sum()
     }
 
-    /// Puts the state of one key right after a change.
+    /// Puts the state of one key right after a change: its first record is ready exactly if nothing holds it back.
     fn review(&mut self, key: &Bytes) {
-        let Some(state) = self.keys.get(key) else { return };
-        if let Some(first) = state.waiting.first() {
-            // At most the first one of a key is ever ready between calls.
-            let may_go = state.out == 0 && state.next(self.strict) == Some(*first);
-            if may_go {
-                self.ready.insert(*first)
-            } else {
-                self.ready.remove(first)
-            };
-            if let Some(second) = state.waiting.iter().nth(1) {
-                self.ready.remove(second);
+        let Some(state) = self.keys.get_mut(key) else { return };
+        if let Some(seq) = state.ready {
+            let comes_first = state.waiting.front().is_none_or(|first| seq < first.id.seq);
+            if comes_first && state.may_go(seq, self.strict) {
+                return;
             }
-        } else if state.out == 0 && state.due.is_empty() {
+            let at = self.ready.binary_search_by_key(&seq, |record| record.id.seq);
+            let record =
+                at.ok().and_then(|at| self.ready.remove(at)).expect("what is noted as ready is there");
+            put(&mut state.waiting, record);
+            state.ready = None;
+        }
+        if state.out == 0
+            && let Some(seq) = state.next(self.strict)
+        {
+            let record = state.waiting.pop_front().expect("the next one waits");
+            state.ready = Some(seq);
+            put(&mut self.ready, record);
+        }
+        if state.is_free() {
             self.keys.remove(key);
         }
     }
@@ -166,10 +173,28 @@ impl Flow {
 impl Key {
     /// The first waiting record, unless an earlier one of this key is due later.
     fn next(&self, strict: bool) -> Option<u64> {
-        let first = self.waiting.first()?;
-        let held = strict && self.due.first().is_some_and(|due| due < first);
-        (!held).then_some(*first)
+        let first = self.waiting.front()?.id.seq;
+        self.may_go(first, strict).then_some(first)
     }
+
+    fn may_go(&self, seq: u64, strict: bool) -> bool {
+        !(strict && self.due.first().is_some_and(|due| *due < seq))
+    }
+
+    /// Whether nothing of this key is here.
+    fn is_free(&self) -> bool {
+        self.ready.is_none() && self.waiting.is_empty() && self.out == 0 && self.due.is_empty()
+    }
+}
+
+/// Puts a record into its place; most come last.
+fn put(list: &mut VecDeque<Record>, record: Record) {
+    let seq = record.id.seq;
+    if list.back().is_none_or(|last| last.id.seq < seq) {
+        return list.push_back(record);
+    }
+    let at = list.partition_point(|other| other.id.seq < seq);
+    list.insert(at, record);
 }
 
 #[cfg(test)]
@@ -177,6 +202,7 @@ mod tests {
     use super::*;
     use firth_engine::{Content, RecordId};
     use proptest::prelude::*;
+    use std::collections::HashSet;
 
     fn record(seq: u64, key: &str) -> Record {
         let content = Content::new("x");

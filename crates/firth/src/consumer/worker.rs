@@ -1,22 +1,22 @@
 //! Running handlers: one chunk in one task, record after record. A panic, an overdue handler and an error are all failures of one record;
 //! none of them ends the worker.
 
-use super::delivery::{Delivery, Judgement};
+use super::delivery::{Delivery, Judgement, Pile};
 use super::desk::Chunk;
 use super::lane::Common;
 use super::nack::Nack;
 use crate::record::Record;
 use crate::trace;
 use bytes::Bytes;
-use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use std::any::Any;
 use std::collections::HashSet;
-use std::panic::AssertUnwindSafe;
+use std::future::poll_fn;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::time::Duration;
+use std::task::Poll;
+use std::time::{Duration, SystemTime};
 use tokio::time::Instant;
-use tracing::Instrument;
 
 /// What the user gave us to run.
 pub(crate) enum Handler {
@@ -49,9 +49,10 @@ pub(crate) async fn work(chunk: Chunk, handler: Arc<Handler>, common: Arc<Common
 }
 
 async fn each(chunk: Chunk, handler: &Call<Record, Verdict>, common: &Common) {
-    let mut failed: HashSet<Bytes> = HashSet::new();
+    let Some(first) = chunk.front() else { return };
+    let (mut failed, mut shift) = (HashSet::<Bytes>::new(), Shift::begin(first, common));
     for mut delivery in chunk {
-        let held_back = delivery.key().is_some_and(|key| failed.contains(key));
+        let held_back = !failed.is_empty() && delivery.key().is_some_and(|key| failed.contains(key));
         // Dropped unstarted: the lane hands it out again, or the next owner does.
         if held_back || !delivery.start() {
             continue;
@@ -61,18 +62,18 @@ async fn each(chunk: Chunk, handler: &Call<Record, Verdict>, common: &Common) {
             "handle", topic = %record.topic(), partition = record.partition(), group = %common.group,
             id = %record.id(), attempt = record.attempt(),
         );
-        let traced = record.clone();
-        let call = trace::within(&traced, async { handler(record).await }).instrument(span);
-        match run(call, &delivery, common).await {
+        let user = User { context: trace::context_of(&record), span };
+        match shift.run(user, || handler(record), &delivery).await {
             Outcome::Abandoned => delivery.give_back(),
-            Outcome::Ran(Ok(())) => delivery.judge(Judgement::Ack),
+            Outcome::Ran(Ok(())) => shift.pile.add(delivery, Judgement::Ack),
             Outcome::Ran(Err(nack)) | Outcome::Failed(nack) => {
                 if common.config.is_strict() {
                     failed.extend(delivery.key().cloned());
                 }
-                delivery.judge(Judgement::Nack(nack));
+                shift.pile.add(delivery, Judgement::Nack(nack));
             }
         }
+        shift.hand_in_if_late();
     }
 }
 
@@ -84,9 +85,11 @@ async fn batch(chunk: Chunk, handler: &Call<Vec<Record>, Verdicts>, common: &Com
         }
     }
     let Some(first) = started.first() else { return };
+    let mut shift = Shift::begin(first, common);
     let records: Vec<Record> = started.iter().map(|delivery| delivery.record().clone()).collect();
     let span = tracing::debug_span!("handle_batch", topic = %first.topic(), partition = first.partition(), group = %common.group, records = records.len());
-    let outcome = run(async { handler(records).await }.instrument(span), first, common).await;
+    let user = User { context: None, span };
+    let outcome = shift.run(user, || handler(records), first).await;
     let count = started.len();
     let mut verdicts: Box<dyn Iterator<Item = Verdict> + Send> = match outcome {
         Outcome::Abandoned => return started.into_iter().for_each(Delivery::give_back),
@@ -102,40 +105,142 @@ async fn batch(chunk: Chunk, handler: &Call<Vec<Record>, Verdicts>, common: &Com
     };
     for delivery in started {
         match verdicts.next() {
-            Some(Err(nack)) => delivery.judge(Judgement::Nack(nack)),
-            Some(Ok(())) | None => delivery.judge(Judgement::Ack),
+            Some(Err(nack)) => shift.pile.add(delivery, Judgement::Nack(nack)),
+            Some(Ok(())) | None => shift.pile.add(delivery, Judgement::Ack),
         }
     }
 }
 
-/// Runs user code to its end, its deadline, its panic, or the loss of the partition.
-async fn run<V>(call: impl Future<Output = V>, delivery: &Delivery, common: &Common) -> Outcome<V> {
-    let begun = Instant::now();
-    let limit = common.config.handler_timeout;
-    let bounded = async {
-        match limit {
-            None => Some(AssertUnwindSafe(call).catch_unwind().await),
-            Some(limit) => tokio::time::timeout(limit, AssertUnwindSafe(call).catch_unwind()).await.ok(),
+/// One reading of the clock per record is enough: where one handler ends the next one begins.
+struct Clock {
+    wall: SystemTime,
+    begun: Instant,
+    lap: Instant,
+    /// When verdicts were last handed in by time.
+    handed_in: Instant,
+}
+
+/// Verdicts of handlers that never wait are handed in at least this often.
+const LATE: Duration = Duration::from_millis(1);
+
+impl Clock {
+    fn start() -> Self {
+        let now = Instant::now();
+        Self { wall: SystemTime::now(), begun: now, lap: now, handed_in: now }
+    }
+
+    /// Since the last lap.
+    fn lap(&mut self) -> Duration {
+        let now = Instant::now();
+        let lap = now - self.lap;
+        self.lap = now;
+        lap
+    }
+
+    /// How long before the last lap something happened.
+    fn since(&self, time: SystemTime) -> Duration {
+        (self.wall + (self.lap - self.begun)).duration_since(time).unwrap_or_default()
+    }
+
+    fn is_late(&mut self) -> bool {
+        let is_late = self.lap - self.handed_in >= LATE;
+        if is_late {
+            self.handed_in = self.lap;
         }
-    };
-    let ran = tokio::select! {
-        biased;
-        ran = bounded => ran,
-        () = delivery.tie().abandoned.cancelled() => return Outcome::Abandoned,
-    };
-    let age = delivery.sent_at().elapsed().unwrap_or_default();
-    common.meter.handled(begun.elapsed(), age);
-    match ran {
-        Some(Ok(verdict)) => Outcome::Ran(verdict),
-        Some(Err(panic)) => {
-            common.meter.panicked.increment(1);
-            Outcome::Failed(Nack::retry(format!("the handler panicked: {}", message(&*panic))))
+        is_late
+    }
+}
+
+/// Where user code runs: its trace context and span.
+struct User {
+    context: Option<Bytes>,
+    span: tracing::Span,
+}
+
+impl User {
+    fn run<T>(&self, code: impl FnOnce() -> T) -> Ran<T> {
+        let code = || self.span.in_scope(code);
+        let code = || match &self.context {
+            Some(context) => trace::enter(context.clone(), code),
+            None => code(),
+        };
+        catch_unwind(AssertUnwindSafe(code))
+    }
+}
+
+/// What user code gave, or its panic.
+type Ran<T> = Result<T, Box<dyn Any + Send>>;
+
+/// What a worker needs for one chunk.
+struct Shift<'c> {
+    pile: Pile,
+    clock: Clock,
+    common: &'c Common,
+}
+
+impl<'c> Shift<'c> {
+    fn begin(first: &Delivery, common: &'c Common) -> Self {
+        Self { pile: Pile::beside(first), clock: Clock::start(), common }
+    }
+
+    fn hand_in_if_late(&mut self) {
+        if self.clock.is_late() {
+            self.pile.hand_in();
         }
-        None => {
-            common.meter.timed_out.increment(1);
-            let limit = limit.unwrap_or(Duration::ZERO);
-            Outcome::Failed(Nack::retry(format!("the handler took longer than {limit:?}")))
+    }
+
+    /// Runs user code to its end, its deadline, its panic, or the loss of the partition.
+    async fn run<V>(
+        &mut self,
+        user: User,
+        begin: impl FnOnce() -> BoxFuture<'static, V>,
+        delivery: &Delivery,
+    ) -> Outcome<V> {
+        let Self { pile, clock, common } = self;
+        let ran = match user.run(begin) {
+            Err(panic) => Some(Err(panic)),
+            Ok(mut call) => {
+                match poll_fn(|context| Poll::Ready(user.run(|| call.as_mut().poll(context)))).await {
+                    Err(panic) => Some(Err(panic)),
+                    // Most handlers never wait, and need nothing of what follows.
+                    Ok(Poll::Ready(verdict)) => Some(Ok(verdict)),
+                    Ok(Poll::Pending) => {
+                        pile.hand_in();
+                        let going = poll_fn(|context| match user.run(|| call.as_mut().poll(context)) {
+                            Ok(polled) => polled.map(Ok),
+                            Err(panic) => Poll::Ready(Err(panic)),
+                        });
+                        tokio::select! {
+                            biased;
+                            ran = within(common.config.handler_timeout, going) => ran,
+                            () = delivery.tie().abandoned.cancelled() => return Outcome::Abandoned,
+                        }
+                    }
+                }
+            }
+        };
+        let took = clock.lap();
+        common.meter.handled(took, clock.since(delivery.sent_at()));
+        match ran {
+            Some(Ok(verdict)) => Outcome::Ran(verdict),
+            Some(Err(panic)) => {
+                common.meter.panicked.increment(1);
+                Outcome::Failed(Nack::retry(format!("the handler panicked: {}", message(&*panic))))
+            }
+            None => {
+                common.meter.timed_out.increment(1);
+                let limit = common.config.handler_timeout.unwrap_or(Duration::ZERO);
+                Outcome::Failed(Nack::retry(format!("the handler took longer than {limit:?}")))
+            }
         }
+    }
+}
+
+/// `None` if it takes longer than the limit.
+async fn within<T>(limit: Option<Duration>, work: impl Future<Output = T>) -> Option<T> {
+    match limit {
+        None => Some(work.await),
+        Some(limit) => tokio::time::timeout(limit, work).await.ok(),
     }
 }
 

@@ -34,27 +34,42 @@ impl BatchPolicy {
     }
 }
 
-/// A checked message on its way. `T` is what the sender needs to answer it.
-pub(crate) struct Outgoing<T> {
+/// A checked message on its way.
+pub(crate) struct Outgoing {
     pub(crate) partition: u32,
     pub(crate) after: Duration,
     pub(crate) content: Content,
-    pub(crate) ticket: T,
+    /// The room that it takes until it is answered.
+    pub(crate) cost: usize,
 }
 
-/// Messages that are appended together. `T` is what the sender needs to answer each of them.
+/// Messages that are appended together. `T` is what whoever waits for them holds on to.
 pub(crate) struct Batch<T> {
     pub(crate) partition: u32,
     pub(crate) after: Duration,
     pub(crate) contents: Vec<Content>,
-    pub(crate) tickets: Vec<T>,
+    pub(crate) fate: T,
+    pub(crate) cost: usize,
     bytes: usize,
     opened: Instant,
+    /// Takes no more messages, and waits for none.
+    sealed: bool,
 }
 
 struct Queue<T> {
     batches: VecDeque<Batch<T>>,
-    busy: bool,
+    /// The fate of the batch that is on its way.
+    busy: Option<T>,
+}
+
+/// Where a message went.
+pub(crate) struct Pushed<T> {
+    /// What tells what became of its batch.
+    pub(crate) fate: T,
+    /// Its place in the batch.
+    pub(crate) index: usize,
+    /// Whether the sender may have something to do that it does not know of.
+    pub(crate) is_news: bool,
 }
 
 pub(crate) struct Batcher<T> {
@@ -62,59 +77,79 @@ pub(crate) struct Batcher<T> {
     queues: BTreeMap<u32, Queue<T>>,
 }
 
-impl<T> Batcher<T> {
+impl<T: Clone + Default> Batcher<T> {
     pub(crate) fn new(policy: BatchPolicy) -> Self {
         Self { policy: policy.sanitised(), queues: BTreeMap::new() }
     }
 
     /// Takes in a message.
-    pub(crate) fn push(&mut self, out: Outgoing<T>, now: Instant) {
-        let Outgoing { partition, after, content, ticket } = out;
+    pub(crate) fn push(&mut self, out: Outgoing, now: impl FnOnce() -> Instant) -> Pushed<T> {
+        let Outgoing { partition, after, content, cost } = out;
         let bytes = content.packed_len();
         let queue =
-            self.queues.entry(partition).or_insert_with(|| Queue { batches: VecDeque::new(), busy: false });
+            self.queues.entry(partition).or_insert_with(|| Queue { batches: VecDeque::new(), busy: None });
         let fits = |batch: &Batch<T>| {
-            batch.after == after
+            !batch.sealed
+                && batch.after == after
                 && batch.contents.len() < self.policy.max_records
                 && batch.bytes + bytes <= self.policy.max_bytes
         };
-        if !queue.batches.back().is_some_and(fits) {
-            let (contents, tickets) = (Vec::new(), Vec::new());
-            queue.batches.push_back(Batch { partition, after, contents, tickets, bytes: 0, opened: now });
+        let opens = !queue.batches.back().is_some_and(fits);
+        if opens {
+            let (contents, fate) = (Vec::new(), T::default());
+            let batch =
+                Batch { partition, after, contents, fate, cost: 0, bytes: 0, opened: now(), sealed: false };
+            queue.batches.push_back(batch);
         }
         let batch = queue.batches.back_mut().expect("one was just made");
         batch.bytes += bytes;
+        batch.cost += cost;
         batch.contents.push(content);
-        batch.tickets.push(ticket);
+        let is_news = queue.busy.is_none() && (opens || self.policy.is_full(batch));
+        Pushed { fate: batch.fate.clone(), index: batch.contents.len() - 1, is_news }
     }
 
     /// The next batch that may leave now; its partition is busy until [`done`](Self::done). `hurry` ignores the linger.
     pub(crate) fn next(&mut self, now: Instant, hurry: bool) -> Option<Batch<T>> {
         let policy = self.policy;
         let queue = self.queues.values_mut().find(|queue| {
-            !queue.busy
+            queue.busy.is_none()
                 && queue
                     .batches
                     .front()
                     .is_some_and(|first| hurry || queue.batches.len() > 1 || policy.is_ready(first, now))
         })?;
-        queue.busy = true;
-        queue.batches.pop_front()
+        let batch = queue.batches.pop_front()?;
+        queue.busy = Some(batch.fate.clone());
+        Some(batch)
     }
 
     /// A batch of this partition has arrived or failed.
     pub(crate) fn done(&mut self, partition: u32) {
         if let Some(queue) = self.queues.get_mut(&partition) {
-            queue.busy = false;
+            queue.busy = None;
             if queue.batches.is_empty() {
                 self.queues.remove(&partition);
             }
         }
     }
 
+    /// Lets everything taken in so far go without further waiting; answers the fates of all that is not yet done.
+    pub(crate) fn seal(&mut self) -> Vec<T> {
+        let mut fates = Vec::new();
+        for queue in self.queues.values_mut() {
+            fates.extend(queue.busy.clone());
+            for batch in &mut queue.batches {
+                batch.sealed = true;
+                fates.push(batch.fate.clone());
+            }
+        }
+        fates
+    }
+
     /// When the first waiting batch has lingered enough.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
-        let waiting = self.queues.values().filter(|queue| !queue.busy);
+        let waiting = self.queues.values().filter(|queue| queue.busy.is_none());
         waiting.filter_map(|queue| Some(queue.batches.front()?.opened + self.policy.linger)).min()
     }
 
@@ -125,9 +160,12 @@ impl<T> Batcher<T> {
 }
 
 impl BatchPolicy {
+    fn is_full<T>(&self, batch: &Batch<T>) -> bool {
+        batch.contents.len() >= self.max_records || batch.bytes >= self.max_bytes
+    }
+
     fn is_ready<T>(&self, batch: &Batch<T>, now: Instant) -> bool {
-        let full = batch.contents.len() >= self.max_records || batch.bytes >= self.max_bytes;
-        full || now >= batch.opened + self.linger
+        batch.sealed || self.is_full(batch) || now >= batch.opened + self.linger
     }
 }
 
@@ -138,24 +176,30 @@ mod tests {
 
     const NOW: Duration = Duration::ZERO;
 
-    fn out<T>(partition: u32, after: Duration, content: Content, ticket: T) -> Outgoing<T> {
-        Outgoing { partition, after, content, ticket }
+    fn out(partition: u32, after: Duration, payload: impl Into<bytes::Bytes>) -> Outgoing {
+        Outgoing { partition, after, content: Content::new(payload), cost: 1 }
     }
 
     fn policy(linger_ms: u64, max_records: usize) -> BatchPolicy {
         BatchPolicy { linger: Duration::from_millis(linger_ms), max_records, ..BatchPolicy::default() }
     }
 
+    fn payloads(batch: &Batch<()>) -> Vec<&[u8]> {
+        batch.contents.iter().map(|content| &content.payload[..]).collect()
+    }
+
     #[test]
     fn a_batch_waits_for_its_linger_or_until_it_is_full() {
         let start = Instant::now();
-        let mut batcher = Batcher::new(policy(5, 3));
-        batcher.push(out(0, NOW, Content::new("a"), 1), start);
+        let mut batcher = Batcher::<()>::new(policy(5, 3));
+        assert!(batcher.push(out(0, NOW, "a"), || start).is_news, "somebody must set a timer");
         assert!(batcher.next(start, false).is_none());
         assert_eq!(batcher.next_deadline(), Some(start + Duration::from_millis(5)));
-        batcher.push(out(0, NOW, Content::new("b"), 2), start);
-        batcher.push(out(0, NOW, Content::new("c"), 3), start);
-        assert_eq!(batcher.next(start, false).unwrap().tickets, [1, 2, 3]);
+        let second = batcher.push(out(0, NOW, "b"), || start);
+        assert_eq!((second.index, second.is_news), (1, false));
+        assert!(batcher.push(out(0, NOW, "c"), || start).is_news, "it is full");
+        let batch = batcher.next(start, false).unwrap();
+        assert_eq!((payloads(&batch), batch.cost), (vec![&b"a"[..], b"b", b"c"], 3));
         batcher.done(0);
         assert!(batcher.is_empty());
     }
@@ -163,42 +207,58 @@ mod tests {
     #[test]
     fn one_batch_of_a_partition_is_on_its_way_at_a_time() {
         let start = Instant::now();
-        let mut batcher = Batcher::new(policy(0, 10));
-        batcher.push(out(0, NOW, Content::new("a"), 1), start);
+        let mut batcher = Batcher::<()>::new(policy(0, 10));
+        batcher.push(out(0, NOW, "a"), || start);
         assert!(batcher.next(start, false).is_some());
-        batcher.push(out(0, NOW, Content::new("b"), 2), start);
-        batcher.push(out(1, NOW, Content::new("c"), 3), start);
+        assert!(!batcher.push(out(0, NOW, "b"), || start).is_news, "it goes when the first one is back");
+        batcher.push(out(1, NOW, "c"), || start);
         assert_eq!(batcher.next(start, false).unwrap().partition, 1);
         assert!(batcher.next(start, true).is_none());
         batcher.done(0);
-        assert_eq!(batcher.next(start, false).unwrap().tickets, [2]);
+        assert_eq!(payloads(&batcher.next(start, false).unwrap()), [b"b"]);
     }
 
     #[test]
     fn messages_with_different_delays_do_not_share_a_batch() {
         let start = Instant::now();
-        let mut batcher = Batcher::new(policy(5, 10));
-        batcher.push(out(0, NOW, Content::new("a"), 1), start);
-        batcher.push(out(0, Duration::from_secs(1), Content::new("b"), 2), start);
-        assert_eq!(batcher.next(start, false).unwrap().tickets, [1], "a sealed batch does not linger");
+        let mut batcher = Batcher::<()>::new(policy(5, 10));
+        batcher.push(out(0, NOW, "a"), || start);
+        batcher.push(out(0, Duration::from_secs(1), "b"), || start);
+        let first = batcher.next(start, false).unwrap();
+        assert_eq!(payloads(&first), [b"a"], "a batch with a successor does not linger");
+    }
+
+    #[test]
+    fn sealing_ends_the_linger_of_what_is_there_and_of_nothing_else() {
+        let start = Instant::now();
+        let mut batcher = Batcher::<()>::new(policy(5, 10));
+        batcher.push(out(0, NOW, "a"), || start);
+        batcher.push(out(1, NOW, "b"), || start);
+        assert_eq!(batcher.seal().len(), 2);
+        batcher.push(out(0, NOW, "late"), || start);
+        assert_eq!(payloads(&batcher.next(start, false).unwrap()), [b"a"]);
+        assert_eq!(payloads(&batcher.next(start, false).unwrap()), [b"b"]);
+        assert_eq!(batcher.seal().len(), 3, "two on their way, one waiting");
     }
 
     proptest! {
         #[test]
         fn every_message_leaves_once_in_order_and_within_the_limits(
-            sizes in prop::collection::vec((0_u32..3, 0_usize..400), 1..60),
+            sizes in prop::collection::vec((0_u32..3, 2_usize..400), 1..60),
             max_records in 1_usize..7,
         ) {
             let start = Instant::now();
-            let mut batcher = Batcher::new(BatchPolicy { max_bytes: 600, ..policy(0, max_records) });
+            let mut batcher = Batcher::<()>::new(BatchPolicy { max_bytes: 600, ..policy(0, max_records) });
             for (n, (partition, size)) in sizes.iter().enumerate() {
-                batcher.push(out(*partition, NOW, Content::new(vec![0; *size]), n), start);
+                let mut payload = vec![0; *size];
+                payload[0] = u8::try_from(n).unwrap();
+                batcher.push(out(*partition, NOW, payload), || start);
             }
             let mut seen = [const { Vec::new() }; 3];
             while let Some(batch) = batcher.next(start, true) {
-                prop_assert!(batch.tickets.len() <= max_records && batch.tickets.len() == batch.contents.len());
-                prop_assert!(batch.tickets.len() == 1 || batch.bytes <= 600);
-                seen[batch.partition as usize].extend(batch.tickets);
+                prop_assert!(batch.contents.len() <= max_records && batch.cost == batch.contents.len());
+                prop_assert!(batch.contents.len() == 1 || batch.bytes <= 600);
+                seen[batch.partition as usize].extend(batch.contents.iter().map(|content| usize::from(content.payload[0])));
                 batcher.done(batch.partition);
             }
             for (partition, seen) in seen.iter().enumerate() {

@@ -1,5 +1,6 @@
 //! [`ProducerBuilder`]: the builder behind `broker.producer(..)`, finished by `.await`.
 
+use super::desk::Desk;
 use super::sender::Sender;
 use super::{BatchPolicy, Producer, Settings, Shared, TopicView};
 use crate::broker::Broker;
@@ -11,7 +12,6 @@ use std::future::{Future, IntoFuture};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{Semaphore, mpsc};
 
 /// A producer about to be made; finish it with `.await`.
 #[must_use = "nothing is made until it is awaited"]
@@ -113,10 +113,10 @@ impl ProducerBuilder {
             self.broker.engine().can_promise(durability).await?;
         }
         let view = Arc::new(TopicView::new(&info.config));
-        let (commands, receiver) = mpsc::unbounded_channel();
+        let desk = Arc::new(Desk::new(self.settings.batch, self.max_buffered));
         let (engine, settings) = (self.broker.engine().clone(), self.settings);
-        let sender = Sender::new(engine.clone(), topic.clone(), view.clone(), settings.clone());
-        tokio::spawn(sender.run(receiver));
+        let sender = Sender::new(engine.clone(), topic.clone(), view.clone(), settings.clone(), desk.clone());
+        tokio::spawn(sender.run());
         Ok(Producer(Arc::new(Shared {
             meter: ProducerMeter::new(&topic),
             engine,
@@ -124,8 +124,7 @@ impl ProducerBuilder {
             topic,
             view,
             partitioner: self.partitioner.unwrap_or_else(|| Box::new(ByKey::new(info.config.mapping))),
-            commands,
-            room: Arc::new(Semaphore::new(self.max_buffered)),
+            desk,
             max_buffered: self.max_buffered,
             compress_above: self.compress_above,
         })))

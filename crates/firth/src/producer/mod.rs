@@ -5,11 +5,14 @@
 
 mod batch;
 mod build;
+mod desk;
+mod fate;
 mod once;
 mod sender;
 
 pub use batch::BatchPolicy;
 pub use build::ProducerBuilder;
+pub use fate::Ticket;
 
 use crate::error::{Error, ErrorKind, Result, closed, invalid};
 use crate::message::Message;
@@ -19,16 +22,13 @@ use crate::payload;
 use crate::topic::TopicConfig;
 use crate::trace;
 use batch::Outgoing;
+use desk::Desk;
 use firth_engine::{Backoff, Content, Durability, Engine, RecordId, TopicName};
-use sender::{Answer, Command};
 use std::fmt;
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use std::task::{Context, Poll};
 use std::time::Duration;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, TryAcquireError, mpsc, oneshot};
+use tokio::sync::TryAcquireError;
 use tokio::time::Instant;
 
 /// What a message costs in the buffer beyond its own bytes.
@@ -42,14 +42,19 @@ struct Shared {
     topic: TopicName,
     view: Arc<TopicView>,
     partitioner: Box<dyn Partitioner>,
-    commands: mpsc::UnboundedSender<Command>,
-    room: Arc<Semaphore>,
+    desk: Arc<Desk>,
     max_buffered: usize,
     compress_above: usize,
     /// For what is sent past the task: see `once`.
     engine: Engine,
     settings: Settings,
     meter: ProducerMeter,
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.desk.leave();
+    }
 }
 
 /// What a producer must know of its topic, kept fresh by the task.
@@ -103,26 +108,26 @@ impl Producer {
 
     /// Hands a message over and waits only for room; the ticket tells later what became of it. Messages of one caller leave in order.
     pub async fn enqueue(&self, message: impl Into<Message>) -> Result<Ticket> {
-        let (out, cost) = self.prepare(message.into())?;
-        let room = match self.0.room.clone().try_acquire_many_owned(cost) {
-            Ok(room) => room,
+        let out = self.prepare(message.into())?;
+        match self.0.desk.try_room(out.cost) {
+            Ok(()) => {}
             Err(TryAcquireError::Closed) => return Err(self.closed()),
-            Err(TryAcquireError::NoPermits) => self.wait_for_room(cost).await?,
-        };
-        self.hand_over(out, room)
+            Err(TryAcquireError::NoPermits) => self.wait_for_room(out.cost).await?,
+        }
+        self.hand_over(out)
     }
 
     /// As [`enqueue`](Self::enqueue), but fails with `Overloaded` when there is no room now.
     pub fn try_enqueue(&self, message: impl Into<Message>) -> Result<Ticket> {
-        let (out, cost) = self.prepare(message.into())?;
-        let room = self.0.room.clone().try_acquire_many_owned(cost).map_err(|error| match error {
+        let out = self.prepare(message.into())?;
+        self.0.desk.try_room(out.cost).map_err(|error| match error {
             TryAcquireError::Closed => self.closed(),
             TryAcquireError::NoPermits => Error::new(
                 ErrorKind::Overloaded,
                 format!("the producer of {} is full: wait for earlier messages", self.0.topic),
             ),
         })?;
-        self.hand_over(out, room)
+        self.hand_over(out)
     }
 
     /// Sends many messages, batched per partition, and waits for all of them. On failure the first error is returned;
@@ -144,20 +149,22 @@ impl Producer {
 
     /// Sends everything enqueued so far without lingering, and waits until each message is answered.
     pub async fn flush(&self) -> Result<()> {
-        let (done, wait) = oneshot::channel();
-        self.0.commands.send(Command::Flush(done)).map_err(|_| self.closed())?;
-        wait.await.map_err(|_| self.closed())
+        for last in self.0.desk.flush().ok_or_else(|| self.closed())? {
+            // Each message's own ticket tells what became of it.
+            let _ = last.await;
+        }
+        if self.0.desk.has_ended() { Err(self.closed()) } else { Ok(()) }
     }
 
     /// Refuses further messages on every clone, then waits until everything enqueued is answered.
     pub async fn close(self) -> Result<()> {
-        self.0.room.close();
+        self.0.desk.refuse();
         self.flush().await
     }
 
     /// Whether it was closed: nothing more is taken.
     pub fn is_closed(&self) -> bool {
-        self.0.room.is_closed()
+        self.0.desk.is_refusing()
     }
 
     /// The topic.
@@ -182,13 +189,13 @@ impl Producer {
         Ok(())
     }
 
-    fn prepare(&self, mut message: Message) -> Result<(Outgoing<()>, u32)> {
+    fn prepare(&self, mut message: Message) -> Result<Outgoing> {
         self.check_size(&message)?;
         let partition = self.choose(&message)?;
         trace::inject(&mut message);
         let (after, content) = self.pack(message)?;
         let cost = (content.packed_len() + OVERHEAD).min(self.0.max_buffered);
-        Ok((Outgoing { partition, after, content, ticket: () }, u32::try_from(cost).unwrap_or(u32::MAX)))
+        Ok(Outgoing { partition, after, content, cost })
     }
 
     /// What the log will hold, compressed if that is wanted.
@@ -210,19 +217,15 @@ impl Producer {
         Ok(partition)
     }
 
-    fn hand_over(&self, out: Outgoing<()>, room: OwnedSemaphorePermit) -> Result<Ticket> {
-        let (reply, wait) = oneshot::channel();
-        let Outgoing { partition, after, content, ticket: () } = out;
-        let out = Outgoing { partition, after, content, ticket: Answer { reply, _room: room } };
-        self.0.commands.send(Command::Send(Box::new(out))).map_err(|_| self.closed())?;
-        Ok(Ticket(wait))
+    fn hand_over(&self, out: Outgoing) -> Result<Ticket> {
+        self.0.desk.push(out).ok_or_else(|| self.closed())
     }
 
-    async fn wait_for_room(&self, cost: u32) -> Result<OwnedSemaphorePermit> {
+    async fn wait_for_room(&self, cost: usize) -> Result<()> {
         let begun = Instant::now();
-        let room = self.0.room.clone().acquire_many_owned(cost).await.map_err(|_| self.closed())?;
+        self.0.desk.room(cost).await.map_err(|_| self.closed())?;
         self.0.meter.waited(begun.elapsed());
-        Ok(room)
+        Ok(())
     }
 
     fn closed(&self) -> Error {
@@ -233,19 +236,5 @@ impl Producer {
 impl fmt::Debug for Producer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Producer({})", self.0.topic)
-    }
-}
-
-/// The answer to an enqueued message, when it comes. Dropping it does not take the message back.
-#[must_use = "the message is sent anyway; drop the ticket explicitly if you do not care whether it arrived"]
-pub struct Ticket(oneshot::Receiver<Result<Receipt>>);
-
-impl Future for Ticket {
-    type Output = Result<Receipt>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        Pin::new(&mut self.0).poll(context).map(|answer| {
-            answer.unwrap_or_else(|_| Err(closed("the producer's task ended").with_unknown_outcome()))
-        })
     }
 }

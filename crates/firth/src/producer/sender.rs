@@ -1,12 +1,14 @@
-//! The producer's task: takes messages, lets the batcher form batches, appends them, answers the tickets.
+//! The producer's task: takes batches from the desk, appends them, settles their fate.
 //!
 //! One append per partition is on its way at a time, so order holds over retries. A definite failure is tried again while it
 //! can pass by itself; an unknown outcome only in idempotent mode, where the engine recognises the batch. Ends when every handle is gone
 //! and everything taken is answered.
 
-use super::batch::{Batch, Batcher, Outgoing};
-use super::{Receipt, Settings, TopicView};
-use crate::error::{Error, Result, same};
+use super::batch::Batch;
+use super::desk::{Desk, Leaving};
+use super::fate::{Duty, Fate};
+use super::{Settings, TopicView};
+use crate::error::{Error, Result};
 use crate::metrics::ProducerMeter;
 use crate::topic::Topics;
 use firth_engine::facet::{Append, Appended, ProducerSeq};
@@ -16,27 +18,13 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use std::collections::HashMap;
 use std::sync::Arc;
-use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use tokio::time::Instant;
-
-/// How many commands are taken per turn.
-const CHUNK: usize = 512;
-
-pub(super) enum Command {
-    Send(Box<Outgoing<Answer>>),
-    /// Send everything taken so far at once, and say when it is answered.
-    Flush(oneshot::Sender<()>),
-}
-
-/// Who waits for a message, and the room that it takes until then.
-pub(super) struct Answer {
-    pub(super) reply: oneshot::Sender<Result<Receipt>>,
-    pub(super) _room: OwnedSemaphorePermit,
-}
 
 /// What came of a batch.
 struct Outcome {
-    batch: Batch<Answer>,
+    batch: Batch<Arc<Fate>>,
+    duty: Duty,
+    count: usize,
     result: Result<Appended>,
     /// Whether some try of it may have happened although it failed.
     doubtful: bool,
@@ -48,10 +36,9 @@ pub(super) struct Sender {
     topics: Topics,
     view: Arc<TopicView>,
     settings: Settings,
-    batcher: Batcher<Answer>,
+    desk: Arc<Desk>,
     on_their_way: FuturesUnordered<BoxFuture<'static, Outcome>>,
     sequences: HashMap<u32, Sequence>,
-    flushing: Vec<oneshot::Sender<()>>,
     meter: ProducerMeter,
 }
 
@@ -62,63 +49,46 @@ struct Sequence {
 }
 
 impl Sender {
-    pub(super) fn new(engine: Engine, topic: TopicName, view: Arc<TopicView>, settings: Settings) -> Self {
+    pub(super) fn new(
+        engine: Engine,
+        topic: TopicName,
+        view: Arc<TopicView>,
+        settings: Settings,
+        desk: Arc<Desk>,
+    ) -> Self {
         Self {
             topics: Topics::new(engine.clone()),
             meter: ProducerMeter::new(&topic),
             engine,
             topic,
             view,
-            batcher: Batcher::new(settings.batch),
             settings,
+            desk,
             on_their_way: FuturesUnordered::new(),
             sequences: HashMap::new(),
-            flushing: Vec::new(),
         }
     }
 
-    pub(super) async fn run(mut self, mut commands: mpsc::UnboundedReceiver<Command>) {
-        let (mut hint, mut open) = (self.topics.hint(), true);
-        let mut taken = Vec::with_capacity(CHUNK);
-        while open || !self.batcher.is_empty() {
-            let hurry = !open || !self.flushing.is_empty();
-            self.dispatch(hurry);
-            if self.batcher.is_empty() {
-                for waiter in self.flushing.drain(..) {
-                    let _ = waiter.send(());
-                }
-            }
-            let deadline = self.batcher.next_deadline();
+    pub(super) async fn run(mut self) {
+        let mut hint = self.topics.hint();
+        loop {
+            let now = Instant::now();
+            let Some(Leaving { batches, look_again }) = self.desk.leaving(now) else { return };
+            batches.into_iter().for_each(|batch| self.dispatch(batch));
             tokio::select! {
-                count = commands.recv_many(&mut taken, CHUNK), if open && self.flushing.is_empty() => {
-                    open = count > 0;
-                    self.take(&mut taken);
-                }
                 Some(outcome) = self.on_their_way.next(), if !self.on_their_way.is_empty() => self.finish(outcome),
-                () = sleep_until(deadline), if !hurry => {}
+                () = self.desk.news() => {}
+                () = sleep_until(look_again) => {}
                 () = hint.wait() => self.refresh().await,
             }
         }
     }
 
-    fn take(&mut self, commands: &mut Vec<Command>) {
-        let now = Instant::now();
-        for command in commands.drain(..) {
-            match command {
-                Command::Send(out) => self.batcher.push(*out, now),
-                Command::Flush(waiter) => self.flushing.push(waiter),
-            }
-        }
-    }
-
-    fn dispatch(&mut self, hurry: bool) {
-        let now = Instant::now();
-        while let Some(batch) = self.batcher.next(now, hurry) {
-            let at = Partition::new(self.topic.clone(), batch.partition);
-            let producer = self.settings.idempotent.then(|| self.sequence(batch.partition));
-            let (engine, settings) = (self.engine.clone(), self.settings.clone());
-            self.on_their_way.push(Box::pin(append_batch(engine, at, batch, producer, settings)));
-        }
+    fn dispatch(&mut self, batch: Batch<Arc<Fate>>) {
+        let at = Partition::new(self.topic.clone(), batch.partition);
+        let producer = self.settings.idempotent.then(|| self.sequence(batch.partition));
+        let (engine, settings) = (self.engine.clone(), self.settings.clone());
+        self.on_their_way.push(Box::pin(append_batch(engine, at, batch, producer, settings)));
     }
 
     fn sequence(&mut self, partition: u32) -> ProducerSeq {
@@ -130,16 +100,16 @@ impl Sender {
     }
 
     fn finish(&mut self, outcome: Outcome) {
-        let Outcome { batch, result, doubtful } = outcome;
-        self.batcher.done(batch.partition);
+        let Outcome { batch, duty, count, result, doubtful } = outcome;
         match (&result, self.sequences.get_mut(&batch.partition)) {
-            (Ok(_), Some(sequence)) => sequence.next += batch.tickets.len() as u64,
+            (Ok(_), Some(sequence)) => sequence.next += count as u64,
             // The engine may or may not have counted it: count on under a name that it cannot mistake.
             (Err(_), Some(_)) if doubtful => drop(self.sequences.remove(&batch.partition)),
             _ => {}
         }
-        self.meter.sent(batch.tickets.len(), result.is_ok());
-        answer(batch, result);
+        self.meter.sent(count, result.is_ok());
+        self.desk.done(batch.partition, batch.cost);
+        duty.settle(batch.partition, result);
     }
 
     /// Partitions may have been added, limits changed.
@@ -152,37 +122,26 @@ impl Sender {
     }
 }
 
-fn answer(batch: Batch<Answer>, result: Result<Appended>) {
-    let partition = batch.partition;
-    match result {
-        Ok(done) => {
-            let duplicate = done.duplicate;
-            let mut ids = done.ids();
-            for ticket in batch.tickets {
-                // Nobody may be waiting any more; the message is sent all the same.
-                let _ = ticket.reply.send(Ok(Receipt { partition, id: ids.next(), duplicate }));
-            }
-        }
-        Err(error) => {
-            for ticket in batch.tickets {
-                let _ = ticket.reply.send(Err(same(&error)));
-            }
-        }
+/// However the task ends, nobody waits for it in vain.
+impl Drop for Sender {
+    fn drop(&mut self) {
+        self.desk.end();
     }
 }
 
 async fn append_batch(
     engine: Engine,
     at: Partition,
-    mut batch: Batch<Answer>,
+    mut batch: Batch<Arc<Fate>>,
     producer: Option<ProducerSeq>,
     settings: Settings,
 ) -> Outcome {
+    let (duty, count) = (Duty::new(batch.fate.clone()), batch.contents.len());
     let records = std::mem::take(&mut batch.contents);
     let wish = Append { records, after: batch.after, producer, durability: settings.durability };
     match append(&engine, &at, wish, &settings).await {
-        Ok(done) => Outcome { batch, result: Ok(done), doubtful: false },
-        Err((error, doubtful)) => Outcome { batch, result: Err(error), doubtful },
+        Ok(done) => Outcome { batch, duty, count, result: Ok(done), doubtful: false },
+        Err((error, doubtful)) => Outcome { batch, duty, count, result: Err(error), doubtful },
     }
 }
 

@@ -12,6 +12,8 @@ use tokio::time::Instant;
 
 /// How often hints make a busy lane look for delayed and due records.
 pub(super) const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// How often a busy lane looks for due records: many at once cost far less than one by one.
+const DUE_EVERY: Duration = Duration::from_millis(20);
 /// How many places of the window are kept for due records.
 const KEPT_FOR_DUE: usize = 100;
 /// How many bytes of records a lane holds before it reads no further.
@@ -38,38 +40,48 @@ impl Session<'_> {
         self.room().min(self.window.room().saturating_sub(KEPT_FOR_DUE))
     }
 
-    /// Reads on when half of the room is free: early enough to read while handlers work, late enough for large reads. Goes on while
-    /// everything that it reads is held back or settled.
-    pub(super) async fn read_if_wanted(&mut self) -> Result<()> {
-        loop {
-            let room = self.log_room();
-            let half = room * 2 >= self.lane.common.config.max_in_flight || self.flow.ready() == 0;
-            if !self.more || room == 0 || !half {
-                return Ok(());
-            }
-            self.read(room).await?;
+    /// Reads on when half of the room is free: early enough to read while handlers work, late enough for large reads. The answer is
+    /// awaited beside everything else, and brings the lane back here. True if a read begins.
+    pub(super) fn read_if_wanted(&mut self) -> bool {
+        let room = self.log_room();
+        let half = room * 2 >= self.lane.common.config.max_in_flight || self.flow.ready() == 0;
+        if self.in_read.is_some() || !self.more || room == 0 || !half {
+            return false;
         }
+        let (engine, at, after) =
+            (self.lane.common.engine.clone(), self.lane.at.clone(), self.window.position());
+        let max = Max { records: room, bytes: MAX_BATCH_BYTES };
+        // A hint that comes from now on may be about something that this read does not see.
+        self.more = false;
+        self.in_read = Some((room, Box::pin(async move { engine.read(&at, after, max).await })));
+        true
     }
 
     /// Looks for due and delayed records whose time has come; true if it found any.
     pub(super) async fn upkeep(&mut self) -> Result<bool> {
         let (now, before) = (Instant::now(), self.flow.ready());
         if self.due_at.is_some_and(|due| due <= now) && self.room() > 0 {
-            self.looked = now;
-            self.take_due(now).await?;
+            (self.looked, self.due_looked) = (now, now);
+            self.take_due().await?;
         }
         if self.ripen_at.is_some_and(|at| at <= now) {
             self.looked = now;
             self.ripen(now).await?;
-            self.read_if_wanted().await?;
+            self.read_if_wanted();
         }
         Ok(self.flow.ready() > before)
     }
 
-    async fn take_due(&mut self, now: Instant) -> Result<()> {
+    /// Notes when the next record is due. While there is other work, due records gather.
+    pub(super) fn note_next_due(&mut self, next: Option<Duration>) {
+        let busy = self.flow.ready() + self.flow.out() > 0;
+        let soonest = busy.then(|| self.due_looked + DUE_EVERY);
+        self.due_at = next.map(|delay| (Instant::now() + delay).max(soonest.unwrap_or(self.due_looked)));
+    }
+
+    async fn take_due(&mut self) -> Result<()> {
         let common = self.lane.common.clone();
         let due = common.engine.due(self.at(), &common.group, &self.lane.held.hold, self.room()).await?;
-        self.due_at = due.next.map(|delay| now + delay);
         common.meter.lost.increment(due.lost);
         if due.lost > 0 && common.config.is_strict() {
             // Whose they were is gone with them: only a fresh look tells which keys still wait.
@@ -80,6 +92,7 @@ impl Session<'_> {
                 self.take_in(record, false)?;
             }
         }
+        self.note_next_due(due.next);
         Ok(())
     }
 
@@ -90,14 +103,13 @@ impl Session<'_> {
         Ok(())
     }
 
-    async fn read(&mut self, room: usize) -> Result<()> {
-        let max = Max { records: room, bytes: MAX_BATCH_BYTES };
-        let records = self.lane.common.engine.read(&self.lane.at, self.window.position(), max).await?;
+    /// Takes in what was read, where there was room for `room` records.
+    pub(super) fn received(&mut self, room: usize, records: Vec<Record>) -> Result<()> {
         let bytes: usize = records.iter().map(|record| record.content.packed_len()).sum();
         // Fewer than asked for, and not because of their size: that was all.
         let largest = self.lane.common.max_payload + 16 * 1024;
         let was_cut = records.len() == room || bytes + largest > MAX_BATCH_BYTES;
-        self.more = was_cut && !records.is_empty();
+        self.more |= was_cut && !records.is_empty();
         let lost = self.window.lost();
         for record in records {
             if self.window.offer(&record) == Offer::Deliver {
@@ -111,8 +123,10 @@ impl Session<'_> {
     /// A record that is in the window now: settled at once if its verdict is known, else ready to be handed out.
     fn take_in(&mut self, mut record: Record, from_log: bool) -> Result<()> {
         let key = (record.id, record.attempt);
-        let waiter = self.waiting.remove(&key);
-        if let Some(verdict) = self.known.remove(&key) {
+        let waiter = if self.waiting.is_empty() { None } else { self.waiting.remove(&key) };
+        if !self.known.is_empty()
+            && let Some(verdict) = self.known.remove(&key)
+        {
             self.waiters.extend(waiter);
             return self.settle_unseen(&record, verdict);
         }

@@ -49,6 +49,8 @@ pub(super) struct Session<'l> {
     /// Bytes of the records that are handed out, ready or held back.
     pub(super) bytes_at_hand: usize,
     pub(super) due_at: Option<Instant>,
+    /// When the lane last looked for due records.
+    pub(super) due_looked: Instant,
     /// When to look for delayed messages next.
     pub(super) ripen_at: Option<Instant>,
     /// When a hint last made the lane look for delayed and due records.
@@ -63,15 +65,18 @@ pub(super) struct Session<'l> {
     known_until: Instant,
     /// Who waits to hear of them.
     pub(super) waiting: Waiting,
-    /// Verdicts of this session that are not confirmed.
-    pub(super) carry: Carry,
+    /// The read that is on its way, and for how many records there was room.
+    pub(super) in_read: Option<(usize, BoxFuture<'static, Result<Vec<firth_engine::Record>>>)>,
     pub(super) uncommitted: usize,
     pub(super) oldest: Option<Instant>,
     pub(super) waiters: Vec<Waiter>,
     pub(super) in_commit: Option<BoxFuture<'static, Result<Committed>>>,
-    pub(super) committing: Vec<Key>,
+    /// Verdicts that are not confirmed: in the commit on its way, and later ones.
+    pub(super) committing: Vec<(Key, Verdict)>,
+    pub(super) settled: Vec<(Key, Verdict)>,
+    /// Acks that are not counted yet.
+    pub(super) acks: u64,
     pub(super) answering: Vec<Waiter>,
-    pub(super) settled: Vec<Key>,
     /// Given up, and holding back their keys until that is stored: not yet, and in the commit on its way.
     pub(super) given_up: Vec<firth_engine::Record>,
     pub(super) burying: Vec<firth_engine::Record>,
@@ -113,6 +118,7 @@ impl<'l> Session<'l> {
             more: true,
             bytes_at_hand: 0,
             due_at: progress.next_due.map(|delay| now + delay),
+            due_looked: now,
             ripen_at: Some(now),
             looked: now,
             next_poll: now + SLOW_POLL,
@@ -121,7 +127,8 @@ impl<'l> Session<'l> {
             known: left.known,
             known_until: now + REMEMBER,
             waiting: left.waiting,
-            carry: Carry::new(),
+            in_read: None,
+            acks: 0,
             uncommitted: 0,
             oldest: None,
             waiters: Vec::new(),
@@ -173,15 +180,16 @@ impl<'l> Session<'l> {
 
     /// Everything that can be done now.
     async fn turn(&mut self) -> Result<()> {
+        // Verdicts ride along with a read: both go out in one write.
+        let mut rides = false;
         if self.may_take() {
-            self.read_if_wanted().await?;
+            rides = self.read_if_wanted();
             self.hand_out();
             if self.upkeep().await? {
                 self.hand_out();
             }
         }
-        let urgent = self.drain_until.is_some();
-        self.commit_if_wanted(urgent);
+        self.commit_if_wanted(rides || self.drain_until.is_some());
         Ok(())
     }
 
@@ -213,6 +221,12 @@ impl<'l> Session<'l> {
                 None => std::future::pending().await,
             }
         };
+        let read = async {
+            match &mut self.in_read {
+                Some((room, read)) => (*room, read.await),
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
             biased;
             () = lane.held.lost.cancelled() => return Ok(Next::Lost),
@@ -222,6 +236,10 @@ impl<'l> Session<'l> {
             }
             _ = self.events.recv_many(&mut heard, CHUNK) => {
                 heard.into_iter().try_for_each(|event| self.hear(event))?;
+            }
+            (room, records) = read, if !draining => {
+                self.in_read = None;
+                self.received(room, records?)?;
             }
             () = lane.stop.cancelled(), if !draining => self.drain(),
             () = self.hint.wait(), if !draining => self.hinted(),
@@ -242,17 +260,29 @@ impl<'l> Session<'l> {
                 self.flow.back(&record, Back::Unstarted);
             }
             Event::Judged { record, judgement, waiter } => {
-                self.common().meter.in_flight.decrement(1.0);
-                self.common().meter.delivered.increment(1);
-                self.bytes_at_hand -= record.content.packed_len();
-                let verdict = self.verdict(&record, judgement);
-                let done = matches!(verdict, Verdict::Ack);
-                self.flow.back(&record, if done { Back::Settled } else { Back::Postponed });
-                self.settle(&record, verdict)?;
                 self.waiters.extend(waiter.map(|reply| Waiter::new(&record, reply)));
+                self.judged(record, judgement)?;
+                self.count(1);
+            }
+            Event::Handled(list) => {
+                self.count(list.len());
+                list.into_iter().try_for_each(|(record, judgement)| self.judged(record, judgement))?;
             }
         }
         Ok(())
+    }
+
+    fn count(&self, judged: usize) {
+        self.common().meter.in_flight.decrement(judged as f64);
+        self.common().meter.delivered.increment(judged as u64);
+    }
+
+    fn judged(&mut self, record: firth_engine::Record, judgement: Judgement) -> Result<()> {
+        self.bytes_at_hand -= record.content.packed_len();
+        let verdict = self.verdict(&record, judgement);
+        let done = matches!(verdict, Verdict::Ack);
+        self.flow.back(&record, if done { Back::Settled } else { Back::Postponed });
+        self.settle(&record, verdict)
     }
 
     fn verdict(&self, record: &firth_engine::Record, judgement: Judgement) -> Verdict {
@@ -368,10 +398,10 @@ impl<'l> Session<'l> {
                 Some(Event::ChunkDone) => self.chunks_out -= 1,
                 Some(Event::Judged { record, judgement, waiter }) => {
                     self.waiters.extend(waiter.map(|reply| Waiter::new(&record, reply)));
-                    let verdict = self.verdict(&record, judgement);
-                    self.carry.insert((record.id, record.attempt), verdict);
-                    self.flow.back(&record, Back::Settled);
-                    self.common().meter.in_flight.decrement(1.0);
+                    self.remember(&record, judgement);
+                }
+                Some(Event::Handled(list)) => {
+                    list.into_iter().for_each(|(record, judgement)| self.remember(&record, judgement));
                 }
                 Some(Event::Unstarted(record)) => {
                     self.flow.back(&record, Back::Unstarted);
@@ -387,11 +417,19 @@ impl<'l> Session<'l> {
     /// What the next session must know.
     fn leave(&mut self) -> Left {
         let mut known = std::mem::take(&mut self.known);
-        known.extend(std::mem::take(&mut self.carry));
+        known.extend(self.unconfirmed());
         let mut waiting = std::mem::take(&mut self.waiting);
         let open = self.answering.drain(..).chain(self.waiters.drain(..));
         waiting.extend(open.map(|waiter| (waiter.key, waiter)));
         Left { known, waiting }
+    }
+
+    /// Keeps a verdict for the next session.
+    fn remember(&mut self, record: &firth_engine::Record, judgement: Judgement) {
+        let verdict = self.verdict(record, judgement);
+        self.settled.push(((record.id, record.attempt), verdict));
+        self.flow.back(record, Back::Settled);
+        self.common().meter.in_flight.decrement(1.0);
     }
 }
 

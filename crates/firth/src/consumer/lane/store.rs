@@ -12,14 +12,14 @@ use firth_engine::{Progress, Record, RecordId, Verdict};
 use tokio::time::Instant;
 
 /// So many verdicts do not wait for more.
-const ENOUGH: usize = 100;
+const ENOUGH: usize = 250;
 
 impl Session<'_> {
     /// Notes a verdict for the next commit.
     pub(super) fn settle(&mut self, record: &Record, verdict: Verdict) -> Result<()> {
         let meter = &self.lane.common.meter;
         match &verdict {
-            Verdict::Ack => meter.acked.increment(1),
+            Verdict::Ack => self.acks += 1,
             Verdict::Retry { .. } => meter.retried.increment(1),
             Verdict::Dead { .. } => {
                 meter.dead.increment(1);
@@ -30,9 +30,7 @@ impl Session<'_> {
             }
         }
         self.window.settle(record, verdict.clone())?;
-        let key = (record.id, record.attempt);
-        self.carry.insert(key, verdict);
-        self.settled.push(key);
+        self.settled.push(((record.id, record.attempt), verdict));
         self.uncommitted += 1;
         self.oldest.get_or_insert_with(Instant::now);
         Ok(())
@@ -42,7 +40,7 @@ impl Session<'_> {
         if self.in_commit.is_some() || self.uncommitted == 0 {
             return;
         }
-        let idle = self.flow.ready() == 0 && self.flow.out() == 0;
+        let idle = self.flow.ready() == 0 && self.flow.out() == 0 && self.in_read.is_none();
         let waited =
             self.oldest.is_some_and(|oldest| oldest.elapsed() >= self.lane.common.config.commit_interval);
         let wanted = urgent
@@ -58,9 +56,10 @@ impl Session<'_> {
         }
         let commit = self.window.take_commit();
         (self.uncommitted, self.oldest) = (0, None);
-        self.committing = std::mem::take(&mut self.settled);
+        self.committing.append(&mut self.settled);
         self.answering.append(&mut self.waiters);
-        self.burying = std::mem::take(&mut self.given_up);
+        self.burying.append(&mut self.given_up);
+        self.lane.common.meter.acked.increment(std::mem::take(&mut self.acks));
         let Some(commit) = commit else {
             return;
         };
@@ -80,11 +79,9 @@ impl Session<'_> {
         match result {
             Ok(done) => {
                 self.note_work();
-                self.due_at = done.next_due.map(|delay| Instant::now() + delay);
+                self.note_next_due(done.next_due);
                 self.careful = self.careful.saturating_sub(self.committing.len());
-                for key in self.committing.drain(..) {
-                    self.carry.remove(&key);
-                }
+                self.committing.clear();
                 for record in self.burying.drain(..) {
                     self.flow.clear_due(record.content.key.as_ref(), record.id.seq);
                 }
@@ -96,11 +93,17 @@ impl Session<'_> {
                 if error.kind() == ErrorKind::Invalid {
                     // Not a matter of the connection: what we believe about these records is wrong.
                     tracing::error!(%error, partition = %self.lane.at, "a commit was refused; the lane starts over");
-                    self.carry.clear();
+                    self.committing.clear();
+                    self.settled.clear();
                 }
                 Err(error)
             }
         }
+    }
+
+    /// Verdicts of this session that are not confirmed.
+    pub(super) fn unconfirmed(&mut self) -> impl Iterator<Item = (Key, Verdict)> + '_ {
+        self.committing.drain(..).chain(self.settled.drain(..))
     }
 
     /// A refused owner is refused for good. After any other error the next session learns what became of these verdicts.
