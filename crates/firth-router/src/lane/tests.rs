@@ -411,7 +411,7 @@ impl World {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 1500, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 600, ..ProptestConfig::default() })]
 
     #[test]
     fn the_books_balance_and_order_holds_whatever_happens(steps in proptest::collection::vec(step(), 1..150)) {

@@ -168,7 +168,7 @@ fn id(number: u8) -> SubscriptionId {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 250, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 150, ..ProptestConfig::default() })]
 
     /// Invariant: tenants never see each other, and nobody misses what they asked for.
     #[test]
@@ -212,6 +212,34 @@ proptest! {
             index.remove(&wish.tenant(), &id(*number));
         }
         prop_assert!(index.tenants.is_empty() && index.collections.is_empty(), "something was left behind");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
+
+    /// One test or two per filter, all in one collection: here the limits of ranges and the kinds of values meet often.
+    #[test]
+    fn every_kind_of_test_is_answered_as_the_interpreter_would(
+        filters in proptest::collection::vec(proptest::collection::vec(test(), 1..3), 1..40),
+        documents in proptest::collection::vec(document(), 1..40),
+    ) {
+        let mut index = Index::new(usize::MAX);
+        let sources: Vec<String> = filters.iter().map(|parts| parts.join(" && ")).collect();
+        for (number, source) in (0..).zip(&sources) {
+            index.insert(id(number), interest("one", source), source).unwrap();
+        }
+        for document in documents {
+            let event = Event::new(Operation::Insert, Tenant::new("one").unwrap(), "x", "a").with_after(document);
+            let hits = index.matches(&event).unwrap();
+            let mut found: Vec<_> = hits.iter().map(|hit| index.get(hit.number).unwrap().0.clone()).collect();
+            found.sort();
+            let scope = Scope::new(&event, event.document()).unwrap();
+            let wants = |(_, source): &(u8, &String)| scope.is_true(&tree(source).unwrap());
+            let mut expected: Vec<_> = (0..).zip(&sources).filter(wants).map(|(number, _)| id(number)).collect();
+            expected.sort();
+            prop_assert_eq!(found, expected, "{:?}\n{:?}", sources, String::from_utf8(event.to_json()));
+        }
     }
 }
 

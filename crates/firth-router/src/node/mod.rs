@@ -18,6 +18,7 @@ mod lanes;
 mod metrics;
 mod reader;
 mod records;
+mod sweep;
 
 pub use lanes::LaneStatus;
 
@@ -97,6 +98,7 @@ pub struct Router {
     lanes: Arc<Lanes>,
     records: Arc<Records>,
     reader: Mutex<Option<JoinHandle<Result<()>>>>,
+    sweeper: JoinHandle<()>,
 }
 
 impl Router {
@@ -110,11 +112,12 @@ impl Router {
         let builder = broker.consumer(&options.topic, &options.group);
         let consumer = builder.config(options.consumer()).await?;
         let handle = consumer.handle();
-        let records = Arc::new(Records::default());
+        let records = Arc::new(Records::new(options.routing.dlq.enabled));
+        let sweeper = tokio::spawn(sweep::sweep(broker.clone(), options.clone()));
         let lanes = Arc::new(Lanes::new(registry, deliverer, options.routing.clone(), Arc::clone(&records)));
         let reader = Reader::new(broker.clone(), handle.clone(), Arc::clone(&lanes), options);
         let reader = tokio::spawn(reader.run(consumer));
-        Ok(Self { handle, lanes, records, reader: Mutex::new(Some(reader)) })
+        Ok(Self { handle, lanes, records, reader: Mutex::new(Some(reader)), sweeper })
     }
 
     /// The node as a member of its group.
@@ -148,6 +151,7 @@ impl Router {
             None => Ok(()),
         };
         self.lanes.close().await;
+        self.sweeper.abort();
         ended
     }
 }
@@ -158,6 +162,7 @@ impl Drop for Router {
             reader.abort();
         }
         self.lanes.abort();
+        self.sweeper.abort();
     }
 }
 

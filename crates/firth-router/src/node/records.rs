@@ -6,8 +6,10 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Open records by ticket. Bounded by the consumers' windows: 500 per partition and consumer.
-#[derive(Default)]
-pub(super) struct Records(Mutex<Open>);
+pub(super) struct Records {
+    open: Mutex<Open>,
+    keep_dead: bool,
+}
 
 #[derive(Default)]
 struct Open {
@@ -72,6 +74,11 @@ impl Drop for InHand {
 }
 
 impl Records {
+    /// No records; `keep_dead` says whether what gateways refuse for good becomes a dead letter, or is only counted and logged.
+    pub(super) fn new(keep_dead: bool) -> Self {
+        Self { open: Mutex::default(), keep_dead }
+    }
+
     /// Keeps a record until so many lanes have released it.
     pub(super) fn open(&self, delivery: InHand, source: Source, lanes: usize) -> Ticket {
         let mut open = self.lock();
@@ -103,9 +110,19 @@ impl Records {
             }
         }
         for Record { delivery, dead, .. } in done {
-            match dead.is_empty() {
-                true => delivery.ack(),
-                false => delivery.reject(dead.join("; ")),
+            if dead.is_empty() {
+                delivery.ack();
+            } else if self.keep_dead {
+                delivery.reject(dead.join("; "));
+            } else {
+                let (partition, seq) = (delivery.partition(), delivery.id().seq);
+                tracing::warn!(
+                    partition,
+                    seq,
+                    reason = dead.join("; "),
+                    "a refused event is given up: routing.dlq is off"
+                );
+                delivery.ack();
             }
         }
     }
@@ -137,6 +154,6 @@ impl Records {
     }
 
     fn lock(&self) -> MutexGuard<'_, Open> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

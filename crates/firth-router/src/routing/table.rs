@@ -131,6 +131,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+
         #[test]
         fn everyone_computes_the_same_table(count in 1_usize..20, rotate in 0_usize..20) {
             let mut shuffled = gateways(count);

@@ -318,3 +318,28 @@ async fn a_slow_gateway_that_also_moves_on_slows_nobody() {
     balanced(&node);
     node.close().await.unwrap();
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn dead_letters_go_when_they_are_old_or_never_come_if_nobody_wants_them() {
+    for enabled in [true, false] {
+        let mut world = World::memory().await;
+        world.options.routing.dlq.enabled = enabled;
+        world.options.routing.dlq.max_age = Duration::from_millis(300);
+        let gateway = world.gateway("g", "doc.all").await;
+        gateway.set(Mood::Refuses("d3".to_owned()));
+        let node = world.node().await;
+        world.send(10).await;
+        until(PATIENCE, "one was given up", async || {
+            node.books().values().map(|books| books.dead).sum::<u64>() == 1
+        })
+        .await;
+        world.settled().await;
+        let letters = world.broker.dead_letters("changes");
+        if !enabled {
+            assert_eq!(letters.count().await.unwrap(), 0);
+        }
+        until(PATIENCE, "it is swept", async || letters.count().await.unwrap() == 0).await;
+        balanced(&node);
+        node.close().await.unwrap();
+    }
+}

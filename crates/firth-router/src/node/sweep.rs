@@ -1,0 +1,22 @@
+//! Old dead letters of the router's group are removed when they have reached `routing.dlq.max_age`.
+
+use super::RouterOptions;
+use firth::Broker;
+use std::time::Duration;
+use tokio::time::{MissedTickBehavior, interval};
+
+/// Sweeps until it is aborted. Every node may sweep: removing twice does no harm.
+pub(super) async fn sweep(broker: Broker, options: RouterOptions) {
+    let max_age = options.routing.dlq.max_age;
+    let mut turns = interval((max_age / 2).clamp(Duration::from_millis(100), Duration::from_secs(60)));
+    turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        turns.tick().await;
+        let letters = broker.dead_letters(&options.topic).group(&options.group).older_than(max_age);
+        match letters.delete_all().await {
+            Ok(0) => {}
+            Ok(removed) => tracing::info!(removed, "dead letters of the router reached their age"),
+            Err(error) => tracing::warn!(%error, "old dead letters of the router stay for now"),
+        }
+    }
+}
