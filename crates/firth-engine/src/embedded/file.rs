@@ -5,6 +5,7 @@
 //!
 //! Only the committer thread writes. Readers look through the snapshot that was taken after the last sync.
 
+use super::floors::Floors;
 use super::keys::{self, Space};
 use super::lock::DirLock;
 use super::logs::{Home, Logs, Look};
@@ -67,6 +68,7 @@ pub(super) struct Opened {
     state: Keyspace,
     logs: Logs,
     durable: RwLock<Snapshot>,
+    floors: Floors,
 }
 
 impl FileStore {
@@ -163,7 +165,7 @@ impl Opened {
             db.keyspace(STATE, || KeyspaceCreateOptions::default().max_memtable_size(STATE_MEMTABLE))?;
         let logs = Logs::open(&db, options.memtable, options.outgrown.max(1), &marks(&state)?)?;
         let durable = RwLock::new(db.snapshot());
-        Ok(Self { db, state, logs, durable })
+        Ok(Self { db, state, logs, durable, floors: Floors::default() })
     }
 
     /// The records of all partitions.
@@ -177,7 +179,12 @@ impl Opened {
         let mut grown = Vec::new();
         for Write { space, key, value } in last_of_each_key(writes) {
             let (keyspace, key) = match space {
-                Space::State => (self.state.clone(), key),
+                Space::State => {
+                    if value.is_some() {
+                        self.floors.lower(&key);
+                    }
+                    (self.state.clone(), key)
+                }
                 Space::Log(no) => {
                     let seq = keys::number_at(&key, 0).unwrap_or_default();
                     match self.logs.home(no, seq) {
@@ -286,7 +293,18 @@ impl View for Opened {
     }
 
     fn scan(&self, space: Space, range: Range, each: &mut Each<'_>) -> Result<()> {
-        self.look_through(&Current, space, range, each)
+        let (range, lesson) = match space {
+            Space::State => self.floors.above(range),
+            Space::Log(_) => (range, None),
+        };
+        let Some(lesson) = lesson else { return self.look_through(&Current, space, range, each) };
+        let mut first = None;
+        self.look_through(&Current, space, range, &mut |key, value| {
+            first.get_or_insert_with(|| key.to_vec());
+            each(key, value)
+        })?;
+        self.floors.learn(lesson, first);
+        Ok(())
     }
 }
 

@@ -51,7 +51,7 @@ struct Cut {
     left: u32,
     /// How many times more to let go of files.
     releases: u32,
-    /// What was cut last, and how many bytes were left then. As long as both stand there is nothing to cut.
+    /// What was cut last, and how many bytes were left then. As long as both stand there is hardly anything to cut.
     done: Option<(u64, u64)>,
 }
 
@@ -87,7 +87,7 @@ impl Janitor {
             Chore::Cut(no, seq) => {
                 let known = self.cuts.get(&no).copied().unwrap_or_default();
                 self.cuts.insert(no, Cut { seq, left: CUTS, ..known });
-                self.cut(no);
+                self.cut(no, false);
             }
         }
     }
@@ -95,7 +95,7 @@ impl Janitor {
     fn cut_again(&mut self) {
         let logs: Vec<u64> = self.cuts.keys().copied().collect();
         for no in logs {
-            self.cut(no);
+            self.cut(no, true);
             self.release(no);
         }
         self.cuts.retain(|_, cut| {
@@ -107,12 +107,13 @@ impl Janitor {
         }
     }
 
-    fn cut(&mut self, no: u64) {
+    /// Cuts a log; `anyway` also if nothing has changed since the last time, when a table may have been busy.
+    fn cut(&mut self, no: u64, anyway: bool) {
         let (Ok(opened), Some(mut cut)) = (self.store.current(), self.cuts.get(&no).copied()) else {
             return;
         };
         let before = opened.logs().table_bytes(no);
-        if cut.done == Some((cut.seq, before)) {
+        if cut.done == Some((cut.seq, before)) && !anyway {
             return;
         }
         self.littered(&opened, opened.logs().cut(no, cut.seq));
@@ -175,15 +176,17 @@ impl Janitor {
     }
 
     fn compact_nursery(&self, opened: &Opened) -> fjall::Result<()> {
-        let (logs, nursery) = (opened.logs(), opened.logs().nursery());
-        logs.touch_nursery()?;
+        self.flush_nursery(opened)?;
+        opened.logs().nursery().major_compact()?;
+        self.flush_nursery(opened)
+    }
+
+    /// Everyone looks at the newest state, and the library forgets what only older ones needed.
+    fn flush_nursery(&self, opened: &Opened) -> fjall::Result<()> {
+        opened.logs().touch_nursery()?;
         self.refresh_readers();
-        logs.touch_nursery()?;
-        nursery.rotate_memtable_and_wait()?;
-        nursery.major_compact()?;
-        // The library forgets the former tables at the next flush.
-        logs.touch_nursery()?;
-        nursery.rotate_memtable_and_wait()
+        opened.logs().touch_nursery()?;
+        opened.logs().nursery().rotate_memtable_and_wait()
     }
 
     /// The view of readers keeps dropped files alive until it is renewed, which in a quiet engine nobody else does.

@@ -17,6 +17,8 @@ mod facets;
 #[cfg(feature = "embedded")]
 mod file;
 #[cfg(feature = "embedded")]
+mod floors;
+#[cfg(feature = "embedded")]
 mod format;
 mod hints;
 #[cfg_attr(

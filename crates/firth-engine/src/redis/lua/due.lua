@@ -12,13 +12,23 @@ local found, taken, lost, bytes = {}, {}, {}, tonumber(ARGV[4])
 if #ripe > 0 then
   local entries = call('HMGET', E, unpack(ripe))
   local _, tseq = split(t)
-  local ems, first, last, blob
+  local ems, first, last, blob, index, at
+  local some_kept = call('EXISTS', K) == 1
   for i, id in ipairs(ripe) do
     local ms, seq = split(id)
-    local content = call('HGET', K, id)
+    local content = some_kept and call('HGET', K, id)
     if not content and seq > tseq then
-      if ems ~= ms or seq < first or seq > last then ems, first, last, blob = entry_at(S, id) end
-      if ems == ms and seq >= first then content = record(blob, seq - first + 1) end
+      if ems ~= ms or seq < first or seq > last then
+        ems, first, last, blob = entry_at(S, id)
+        index, at = 0, nil
+      end
+      if ems == ms and seq >= first then
+        -- Records of one blob come in order more often than not: go on from the last one.
+        local wanted = seq - first + 1
+        if not at or wanted < index then index, at = 1, offset(blob, 0) end
+        while index < wanted do at, index = at + length(blob, index), index + 1 end
+        content = string.sub(blob, at, at + length(blob, index) - 1)
+      end
     end
     if not content then
       lost[#lost + 1] = id

@@ -9,10 +9,6 @@ local function offset(blob, count)
   for i = 1, count do at = at + length(blob, i) end
   return at
 end
-local function record(blob, index)
-  local at = offset(blob, index - 1)
-  return string.sub(blob, at, at + length(blob, index) - 1)
-end
 -- The first `count` records, and the rest.
 local function cut(blob, count)
   local total = string.byte(blob)
