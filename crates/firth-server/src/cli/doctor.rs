@@ -28,6 +28,7 @@ const FREE_BYTES: u64 = 512 << 20;
 pub(crate) const EXAMPLES: &str = "\
 Examples:
   firth doctor
+  firth doctor --ready && echo it serves
   firth doctor --engine redis+cluster://10.0.0.1 --json";
 
 #[derive(Serialize)]

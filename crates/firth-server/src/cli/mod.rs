@@ -133,6 +133,9 @@ enum Command {
     /// Check configuration, server or engine, clock, version and permissions, and say what to do
     #[command(after_help = doctor::EXAMPLES)]
     Doctor {
+        /// Only ask whether the server is ready, as health checks do
+        #[arg(long)]
+        ready: bool,
         #[command(flatten)]
         target: Target,
     },
@@ -200,7 +203,8 @@ async fn dispatch(command: Command) -> Result<()> {
         Command::Bench { args, target } => {
             target.with(async |client| bench::run(client, args, target.json).await).await
         }
-        Command::Doctor { target } => doctor::run(&target, target.json).await,
+        Command::Doctor { ready: true, target } => target.with(async |client| client.ready().await).await,
+        Command::Doctor { ready: false, target } => doctor::run(&target, target.json).await,
         Command::Token(args) => token::run(&args),
         Command::Config(args) => {
             let values = config::Values::load(&args.given()?)?;

@@ -74,6 +74,11 @@ impl Client {
         read(&answer)
     }
 
+    /// Whether the server is ready; this needs no token.
+    pub(crate) async fn ready(&self) -> Result<()> {
+        self.call(Method::GET, "/health/ready", None).await.map(drop)
+    }
+
     /// Sends what is answered without a body.
     pub(crate) async fn send_only(&self, method: Method, path: &str, body: &impl Serialize) -> Result<()> {
         let body =

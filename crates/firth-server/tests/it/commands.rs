@@ -290,6 +290,7 @@ fn the_doctor_finds_health_and_says_what_to_do_without() {
         assert!(told.contains(&format!("ok    {check}")), "{check}: {told}");
     }
     assert_eq!(server.get("/v1/topics").json()["topics"], json!([]));
+    assert_eq!(stdout(&run(&["doctor", "--ready", "--server", &server.url()])), "");
     let dir = tempfile::tempdir().unwrap();
     let told = stdout(&run(&["doctor", "--engine", &engine(dir.path())]));
     assert!(told.contains("settled") && told.contains("MiB free"), "{told}");
