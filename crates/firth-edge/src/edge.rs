@@ -56,7 +56,7 @@ impl Edge {
         *held = keys;
     }
 
-    /// Serves until `shutdown`, then tells clients to come back later, and waits for them to go, at most for `drain`.
+    /// Serves its routes until `shutdown`, then tells clients to come back later, and waits for them to go, at most for `drain`.
     pub async fn serve(self, listener: TcpListener, shutdown: impl Future<Output = ()>, drain: Duration) {
         serve::listen(&self, listener, shutdown).await;
         self.close(drain).await;

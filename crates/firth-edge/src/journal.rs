@@ -35,6 +35,8 @@ pub(crate) enum Missing {
     UnknownEpoch,
     /// What came next is not kept any more.
     TooOld,
+    /// The source has left events out.
+    SourceGap,
 }
 
 impl Missing {
@@ -42,6 +44,7 @@ impl Missing {
         match self {
             Self::UnknownEpoch => "unknown-epoch",
             Self::TooOld => "too-old",
+            Self::SourceGap => "source-gap",
         }
     }
 }

@@ -5,6 +5,7 @@
 //! | [`Hub`] | the core: sessions, subscriptions, presence, the window for resuming, what happens to slow clients |
 //! | [`Edge`] | the hub behind HTTP: routes for an axum program of yours, or a server of its own |
 //! | [`TopicFeed`] | events from a topic into the hub |
+//! | [`RouterFeed`] | batches from a router into the hub |
 //! | [`auth`] | tokens, tickets, origins |
 //!
 //! A client that was away for a moment resumes behind the last position that it saw, and gets every event that it wants once and in order; if
@@ -25,6 +26,7 @@ mod position;
 mod presence;
 mod protocol;
 mod replay;
+mod router_feed;
 mod serve;
 
 pub use books::Books;
@@ -36,3 +38,4 @@ pub use journal::Window;
 pub use outbox::SlowPolicy;
 pub use position::{NotAPosition, Position};
 pub use protocol::{Code, Refusal, VERSION, Wish};
+pub use router_feed::RouterFeed;

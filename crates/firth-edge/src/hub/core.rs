@@ -8,7 +8,7 @@ use crate::auth::Grant;
 use crate::books::Books;
 use crate::config::Config;
 use crate::frame::Body;
-use crate::journal::Journal;
+use crate::journal::{Journal, Missing};
 use crate::outbox::{Farewell, Mark, Outbox, Parcel, Room, SlowPolicy, Wake};
 use crate::position::Position;
 use crate::presence::Rooms;
@@ -178,6 +178,20 @@ impl Core {
             connections += 1;
         }
         Ok(Published { at: Some(frame.at), connections })
+    }
+
+    /// The source has left out events, nobody knows whose: every client must fetch its state anew, and no position from before holds.
+    pub(super) fn source_gap(&mut self) {
+        for part in self.tenants.values_mut() {
+            part.journal = Journal::new(fastrand::u64(..));
+        }
+        self.journal_bytes = 0;
+        for (_, seat) in self.seats.iter().filter(|(_, seat)| !seat.subscriptions.is_empty()) {
+            let at = self.tenants[&seat.grant.tenant].journal.head();
+            seat.mailbox.outbox().say(server::resync_required(Missing::SourceGap, at));
+            seat.mailbox.wake.notify_one();
+            crate::metrics::resync(Missing::SourceGap.as_str());
+        }
     }
 
     /// The place behind everything that was queued for the session.

@@ -118,6 +118,11 @@ impl Hub {
         Ok(published)
     }
 
+    /// The source has left events out: every client hears that it must fetch its state anew.
+    pub fn source_gap(&self) {
+        self.core().source_gap();
+    }
+
     /// Lets a client in whose token was checked.
     pub fn join(&self, grant: Grant, slow: Option<SlowPolicy>) -> Result<Session, Refusal> {
         if self.0.stop.is_cancelled() {

@@ -6,6 +6,7 @@ mod dead;
 mod doctor;
 mod exec;
 mod failure;
+mod gateway;
 mod group;
 mod input;
 mod live;
@@ -47,6 +48,9 @@ enum Command {
         after_help = "Examples:\n  firth serve\n  firth serve --engine redis+cluster://10.0.0.1 --listen 0.0.0.0:7171 --token-file tokens"
     )]
     Serve(ServeArgs),
+    /// Serve a topic of change events to browsers: WebSocket, server-sent events, long poll
+    #[command(after_help = gateway::EXAMPLES)]
+    Gateway(gateway::GatewayArgs),
     /// Show what it does, on an engine of its own and in under a minute
     #[command(after_help = demo::EXAMPLES)]
     Demo(DemoArgs),
@@ -170,6 +174,7 @@ pub(crate) async fn run() -> ExitCode {
 async fn dispatch(command: Command) -> Result<()> {
     match command {
         Command::Serve(args) => serve::run(args).await,
+        Command::Gateway(args) => gateway::run(args).await,
         Command::Demo(args) => demo::run(args).await,
         Command::Produce { args, target } => {
             target.with(async |client| produce::run(client, args, target.json).await).await

@@ -192,7 +192,7 @@ impl Signals {
     }
 }
 
-fn start_metrics() -> Result<PrometheusHandle> {
+pub(crate) fn start_metrics() -> Result<PrometheusHandle> {
     const SECONDS: [f64; 12] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0];
     const RECORDS: [f64; 7] = [1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0];
     let wrong = |error| Error::new(ErrorKind::Internal, "cannot count").with_source(format!("{error}"));

@@ -5,6 +5,7 @@
 mod commands;
 mod crowd;
 mod documents;
+mod gateway;
 mod http;
 mod live;
 mod packaging;

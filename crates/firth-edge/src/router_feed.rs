@@ -1,0 +1,151 @@
+//! [`RouterFeed`]: batches that a router delivers into a hub. Repetitions are recognised, every event is answered, and what a router left out under
+//! pressure reaches the clients as `resync-required`.
+
+use crate::edge::bearer;
+use crate::hub::Hub;
+use crate::metrics;
+use crate::protocol::{Code, Refusal};
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::http::{HeaderMap, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::post;
+use firth_router::event::{Document, Event, Operation};
+use firth_router::receive::Inbox;
+use firth_router::wire::{EventIn, PATH};
+use firth_router::{Result, Tenant};
+use serde::Deserialize;
+use serde::de::IntoDeserializer;
+use serde_json::value::RawValue;
+use sha2::{Digest, Sha256};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// The largest batch, in bytes.
+const BATCH: usize = 32 << 20;
+
+/// A hub's entrance for routers. Clones share what it remembers.
+#[derive(Clone, Debug)]
+pub struct RouterFeed(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    hub: Hub,
+    inbox: Mutex<Inbox>,
+    token: [u8; 32],
+}
+
+impl RouterFeed {
+    /// An entrance for routers that have this token.
+    pub fn new(hub: Hub, token: &str) -> Self {
+        let token = Sha256::digest(token.as_bytes()).into();
+        Self(Arc::new(Inner { hub, inbox: Mutex::default(), token }))
+    }
+
+    /// Takes the body of a batch and gives the body of the answer.
+    pub fn receive(&self, body: &[u8]) -> Result<Vec<u8>> {
+        let batch = Inbox::read_json(body)?;
+        if batch.gap.is_some() {
+            self.0.hub.source_gap();
+        }
+        let mut inbox = self.0.inbox.lock().unwrap_or_else(PoisonError::into_inner);
+        let answers = inbox.receive(&batch, |arrived| {
+            let published = event(arrived).and_then(|event| self.0.hub.publish(event));
+            metrics::fed(if published.is_ok() { "ok" } else { "unreadable" });
+            published.map(drop).map_err(|error| error.to_string())
+        });
+        Ok(Inbox::write_json(&answers))
+    }
+
+    /// The route that routers post to, by HTTP. Not for the address that clients reach.
+    pub fn routes(&self) -> axum::Router {
+        axum::Router::new()
+            .route(PATH, post(take))
+            .layer(axum::extract::DefaultBodyLimit::max(BATCH))
+            .with_state(self.clone())
+    }
+
+    fn admits(&self, token: Option<&str>) -> bool {
+        let given: [u8; 32] = Sha256::digest(token.unwrap_or_default().as_bytes()).into();
+        token.is_some() && given.iter().zip(&self.0.token).fold(0, |all, (one, two)| all | (one ^ two)) == 0
+    }
+}
+
+async fn take(State(feed): State<RouterFeed>, headers: HeaderMap, body: Bytes) -> Response {
+    if !feed.admits(bearer(&headers)) {
+        return Refusal::new(Code::Unauthorized, "send the header `Authorization: Bearer TOKEN`")
+            .into_response();
+    }
+    match feed.receive(&body) {
+        Ok(answer) => ([(header::CONTENT_TYPE, "application/json")], answer).into_response(),
+        Err(error) => Refusal::invalid("batch", error.context().to_owned()).into_response(),
+    }
+}
+
+fn event(arrived: &EventIn) -> Result<Event> {
+    let kind: serde::de::value::StrDeserializer<'_, serde::de::value::Error> =
+        arrived.event_type.as_str().into_deserializer();
+    let operation = Operation::deserialize(kind)
+        .map_err(|_| firth_router::Error::invalid("the event's type is not known"))?;
+    let document = |raw: &Option<Box<RawValue>>| match raw.as_ref().map(|raw| raw.get()) {
+        None | Some("null") => Ok(None),
+        Some(text) => Document::from_json(Bytes::copy_from_slice(text.as_bytes())).map(Some),
+    };
+    let tenant = Tenant::new(&arrived.tenant)?;
+    let mut event = Event::new(operation, tenant, arrived.collection.as_str(), arrived.document_id.as_str());
+    event.after = document(&arrived.payload)?;
+    event.before = document(&arrived.before)?;
+    event.committed_ms = arrived.committed_ms;
+    event.check()?;
+    Ok(event)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::auth::Keys;
+    use crate::{Config, Wish};
+    use serde_json::{Value, json};
+
+    fn batch(seqs: &[u64], gap: bool) -> Vec<u8> {
+        let event = |seq: &u64| {
+            json!({"seq": seq, "partition_id": 0, "epoch": 1, "event_type": "insert", "tenant": "t", "collection": "c",
+                   "document_id": "d", "subscriptions": [{"id": "s"}], "payload": {"n": seq}})
+        };
+        let mut batch = json!({"gateway_id": "g", "events": seqs.iter().map(event).collect::<Vec<_>>()});
+        if gap {
+            batch["gap"] = json!({"events": [{"partition_id": 0, "seq": 9}], "subscriptions": null});
+        }
+        batch.to_string().into_bytes()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_repeated_batch_is_accepted_once_and_a_gap_requires_a_resync() {
+        let hub = Hub::start(Config::default()).unwrap();
+        let keys = Keys::open(Tenant::new("t").unwrap());
+        let grant = keys.check(None, std::time::SystemTime::now()).unwrap();
+        let mut session = hub.join(grant.clone(), None).unwrap();
+        session.subscribe(&[Wish::collection("w", "c")], None).unwrap();
+        let feed = RouterFeed::new(hub.clone(), "secret");
+        for _ in 0..2 {
+            let answer: Value =
+                serde_json::from_slice(&feed.receive(&batch(&[1, 2], false)).unwrap()).unwrap();
+            assert_eq!(answer["results"][1]["status"], "accepted");
+        }
+        let before = session.head();
+        feed.receive(&batch(&[3], true)).unwrap();
+        let kinds: Vec<String> = session
+            .take()
+            .messages
+            .iter()
+            .map(|message| {
+                serde_json::from_str::<Value>(&message.text).unwrap()["type"].as_str().unwrap().to_owned()
+            })
+            .collect();
+        assert_eq!(kinds, ["hello", "subscribed", "event", "event", "resync-required", "event"]);
+        let mut late = hub.join(grant, None).unwrap();
+        late.subscribe(&[Wish::collection("w", "c")], Some(before)).unwrap();
+        assert!(late.take().messages[1].text.contains("resync-required"), "nobody resumes across the gap");
+        assert!(feed.receive(b"{}").is_err());
+        assert!(feed.admits(Some("secret")) && !feed.admits(Some("other")) && !feed.admits(None));
+    }
+}

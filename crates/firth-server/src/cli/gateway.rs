@@ -1,0 +1,195 @@
+//! `firth gateway`: serves a topic of change events to browsers, until a signal or until the topic cannot be read any more.
+//! SIGHUP reads the key file again.
+
+use crate::wire::invalid;
+use axum::routing::get;
+use clap::{Args, ValueEnum};
+use firth::{Broker, Error, ErrorKind, Result};
+use firth_edge::auth::{Keys, Origins};
+use firth_edge::{Config, Edge, Hub, Limits, Refusal, RouterFeed, SlowPolicy, TopicFeed};
+use firth_router::Tenant;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+pub(super) const EXAMPLES: &str = "Examples:
+  firth gateway --engine redis://10.0.0.1 --topic changes --tenant acme
+  firth gateway --engine redis://10.0.0.1 --topic changes --id edge-1 --listen 0.0.0.0:7272 --key-file keys --origin https://app.example.com";
+
+/// How long clients have to go when it stops.
+const DRAIN: Duration = Duration::from_secs(15);
+
+/// Which topic to serve, where, and to whom.
+#[derive(Args)]
+pub(crate) struct GatewayArgs {
+    /// Where the topic is kept: redis://HOST, redis+cluster://HOST, file:./DIR, …
+    #[arg(long, env = "FIRTH_ENGINE", value_name = "URL")]
+    engine: String,
+    /// The topic of change events
+    #[arg(long, value_name = "TOPIC")]
+    topic: String,
+    /// This gateway's name, and its group on the topic; no two gateways may share it
+    #[arg(long, env = "FIRTH_GATEWAY_ID", default_value = "gateway", value_name = "NAME")]
+    id: String,
+    /// The address for clients; addresses that others can reach need a key file
+    #[arg(long, env = "FIRTH_GATEWAY_LISTEN", default_value = "127.0.0.1:7272", value_name = "ADDRESS")]
+    listen: SocketAddr,
+    /// A file of keys and tokens, see docs/edge.md
+    #[arg(long, env = "FIRTH_KEY_FILE", value_name = "FILE", required_unless_present = "tenant")]
+    key_file: Option<PathBuf>,
+    /// Serve this tenant to everybody on this machine, without tokens
+    #[arg(long, value_name = "TENANT", conflicts_with = "key_file")]
+    tenant: Option<String>,
+    /// Web pages that may connect, like https://app.example.com; repeat it for more
+    #[arg(long, value_name = "ORIGIN")]
+    origin: Vec<String>,
+    /// What happens to clients that are slow, unless they choose
+    #[arg(long, default_value = "gap", value_name = "POLICY")]
+    slow: Slow,
+    /// Connections that one address may have; raise it behind a proxy
+    #[arg(long, default_value_t = Limits::default().per_address, value_name = "COUNT")]
+    per_address: usize,
+    /// An address for /metrics and, with FIRTH_TOKEN, for batches of a router; never one that clients reach
+    #[arg(long, value_name = "ADDRESS")]
+    internal: Option<SocketAddr>,
+}
+
+/// What happens to slow clients.
+#[derive(Clone, Copy, ValueEnum)]
+enum Slow {
+    /// Keep the newest event of each document
+    Conflate,
+    /// Leave out what waits, and say so
+    Gap,
+    /// Close, so that the client comes back and resumes
+    Cut,
+}
+
+pub(super) async fn run(args: GatewayArgs) -> Result<()> {
+    let logs = tracing_subscriber::EnvFilter::try_from_env("FIRTH_LOG");
+    let logs = logs.unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
+    let _ = tracing_subscriber::fmt()
+        .with_env_filter(logs)
+        .with_ansi(false)
+        .with_writer(std::io::stderr)
+        .try_init();
+    let keys = args.keys()?;
+    let hub = Hub::start(args.config()).map_err(refused)?;
+    let edge = Edge::new(hub.clone(), keys, Origins::of(&args.origin));
+    let listener = bind(args.listen).await?;
+    let stop = CancellationToken::new();
+    let internal = args.serve_internal(&hub, stop.clone()).await?;
+    let broker = Broker::connect(&args.engine).await?;
+    let mut feed = TopicFeed::start(hub, &broker, &args.topic, &args.id).await?;
+    let address = listener.local_addr().unwrap_or(args.listen);
+    println!("firth gateway listens on http://{address}");
+    tracing::info!(%address, topic = args.topic, "serving clients");
+    let serving = tokio::spawn(edge.clone().serve(listener, stop.clone().cancelled_owned(), DRAIN));
+    let ended = tokio::select! {
+        ended = feed.ended() => ended,
+        told = until_told_to_stop(&args, &edge) => told,
+    };
+    stop.cancel();
+    let _ = serving.await;
+    if let Some(internal) = internal {
+        let _ = internal.await;
+    }
+    let closed = feed.close().await;
+    let closed = closed.and(broker.close().await);
+    tracing::info!("closed");
+    ended.and(closed)
+}
+
+impl GatewayArgs {
+    fn config(&self) -> Config {
+        let slow = match self.slow {
+            Slow::Conflate => SlowPolicy::Conflate,
+            Slow::Gap => SlowPolicy::Gap,
+            Slow::Cut => SlowPolicy::Cut,
+        };
+        Config {
+            slow,
+            limits: Limits { per_address: self.per_address, ..Limits::default() },
+            ..Config::default()
+        }
+    }
+
+    fn keys(&self) -> Result<Keys> {
+        match (&self.key_file, &self.tenant) {
+            (Some(file), _) => read_keys(file),
+            (None, Some(tenant)) if self.listen.ip().is_loopback() => {
+                let tenant = Tenant::new(tenant).map_err(|error| invalid(error.context().to_owned()))?;
+                Ok(Keys::open(tenant))
+            }
+            _ => Err(invalid(format!(
+                "{} can be reached from other machines, so it needs --key-file: see docs/edge.md; or listen on 127.0.0.1",
+                self.listen
+            ))),
+        }
+    }
+
+    /// The address for operators and routers, if one is wanted.
+    async fn serve_internal(
+        &self,
+        hub: &Hub,
+        stop: CancellationToken,
+    ) -> Result<Option<tokio::task::JoinHandle<()>>> {
+        let Some(address) = self.internal else { return Ok(None) };
+        let listener = bind(address).await?;
+        let metrics = crate::serve::start_metrics()?;
+        let mut routes = axum::Router::new().route("/metrics", get(async move || metrics.render()));
+        if let Some(token) = std::env::var("FIRTH_TOKEN").ok().filter(|token| !token.is_empty()) {
+            routes = routes.merge(RouterFeed::new(hub.clone(), &token).routes());
+        }
+        Ok(Some(tokio::spawn(async move {
+            let served = axum::serve(listener, routes).with_graceful_shutdown(stop.cancelled_owned()).await;
+            if let Err(error) = served {
+                tracing::error!(%error, "the internal address is not served any more");
+            }
+        })))
+    }
+}
+
+async fn until_told_to_stop(args: &GatewayArgs, edge: &Edge) -> Result<()> {
+    let (mut interrupt, mut terminate, mut hangup) =
+        (listen(SignalKind::interrupt())?, listen(SignalKind::terminate())?, listen(SignalKind::hangup())?);
+    loop {
+        tokio::select! {
+            _ = interrupt.recv() => return Ok(()),
+            _ = terminate.recv() => return Ok(()),
+            _ = hangup.recv() => match args.keys() {
+                Ok(keys) => {
+                    edge.set_keys(keys);
+                    tracing::info!("keys were read again");
+                }
+                Err(error) => tracing::error!(%error, "the key file is wrong: the old keys stay"),
+            },
+        }
+    }
+}
+
+fn read_keys(file: &Path) -> Result<Keys> {
+    let shown = file.display();
+    let text = std::fs::read_to_string(file)
+        .map_err(|error| invalid(format!("key file {shown} cannot be read")).with_source(error))?;
+    Keys::parse(&text).map_err(refused)
+}
+
+async fn bind(address: SocketAddr) -> Result<TcpListener> {
+    TcpListener::bind(address).await.map_err(|error| {
+        let context = format!("cannot listen on {address}: choose another address");
+        Error::new(ErrorKind::Unavailable, context).with_source(error)
+    })
+}
+
+fn listen(kind: SignalKind) -> Result<Signal> {
+    signal(kind)
+        .map_err(|error| Error::new(ErrorKind::Internal, "cannot listen for signals").with_source(error))
+}
+
+fn refused(refusal: Refusal) -> Error {
+    invalid(refusal.message.into_owned())
+}
