@@ -14,6 +14,8 @@ benches:
   client    firth-redis beside the crates redis, fred and rustis, one connection each
   pubsub    delivery to a subscriber of 1, 1 000 and 10 000 channels, and sharded channels through a
             migration and a failover of their cluster, beside the same crates
+  engine    append, read and commit, retry, give up, renew and delay on memory, files and Redis, beside hand-written
+            RESP and plain batches of the storage library; opening ten million records
   queue     produce, consume, end to end, latency, failing messages, an idle group and failover on Redis and embedded,
             beside the raw limit, NATS JetStream, apalis and BullMQ
 

@@ -5,6 +5,7 @@ mod alloc;
 mod args;
 mod cell;
 mod client;
+mod engine;
 mod measure;
 mod plot;
 mod pubsub;
@@ -37,6 +38,7 @@ fn main() -> ExitCode {
 fn run(mut args: impl Iterator<Item = String>) -> Result<()> {
     match args.next().as_deref() {
         Some(client::NAME) => client::suite().run(&Options::parse(args)?),
+        Some(engine::NAME) => engine::suite().run(&Options::parse(args)?),
         Some(pubsub::NAME) => pubsub::suite().run(&Options::parse(args)?),
         Some(queue::NAME) => queue::suite().run(&Options::parse(args)?),
         Some("queue-victim") => queue::victim(args),
@@ -59,6 +61,7 @@ fn run(mut args: impl Iterator<Item = String>) -> Result<()> {
 fn measure(cell: &Cell) -> Result<measure::Row> {
     match cell.bench.as_str() {
         client::NAME => client::measure(cell),
+        engine::NAME => engine::measure(cell),
         pubsub::NAME => pubsub::measure(cell),
         queue::NAME => queue::measure(cell),
         other => bail!("no bench {other}"),

@@ -56,7 +56,10 @@ impl Raw {
             ensure!(self.header(b'*')? == 2, "a stream is a name and its entries");
             let name = self.bulk()?;
             let name = &self.buffer[name.0..name.1];
-            let at = streams.iter().position(|cursor| cursor.name == name).context("a stream that was asked for")?;
+            let at = streams
+                .iter()
+                .position(|cursor| cursor.name == name)
+                .context("a stream that was asked for")?;
             for _ in 0..self.header(b'*')? {
                 ensure!(self.header(b'*')? == 2, "an entry is an id and its fields");
                 let id = self.bulk()?;
@@ -69,6 +72,43 @@ impl Raw {
             }
         }
         Ok(records)
+    }
+
+    /// Reads on as the one consumer of a group, and acknowledges what came; calls `each` for every payload. Returns how many there were.
+    pub(crate) fn read_group(
+        &mut self,
+        stream: &str,
+        group: &str,
+        mut each: impl FnMut(&[u8]),
+    ) -> Result<usize> {
+        let count = BATCH.to_string();
+        self.read.clear();
+        let parts = ["XREADGROUP", "GROUP", group, "one", "COUNT", &count, "STREAMS", stream, ">"];
+        put_command(&mut self.read, &parts.map(str::as_bytes));
+        self.socket.write_all(&self.read)?;
+        if self.header(b'*')? < 1 {
+            return Ok(0);
+        }
+        ensure!(self.header(b'*')? == 2, "a stream is a name and its entries");
+        self.bulk()?;
+        let entries = usize::try_from(self.header(b'*')?)?;
+        self.read.clear();
+        self.read.extend_from_slice(format!("*{}\r\n", 3 + entries).as_bytes());
+        for part in ["XACK", stream, group] {
+            put_part(&mut self.read, part.as_bytes());
+        }
+        for _ in 0..entries {
+            ensure!(self.header(b'*')? == 2, "an entry is an id and its fields");
+            let (from, to) = self.bulk()?;
+            put_part(&mut self.read, &self.buffer[from..to]);
+            ensure!(self.header(b'*')? == 2, "an entry has one field");
+            self.bulk()?;
+            let (from, to) = self.bulk()?;
+            each(&self.buffer[from..to]);
+        }
+        self.socket.write_all(&self.read)?;
+        self.skip()?;
+        Ok(entries)
     }
 
     /// Stores the positions of the last turn.
@@ -213,11 +253,13 @@ fn write_commits(out: &mut Vec<u8>, streams: &mut [Cursor]) -> usize {
 /// A command as the server reads it.
 pub(crate) fn put_command(out: &mut Vec<u8>, parts: &[&[u8]]) {
     out.extend_from_slice(format!("*{}\r\n", parts.len()).as_bytes());
-    for part in parts {
-        out.extend_from_slice(format!("${}\r\n", part.len()).as_bytes());
-        out.extend_from_slice(part);
-        out.extend_from_slice(b"\r\n");
-    }
+    parts.iter().for_each(|part| put_part(out, part));
+}
+
+fn put_part(out: &mut Vec<u8>, part: &[u8]) {
+    out.extend_from_slice(format!("${}\r\n", part.len()).as_bytes());
+    out.extend_from_slice(part);
+    out.extend_from_slice(b"\r\n");
 }
 
 /// XADD of one record of one field, the server choosing the id.
