@@ -18,6 +18,8 @@ benches:
             RESP and plain batches of the storage library; opening ten million records
   queue     produce, consume, end to end, latency, failing messages, an idle group and failover on Redis and embedded,
             beside the raw limit, NATS JetStream, apalis and BullMQ
+  server    the program `firth` over HTTP: produce in batches and one by one, start and rest, a crowd of
+            1 000 producers and as many consumers; beside a bare server as the limit
 
 options:
   --quick            one short slice per cell, one to two minutes in all

@@ -13,6 +13,7 @@ mod queue;
 mod raw;
 mod report;
 mod server;
+mod serving;
 mod suite;
 mod table;
 mod turns;
@@ -42,6 +43,8 @@ fn run(mut args: impl Iterator<Item = String>) -> Result<()> {
         Some(pubsub::NAME) => pubsub::suite().run(&Options::parse(args)?),
         Some(queue::NAME) => queue::suite().run(&Options::parse(args)?),
         Some("queue-victim") => queue::victim(args),
+        Some(serving::NAME) => serving::run(&Options::parse(args)?),
+        Some("bare-server") => serving::serve_bare(),
         Some("publish") => pubsub::publish(args),
         Some("cell") => {
             let row = measure(&Cell::parse(&args.next().unwrap_or_default())?)?;
@@ -64,6 +67,7 @@ fn measure(cell: &Cell) -> Result<measure::Row> {
         engine::NAME => engine::measure(cell),
         pubsub::NAME => pubsub::measure(cell),
         queue::NAME => queue::measure(cell),
+        serving::NAME => serving::measure(cell),
         other => bail!("no bench {other}"),
     }
 }
