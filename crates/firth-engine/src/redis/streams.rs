@@ -62,9 +62,9 @@ impl Streams for RedisEngine {
                 From::After(id) => id,
                 From::Age(age) => RecordId::before_ms(millis_ago(age)),
             };
-            let script = &SCRIPTS.adopt;
+            let (script, keys) = (&SCRIPTS.adopt, self.keys.partition(at));
             let call = script
-                .key(&self.keys.partition(at).meta)
+                .keys([&keys.meta, &keys.groups])
                 .arg(&adopt.stream)
                 .arg(after.to_string())
                 .arg(adopt.key_field.unwrap_or_default())

@@ -223,8 +223,13 @@ impl Topics {
     async fn follow(&self, name: &TopicName, adopted: &Adopted, from: From) -> Result<()> {
         let Adopted { stream, key_field, payload_field, remove_entries: removing } = adopted.clone();
         let adopt = Adopt { stream, from, key_field, payload_field, removing };
-        self.engine.adopt(&Partition::new(name.clone(), 0), adopt).await?;
-        Ok(())
+        match self.engine.adopt(&Partition::new(name.clone(), 0), adopt).await? {
+            true => Ok(()),
+            false => Err(Error::new(
+                ErrorKind::AlreadyExists,
+                format!("topic {name} is being made by somebody else"),
+            )),
+        }
     }
 
     /// Whoever reads the topic must not miss what enters a new partition before a consumer opens it.

@@ -91,8 +91,8 @@ fn by_size(
     let removed = target - part.trimmed.seq;
     if removed > 0 {
         part.trimmed = id_of(step, &before, target)?;
-        step.batch.chores.push(Chore::Cut(part.no, target));
     }
+    step.batch.chores.push(Chore::Cut(part.no, target));
     let too_much = part.measured_bytes > keep;
     if part != before {
         step.store(keys::partition(at), &part);

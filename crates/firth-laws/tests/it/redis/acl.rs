@@ -101,14 +101,15 @@ async fn a_stream_is_adopted_under_the_documented_rules(flavor: Flavor) {
     let (server, url) = server_with(flavor, &format!("{} {}", rules(flavor), block("acl-adopt"))).await;
     let engine = Engine::at(&url).await.unwrap();
     let at = world::unmade_partition();
-    assert!(engine.adopt(&at, adopt()).await.unwrap());
-    assert!(!engine.adopt(&at, adopt()).await.unwrap(), "it is there already");
+    engine.create_partition(&at).await.unwrap();
+    assert!(engine.adopt(&at, adopt()).await.unwrap(), "what a crash left behind unused is taken");
     let mut hint = engine.hint(firth_engine::HintKey::Stream("orders".into()));
     hint.wait().await;
     server.command(&["XADD", "orders", "5-1", "item", "tea"]).await;
     world::soon("the stream's change is noticed", hint.wait()).await;
     assert_eq!(engine.ripen(&at, 10).await.unwrap().moved, 1);
     assert_eq!(engine.ripen(&at, 10).await.unwrap().moved, 0, "each entry once");
+    assert!(!engine.adopt(&at, adopt()).await.unwrap(), "it is in use");
     let record = world::read_all(&engine, &at).await.remove(0);
     assert_eq!((&record.content.payload[..], record.content.timestamp), (&br#"{"item":"tea"}"#[..], 5));
     server.command(&["XGROUP", "CREATE", "orders", "theirs", "0"]).await;
@@ -117,6 +118,10 @@ async fn a_stream_is_adopted_under_the_documented_rules(flavor: Flavor) {
     assert_eq!((theirs.delivered, theirs.pending.len()), (RecordId::new(5, 1), 1));
     assert_eq!((theirs.pending[0].consumer.as_str(), theirs.pending[0].deliveries), ("me", 1));
     world::fails(engine.stream_group(&at, "nobody").await, ErrorKind::NotFound);
+    let left = world::unmade_partition();
+    assert!(engine.adopt(&left, adopt()).await.unwrap());
+    engine.create_partition(&left).await.unwrap();
+    assert_eq!(engine.ripen(&left, 10).await.unwrap().moved, 0, "a plain partition follows nothing");
     engine.close().await.unwrap();
     let denied = server.command(&["ACL", "LOG"]).await;
     assert!(denied.items().is_empty(), "the server denied something: {denied:?}");
