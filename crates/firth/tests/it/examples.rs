@@ -37,4 +37,5 @@ run! {
     two_groups says "shipping  order 4 at attempt 2";
     graceful_shutdown says "handed over cleanly";
     testing_handlers says "of retries took";
+    device_fleet says "0 out of order";
 }
