@@ -20,6 +20,7 @@ benches:
             beside the raw limit, NATS JetStream, apalis and BullMQ
   server    the program `firth` over HTTP: produce in batches and one by one, start and rest, a crowd of
             1 000 producers and as many consumers; beside a bare server as the limit
+  edge      one message to 1 000 and 10 000 WebSocket clients, and many coalesced, beside bare writes
 
 options:
   --quick            one short slice per cell, one to two minutes in all

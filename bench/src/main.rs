@@ -5,6 +5,7 @@ mod alloc;
 mod args;
 mod cell;
 mod client;
+mod edge;
 mod engine;
 mod measure;
 mod plot;
@@ -45,6 +46,8 @@ fn run(mut args: impl Iterator<Item = String>) -> Result<()> {
         Some("queue-victim") => queue::victim(args),
         Some(serving::NAME) => serving::run(&Options::parse(args)?),
         Some("bare-server") => serving::serve_bare(),
+        Some(edge::NAME) => edge::suite().run(&Options::parse(args)?),
+        Some("edge-server") => edge::serve(args),
         Some("publish") => pubsub::publish(args),
         Some("cell") => {
             let row = measure(&Cell::parse(&args.next().unwrap_or_default())?)?;
@@ -67,6 +70,7 @@ fn measure(cell: &Cell) -> Result<measure::Row> {
         engine::NAME => engine::measure(cell),
         pubsub::NAME => pubsub::measure(cell),
         queue::NAME => queue::measure(cell),
+        edge::NAME => edge::measure(cell),
         serving::NAME => serving::measure(cell),
         other => bail!("no bench {other}"),
     }
