@@ -7,6 +7,7 @@
 mod apt;
 mod faults;
 pub(crate) mod peers;
+mod schemathesis;
 mod valkey;
 mod wheel;
 
@@ -18,7 +19,7 @@ pub(crate) fn run() -> Outcome {
     let redis = installed("redis-server", "redis-server");
     // Runs the tests of the client for browsers; a whole browser would be too heavy.
     let node = installed("node", "nodejs");
-    let failures: Vec<String> = [redis, node, valkey::VALKEY.ensure()]
+    let failures: Vec<String> = [redis, node, valkey::VALKEY.ensure(), schemathesis::ensure()]
         .into_iter()
         .filter_map(Result::err)
         .map(|error| error.to_string())

@@ -8,7 +8,7 @@ use firth::{Broker, Result};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tokio::sync::broadcast;
+use tokio::sync::{broadcast, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -36,13 +36,22 @@ impl Events {
         Self(Arc::new(Shared { broker, closing, sender, is_watching: Mutex::new(false) }))
     }
 
-    /// Everything from now on.
-    pub(crate) fn listen(&self) -> broadcast::Receiver<SystemEvent> {
-        let mut is_watching = self.lock();
-        let receiver = self.0.sender.subscribe();
-        if !*is_watching {
+    /// Everything from now on: comes back when there was a first look to compare with.
+    pub(crate) async fn listen(&self) -> broadcast::Receiver<SystemEvent> {
+        let (receiver, first_look) = {
+            let mut is_watching = self.lock();
+            let receiver = self.0.sender.subscribe();
+            let first_look = (!*is_watching).then(|| {
+                let (looked, first_look) = oneshot::channel();
+                tokio::spawn(self.clone().watch(looked));
+                first_look
+            });
             *is_watching = true;
-            tokio::spawn(self.clone().watch());
+            (receiver, first_look)
+        };
+        if let Some(first_look) = first_look {
+            // A watcher that is gone has nothing to compare with, and says so in the log.
+            let _ = first_look.await;
         }
         receiver
     }
@@ -57,7 +66,8 @@ impl Events {
         self.0.is_watching.lock().expect("nothing panics under this lock")
     }
 
-    async fn watch(self) {
+    async fn watch(self, looked: oneshot::Sender<()>) {
+        let mut looked = Some(looked);
         let mut last: Option<(Instant, Look)> = None;
         loop {
             let started = Instant::now();
@@ -71,6 +81,9 @@ impl Events {
                     last = Some((started, now));
                 }
                 Err(error) => tracing::debug!(%error, "the engine cannot be looked at"),
+            }
+            if let Some(looked) = looked.take() {
+                let _ = looked.send(());
             }
             let pause = EVERY.max(started.elapsed() * SHARE);
             tokio::select! {

@@ -179,8 +179,14 @@ impl IntoResponse for Problem {
 
 /// The field in front of our own errors: `at_ms: no clock shows this time`.
 fn leading_field(detail: &str) -> Option<String> {
+    // A message of several is named in front: `message 2: key: …`.
+    let detail = detail
+        .split_once(": ")
+        .filter(|(front, _)| front.starts_with("message "))
+        .map_or(detail, |(_, rest)| rest);
     let (field, _) = detail.split_once(": ")?;
-    let is_field = !field.is_empty() && field.chars().all(|c| c.is_ascii_lowercase() || c == '_');
+    let is_field =
+        !field.is_empty() && field.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
     is_field.then(|| field.to_owned())
 }
 

@@ -2,6 +2,7 @@
 
 use crate::app::App;
 use crate::problem::{Answer, Problem};
+use crate::wire::Object;
 use axum::body::{Body, Bytes};
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{FromRequest, FromRequestParts, Request};
@@ -110,10 +111,10 @@ impl<T: DeserializeOwned> FromRequest<App> for JsonBody<T> {
     async fn from_request(request: Request, app: &App) -> Answer<Self> {
         let raw = Raw::from_request(request, app).await?;
         if raw.bytes.is_empty() {
-            return parse(b"{}").map(Self);
+            return parse(b"{}").map(|Object(value)| Self(value));
         }
         expect_media(&raw.media, &["application/json"])?;
-        parse(&raw.bytes).map(Self)
+        parse(&raw.bytes).map(|Object(value)| Self(value))
     }
 }
 
@@ -144,7 +145,8 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Query<T> {
         found.map(|axum::extract::Query(found)| Self(found)).map_err(|error| {
             let detail = error.body_text();
             let named = detail.split(": ").nth(1).filter(|name| !name.contains(' '));
-            let field = quoted(&detail).or_else(|| named.map(str::to_owned));
+            let unknown = quoted(&detail).filter(|_| detail.contains("unknown field"));
+            let field = unknown.or_else(|| named.map(str::to_owned));
             Problem::field(field.as_deref().unwrap_or("query"), detail)
         })
     }
@@ -174,7 +176,8 @@ pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Answer<T> {
         let mut again = serde_json::Deserializer::from_slice(bytes);
         let path = match serde_path_to_error::deserialize::<_, T>(&mut again) {
             Ok(_) => String::new(),
-            Err(error) => error.path().to_string(),
+            // A question mark stands where the text broke off.
+            Err(error) => error.path().to_string().trim_end_matches(['.', '?']).to_owned(),
         };
         let inner = quoted(&error.to_string()).filter(|_| !error.is_syntax() && !error.is_eof());
         let is_whole = path.is_empty() || path == ".";

@@ -95,7 +95,7 @@ pub(crate) async fn events(
     let for_ms = which.for_ms.map(|ms| within("for_ms", ms, 0, MAX_MS)).transpose()?;
     let seat = app.seat()?;
     let listening = Listening {
-        events: app.events().listen(),
+        events: app.events().listen().await,
         caller,
         topic: which.topic,
         form,

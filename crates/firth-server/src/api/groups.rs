@@ -4,7 +4,7 @@ use super::body::{Json, JsonBody, Path, Query, within};
 use crate::app::App;
 use crate::problem::{Answer, Problem};
 use crate::wire::{
-    Group, Groups, MAX_MS, Member, Members, NewGroup, PendingList, ResetGroup, Start, SystemEvent,
+    Group, Groups, MAX_COUNT, MAX_MS, Member, Members, NewGroup, PendingList, ResetGroup, Start, SystemEvent,
 };
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -87,7 +87,7 @@ pub(crate) async fn reset(
     let to = match (wish.age_ms, wish.time_ms, wish.to) {
         (Some(_), Some(_), _) => return Err(Problem::field("time_ms", "give age_ms or time_ms, not both")),
         (Some(age), None, _) => Position::Age(Duration::from_millis(within("age_ms", age, 0, MAX_MS)?)),
-        (None, Some(time), _) => Position::After(RecordId::before_ms(time)),
+        (None, Some(time), _) => Position::After(RecordId::before_ms(within("time_ms", time, 0, MAX_COUNT)?)),
         (None, None, Start::Oldest) => Position::Start,
         (None, None, Start::Newest) => Position::End,
     };
@@ -172,8 +172,10 @@ pub(crate) async fn pending(
     responses((status = 204, description = "Released")))]
 pub(crate) async fn release(
     State(app): State<App>,
-    Path((topic, group, partition)): Path<(String, String, u32)>,
+    Path((topic, group, partition)): Path<(String, String, String)>,
 ) -> Answer<StatusCode> {
+    let partition: u32 =
+        partition.parse().map_err(|_| Problem::field("partition", "a partition is a number from 0 on"))?;
     exists(&app, &topic, &group).await?;
     match app.broker().admin().force_release(&topic, &group, partition).await? {
         true => Ok(StatusCode::NO_CONTENT),

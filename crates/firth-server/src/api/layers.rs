@@ -7,7 +7,8 @@ use axum::extract::{FromRequestParts, MatchedPath, RawPathParams, Request, State
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use firth::ErrorKind;
+use firth::{ErrorKind, GroupName, TopicName};
+use firth_engine::ChannelName;
 use std::net::IpAddr;
 use std::time::Instant;
 
@@ -134,14 +135,15 @@ async fn admit(
         })?;
     }
     let (mut parts, body) = request.into_parts();
-    let topic = match RawPathParams::from_request_parts(&mut parts, &()).await {
-        Ok(params) => params
-            .iter()
-            .find(|(name, _)| matches!(*name, "topic" | "channel"))
-            .map(|(_, value)| value.to_owned()),
-        Err(_) => return Err(Problem::field("path", "the path is not UTF-8 text")),
-    };
-    caller.check(need, topic.as_deref())?;
+    let params = RawPathParams::from_request_parts(&mut parts, &()).await;
+    let params = params.map_err(|_| Problem::field("path", "the path is not UTF-8 text"))?;
+    let param = |wanted: &str| params.iter().find(|(name, _)| *name == wanted).map(|(_, value)| value);
+    let topic = param("topic").map(TopicName::new).transpose()?;
+    let channel = param("channel").map(ChannelName::new).transpose();
+    let channel = channel.map_err(|error| Problem::from(error).at("channel"))?;
+    param("group").map(GroupName::new).transpose()?;
+    let about = topic.as_ref().map(TopicName::as_str).or(channel.as_ref().map(ChannelName::as_str));
+    caller.check(need, about)?;
     parts.extensions.insert(caller.clone());
     Ok(Request::from_parts(parts, body))
 }

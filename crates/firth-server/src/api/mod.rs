@@ -94,9 +94,14 @@ mod tests {
         assert_eq!(document["openapi"], "3.1.0");
         let paths = document["paths"].as_object().unwrap();
         assert!(paths.len() >= 22, "{}", paths.len());
+        let mut names = std::collections::BTreeSet::new();
         for (path, item) in paths {
             for (method, operation) in item.as_object().unwrap() {
                 let method: Method = method.to_uppercase().parse().unwrap();
+                assert!(
+                    names.insert(operation["operationId"].as_str().unwrap()),
+                    "{method} {path} has no name of its own"
+                );
                 let responses = operation["responses"].as_object().unwrap();
                 let is_guarded = need(&method, path) != Need::Nothing;
                 assert_eq!(responses.contains_key("401"), is_guarded, "{method} {path}");

@@ -3,12 +3,14 @@
 //! Every status that an operation can answer stands there. What the layers answer (`401`, `403`, `408`, `413`, `429`, …) is the same everywhere, so it is added
 //! here, by what the operation takes; names of topics and groups get their pattern here too.
 
-use super::schemas;
+use super::schemas::{self, LATEST};
 use crate::auth::{Need, need};
+use crate::wire::latest_ms;
 use axum::body::Bytes;
 use axum::http::{HeaderValue, Method, header};
 use axum::response::IntoResponse;
 use serde_json::{Value, json};
+use std::time::SystemTime;
 use utoipa::openapi::OpenApi;
 
 /// Letters, digits, `.`, `_` and `-`, and no two dots in a row.
@@ -46,7 +48,10 @@ pub(super) fn finish(described: &OpenApi) -> Bytes {
     document.to_string().into()
 }
 
+/// As it stands now: the latest time of a delay goes on with the clock.
 pub(super) async fn serve(document: Bytes) -> impl IntoResponse {
+    let latest = latest_ms(SystemTime::now()).to_string();
+    let document = String::from_utf8_lossy(&document).replace(&LATEST.to_string(), &latest);
     ([(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))], document)
 }
 
@@ -59,26 +64,35 @@ fn own_path() -> Value {
 }
 
 fn complete(operation: &mut Value, path: &str, method: &Method) {
-    for parameter in operation["parameters"].as_array_mut().into_iter().flatten() {
-        describe_parameter(parameter);
-    }
+    let parameters = operation.get_mut("parameters").and_then(Value::as_array_mut);
+    parameters.into_iter().flatten().for_each(describe_parameter);
+    // Handlers have short names; with their section they are unique.
+    let section = operation["tags"][0].as_str().unwrap_or_default().replace(' ', "_");
+    let name = operation["operationId"].as_str().unwrap_or_default();
+    operation["operationId"] = json!(format!("{section}.{name}"));
     let has_body = operation.get("requestBody").is_some();
-    if has_body && !path.ends_with("/records") && !path.ends_with("/edit") {
-        // An empty body stands for `{}`.
-        operation["requestBody"]["required"] = json!(false);
+    if has_body {
+        // An empty body stands for `{}`, where that says enough.
+        let needed = ["/records", "/{channel}", "/edit", "/trim", "/dead/replay", "/dead/delete"];
+        operation["requestBody"]["required"] = json!(needed.iter().any(|end| path.ends_with(end)));
     }
     if path.ends_with("/records") && has_body {
         let one = operation["requestBody"]["content"]["application/json"]["schema"].take();
         let many = json!({ "type": "array", "items": one, "minItems": 1, "maxItems": 10_000 });
         operation["requestBody"]["content"]["application/json"]["schema"] = json!({ "oneOf": [one, many] });
         operation["requestBody"]["content"]["application/x-ndjson"]["schema"] = json!({ "type": "string", "pattern": "^\\{\"payload\":\"[a-z]{0,20}\"\\}(\\n\\{\"payload\":\"[a-z]{0,20}\"\\})*$" });
-        operation["requestBody"]["required"] = json!(true);
     }
     let guarded = need(method, path) != Need::Nothing;
     if guarded {
         operation["security"] = json!([{}, { "token": [] }]);
     }
     let takes_input = has_body || operation["parameters"].as_array().is_some_and(|list| !list.is_empty());
+    // Every failure is a problem document.
+    for (status, response) in operation["responses"].as_object_mut().into_iter().flatten() {
+        if status.as_str() >= "400" {
+            *response = problem(response["description"].as_str().unwrap_or_default());
+        }
+    }
     for (status, why) in statuses(guarded, takes_input, has_body, path.contains('{')) {
         if operation["responses"].get(status).is_none() {
             operation["responses"][status] = problem(why);

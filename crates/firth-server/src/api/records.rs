@@ -8,7 +8,7 @@ use crate::app::App;
 use crate::auth::hex;
 use crate::problem::{Answer, Problem};
 use crate::telemetry::RequestTrace;
-use crate::wire::{BASE64, Outgoing, Placed, Receipts, Records, Shown};
+use crate::wire::{BASE64, Object, Outgoing, Placed, Receipts, Records, Shown, latest_ms};
 use axum::Extension;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
@@ -16,7 +16,7 @@ use base64::Engine as _;
 use firth::{ErrorKind, Message, Producer, RecordId, Result};
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use utoipa::IntoParams;
 
 /// The most messages of one request.
@@ -41,8 +41,7 @@ const HEADER_PREFIX: &str = "firth-header-";
         ("traceparent" = Option<String>, Header, description = "W3C trace context")),
     request_body(content((Outgoing = "application/json"), (String = "application/x-ndjson"), (Vec<u8> = "application/octet-stream"))),
     responses((status = 200, body = Receipts),
-        (status = 409, body = Problem, description = "The topic changed between two requests of one key"),
-        (status = 422, body = Problem, description = "The key came with another request before")))]
+        (status = 409, body = Problem, description = "The key came with another request before, or the topic changed since")))]
 pub(crate) async fn produce(
     State(app): State<App>,
     Path(topic): Path<String>,
@@ -52,8 +51,9 @@ pub(crate) async fn produce(
 ) -> Answer<Json<Receipts>> {
     let key = idempotency_key(&headers)?;
     let trace = trace.for_messages().map(|trace| trace.to_string());
-    let messages = messages(&raw, &headers, trace.as_deref())?;
+    expect_media(&raw.media, &[JSON, LINES, BYTES])?;
     let producer = app.producer(&topic).await?;
+    let messages = messages(&raw, &headers, trace.as_deref(), producer.partitions())?;
     let sent = match key {
         None => send_all(&producer, messages).await,
         Some(key) => {
@@ -116,18 +116,17 @@ fn request_name(app: &App, topic: &str, key: &[u8], headers: &HeaderMap, raw: &R
         Sha256::new().chain_update(topic).chain_update([0]).chain_update(key).finalize().into();
     if app.is_reused(key, whole) {
         let detail = "this Idempotency-Key came with another request before: choose a new one";
-        let problem = Problem::http(StatusCode::UNPROCESSABLE_ENTITY, ErrorKind::Invalid, detail);
+        let problem = Problem::http(StatusCode::CONFLICT, ErrorKind::Invalid, detail);
         return Err(problem.at("Idempotency-Key"));
     }
     Ok(format!("http-{}", hex(&whole)))
 }
 
-fn messages(raw: &Raw, headers: &HeaderMap, trace: Option<&str>) -> Answer<Vec<Message>> {
-    expect_media(&raw.media, &[JSON, LINES, BYTES])?;
+fn messages(raw: &Raw, headers: &HeaderMap, trace: Option<&str>, partitions: u32) -> Answer<Vec<Message>> {
     if raw.media == BYTES {
-        return Ok(vec![binary(raw, headers, trace)?]);
+        return Ok(vec![binary(raw, headers, trace, partitions)?]);
     }
-    let all: Vec<Outgoing> = if raw.media == LINES {
+    let all: Vec<Object<Outgoing>> = if raw.media == LINES {
         let lines = raw.bytes.split(|byte| *byte == b'\n').enumerate();
         let lines = lines.filter(|(_, line)| !line.trim_ascii().is_empty());
         lines
@@ -140,14 +139,26 @@ fn messages(raw: &Raw, headers: &HeaderMap, trace: Option<&str>) -> Answer<Vec<M
     };
     within("messages", all.len() as u64, 1, MAX_MESSAGES as u64)?;
     let all = all.into_iter().enumerate();
-    all.map(|(index, message)| {
-        message.into_message(trace).map_err(|error| at("message", index + 1, error.into()))
+    all.map(|(index, Object(message))| {
+        let checked = check_place(message.partition, message.at_ms, partitions);
+        let made = checked.and_then(|()| message.into_message(trace).map_err(Problem::from));
+        made.map_err(|problem| at("message", index + 1, problem))
     })
     .collect()
 }
 
+/// What depends on the topic and on the clock.
+fn check_place(partition: Option<u32>, at_ms: Option<u64>, partitions: u32) -> Answer<()> {
+    if let Some(partition) = partition.filter(|partition| *partition >= partitions) {
+        let detail = format!("there is no partition {partition}: the topic has {partitions}");
+        let problem = Problem::http(StatusCode::NOT_FOUND, ErrorKind::NotFound, detail);
+        return Err(problem.at("partition").limit(u64::from(partitions)));
+    }
+    within("at_ms", at_ms.unwrap_or(0), 0, latest_ms(SystemTime::now())).map(|_| ())
+}
+
 /// One message whose payload is the body and whose rest stands in HTTP headers.
-fn binary(raw: &Raw, headers: &HeaderMap, trace: Option<&str>) -> Answer<Message> {
+fn binary(raw: &Raw, headers: &HeaderMap, trace: Option<&str>, partitions: u32) -> Answer<Message> {
     let text = |name: &'static str| match headers.get(name) {
         None => Ok(None),
         Some(value) => match std::str::from_utf8(value.as_bytes()) {
@@ -177,6 +188,7 @@ fn binary(raw: &Raw, headers: &HeaderMap, trace: Option<&str>) -> Answer<Message
         (None, None) => message,
         (Some(after), None) => message.deliver_after(Duration::from_millis(after)),
         (None, Some(at)) => {
+            check_place(None, Some(at), partitions).map_err(|problem| problem.at("Firth-At-Ms"))?;
             let time = UNIX_EPOCH.checked_add(Duration::from_millis(at));
             message.deliver_at(time.ok_or_else(|| Problem::field("Firth-At-Ms", "no clock shows this time"))?)
         }
@@ -186,6 +198,7 @@ fn binary(raw: &Raw, headers: &HeaderMap, trace: Option<&str>) -> Answer<Message
         let partition = u32::try_from(partition);
         let partition =
             partition.map_err(|_| Problem::field("Firth-Partition", "there is no such partition"))?;
+        check_place(Some(partition), None, partitions).map_err(|problem| problem.at("Firth-Partition"))?;
         message = message.to_partition(partition);
     }
     let mut has_trace = false;

@@ -6,6 +6,8 @@ const BASE64: &str = "^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{
 const DEAD_ID: &str = "^[A-Za-z0-9_-]{1,64}/[0-9]{1,4}/[0-9]{1,18}-[0-9]{1,18}$";
 /// The largest number that every JSON reader keeps.
 const MAX_NUMBER: u64 = 9_007_199_254_740_991;
+/// Stands for the latest time of a delay, which is put in when the document is served.
+pub(super) const LATEST: u64 = 4_242_424_242_424;
 const CENTURY_MS: u64 = 3_155_760_000_000;
 
 /// Replaces what was derived where more can be said.
@@ -14,8 +16,8 @@ pub(super) fn refine(schemas: &mut Value) {
     schemas["Published"] = json!({
         "description": "What is published on a channel: exactly one of `payload` and `payload_base64`, at most 64 KiB",
         "oneOf": [
-            object(&["payload"], json!({ "payload": { "type": "string", "maxLength": 16_000 } })),
-            object(&["payload_base64"], json!({ "payload_base64": { "type": "string", "pattern": BASE64, "maxLength": 64_000 } })),
+            object(&["payload"], json!({ "payload": { "type": "string" } })),
+            object(&["payload_base64"], json!({ "payload_base64": { "type": "string", "pattern": BASE64 } })),
         ],
     });
     schemas["ResetGroup"]["not"] = both("age_ms", "time_ms");
@@ -65,10 +67,10 @@ fn message() -> Value {
             "description": "How long consumers shall not see it; at most 366 days",
         },
         "at_ms": {
-            "type": ["integer", "null"], "minimum": 0, "maximum": 1_700_000_000_000_u64,
+            "type": ["integer", "null"], "minimum": 0, "maximum": LATEST,
             "description": "Instead of `after_ms`: from when on consumers shall see it, as Unix time; at most 366 days ahead",
         },
-        "partition": { "type": ["integer", "null"], "minimum": 0, "maximum": 0, "description": "Below the topic's partitions" },
+        "partition": { "type": ["integer", "null"], "minimum": 0, "maximum": 4095, "description": "Below the topic's partitions" },
     });
     let shape = |name: &str, schema: Value| {
         let mut properties = common.clone();

@@ -105,10 +105,10 @@ pub(crate) struct How {
     /// How long each may take; 30 s unless set.
     #[param(minimum = 100, maximum = 43_200_000)]
     lease_ms: Option<u64>,
-    /// End after so many deliveries.
+    /// End after so many deliveries, once they are settled.
     #[param(minimum = 1)]
     limit: Option<u64>,
-    /// End after this long.
+    /// End after this long, once everything is settled.
     #[param(maximum = 3_155_760_000_000_u64)]
     for_ms: Option<u64>,
 }
@@ -119,6 +119,7 @@ struct Consuming {
     lease: Duration,
     left: u64,
     until: Option<Instant>,
+    over: bool,
     _seat: StreamSeat,
 }
 
@@ -126,22 +127,23 @@ struct NextDelivery;
 
 impl AsyncNext<Consuming> for NextDelivery {
     async fn call(&self, state: &mut Consuming) -> Option<Bytes> {
-        if state.left == 0 {
+        if state.over {
             return None;
         }
         let (form, lease, until) = (state.form, state.lease, state.until);
+        if state.left == 0 || until.is_some_and(|until| Instant::now() >= until) {
+            // Nothing more comes; what is out may still be settled.
+            return tokio::select! {
+                () = state.stream.drained() => None,
+                () = tokio::time::sleep(ALIVE) => Some(form.alive()),
+            };
+        }
         let next = state.stream.next(|handle, delivery| delivered(handle, delivery, lease));
-        let ended = async {
-            match until {
-                Some(until) => tokio::time::sleep_until(until).await,
-                None => std::future::pending().await,
-            }
-        };
+        let pause = until.map_or(ALIVE, |until| until.saturating_duration_since(Instant::now()).min(ALIVE));
         let next = tokio::select! {
             biased;
             next = next => next,
-            () = ended => return None,
-            () = tokio::time::sleep(ALIVE) => return Some(form.alive()),
+            () = tokio::time::sleep(pause) => return Some(form.alive()),
         };
         match next {
             Ok(Some(delivered)) => {
@@ -149,12 +151,12 @@ impl AsyncNext<Consuming> for NextDelivery {
                 Some(form.entry("delivery", &delivered))
             }
             Ok(None) => {
-                state.left = 0;
+                state.over = true;
                 (form == Form::Events)
                     .then(|| form.entry("end", &serde_json::json!({ "why": "the server left the group" })))
             }
             Err(error) => {
-                state.left = 0;
+                state.over = true;
                 Some(form.entry("problem", &Problem::from(error)))
             }
         }
@@ -183,7 +185,7 @@ pub(crate) async fn consume(
     let (lease, seat) = (lease(how.lease_ms)?, app.seat()?);
     let stream = app.desk().stream((&topic, &group), usize::try_from(max).unwrap_or(1), lease).await?;
     let until = for_ms.map(|ms| Instant::now() + Duration::from_millis(ms));
-    Ok(form.answer(Consuming { stream, form, lease, left, until, _seat: seat }, NextDelivery))
+    Ok(form.answer(Consuming { stream, form, lease, left, until, over: false, _seat: seat }, NextDelivery))
 }
 
 /// Used by the feed of events, which is written in the same forms.

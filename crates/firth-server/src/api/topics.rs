@@ -4,7 +4,9 @@ use super::body::{Json, JsonBody, Path, within};
 use crate::app::App;
 use crate::auth::Caller;
 use crate::problem::{Answer, Problem};
-use crate::wire::{Delayed, MAX_MS, Topic, TopicChange, TopicSpec, Topics, TrimWish, TrimmedReport, limits};
+use crate::wire::{
+    Delayed, MAX_COUNT, MAX_MS, Topic, TopicChange, TopicSpec, Topics, TrimWish, TrimmedReport, limits,
+};
 use axum::Extension;
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -89,11 +91,13 @@ fn configure(config: TopicConfig, spec: &TopicSpec) -> Answer<TopicConfig> {
     let age = |field: &str, ms: Option<u64>| {
         ms.map(|ms| within(field, ms, 0, MAX_MS).map(Duration::from_millis)).transpose()
     };
+    let count =
+        |field: &str, wanted: Option<u64>| wanted.map(|count| within(field, count, 0, MAX_COUNT)).transpose();
     let kept = limits(config.retention);
     let retention = Limits {
         age: age("retention_ms", spec.retention_ms)?.or(kept.age),
-        records: spec.retention_records.or(kept.records),
-        bytes: spec.retention_bytes.or(kept.bytes),
+        records: count("retention_records", spec.retention_records)?.or(kept.records),
+        bytes: count("retention_bytes", spec.retention_bytes)?.or(kept.bytes),
     };
     let retention = match retention {
         Limits { age: None, records: None, bytes: None } => Retention::Forever,
@@ -133,7 +137,7 @@ pub(crate) async fn trim(
     JsonBody(wish): JsonBody<TrimWish>,
 ) -> Answer<Json<TrimmedReport>> {
     let to = match (wish.keep, wish.older_than_ms) {
-        (Some(keep), None) => TrimTo::Keep(keep),
+        (Some(keep), None) => TrimTo::Keep(within("keep", keep, 0, MAX_COUNT)?),
         (None, Some(age)) => {
             TrimTo::OlderThan(Duration::from_millis(within("older_than_ms", age, 0, MAX_MS)?))
         }

@@ -62,6 +62,23 @@ impl Stream {
         }
     }
 
+    /// Waits until nothing of it is unsettled, or the server stops.
+    pub(crate) async fn drained(&self) {
+        let drained = async {
+            loop {
+                let changed = self.load.changed.notified();
+                if self.load.unsettled() == 0 {
+                    return;
+                }
+                changed.await;
+            }
+        };
+        tokio::select! {
+            () = drained => {}
+            () = self.counter.closing.cancelled() => {}
+        }
+    }
+
     fn remember(&mut self, number: u64) {
         if self.given.len() > 4 * self.max {
             let counter = &self.counter;

@@ -1,5 +1,6 @@
 //! Dead letters on the wire.
 
+use super::lenient::object;
 use super::{Outgoing, Shown, millis};
 use firth::DeadLetter;
 use serde::{Deserialize, Serialize};
@@ -57,6 +58,7 @@ pub(crate) struct Pick {
 pub(crate) struct Edit {
     pub(crate) id: String,
     /// A message without partition and delay.
+    #[serde(deserialize_with = "object")]
     pub(crate) message: Outgoing,
     /// Append it for every group, not just the one that gave it up.
     #[serde(default)]

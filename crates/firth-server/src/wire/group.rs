@@ -1,5 +1,6 @@
 //! Groups, deliveries and verdicts on the wire.
 
+use super::lenient::{maybe_whole, objects, whole};
 use super::{Shown, millis};
 use firth::{GroupInfo, MemberInfo, PendingPage, PendingRecord, StartAt};
 use serde::{Deserialize, Serialize};
@@ -11,12 +12,15 @@ use utoipa::ToSchema;
 pub(crate) struct Fetch {
     /// At most this many deliveries; 1 unless set.
     #[schema(minimum = 1, maximum = 500)]
+    #[serde(deserialize_with = "maybe_whole")]
     pub(crate) max: Option<usize>,
     /// How long to wait for the first one; 0 unless set.
     #[schema(maximum = 30_000)]
+    #[serde(deserialize_with = "maybe_whole")]
     pub(crate) wait_ms: Option<u64>,
     /// How long they may take; 30 s unless set.
     #[schema(minimum = 100, maximum = 43_200_000)]
+    #[serde(deserialize_with = "maybe_whole")]
     pub(crate) lease_ms: Option<u64>,
 }
 
@@ -48,10 +52,12 @@ pub(crate) struct Settle {
     /// Not done: try again.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schema(max_items = 500)]
+    #[serde(deserialize_with = "objects")]
     pub(crate) nack: Vec<Failure>,
     /// Hopeless: make it a dead letter.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schema(max_items = 500)]
+    #[serde(deserialize_with = "objects")]
     pub(crate) reject: Vec<Failure>,
     /// Not started: somebody else may have it, and no attempt is counted.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -60,6 +66,7 @@ pub(crate) struct Settle {
     /// Not done yet: more time.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schema(max_items = 500)]
+    #[serde(deserialize_with = "objects")]
     pub(crate) extend: Vec<Extension>,
 }
 
@@ -73,6 +80,7 @@ pub(crate) struct Failure {
     /// Only for nack: how long to wait instead of what the retry policy says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(maximum = 31_622_400_000_u64)]
+    #[serde(deserialize_with = "maybe_whole")]
     pub(crate) after_ms: Option<u64>,
 }
 
@@ -81,6 +89,7 @@ pub(crate) struct Failure {
 pub(crate) struct Extension {
     pub(crate) delivery: String,
     /// How long it may take from now on.
+    #[serde(deserialize_with = "whole")]
     #[schema(minimum = 100, maximum = 43_200_000)]
     pub(crate) lease_ms: u64,
 }
@@ -205,6 +214,7 @@ pub(crate) struct NewGroup {
     /// Instead of `start`: with records that are not older than this.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(maximum = 3_155_760_000_000_u64)]
+    #[serde(deserialize_with = "maybe_whole")]
     pub(crate) age_ms: Option<u64>,
 }
 
@@ -227,10 +237,12 @@ pub(crate) struct ResetGroup {
     /// Instead of `to`: with records that are not older than this.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(maximum = 3_155_760_000_000_u64)]
+    #[serde(deserialize_with = "maybe_whole")]
     pub(crate) age_ms: Option<u64>,
     /// Instead of `to`: with records appended at this time (Unix) or later.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(maximum = 9_007_199_254_740_991_u64)]
+    #[serde(deserialize_with = "maybe_whole")]
     pub(crate) time_ms: Option<u64>,
     /// Forget records that wait for another attempt.
     pub(crate) drop_due: bool,

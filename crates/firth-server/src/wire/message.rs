@@ -1,5 +1,6 @@
 //! Messages, receipts and records on the wire.
 
+use super::lenient::maybe_whole;
 use super::{BASE64, invalid, text_or_base64, unix_ms};
 use base64::Engine as _;
 use firth::{Message, Receipt, Record, Result};
@@ -37,11 +38,14 @@ pub(crate) struct Outgoing {
     pub(crate) headers: BTreeMap<String, Values>,
     /// How long consumers shall not see it.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(deserialize_with = "maybe_whole")]
     pub(crate) after_ms: Option<u64>,
     /// From when on consumers shall see it, as Unix time.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(deserialize_with = "maybe_whole")]
     pub(crate) at_ms: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(deserialize_with = "maybe_whole")]
     pub(crate) partition: Option<u32>,
 }
 

@@ -6,6 +6,7 @@
 mod dead;
 mod event;
 mod group;
+mod lenient;
 mod live;
 mod message;
 mod topic;
@@ -16,6 +17,7 @@ pub(crate) use group::{
     Delivered, Failure, Fetch, Fetched, Group, Groups, Member, Members, NewGroup, NotSettled, PendingList,
     ResetGroup, Settle, SettledReport, Start, Waiting,
 };
+pub(crate) use lenient::Object;
 pub(crate) use live::{Live, Published};
 pub(crate) use message::{Outgoing, Placed, Receipts, Records, Shown, Values};
 pub(crate) use topic::{
@@ -35,6 +37,16 @@ pub(crate) const BASE64: GeneralPurpose = GeneralPurpose::new(
 
 /// The longest time that a request can name, in milliseconds: 100 years.
 pub(crate) const MAX_MS: u64 = 3_155_760_000_000;
+
+/// The largest count that a request can name: what every reader of JSON keeps.
+pub(crate) const MAX_COUNT: u64 = 9_007_199_254_740_991;
+
+const DAY_MS: u64 = 24 * 3600 * 1000;
+
+/// The latest time to which a message can be delayed, by the day.
+pub(crate) fn latest_ms(now: SystemTime) -> u64 {
+    (unix_ms(now) / DAY_MS + 366) * DAY_MS
+}
 
 pub(crate) fn invalid(context: impl Into<String>) -> Error {
     Error::new(ErrorKind::Invalid, context.into())

@@ -1,5 +1,6 @@
 //! Topics on the wire.
 
+use super::lenient::maybe_whole;
 use super::millis;
 use firth::{Limits, Retention, TopicStatus};
 use serde::{Deserialize, Serialize};
@@ -19,22 +20,27 @@ pub(crate) struct About {
 pub(crate) struct TopicSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 4096)]
+    #[serde(deserialize_with = "maybe_whole")]
     pub(crate) partitions: Option<u32>,
     /// Records are removed after this long, once every group has settled them.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(maximum = 3_155_760_000_000_u64)]
+    #[serde(deserialize_with = "maybe_whole")]
     pub(crate) retention_ms: Option<u64>,
     /// All but the newest so many records of each partition are removed, once every group has settled them.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(maximum = 9_007_199_254_740_991_u64)]
+    #[serde(deserialize_with = "maybe_whole")]
     pub(crate) retention_records: Option<u64>,
     /// All but the newest so many bytes of each partition are removed, once every group has settled them.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(maximum = 9_007_199_254_740_991_u64)]
+    #[serde(deserialize_with = "maybe_whole")]
     pub(crate) retention_bytes: Option<u64>,
     /// The largest payload in bytes; 1 MiB unless set.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(maximum = 16_777_216)]
+    #[serde(deserialize_with = "maybe_whole")]
     pub(crate) max_payload: Option<usize>,
     /// Let retention remove what some group has not settled.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -42,6 +48,7 @@ pub(crate) struct TopicSpec {
     /// Dead letters are removed after this long; they stay for ever unless set.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(maximum = 3_155_760_000_000_u64)]
+    #[serde(deserialize_with = "maybe_whole")]
     pub(crate) dead_letters_ms: Option<u64>,
 }
 
@@ -116,10 +123,12 @@ pub(crate) struct TrimWish {
     /// Keep this many of the newest records of each partition.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(maximum = 9_007_199_254_740_991_u64)]
+    #[serde(deserialize_with = "maybe_whole")]
     pub(crate) keep: Option<u64>,
     /// Remove what is older than this.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(maximum = 3_155_760_000_000_u64)]
+    #[serde(deserialize_with = "maybe_whole")]
     pub(crate) older_than_ms: Option<u64>,
     /// Remove also what some group has not settled.
     pub(crate) lossy: bool,

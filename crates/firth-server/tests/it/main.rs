@@ -3,11 +3,19 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on says so by a panic")]
 
 mod commands;
+mod configuring;
 mod crowd;
 mod documents;
 mod gateway;
+mod guarding;
 mod http;
+mod input;
+mod killing;
 mod live;
 mod packaging;
 mod serving;
+mod streaming;
+mod talk;
+mod tester;
+mod tracing;
 mod world;

@@ -49,8 +49,23 @@ impl Server {
     }
 
     pub(crate) fn start(command: &mut Command, token: Option<&str>) -> Self {
+        Self::logging(command, token, Stdio::null())
+    }
+
+    /// A server in memory with these settings.
+    pub(crate) fn with(settings: &[&str]) -> Self {
+        let mut command = firth();
+        command.args(["serve", "--engine", "memory:"]);
+        for setting in settings {
+            command.args(["--set", setting]);
+        }
+        Self::start(&mut command, None)
+    }
+
+    /// As [`start`](Self::start), with its logs going there.
+    pub(crate) fn logging(command: &mut Command, token: Option<&str>, logs: Stdio) -> Self {
         let command = command.args(["--listen", "127.0.0.1:0"]).stdin(Stdio::null());
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let mut child = command.stdout(Stdio::piped()).stderr(logs).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let address = line.trim().rsplit('/').next().unwrap().parse().unwrap_or_else(|_| panic!("{line:?}"));
@@ -198,7 +213,7 @@ pub(crate) struct Reply {
 }
 
 impl Reply {
-    fn parse(text: &str) -> Self {
+    pub(crate) fn parse(text: &str) -> Self {
         let (head, body) = text.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no answer: {text:?}"));
         let status = head.split(' ').nth(1).unwrap().parse().unwrap();
         let head = head.to_ascii_lowercase();
