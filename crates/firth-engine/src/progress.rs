@@ -107,7 +107,8 @@ impl Window {
     /// Takes in the next record of the log. Records must come in order, each once.
     pub fn offer(&mut self, record: &Record) -> Offer {
         let id = record.id;
-        assert!(id > self.position, "records are offered in order: {id} after {}", self.position);
+        let in_order = id > self.position && id.seq > self.position.seq;
+        assert!(in_order, "records are offered in order: {id} after {}", self.position);
         let skipped = id.seq - self.position.seq - 1;
         self.lost += skipped - self.ahead.count_between(self.position.seq + 1, id.seq);
         self.position = id;
