@@ -85,6 +85,11 @@ impl Delivered<'_> {
         let may = |verdict: &&Verdict| verdict.settles && verdict.outcome != Outcome::Refused;
         self.verdicts.iter().find(may).map(|verdict| verdict.pos)
     }
+
+    /// Where a verdict was asked for that would have ended the message's life.
+    pub(super) fn asked_from(&self) -> Option<usize> {
+        self.verdicts.iter().find(|verdict| verdict.settles).map(|verdict| verdict.pos)
+    }
 }
 
 impl<'t> Run<'t> {

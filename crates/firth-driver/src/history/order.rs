@@ -1,7 +1,8 @@
 //! The order of a key: nothing is delivered before everything acknowledged ahead of it may have been settled, and no owner goes back.
 //!
 //! "Ahead" means: handed to the same producer earlier. Messages of two producers have no order, nor have sends of unknown outcome. A first
-//! delivery is compared with the moment when the verdict on its predecessor was asked for: it must be later, whoever owned the partition.
+//! delivery is compared with the moment when the verdict on its predecessor was asked for: it must be later, whoever owned the partition. A verdict that a
+//! failure made void counts, as that of a killed owner does: its message comes again, and so does everything after it.
 
 use super::Violation;
 use super::index::{Delivered, Outcome, Send};
@@ -27,7 +28,7 @@ pub(super) fn check(view: &View<'_>, found: &mut Vec<Violation>) {
             }
             let asked = deliveries
                 .iter()
-                .filter_map(|delivery| delivery.may_settle_from())
+                .filter_map(|one| settled_in_good_faith(view, one))
                 .min()
                 .unwrap_or(usize::MAX);
             if latest.is_none_or(|(until, _)| asked > until) {
@@ -36,6 +37,13 @@ pub(super) fn check(view: &View<'_>, found: &mut Vec<Violation>) {
         }
     }
     no_owner_goes_back(view, found);
+}
+
+/// Where its owner could take it for settled. A verdict that was noted and then refused counts if a failure came between: whatever that owner
+/// delivered next it delivered in order, and its successor begins again with both.
+fn settled_in_good_faith(view: &View<'_>, delivery: &Delivered<'_>) -> Option<usize> {
+    let failed = view.run.server_broken || view.run.broken.contains(delivery.source);
+    if failed { delivery.asked_from() } else { delivery.may_settle_from() }
 }
 
 type Sequence<'r> = Vec<(&'r str, &'r Send<'r>)>;

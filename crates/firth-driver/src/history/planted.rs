@@ -175,6 +175,17 @@ fn a_settlement_by_a_fenced_owner_is_found() {
 }
 
 #[test]
+fn an_owner_that_slept_may_have_gone_on_after_a_verdict_that_is_refused_later() {
+    let slept = |plot: Plot| {
+        let begun = plot.sent(&["a", "b"]).delivered("m1", "a", (1, 1)).ask("m1", "a", 1);
+        let begun = begun.delivered("m1", "b", (1, 2)).refused("m1", "a");
+        begun.handled("m2", "a", (2, 1)).handled("m2", "b", (2, 2)).end(0, &[])
+    };
+    assert_eq!(slept(plot().killed("m1")), []);
+    assert!(!slept(plot()).is_empty(), "without a failure nothing is refused");
+}
+
+#[test]
 fn an_epoch_with_two_owners_is_found() {
     let found = plot()
         .told("m1", Event::Assigned { partition: 0, epoch: 1 })
