@@ -4,7 +4,7 @@
 use super::fallback::Fallback;
 use super::lanes::{Cell, Lanes};
 use super::records::{InHand, Source};
-use super::{MAX_OPEN, RouterOptions, metrics};
+use super::{RouterOptions, metrics};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;
 use crate::lane::{Item, Offer, Position};
@@ -122,7 +122,8 @@ impl Reader {
         }
     }
 
-    /// Parks whoever holds up a partition: half of what may be open is, and the gateway has not let go of something for too long.
+    /// Parks whoever holds up a partition: it has not let go of something for too long. However little that is, it may be all that the
+    /// consumer hands out, as after a crash.
     async fn look(&mut self) {
         let now = Instant::now();
         for (&partition, progress) in &mut self.partitions {
@@ -135,9 +136,6 @@ impl Reader {
                 progress.marks.pop_front();
             }
             let Some(old) = old else { continue };
-            if self.lanes.records.count(partition, Source::Live) < MAX_OPEN / 2 {
-                continue;
-            }
             for cell in self.lanes.all() {
                 let holds_up = cell.lane().lowest(partition).is_some_and(|lowest| lowest <= old);
                 if holds_up && let Err(error) = self.fallback.park(&cell, partition, progress.last).await {

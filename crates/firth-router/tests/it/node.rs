@@ -79,7 +79,7 @@ impl World {
 
     async fn has_all(&self, gateway: &TestGateway) {
         let count = self.number as usize;
-        until(PATIENCE * 2, format!("{} has {count} events", gateway.id), async || gateway.count() >= count)
+        until(PATIENCE * 6, format!("{} has {count} events", gateway.id), async || gateway.count() >= count)
             .await;
         let arrived = gateway.by_document();
         for (document, sent) in &self.sent {
@@ -88,7 +88,7 @@ impl World {
     }
 
     pub(crate) async fn settled(&self) {
-        until(PATIENCE, "everything is settled", async || self.lag().await == 0).await;
+        until(PATIENCE * 4, "everything is settled", async || self.lag().await == 0).await;
     }
 }
 
@@ -207,7 +207,7 @@ async fn a_gateway_that_hangs_slows_nobody_and_catches_up_from_the_topic() {
     let (quick, stuck) = (world.gateway("quick", "doc.all").await, world.gateway("stuck", "doc.all").await);
     stuck.set(Mood::Hangs);
     let node = world.node().await;
-    world.send(3000).await;
+    world.send(1500).await;
     world.has_all(&quick).await;
     until(PATIENCE, "the stuck one is parked", async || {
         node.lanes().iter().any(|lane| lane.gateway.as_str() == "stuck" && !lane.parked.is_empty())
@@ -254,7 +254,7 @@ async fn a_parked_gateway_stays_parked_for_the_next_node() {
     let (quick, stuck) = (world.gateway("quick", "doc.all").await, world.gateway("stuck", "doc.all").await);
     stuck.set(Mood::Hangs);
     let first = world.node().await;
-    world.send(2000).await;
+    world.send(1200).await;
     world.has_all(&quick).await;
     world.settled().await;
     drop(first);
@@ -309,9 +309,9 @@ async fn a_slow_gateway_that_also_moves_on_slows_nobody() {
     world.options.routing.batch.max_size = 10;
     slow.set(Mood::Slow(Duration::from_millis(100)));
     let node = world.node().await;
-    world.send(2000).await;
+    world.send(1200).await;
     world.has_all(&quick).await;
-    assert!(slow.count() < 2000, "it cannot be done yet");
+    assert!(slow.count() < 1200, "it cannot be done yet");
     slow.set(Mood::Fine);
     world.has_all(&slow).await;
     world.settled().await;
