@@ -4,6 +4,7 @@
 mod alloc;
 mod args;
 mod cell;
+mod claims;
 mod client;
 mod edge;
 mod engine;
@@ -48,6 +49,7 @@ fn run(mut args: impl Iterator<Item = String>) -> Result<()> {
         Some("bare-server") => serving::serve_bare(),
         Some(edge::NAME) => edge::suite().run(&Options::parse(args)?),
         Some("edge-server") => edge::serve(args),
+        Some(claims::NAME) => claims::suite().run(&Options::parse(args)?),
         Some("publish") => pubsub::publish(args),
         Some("cell") => {
             let row = measure(&Cell::parse(&args.next().unwrap_or_default())?)?;
@@ -72,6 +74,7 @@ fn measure(cell: &Cell) -> Result<measure::Row> {
         queue::NAME => queue::measure(cell),
         edge::NAME => edge::measure(cell),
         serving::NAME => serving::measure(cell),
+        claims::NAME => claims::measure(cell),
         other => bail!("no bench {other}"),
     }
 }

@@ -50,6 +50,11 @@ impl Admin {
         value.context("INFO memory has no used_memory")?.trim().parse().context("used_memory in INFO memory")
     }
 
+    /// A section of INFO.
+    pub(crate) fn info(&mut self, section: &str) -> Result<String> {
+        redis::cmd("INFO").arg(section).query(&mut self.0).with_context(|| format!("INFO {section}"))
+    }
+
     /// User + system time that the server has used so far.
     pub(crate) fn server_cpu(&mut self) -> Result<Duration> {
         let info: String = redis::cmd("INFO").arg("cpu").query(&mut self.0).context("INFO cpu")?;
