@@ -201,6 +201,8 @@ impl Feeder {
         let mut taken = 0;
         loop {
             if self.take(&mut consumer, &mut taken).await? == Stop::Gone || self.drain().await == Stop::Gone {
+                let _turn = self.cell.turn.lock().await;
+                self.retire();
                 self.cell.parked().remove(&self.partition);
                 let source = Source::Again(self.cell.number);
                 self.fallback.lanes.records.give_back(self.partition, source);
@@ -213,6 +215,7 @@ impl Feeder {
             }
             consumer.close().await?;
             self.fallback.broker.engine().delete_group(&self.fallback.at(self.partition)?, &group).await?;
+            self.retire();
             metrics::parking("resumed");
             tracing::info!(gateway = %self.cell.gateway, partition = self.partition, "a parked gateway has caught up");
             return Ok(());
@@ -331,6 +334,12 @@ impl Feeder {
                 }
             }
         }
+    }
+
+    /// From now on this partition has no feeder: whoever parks next starts one. Called in the cell's turn, so that nobody takes a feeder
+    /// that is about to end for one that goes on.
+    fn retire(&self) {
+        self.fallback.lock().remove(&(self.cell.number, self.partition));
     }
 
     fn is_ours(&self) -> bool {
