@@ -114,7 +114,10 @@ impl ConsumerBuilder {
         }
         // Fixes where the group starts on every partition, whoever comes to own it.
         for at in info.partitions() {
-            broker.engine().create_group(&at, &group, config.start.into()).await?;
+            // Who pinned partitions reads no others, so the group is not made there.
+            if config.partitions.is_empty() || config.partitions.contains(&at.index) {
+                broker.engine().create_group(&at, &group, config.start.into()).await?;
+            }
         }
         Ok(start(&broker, &info, group, config, me))
     }
