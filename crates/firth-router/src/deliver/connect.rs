@@ -1,6 +1,7 @@
 //! Connections to gateways: one HTTP/2 connection each, made when needed, made anew when it broke or the gateway moved.
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::lane::Outcome;
 use crate::name::GatewayId;
 use crate::registry::Gateway;
 use bytes::Bytes;
@@ -17,6 +18,8 @@ use tokio::net::TcpStream;
 
 /// The flow-control window of a connection and of a stream: batches are large and answers small.
 const WINDOW: u32 = 8 << 20;
+/// The largest answer that is read, in bytes.
+pub(super) const MAX_ANSWER: usize = 1 << 20;
 
 type Sender = SendRequest<Full<Bytes>>;
 
@@ -48,6 +51,27 @@ impl std::fmt::Debug for Bearer {
 pub(super) struct Connections(Mutex<HashMap<GatewayId, (String, Sender)>>);
 
 impl Connections {
+    /// Waits for what becomes of a delivery, no longer than `timeout`. Whatever is no answer leaves the gateway unreached.
+    pub(super) async fn outcome(
+        &self,
+        to: &Gateway,
+        timeout: Duration,
+        delivery: impl Future<Output = Result<Outcome>>,
+    ) -> Outcome {
+        match tokio::time::timeout(timeout, delivery).await {
+            Ok(Ok(outcome)) => outcome,
+            Ok(Err(error)) => {
+                tracing::debug!(gateway = %to.id, %error, "a batch was not delivered");
+                Outcome::Unreached
+            }
+            Err(_) => {
+                // A silent peer may be half gone: the next batch tries a fresh connection.
+                self.forget(&to.id);
+                Outcome::Unreached
+            }
+        }
+    }
+
     /// Sends a request to a gateway and waits for the head of the answer.
     pub(super) async fn send(
         &self,
@@ -63,7 +87,7 @@ impl Connections {
     }
 
     /// The next request makes a new connection.
-    pub(super) fn forget(&self, gateway: &GatewayId) {
+    fn forget(&self, gateway: &GatewayId) {
         self.lock().remove(gateway);
     }
 

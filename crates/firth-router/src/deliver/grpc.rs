@@ -3,7 +3,7 @@
 //! A gRPC call is an HTTP/2 POST whose body is one message behind five bytes, and whose result stands in the trailers; that much
 //! needs no more than hyper. The messages below are those of the `.proto` file, written out so that building needs no compiler for it.
 
-use super::connect::{Bearer, Connections};
+use super::connect::{Bearer, Connections, MAX_ANSWER};
 use super::{Deliverer, Delivering};
 use crate::error::{Error, ErrorKind, Result};
 use crate::lane::{Answer, Batch, Item, Outcome};
@@ -17,9 +17,6 @@ use prost::Message;
 use std::time::Duration;
 
 const CALL: &str = "/StreamerService/DeliverEvents";
-/// The largest answer that is read, in bytes.
-const MAX_ANSWER: usize = 1 << 20;
-
 /// How gateways are called.
 #[derive(Clone, Debug)]
 pub struct GrpcOptions {
@@ -64,20 +61,7 @@ impl GrpcDeliverer {
 
 impl Deliverer for GrpcDeliverer {
     fn deliver<'a>(&'a self, to: &'a Gateway, batch: &'a Batch) -> Delivering<'a> {
-        Box::pin(async move {
-            match tokio::time::timeout(self.options.timeout, self.call(to, batch)).await {
-                Ok(Ok(outcome)) => outcome,
-                Ok(Err(error)) => {
-                    tracing::debug!(gateway = %to.id, %error, "a batch was not delivered");
-                    Outcome::Unreached
-                }
-                Err(_) => {
-                    // A silent peer may be half gone: the next batch tries a fresh connection.
-                    self.connections.forget(&to.id);
-                    Outcome::Unreached
-                }
-            }
-        })
+        Box::pin(self.connections.outcome(to, self.options.timeout, self.call(to, batch)))
     }
 }
 

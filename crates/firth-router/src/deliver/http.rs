@@ -1,6 +1,6 @@
 //! HTTP/2 POST of JSON, without TLS (h2c with prior knowledge). One connection per gateway, many batches on it at a time.
 
-use super::connect::{Bearer, Connections};
+use super::connect::{Bearer, Connections, MAX_ANSWER};
 use super::sign::{ID_HEADER, SIGNATURE_HEADER, SigningKey, TIME_HEADER};
 use super::{Deliverer, Delivering};
 use crate::error::{Error, ErrorKind, Result};
@@ -26,8 +26,6 @@ pub struct HttpOptions {
     pub signing: Option<SigningKey>,
 }
 
-/// The largest answer that is read, in bytes.
-const MAX_ANSWER: usize = 1 << 20;
 /// The longest pause that a gateway can ask for.
 const MAX_PAUSE: Duration = Duration::from_secs(60);
 
@@ -76,20 +74,7 @@ impl HttpDeliverer {
 
 impl Deliverer for HttpDeliverer {
     fn deliver<'a>(&'a self, to: &'a Gateway, batch: &'a Batch) -> Delivering<'a> {
-        Box::pin(async move {
-            match tokio::time::timeout(self.options.timeout, self.post(to, batch)).await {
-                Ok(Ok(outcome)) => outcome,
-                Ok(Err(error)) => {
-                    tracing::debug!(gateway = %to.id, %error, "a batch was not delivered");
-                    Outcome::Unreached
-                }
-                Err(_) => {
-                    // A silent peer may be half gone: the next batch tries a fresh connection.
-                    self.connections.forget(&to.id);
-                    Outcome::Unreached
-                }
-            }
-        })
+        Box::pin(self.connections.outcome(to, self.options.timeout, self.post(to, batch)))
     }
 }
 
