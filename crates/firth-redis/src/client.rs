@@ -174,6 +174,17 @@ impl Client {
         }
     }
 
+    /// How many replicas the sentinels know of, in reach or not; `None` for a client that asks no sentinels.
+    ///
+    /// # Errors
+    /// When no sentinel answers.
+    pub async fn watched_replicas(&self) -> Result<Option<usize>, ConnectError> {
+        match &self.config().guide {
+            Some(guide) => guide.replicas(self.config()).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
     /// Everything that the server pushes out of band on the shared connection (client-side caching and the like),
     /// from now on. In a cluster, on the shared connections to all nodes.
     pub fn pushes(&self) -> Pushes {

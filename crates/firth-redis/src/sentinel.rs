@@ -15,7 +15,7 @@ use crate::{
     config::{Address, Config, Sentinels, Server},
     connection::{Connection, Endpoint, Greeting, Replies, Request},
     error::{Chain, ConnectError},
-    resp::FromValue,
+    resp::{Frame, FromValue},
 };
 
 /// One sentinel must answer within this time, or the next is asked.
@@ -44,22 +44,41 @@ impl Guide {
 
     /// The master's address according to the first sentinel that knows it.
     pub(crate) async fn locate(&self, config: &Config) -> Result<Endpoint, ConnectError> {
+        let (sentinel, answer) = self.first_answer(config, &self.question("GET-MASTER-ADDR-BY-NAME")).await?;
+        let master = address(answer).map_err(|problem| self.no_master(problem))?;
+        self.prefer(&sentinel);
+        self.publish(&master);
+        Ok(Endpoint::Tcp(master))
+    }
+
+    /// How many replicas the master has according to the first sentinel that knows it, in reach or not.
+    pub(crate) async fn replicas(&self, config: &Config) -> Result<usize, ConnectError> {
+        let (_, answer) = self.first_answer(config, &self.question("REPLICAS")).await?;
+        Ok(answer.value().len())
+    }
+
+    /// The answer of the first sentinel that has one.
+    async fn first_answer(
+        &self,
+        config: &Config,
+        question: &Command,
+    ) -> Result<(Address, Frame), ConnectError> {
         let order = self.order().clone();
         let mut problems = Vec::new();
         for sentinel in order {
             let connection = self.call_on(config, &sentinel);
-            let answer = self.ask(&connection).await;
+            let answer = ask(&connection, question).await;
             connection.abort().await;
             match answer {
-                Ok(master) => {
-                    self.prefer(&sentinel);
-                    self.publish(&master);
-                    return Ok(Endpoint::Tcp(master));
-                }
+                Ok(answer) => return Ok((sentinel, answer)),
                 Err(problem) => problems.push(format!("{sentinel}: {problem}")),
             }
         }
-        Err(ConnectError::NoMaster { name: self.sentinels.master.clone(), problem: problems.join("; ") })
+        Err(self.no_master(problems.join("; ")))
+    }
+
+    fn no_master(&self, problem: String) -> ConnectError {
+        ConnectError::NoMaster { name: self.sentinels.master.clone(), problem }
     }
 
     /// A sentinel may lag behind: what it calls the master must call itself so.
@@ -67,8 +86,7 @@ impl Guide {
         if greeting.role == "master" || greeting.protocol < 3 {
             return Ok(());
         }
-        let problem = format!("the server that the sentinels name is a {}", greeting.role);
-        Err(ConnectError::NoMaster { name: self.sentinels.master.clone(), problem })
+        Err(self.no_master(format!("the server that the sentinels name is a {}", greeting.role)))
     }
 
     /// Waits until the master is another than this one.
@@ -102,8 +120,9 @@ impl Guide {
             // The confirmation is a push, too: no reply is to be paired. If the connection is lost, the question shows it.
             connection.send_unpaired(FIRST, &subscribe);
         }
+        let question = self.question("GET-MASTER-ADDR-BY-NAME");
         loop {
-            self.publish(&self.ask(&connection).await?);
+            self.publish(&address(ask(&connection, &question).await?)?);
             // News or not, ask: whatever was said, the answer is what counts.
             let _ = timeout(POLL, news.recv()).await;
         }
@@ -125,24 +144,8 @@ impl Guide {
         Connection::spawn(config, "sentinel")
     }
 
-    async fn ask(&self, sentinel: &Connection) -> Result<Address, String> {
-        let limit = sentinel.config().timeouts.connect;
-        let answer = sentinel.send(Request::One(self.question()), limit).await;
-        let Replies::One(frame) = answer.map_err(|e| Chain(&e).to_string())? else {
-            unreachable!("one command has one reply")
-        };
-        if let Some(error) = crate::ServerError::from_value(frame.value()) {
-            return Err(error.to_string());
-        }
-        match Option::<(String, u16)>::from_frame(frame) {
-            Ok(Some((host, port))) => Ok(Address::new(host, port)),
-            Ok(None) => Err("does not know this master".into()),
-            Err(e) => Err(e.to_string()),
-        }
-    }
-
-    fn question(&self) -> Command {
-        cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(self.sentinels.master.as_str())
+    fn question(&self, about: &str) -> Command {
+        cmd("SENTINEL").arg(about).arg(self.sentinels.master.as_str())
     }
 
     fn publish(&self, master: &Address) {
@@ -167,6 +170,29 @@ impl Guide {
     fn put_last(&self, sentinel: &Address) {
         self.order().sort_by_key(|other| other == sentinel);
     }
+}
+
+/// What a sentinel says, if it knows the master.
+async fn ask(sentinel: &Connection, question: &Command) -> Result<Frame, String> {
+    // A question to a connection that has failed already would only hear that it is closed, and not why.
+    sentinel.opened(true).await.map_err(|e| Chain(&e).to_string())?;
+    let limit = sentinel.config().timeouts.connect;
+    let answer = sentinel.send(Request::One(question.clone()), limit).await;
+    let Replies::One(frame) = answer.map_err(|e| Chain(&e).to_string())? else {
+        unreachable!("one command has one reply")
+    };
+    if let Some(error) = crate::ServerError::from_value(frame.value()) {
+        return Err(error.to_string());
+    }
+    if frame.value().is_null() {
+        return Err("does not know this master".into());
+    }
+    Ok(frame)
+}
+
+fn address(answer: Frame) -> Result<Address, String> {
+    let (host, port) = <(String, u16)>::from_frame(answer).map_err(|e| e.to_string())?;
+    Ok(Address::new(host, port))
 }
 
 #[cfg(test)]

@@ -170,6 +170,16 @@ impl RedisServer {
         }
     }
 
+    /// As [`RedisServer::restart`], as a replica of this server: a master that comes back without its data must never be
+    /// followed.
+    pub async fn restart_as_replica_of(&self, master: &Self) {
+        self.kill().await;
+        let mut conf = fs::read_to_string(self.conf_path()).expect("the configuration file is readable");
+        conf.push_str(&format!("\nreplicaof 127.0.0.1 {}\n", master.port()));
+        fs::write(self.conf_path(), conf).expect("the temporary folder is writable");
+        self.restart().await;
+    }
+
     /// One command, on a connection of its own, as a user who may do everything.
     ///
     /// # Panics
@@ -218,12 +228,19 @@ impl RedisServer {
     }
 
     /// The fields of one section of `INFO`.
+    ///
+    /// # Panics
+    /// If no reply comes.
     pub async fn info(&self, section: &str) -> HashMap<String, String> {
-        let text = self.command(&["INFO", section]).await.text();
-        text.lines()
-            .filter_map(|line| line.split_once(':'))
-            .map(|(name, value)| (name.to_owned(), value.to_owned()))
-            .collect()
+        fields(&self.command(&["INFO", section]).await.text())
+    }
+
+    /// As [`RedisServer::info`] for servers that change their role, and drop their clients when they do.
+    ///
+    /// # Errors
+    /// When the server cannot be reached or does not answer.
+    pub async fn try_info(&self, section: &str) -> io::Result<HashMap<String, String>> {
+        Ok(fields(&self.try_command(&["INFO", section]).await?.text()))
     }
 
     /// Everything that the server has logged so far.
@@ -285,4 +302,12 @@ impl RedisServer {
     fn log_path(&self) -> PathBuf {
         self.dir.path().join("server.log")
     }
+}
+
+/// `name:value` lines.
+fn fields(info: &str) -> HashMap<String, String> {
+    info.lines()
+        .filter_map(|line| line.split_once(':'))
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .collect()
 }

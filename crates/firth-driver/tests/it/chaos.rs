@@ -1,5 +1,5 @@
 //! Runs in which consumers, producers and servers die at random under load. The seed names the blows and their order: `FIRTH_CHAOS_SEED`
-//! repeats them, `FIRTH_CHAOS_SECONDS` makes a run longer. `cargo xtask chaos` runs them for minutes, also on an engine of yours.
+//! repeats them, `FIRTH_CHAOS_SECONDS` makes a run longer, `FIRTH_CHAOS_RECORD` names a file for the record of a run that broke a promise. `cargo xtask chaos` runs them for minutes, also on an engine of yours.
 
 use crate::process::{Process, ack_all};
 use crate::stage::Stage;

@@ -19,6 +19,11 @@ impl Timeline {
         self.0.lock().unwrap()
     }
 
+    /// As JSON lines.
+    pub(crate) fn lines(&self) -> String {
+        self.lock().iter().map(|entry| serde_json::to_string(entry).unwrap() + "\n").collect()
+    }
+
     pub(crate) fn count(&self, matches: impl Fn(&Entry) -> bool) -> usize {
         self.lock().iter().filter(|entry| matches(entry)).count()
     }

@@ -91,6 +91,9 @@ impl World {
             self.tally(group);
         }
         let found = check(&self.timeline.lock(), Promise::default());
+        if let (false, Ok(path)) = (found.is_empty(), std::env::var("FIRTH_CHAOS_RECORD")) {
+            std::fs::write(path, self.timeline.lines()).expect("the record can be written");
+        }
         let story: Vec<String> = found.iter().take(20).map(ToString::to_string).collect();
         assert!(found.is_empty(), "{} violations:\n{}", found.len(), story.join("\n"));
     }

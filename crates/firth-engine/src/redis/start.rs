@@ -42,7 +42,7 @@ pub(super) async fn examine(client: &Client, keys: &Keys, options: &RedisOptions
     };
     let durability = match (options.durability, &info) {
         (Some(chosen), _) => chosen,
-        (None, Ok(info)) if info.has_replicas(client) => Durability::Replicated(1),
+        (None, Ok(info)) if has_replicas(client, info).await? => Durability::Replicated(1),
         (None, Ok(_)) => Durability::Fast,
         (None, Err(_)) => {
             let context = "the user may not call INFO, which chooses the durability: permit +info, or state durability= in the URL";
@@ -59,6 +59,15 @@ pub(super) async fn examine(client: &Client, keys: &Keys, options: &RedisOptions
         _ => None,
     };
     Ok(Findings { durability, syncs_always })
+}
+
+/// Whether the server is a replicated one, also while its replica is away: right after a failover the new master has none
+/// yet, and what is opened then must promise no less than what was opened before.
+async fn has_replicas(client: &Client, info: &Info) -> Result<bool> {
+    if info.replicas() > 0 || client.nodes().iter().any(|node| node.role == NodeRole::Replica) {
+        return Ok(true);
+    }
+    Ok(client.watched_replicas().await.map_err(of_connect)?.is_some_and(|known| known > 0))
 }
 
 /// As [`check_synced`], for an engine that is open already.
@@ -199,10 +208,6 @@ impl Info {
             found.extend(pairs.map(|(name, value)| (name.to_owned(), value.trim().to_owned())));
         }
         Ok(Self(found))
-    }
-
-    fn has_replicas(&self, client: &Client) -> bool {
-        self.replicas() > 0 || client.nodes().iter().any(|node| node.role == NodeRole::Replica)
     }
 
     fn replicas(&self) -> u32 {

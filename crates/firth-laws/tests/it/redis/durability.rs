@@ -4,12 +4,13 @@ use super::{append_one, block_on, refused, until_ok};
 use firth_engine::facet::{Acquire, Append, ProducerSeq};
 use firth_engine::{Content, Durability, Engine, ErrorKind, RedisOptions};
 use firth_laws::world::{self, holder, partition, pool_lease};
-use firth_testkit::{Flavor, Persist, RedisServer, on_both};
+use firth_testkit::{Flavor, Persist, RedisServer, SentinelSet, on_both};
 use std::time::Duration;
 
 on_both!(
     concurrent_steps_share_a_wait,
     replicas_make_replicated_the_default,
+    replicated_stays_the_default_while_the_replica_is_away,
     a_silent_replica_leaves_the_outcome_unknown,
     one_append_can_wait_for_replicas_that_the_engine_does_not_wait_for,
     a_lease_counts_only_when_it_is_replicated
@@ -46,6 +47,26 @@ async fn replicas_make_replicated_the_default(flavor: Flavor) {
     partition(&engine).await;
     assert_eq!(waits(&alone, "wait").await, 0);
     engine.close().await.unwrap();
+}
+
+/// A process that starts right after a failover finds a master that has no replica yet. If it promised less than the others, what it
+/// acknowledges would be lost with the next failover.
+async fn replicated_stays_the_default_while_the_replica_is_away(flavor: Flavor) {
+    let set = SentinelSet::start(flavor, 1, 1).await;
+    let open = async || {
+        let mut options = RedisOptions::default();
+        options.wait = Duration::from_millis(200);
+        Engine::redis(&set.url(), options).await.unwrap()
+    };
+    let before = open().await;
+    let at = world::unmade_partition();
+    until_ok("the replica confirms", || before.create_partition(&at)).await;
+    set.data_nodes()[1].kill().await;
+    let engine = open().await;
+    let error = refused(append_one(&engine, &at, 1)).await;
+    assert!(error.may_have_happened() && error.to_string().contains("0 of 1 replicas"), "{error}");
+    engine.close().await.unwrap();
+    before.close().await.unwrap();
 }
 
 async fn impatient(server: &RedisServer) -> Engine {
