@@ -19,6 +19,8 @@ pub(super) struct Send<'t> {
     pub(super) key: Option<&'t str>,
     pub(super) sha: &'t str,
     pub(super) outcome: Outcome,
+    /// Where its outcome was heard.
+    pub(super) answered: Option<usize>,
 }
 
 /// What is known about a send or a verdict.
@@ -108,11 +110,13 @@ impl<'t> Run<'t> {
             (What::Fault(Fault::Process), _) => drop(self.broken.insert(source)),
             (What::Input(input), _) => {
                 let (key, sha) = (input.key.as_deref(), input.sha.as_str());
-                let send = Send { pos, source, key, sha, outcome: Outcome::Unknown };
+                let send = Send { pos, source, key, sha, outcome: Outcome::Unknown, answered: None };
                 self.sends.insert(&input.id, send);
             }
-            (What::Told(Event::SentOk { id }), _) => self.sent(id, Outcome::Done),
-            (What::Told(Event::SentErr { id, definite }), _) => self.sent(id, Outcome::failed(*definite)),
+            (What::Told(Event::SentOk { id }), _) => self.sent(pos, id, Outcome::Done),
+            (What::Told(Event::SentErr { id, definite }), _) => {
+                self.sent(pos, id, Outcome::failed(*definite));
+            }
             (What::Told(event), Some(group)) => {
                 self.groups.entry(group).or_default().hear(pos, source, event);
             }
@@ -124,9 +128,9 @@ impl<'t> Run<'t> {
         }
     }
 
-    fn sent(&mut self, id: &str, outcome: Outcome) {
+    fn sent(&mut self, pos: usize, id: &str, outcome: Outcome) {
         if let Some(send) = self.sends.get_mut(id) {
-            send.outcome = outcome;
+            (send.outcome, send.answered) = (outcome, send.answered.or(Some(pos)));
         }
     }
 }

@@ -7,7 +7,7 @@
 use super::Violation;
 use super::index::{Delivered, Outcome, Send};
 use super::laws::View;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 pub(super) fn check(view: &View<'_>, found: &mut Vec<Violation>) {
     let by_id = view.by_id();
@@ -64,12 +64,19 @@ fn sequences<'r>(view: &View<'r>) -> BTreeMap<(&'r str, &'r str), Sequence<'r>> 
 
 fn no_owner_goes_back(view: &View<'_>, found: &mut Vec<Violation>) {
     let mut furthest = HashMap::<_, (&Delivered<'_>, usize)>::new();
+    // What each owner was given before anybody had promised to keep it.
+    let mut unpromised = HashSet::new();
     for delivery in &view.group.deliveries {
         let Some(send) = view.run.sends.get(delivery.id) else { continue };
         let (Some(key), Outcome::Done) = (send.key, send.outcome) else { continue };
-        let lane = (delivery.source, delivery.partition, delivery.epoch, send.source, key);
-        let (before, pos) = furthest.entry(lane).or_insert((delivery, send.pos));
-        if send.pos < *pos {
+        let owner = (delivery.source, delivery.partition, delivery.epoch);
+        // A server that failed may have lost it, and then the producer has sent it, and all that followed, again.
+        let again = view.run.server_broken && unpromised.contains(&(owner, delivery.id));
+        if send.answered.is_some_and(|at| delivery.pos < at) {
+            unpromised.insert((owner, delivery.id));
+        }
+        let (before, pos) = furthest.entry((owner, send.source, key)).or_insert((delivery, send.pos));
+        if send.pos < *pos && !again {
             found.push(overtaken(view, key, delivery.id, before.id));
         } else {
             (*before, *pos) = (delivery, send.pos);

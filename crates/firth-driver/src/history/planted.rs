@@ -154,6 +154,28 @@ fn a_key_out_of_order_is_found_across_owners_and_within_one() {
 }
 
 #[test]
+fn what_a_failed_server_lost_before_it_was_acknowledged_may_come_again_in_order() {
+    let ok = |id: &str| What::Told(Event::SentOk { id: id.into() });
+    let run = |broken: bool, acknowledged: bool| {
+        let mut plot = plot().input("a").input("b");
+        if acknowledged {
+            plot = plot.add("p", None, ok("a")).add("p", None, ok("b"));
+        }
+        plot = plot.delivered("m", "a", (1, 1)).ask("m", "a", 1).delivered("m", "b", (1, 2)).ask("m", "b", 2);
+        if broken {
+            plot = plot.add("s", None, What::Fault(Fault::Server));
+        }
+        plot = plot.add("p", None, ok("a")).add("p", None, ok("b"));
+        plot = plot.delivered("m", "a", (1, 3)).ask("m", "a", 3).delivered("m", "b", (1, 4)).ask("m", "b", 4);
+        plot.end(0, &[])
+    };
+    assert_eq!(run(true, false), []);
+    let order = Violation::Order { key: "k".into(), first: "a".into(), second: "b".into(), group: g() };
+    assert_eq!(run(true, true), std::slice::from_ref(&order), "what is acknowledged is never lost");
+    assert!(run(false, false).contains(&order), "a whole server loses nothing");
+}
+
+#[test]
 fn a_duplicate_is_found_unless_a_failure_allows_it() {
     let settled =
         plot().sent(&["a"]).handled("m1", "a", (1, 1)).killed("m1").handled("m2", "a", (2, 1)).end(0, &[]);
