@@ -75,7 +75,12 @@ pub(super) struct Verdict {
     pub(super) answered: Option<usize>,
 }
 
-impl Delivered<'_> {
+impl<'t> Delivered<'t> {
+    /// Who had the partition, and by which right.
+    pub(super) fn owner(&self) -> (&'t str, u32, u64) {
+        (self.source, self.partition, self.epoch)
+    }
+
     /// Where a verdict on it was confirmed that ends the message's life.
     pub(super) fn settled_at(&self) -> Option<usize> {
         let done = |verdict: &&Verdict| verdict.settles && verdict.outcome == Outcome::Done;

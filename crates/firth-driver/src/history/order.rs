@@ -1,8 +1,9 @@
 //! The order of a key: nothing is delivered before everything acknowledged ahead of it may have been settled, and no owner goes back.
 //!
 //! "Ahead" means: handed to the same producer earlier. Messages of two producers have no order, nor have sends of unknown outcome. A first
-//! delivery is compared with the moment when the verdict on its predecessor was asked for: it must be later, whoever owned the partition. A verdict that a
-//! failure made void counts, as that of a killed owner does: its message comes again, and so does everything after it.
+//! delivery is compared with the moment when the verdict on its predecessor was asked for: it must be later, whoever owned the partition.
+//! A verdict that was refused counts only for the owner that had asked for it, and only where a failure had to do with it: that owner
+//! slept, or its server failed, and it went on in good faith. Its successor begins again with both.
 
 use super::Violation;
 use super::index::{Delivered, Outcome, Send};
@@ -11,39 +12,37 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 pub(super) fn check(view: &View<'_>, found: &mut Vec<Violation>) {
     let by_id = view.by_id();
+    let deliveries = |id: &str| by_id.get(id).map_or(&[][..], Vec::as_slice);
     for ((_, key), sends) in sequences(view) {
-        // The latest verdict so far, and the message that it was about.
-        let mut latest: Option<(usize, &str)> = None;
+        let mut ahead: Vec<&str> = Vec::new();
+        // Where the latest verdict on a message ahead was asked for.
+        let mut latest = 0;
         for (id, send) in sends {
-            let deliveries = by_id.get(id).map_or(&[][..], Vec::as_slice);
-            if let (Some(first), Some((asked, before))) = (deliveries.first(), latest)
-                && first.pos < asked
+            if let Some(first) = deliveries(id).first().filter(|first| first.pos < latest)
+                && let Some(before) = ahead.iter().find(|before| !in_time(view, deliveries(before), first))
             {
                 found.push(overtaken(view, key, before, id));
                 break;
             }
             // A dead letter's verdict may be a last failed attempt, or its owners' crashes.
-            if send.outcome != Outcome::Done || view.group.dead.contains(id) {
-                continue;
-            }
-            let asked = deliveries
-                .iter()
-                .filter_map(|one| settled_in_good_faith(view, one))
-                .min()
-                .unwrap_or(usize::MAX);
-            if latest.is_none_or(|(until, _)| asked > until) {
-                latest = Some((asked, id));
+            if send.outcome == Outcome::Done && !view.group.dead.contains(id) {
+                let asked = deliveries(id).iter().filter_map(|one| one.may_settle_from()).min();
+                latest = latest.max(asked.unwrap_or(usize::MAX));
+                ahead.push(id);
             }
         }
     }
     no_owner_goes_back(view, found);
 }
 
-/// Where its owner could take it for settled. A verdict that was noted and then refused counts if a failure came between: whatever that owner
-/// delivered next it delivered in order, and its successor begins again with both.
-fn settled_in_good_faith(view: &View<'_>, delivery: &Delivered<'_>) -> Option<usize> {
-    let failed = view.run.server_broken || view.run.broken.contains(delivery.source);
-    if failed { delivery.asked_from() } else { delivery.may_settle_from() }
+/// Whether one of these deliveries of a message was settled, as far as anybody knew, before the next message was delivered.
+fn in_time(view: &View<'_>, before: &[&Delivered<'_>], next: &Delivered<'_>) -> bool {
+    before.iter().any(|one| {
+        let failed = view.run.server_broken || view.run.broken.contains(one.source);
+        let asked =
+            if failed && one.owner() == next.owner() { one.asked_from() } else { one.may_settle_from() };
+        asked.is_some_and(|asked| asked < next.pos)
+    })
 }
 
 type Sequence<'r> = Vec<(&'r str, &'r Send<'r>)>;
@@ -69,7 +68,7 @@ fn no_owner_goes_back(view: &View<'_>, found: &mut Vec<Violation>) {
     for delivery in &view.group.deliveries {
         let Some(send) = view.run.sends.get(delivery.id) else { continue };
         let (Some(key), Outcome::Done) = (send.key, send.outcome) else { continue };
-        let owner = (delivery.source, delivery.partition, delivery.epoch);
+        let owner = delivery.owner();
         // A server that failed may have lost it, and then the producer has sent it, and all that followed, again.
         let again = view.run.server_broken && unpromised.contains(&(owner, delivery.id));
         if send.answered.is_some_and(|at| delivery.pos < at) {

@@ -205,6 +205,9 @@ fn an_owner_that_slept_may_have_gone_on_after_a_verdict_that_is_refused_later() 
     };
     assert_eq!(slept(plot().killed("m1")), []);
     assert!(!slept(plot()).is_empty(), "without a failure nothing is refused");
+    let other = plot().killed("m1").sent(&["a", "b"]).delivered("m1", "a", (1, 1)).ask("m1", "a", 1);
+    let other = other.handled("m2", "b", (2, 1)).refused("m1", "a").handled("m2", "a", (2, 2));
+    assert!(!other.end(0, &[]).is_empty(), "somebody else knew nothing of the verdict");
 }
 
 #[test]

@@ -46,6 +46,8 @@ impl Default for FileOptions {
     }
 }
 
+/// The storage library's folder in the data directory.
+pub(super) const STORE: &str = "store";
 const STATE: &str = "state";
 const STATE_MEMTABLE: u64 = 16 << 20;
 /// All journals together; restarting replays at most this much.
@@ -147,8 +149,10 @@ impl FileStore {
 
 impl Opened {
     pub(super) fn open(dir: &Path, options: &FileOptions) -> Result<Self> {
-        let path = dir.join("store");
-        let open = || Self::open_database(&path, options);
+        let open = || {
+            make(dir, options)?;
+            Self::open_database(&dir.join(STORE), options)
+        };
         // Damaged files can trip assertions of the storage library.
         std::panic::catch_unwind(std::panic::AssertUnwindSafe(open))
             .unwrap_or_else(|_| Err(fjall::Error::Unrecoverable))
@@ -220,6 +224,33 @@ impl Opened {
     pub(super) fn publish(&self) {
         *self.durable.write().expect("nothing panics while it holds this lock") = self.db.snapshot();
     }
+}
+
+/// Makes a new store in one step, however often its making is cut short: aside, then renamed. Whoever dies while the storage
+/// library makes its first files leaves something that it would never open again.
+fn make(dir: &Path, options: &FileOptions) -> fjall::Result<()> {
+    let store = dir.join(STORE);
+    if is_half_made(&store)? {
+        std::fs::remove_dir_all(&store)?;
+    }
+    if store.try_exists()? {
+        return Ok(());
+    }
+    let aside = dir.join("store.new");
+    if aside.try_exists()? {
+        std::fs::remove_dir_all(&aside)?;
+    }
+    let made = Opened::open_database(&aside, options)?;
+    made.persist(PersistMode::SyncAll)?;
+    drop(made);
+    std::fs::rename(&aside, &store)?;
+    Ok(std::fs::File::open(dir)?.sync_all()?)
+}
+
+/// Whether a store was begun in its place and never had any content, as builds before this one could leave it.
+fn is_half_made(store: &Path) -> std::io::Result<bool> {
+    let Ok(mut keyspaces) = std::fs::read_dir(store.join("keyspaces")) else { return Ok(false) };
+    Ok(keyspaces.next().is_none() && !store.join("version").try_exists()?)
 }
 
 /// The first records of logs with a keyspace of their own.

@@ -3,7 +3,7 @@
 //! Written before anything else, so that a directory with data always has one. A newer version is refused with a clear
 //! message; an older one is brought up to date by `upgrade.rs`, which then moves the mark.
 
-use super::file::io_error;
+use super::file::{STORE, io_error};
 use super::keys::FORMAT;
 use crate::error::{Error, ErrorKind, Result};
 use std::io::{ErrorKind as Io, Write};
@@ -37,7 +37,7 @@ pub(super) fn check(dir: &Path) -> Result<u32> {
 
 /// Marks a new directory. A directory with a store but without a mark is not ours to touch.
 fn begin(dir: &Path) -> Result<u32> {
-    if dir.join("store").exists() {
+    if dir.join(STORE).exists() {
         return Err(Error::corrupt(format!(
             "data directory {} has a store but no {NAME} file: restore it from the backup",
             dir.display()

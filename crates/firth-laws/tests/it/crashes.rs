@@ -237,3 +237,34 @@ fn kill_9_at_any_moment_loses_nothing() {
         runtime().block_on(check(dir.path(), &mut words));
     }
 }
+
+#[test]
+fn kill_9_while_a_store_is_made_leaves_one_that_opens() {
+    let mut random = fastrand::Rng::new();
+    for _ in 0..20 {
+        let dir = tempfile::tempdir().unwrap();
+        let mut words = Words::default();
+        let wait = Duration::from_micros(random.u64(1000..20_000));
+        words.hear(&one_life(dir.path(), &["synced", "none", "0"], Some(wait)));
+        runtime().block_on(check(dir.path(), &mut words));
+    }
+}
+
+#[test]
+fn a_store_whose_making_was_cut_short_is_made_again() {
+    for leftovers in [&["store/keyspaces/"][..], &["store/keyspaces/", "store/0.jnl"], &["store.new/0.jnl"]] {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("FORMAT"), "2\n").unwrap();
+        for name in leftovers {
+            let path = dir.path().join(name);
+            if name.ends_with('/') {
+                std::fs::create_dir_all(path).unwrap();
+            } else {
+                std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+                std::fs::write(path, "").unwrap();
+            }
+        }
+        runtime().block_on(check(dir.path(), &mut Words::default()));
+        assert!(!dir.path().join("store.new").exists(), "nothing is left aside");
+    }
+}
