@@ -6,8 +6,8 @@ use crate::shell::{self, Outcome, cargo};
 const HELP: &str = "\
 cargo xtask chaos [--minutes N] [--engine URL] [--seed S]
 
-Kills consumers, producers and servers at random for N minutes (3 unless told) and judges what came of it: on a server alone, under
-sentinels and in a cluster in turn, or on the engine at URL, whose servers are left alone. The seed, which is printed, names the blows.
+Kills consumers, producers and servers at random for N minutes (3 unless told) and judges what came of it: on Redis alone, under sentinels,
+over HTTP on files, on Valkey and in a cluster in turn, or on the engine at URL, whose servers are left alone. The seed, which is printed, names the blows.
 ";
 
 /// Runs the long form of the driver's chaos tests.

@@ -14,6 +14,7 @@ firth-driver consume --engine URL --topic T --group G --member M --lease-ms N [-
 firth-driver final   --engine URL --topic T --group G
 
 Speaks JSON lines on stdin and stdout; logs go to stderr. End of input is a graceful end.
+--server http://HOST:PORT instead of --engine drives a running `firth serve` over HTTP; FIRTH_TOKEN is its token.
 ";
 
 /// What `sent_ok` promises.
@@ -27,13 +28,22 @@ pub enum Durability {
     Synced,
 }
 
+/// What the queue runs on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// An engine, by its URL, used from this process.
+    Engine(String),
+    /// A running `firth serve`, by its URL, used over HTTP.
+    Server(String),
+}
+
 /// What to do, and on what.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Args {
     /// Make a topic and its groups.
     Setup {
-        /// URL of the engine.
-        engine: String,
+        /// Where.
+        target: Target,
         /// The topic.
         topic: String,
         /// How many partitions it gets.
@@ -43,8 +53,8 @@ pub enum Args {
     },
     /// Send what comes.
     Produce {
-        /// URL of the engine.
-        engine: String,
+        /// Where.
+        target: Target,
         /// The topic.
         topic: String,
         /// What `sent_ok` promises; `None`: what the URL says, or the engine's own choice.
@@ -52,15 +62,15 @@ pub enum Args {
     },
     /// Be a member of a group.
     Consume {
-        /// URL of the engine.
-        engine: String,
+        /// Where.
+        target: Target,
         /// The rest.
         consume: Consume,
     },
     /// Print how a group stands.
     Final {
-        /// URL of the engine.
-        engine: String,
+        /// Where.
+        target: Target,
         /// The topic.
         topic: String,
         /// The group.
@@ -89,21 +99,16 @@ impl Args {
         let mut args = args.into_iter();
         let command = args.next().context("say what to do: setup, produce, consume or final")?;
         let mut options = Options::read(args)?;
-        if options.0.contains_key("server") {
-            bail!(
-                "--server drives a running firth server over HTTP, which this build cannot do yet: use --engine URL"
-            );
-        }
-        let engine = options.one("engine")?;
+        let target = options.target()?;
         let topic = options.one("topic")?;
         let parsed = match command.as_str() {
             "setup" => {
                 let partitions = options.number("partitions")?;
-                Self::Setup { engine, topic, partitions, groups: options.many("group")? }
+                Self::Setup { target, topic, partitions, groups: options.many("group")? }
             }
             "produce" => {
                 let durability = options.maybe("durability")?.map(|name| name.parse()).transpose()?;
-                Self::Produce { engine, topic, durability }
+                Self::Produce { target, topic, durability }
             }
             "consume" => {
                 let ordering = match options.maybe("ordering")?.as_deref() {
@@ -113,9 +118,9 @@ impl Args {
                 };
                 let (group, member) = (options.one("group")?, options.one("member")?);
                 let lease = Duration::from_millis(options.number("lease-ms")?);
-                Self::Consume { engine, consume: Consume { topic, group, member, lease, ordering } }
+                Self::Consume { target, consume: Consume { topic, group, member, lease, ordering } }
             }
-            "final" => Self::Final { engine, topic, group: options.one("group")? },
+            "final" => Self::Final { target, topic, group: options.one("group")? },
             other => bail!("unknown command {other:?}: say setup, produce, consume or final"),
         };
         options.end(&command)?;
@@ -123,20 +128,29 @@ impl Args {
     }
 
     fn check(self) -> Result<Self> {
-        if self.engine().starts_with("memory:") {
-            bail!("memory: lives in one process, so that no other would see it: use redis://… or file:DIR");
+        match self.target() {
+            Target::Engine(url) if url.starts_with("memory:") => {
+                bail!(
+                    "memory: lives in one process, so that no other would see it: use redis://… or file:DIR"
+                )
+            }
+            Target::Server(url) if !url.starts_with("http://") => {
+                bail!("--server {url}: it looks like http://127.0.0.1:7171")
+            }
+            _ => Ok(self),
         }
-        Ok(self)
     }
 
-    /// The engine's URL, with the durability asked for.
-    pub fn engine(&self) -> String {
+    /// Where to do it, with the durability asked for.
+    pub fn target(&self) -> Target {
         match self {
-            Self::Produce { engine, durability: Some(durability), .. } => durability.applied_to(engine),
-            Self::Setup { engine, .. }
-            | Self::Produce { engine, .. }
-            | Self::Consume { engine, .. }
-            | Self::Final { engine, .. } => engine.clone(),
+            Self::Produce { target: Target::Engine(url), durability: Some(durability), .. } => {
+                Target::Engine(durability.applied_to(url))
+            }
+            Self::Setup { target, .. }
+            | Self::Produce { target, .. }
+            | Self::Consume { target, .. }
+            | Self::Final { target, .. } => target.clone(),
         }
     }
 }
@@ -190,6 +204,15 @@ impl Options {
         Ok(Self(options))
     }
 
+    fn target(&mut self) -> Result<Target> {
+        match (self.maybe("engine")?, self.maybe("server")?) {
+            (Some(url), None) => Ok(Target::Engine(url)),
+            (None, Some(url)) => Ok(Target::Server(url.trim_end_matches('/').to_owned())),
+            (None, None) => bail!("--engine is missing, or --server"),
+            (Some(_), Some(_)) => bail!("give --engine or --server, not both"),
+        }
+    }
+
     fn many(&mut self, name: &str) -> Result<Vec<String>> {
         self.0.remove(name).with_context(|| format!("--{name} is missing"))
     }
@@ -234,13 +257,15 @@ mod tests {
     fn every_command_reads_its_own_options() {
         let setup = parse("setup --engine redis://h --topic t --partitions 4 --group a --group b").unwrap();
         let groups = vec!["a".to_owned(), "b".to_owned()];
-        let (engine, topic) = ("redis://h".to_owned(), "t".to_owned());
-        assert_eq!(setup, Args::Setup { engine, topic, partitions: 4, groups });
+        let (target, topic) = (Target::Engine("redis://h".to_owned()), "t".to_owned());
+        assert_eq!(setup, Args::Setup { target, topic, partitions: 4, groups });
         let relaxed =
             "consume --engine redis://h --topic t --group g --member m --lease-ms 500 --ordering relaxed";
         let Args::Consume { consume, .. } = parse(relaxed).unwrap() else { panic!("not consume") };
         assert_eq!((consume.lease, consume.ordering), (Duration::from_millis(500), Ordering::Relaxed));
         assert!(parse("final --engine=redis://h --topic=t --group=g").is_ok());
+        let served = parse("final --server http://h:7171/ --topic t --group g").unwrap();
+        assert_eq!(served.target(), Target::Server("http://h:7171".to_owned()));
     }
 
     #[test]
@@ -249,7 +274,9 @@ mod tests {
             ("consume --engine redis://h --topic t --group g --member m", "lease-ms"),
             ("produce --engine redis://h --topic t --durability best", "synced"),
             ("produce --engine memory: --topic t", "one process"),
-            ("produce --server http://h --topic t", "--engine"),
+            ("produce --server redis://h --topic t", "http://"),
+            ("produce --server http://h --engine redis://h --topic t", "not both"),
+            ("produce --topic t", "--server"),
             ("final --engine redis://h --topic t --group g --lease-ms 5", "no option"),
             ("begin --engine redis://h --topic t", "unknown command"),
             ("produce --engine", "needs a value"),
@@ -261,7 +288,9 @@ mod tests {
 
     #[test]
     fn the_durability_asked_for_replaces_that_of_the_url() {
-        let url = |line: &str| parse(line).unwrap().engine();
+        let url = |line: &str| match parse(line).unwrap().target() {
+            Target::Engine(url) | Target::Server(url) => url,
+        };
         assert_eq!(
             url("produce --engine redis://h?durability=fast&prefix=x --topic t --durability synced"),
             "redis://h?prefix=x&durability=synced"

@@ -10,6 +10,9 @@
 //! | `consume` | tells `assigned`, `revoked`, `delivered`; reads [`Command`]s; answers `ack_ok` or `ack_err` |
 //! | `final` | prints `final`: what is not settled, and the ids of dead letters |
 //!
+//! Each works on an engine that it opens itself, or on a running `firth serve` over HTTP ([`Target`]). A server is the one owner of its groups'
+//! partitions: its clients share them, and their epochs ([`Promise::exclusive`](history::Promise::exclusive)).
+//!
 //! End of input is a graceful end. Each line is flushed; logs go to stderr (`RUST_LOG`, warnings unless set). `sha` is the SHA-256 of the
 //! payload in lower-case hex, [`sha_of`].
 //!
@@ -19,13 +22,14 @@
 mod args;
 mod consume;
 pub mod history;
+mod http;
 mod produce;
 mod protocol;
 mod setup;
 mod tally;
 mod wire;
 
-pub use args::{Args, Durability, HELP};
+pub use args::{Args, Durability, HELP, Target};
 pub use protocol::{Command, Event, Input, sha_of};
 
 use anyhow::{Context, Result};
@@ -44,28 +48,32 @@ pub fn run(args: Args) -> Result<()> {
         .build()
         .context("start the runtime")?;
     let outcome = runtime.block_on(async {
-        let url = args.engine();
-        match args {
-            Args::Setup { topic, partitions, groups, .. } => {
-                patiently(async || setup::run(connect(&url).await?, &topic, partitions, &groups).await).await
-            }
-            Args::Produce { topic, .. } => {
-                produce::run(patiently(async || produce::open(connect(&url).await?, &topic).await).await?)
-                    .await
-            }
-            Args::Consume { consume, .. } => {
-                consume::run(patiently(async || consume::open(connect(&url).await?, &consume).await).await?)
-                    .await
-            }
-            Args::Final { topic, group, .. } => {
-                let tally = patiently(async || tally::take(connect(&url).await?, &topic, &group).await);
-                tally::tell(tally.await?).await
-            }
+        match args.target() {
+            Target::Engine(url) => on_engine(&url, args).await,
+            Target::Server(url) => http::run(&url, args).await,
         }
     });
     // A thread may still wait for input that nobody needs.
     runtime.shutdown_background();
     outcome
+}
+
+async fn on_engine(url: &str, args: Args) -> Result<()> {
+    match args {
+        Args::Setup { topic, partitions, groups, .. } => {
+            patiently(async || setup::run(connect(url).await?, &topic, partitions, &groups).await).await
+        }
+        Args::Produce { topic, .. } => {
+            produce::run(patiently(async || produce::open(connect(url).await?, &topic).await).await?).await
+        }
+        Args::Consume { consume, .. } => {
+            consume::run(patiently(async || consume::open(connect(url).await?, &consume).await).await?).await
+        }
+        Args::Final { topic, group, .. } => {
+            let tally = patiently(async || tally::take(connect(url).await?, &topic, &group).await);
+            tally::tell(tally.await?).await
+        }
+    }
 }
 
 async fn connect(url: &str) -> firth::Result<Broker> {

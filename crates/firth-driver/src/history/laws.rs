@@ -71,7 +71,8 @@ impl<'r> View<'r> {
 
     /// Nothing comes twice unless a verdict or a failure says so.
     pub(super) fn duplicates(&self, found: &mut Vec<Violation>) {
-        for (id, deliveries) in self.by_id() {
+        for (id, mut deliveries) in self.by_id() {
+            deliveries.retain(|delivery| !self.is_late_line(delivery));
             let verdict = deliveries.windows(2).zip(1..).find_map(|(pair, count)| {
                 let again = pair[1];
                 // An older owner's line may be seen late.
@@ -86,6 +87,18 @@ impl<'r> View<'r> {
         }
     }
 
+    /// Whether a process that slept told late of a delivery that was no longer its own: others had it under the same ownership, and nothing that it asked
+    /// for came of it.
+    fn is_late_line(&self, delivery: &Delivered<'_>) -> bool {
+        let shared = self
+            .group
+            .epochs
+            .get(&(delivery.partition, delivery.epoch))
+            .is_some_and(|epoch| epoch.owners.len() > 1);
+        let in_vain = |verdict: &super::index::Verdict| verdict.outcome != Outcome::Done;
+        shared && self.run.broken.contains(delivery.source) && delivery.verdicts.iter().all(in_vain)
+    }
+
     /// Whether there is a reason to deliver a message again after this delivery of it.
     fn may_come_again(&self, delivery: &Delivered<'_>) -> bool {
         let failed =
@@ -96,11 +109,11 @@ impl<'r> View<'r> {
         refused || given_back || self.run.server_broken || self.run.broken.contains(delivery.source)
     }
 
-    /// Whoever was replaced settles nothing, and nobody shares an epoch.
-    pub(super) fn fencing(&self, found: &mut Vec<Violation>) {
+    /// Whoever was replaced settles nothing, and nobody shares an epoch if owners are `exclusive`.
+    pub(super) fn fencing(&self, exclusive: bool, found: &mut Vec<Violation>) {
         let mut newest = HashMap::<u32, Vec<(usize, u64)>>::new();
         for ((partition, epoch), owned) in &self.group.epochs {
-            if owned.owners.len() > 1 {
+            if exclusive && owned.owners.len() > 1 {
                 let (partition, epoch) = (*partition, *epoch);
                 found.push(Violation::TwoOwners { partition, group: self.group_name(), epoch });
             }

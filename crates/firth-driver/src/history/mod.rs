@@ -66,11 +66,13 @@ pub enum Fault {
 pub struct Promise {
     /// Whether consumers ran with strict ordering.
     pub in_order: bool,
+    /// Whether each consumer owns its partitions alone; those of one server share its ownership.
+    pub exclusive: bool,
 }
 
 impl Default for Promise {
     fn default() -> Self {
-        Self { in_order: true }
+        Self { in_order: true, exclusive: true }
     }
 }
 
@@ -193,7 +195,7 @@ pub fn check(timeline: &[Entry], promise: Promise) -> Vec<Violation> {
         view.losses(&mut found);
         view.arrivals(&mut found);
         view.duplicates(&mut found);
-        view.fencing(&mut found);
+        view.fencing(promise.exclusive, &mut found);
         if promise.in_order {
             order::check(&view, &mut found);
         }

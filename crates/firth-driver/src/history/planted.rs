@@ -61,8 +61,12 @@ impl Plot {
     }
 
     fn end(self, lag: u64, dead: &[&str]) -> Vec<Violation> {
+        self.end_of(Promise::default(), lag, dead)
+    }
+
+    fn end_of(self, promise: Promise, lag: u64, dead: &[&str]) -> Vec<Violation> {
         let dead = dead.iter().map(|id| (*id).to_owned()).collect();
-        check(&self.told("f", Event::Final { pending: lag, due: 0, lag, dead }).0, Promise::default())
+        check(&self.told("f", Event::Final { pending: lag, due: 0, lag, dead }).0, promise)
     }
 }
 
@@ -217,6 +221,20 @@ fn an_epoch_with_two_owners_is_found() {
         .told("m2", Event::Assigned { partition: 0, epoch: 1 })
         .end(0, &[]);
     assert_eq!(found, [Violation::TwoOwners { partition: 0, group: g(), epoch: 1 }]);
+}
+
+#[test]
+fn clients_of_one_owner_share_its_epoch_and_one_that_slept_may_tell_late() {
+    let shared = Promise { exclusive: false, ..Promise::default() };
+    let late = |plot: Plot| plot.delivered("m2", "a", (1, 1)).ask("m2", "a", 1);
+    let begun = || plot().sent(&["a"]).handled("m1", "a", (1, 1));
+    let slept = late(begun().killed("m2")).refused("m2", "a").end_of(shared, 0, &[]);
+    assert_eq!(slept, []);
+    let duplicate = Violation::Duplicate { id: "a".into(), group: g(), settled: true };
+    let awake = late(begun()).refused("m2", "a").end_of(shared, 0, &[]);
+    assert_eq!(awake, std::slice::from_ref(&duplicate));
+    let settled = late(begun().killed("m2")).ok("m2", "a").end_of(shared, 0, &[]);
+    assert_eq!(settled, [duplicate]);
 }
 
 #[test]

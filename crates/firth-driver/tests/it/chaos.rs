@@ -6,6 +6,7 @@ use crate::stage::Stage;
 use crate::world::{World, is_sent, message};
 use firth_driver::Event;
 use firth_driver::history::What;
+use firth_testkit::Flavor;
 use std::time::{Duration, Instant};
 
 const GROUPS: [&str; 2] = ["g", "h"];
@@ -156,7 +157,17 @@ fn length() -> Duration {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn random_deaths_of_consumers_producers_and_the_server_break_no_promise() {
-    run(Stage::alone().await, seed(), length()).await;
+    run(Stage::alone(Flavor::Redis).await, seed(), length()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn random_deaths_on_valkey_break_no_promise() {
+    run(Stage::alone(Flavor::Valkey).await, seed(), length() / 2).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn random_deaths_of_clients_and_of_the_server_they_share_break_no_promise() {
+    run(Stage::served(), seed(), length() / 2).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -181,10 +192,12 @@ async fn minutes_of_random_deaths_break_no_promise() {
         if left.is_zero() {
             return;
         }
-        let stage = match (&engine, turn % 3) {
+        let stage = match (&engine, turn % 5) {
             (Some(url), _) => Stage::Given(url.clone()),
-            (None, 0) => Stage::alone().await,
+            (None, 0) => Stage::alone(Flavor::Redis).await,
             (None, 1) => Stage::watched().await,
+            (None, 2) => Stage::served(),
+            (None, 3) => Stage::alone(Flavor::Valkey).await,
             (None, _) => Stage::cluster().await,
         };
         run(stage, first.wrapping_add(turn), left.min(Duration::from_secs(60))).await;

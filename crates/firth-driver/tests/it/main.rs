@@ -6,5 +6,6 @@ mod chaos;
 mod failing;
 mod process;
 mod protocol;
+mod served;
 mod stage;
 mod world;

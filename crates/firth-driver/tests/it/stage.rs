@@ -1,9 +1,10 @@
-//! What a run stands on, and how its servers are broken: a server alone, a master under sentinels, a cluster, or an engine of somebody
-//! else's, whose servers are left alone.
+//! What a run stands on, and how its servers are broken: a server alone, a master under sentinels, a cluster, `firth serve` over HTTP, or an
+//! engine of somebody else's, whose servers are left alone.
 //!
 //! A blow is over when the servers are whole again, so that the next one never meets a half-mended set: promises hold against one
 //! failure at a time.
 
+use crate::served::Server;
 use firth_testkit::{Flavor, Persist, RedisCluster, RedisServer, SentinelSet};
 
 pub(crate) enum Stage {
@@ -13,13 +14,19 @@ pub(crate) enum Stage {
     Watched(SentinelSet),
     /// Three masters with a replica each, nothing on disk.
     Cluster(RedisCluster),
+    /// On files, syncs before it answers.
+    Served(Server),
     /// A URL.
     Given(String),
 }
 
 impl Stage {
-    pub(crate) async fn alone() -> Self {
-        Self::Alone(RedisServer::builder().persist(Persist::AofAlways).start().await)
+    pub(crate) async fn alone(flavor: Flavor) -> Self {
+        Self::Alone(RedisServer::builder().flavor(flavor).persist(Persist::AofAlways).start().await)
+    }
+
+    pub(crate) fn served() -> Self {
+        Self::Served(Server::start())
     }
 
     pub(crate) async fn watched() -> Self {
@@ -35,8 +42,19 @@ impl Stage {
             Self::Alone(server) => server.url(),
             Self::Watched(set) => set.url(),
             Self::Cluster(cluster) => cluster.url(),
+            Self::Served(server) => server.url(),
             Self::Given(url) => url.clone(),
         }
+    }
+
+    /// How the driver is told where to go.
+    pub(crate) fn option(&self) -> &'static str {
+        if self.is_served() { "--server" } else { "--engine" }
+    }
+
+    /// Whether consumers are clients of one server, which owns their partitions.
+    pub(crate) fn is_served(&self) -> bool {
+        matches!(self, Self::Served(_))
     }
 
     /// What an acknowledgement must mean, so that no blow can take it back; `None`: what the URL says.
@@ -44,7 +62,7 @@ impl Stage {
         match self {
             Self::Alone(_) => Some("synced"),
             Self::Watched(_) | Self::Cluster(_) => Some("replicated"),
-            Self::Given(_) => None,
+            Self::Served(_) | Self::Given(_) => None,
         }
     }
 
@@ -77,6 +95,7 @@ impl Stage {
                 cluster.restart(victim).await;
                 cluster.settle().await;
             }
+            Self::Served(server) => server.restart(),
             Self::Given(_) => {}
         }
     }

@@ -4,7 +4,7 @@ use crate::process::{Policy, Process, Timeline, silence};
 use crate::stage::Stage;
 use firth_driver::history::{Entry, Fault, Promise, What, check};
 use firth_driver::{Event, Input, sha_of};
-use firth_testkit::wait;
+use firth_testkit::{Flavor, wait};
 use std::time::Duration;
 
 pub(crate) const LIMIT: Duration = Duration::from_secs(30);
@@ -20,32 +20,33 @@ pub(crate) struct World {
 impl World {
     /// A topic with `partitions` and `groups`, on a server that syncs before it answers.
     pub(crate) async fn new(partitions: u32, groups: &[&'static str]) -> Self {
-        Self::on(Stage::alone().await, "t", partitions, groups).await
+        Self::on(Stage::alone(Flavor::Redis).await, "t", partitions, groups).await
     }
 
     pub(crate) async fn on(stage: Stage, topic: &str, partitions: u32, groups: &[&'static str]) -> Self {
         let (url, topic) = (stage.url(), topic.to_owned());
         let world = Self { stage, timeline: Timeline::default(), url, topic, groups: groups.to_vec() };
         let partitions = partitions.to_string();
+        let option = world.stage.option();
         let mut args =
-            vec!["setup", "--engine", &world.url, "--topic", &world.topic, "--partitions", &partitions];
+            vec!["setup", option, &world.url, "--topic", &world.topic, "--partitions", &partitions];
         args.extend(groups.iter().flat_map(|group| ["--group", *group]));
         assert!(Process::start(&world.timeline, ("setup", None), &args, silence()).finish());
         world
     }
 
     pub(crate) fn producer(&self, name: &str) -> Process {
-        let mut args = vec!["produce", "--engine", &self.url, "--topic", &self.topic];
+        let mut args = vec!["produce", self.stage.option(), &self.url, "--topic", &self.topic];
         args.extend(self.stage.durability().into_iter().flat_map(|durability| ["--durability", durability]));
         Process::start(&self.timeline, (name, None), &args, silence())
     }
 
     pub(crate) fn consumer(&self, name: &str, group: &str, lease_ms: u64, policy: Policy) -> Process {
-        let (engine, lease) = (self.url.as_str(), lease_ms.to_string());
+        let (url, lease) = (self.url.as_str(), lease_ms.to_string());
         let args = [
             "consume",
-            "--engine",
-            engine,
+            self.stage.option(),
+            url,
             "--topic",
             &self.topic,
             "--group",
@@ -64,6 +65,14 @@ impl World {
 
     /// Waits until no group has anything left.
     pub(crate) async fn settled(&self) {
+        if self.stage.is_served() {
+            for group in &self.groups {
+                let left = || self.ask(&Timeline::default(), "look", group);
+                let settled = || matches!(left(), Event::Final { lag: 0, .. });
+                self.until(&format!("{group} has nothing left"), settled).await;
+            }
+            return;
+        }
         let broker = firth::Broker::connect(&self.url).await.unwrap();
         let admin = broker.admin();
         for group in self.groups.clone() {
@@ -76,9 +85,13 @@ impl World {
     /// How a group stands; also noted in the timeline.
     pub(crate) fn tally(&self, group: &str) -> Event {
         let name = format!("final-{group}-{}", self.timeline.lock().len());
-        let args = ["final", "--engine", &self.url, "--topic", &self.topic, "--group", group];
-        assert!(Process::start(&self.timeline, (&name, Some(group)), &args, silence()).finish());
-        let timeline = self.timeline.lock();
+        self.ask(&self.timeline, &name, group)
+    }
+
+    fn ask(&self, timeline: &Timeline, name: &str, group: &str) -> Event {
+        let args = ["final", self.stage.option(), &self.url, "--topic", &self.topic, "--group", group];
+        assert!(Process::start(timeline, (name, Some(group)), &args, silence()).finish());
+        let timeline = timeline.lock();
         let last = timeline.iter().rfind(|entry| entry.source == name).expect("a final line");
         let What::Told(event) = &last.what else { panic!("{last:?}") };
         event.clone()
@@ -90,7 +103,8 @@ impl World {
         for group in &self.groups {
             self.tally(group);
         }
-        let found = check(&self.timeline.lock(), Promise::default());
+        let promise = Promise { exclusive: !self.stage.is_served(), ..Promise::default() };
+        let found = check(&self.timeline.lock(), promise);
         if let (false, Ok(path)) = (found.is_empty(), std::env::var("FIRTH_CHAOS_RECORD")) {
             std::fs::write(path, self.timeline.lines()).expect("the record can be written");
         }

@@ -86,7 +86,8 @@ fn note(report: &mut SettledReport, handle: &str, outcome: Result<(), Error>) {
         Ok(()) => report.settled += 1,
         Err(error) => {
             let (kind, detail) = (error.kind().as_str().to_owned(), error.context().to_owned());
-            report.failed.push(NotSettled { delivery: handle.to_owned(), kind, detail });
+            let (delivery, may_have_happened) = (handle.to_owned(), error.may_have_happened());
+            report.failed.push(NotSettled { delivery, kind, detail, may_have_happened });
         }
     }
 }

@@ -152,8 +152,12 @@ impl AsyncNext<Consuming> for NextDelivery {
             }
             Ok(None) => {
                 state.over = true;
-                (form == Form::Events)
-                    .then(|| form.entry("end", &serde_json::json!({ "why": "the server left the group" })))
+                (form == Form::Events).then(|| {
+                    form.entry(
+                        "end",
+                        &serde_json::json!({ "why": "the server left the group, or a lease ran out" }),
+                    )
+                })
             }
             Err(error) => {
                 state.over = true;

@@ -51,6 +51,8 @@ struct Lying {
 pub(crate) struct Load {
     unsettled: AtomicUsize,
     pub(super) changed: Notify,
+    /// Cancelled when a lease of it ran out.
+    pub(super) asleep: CancellationToken,
 }
 
 impl Load {
@@ -179,6 +181,10 @@ impl Counter {
         drop(held);
         for (_, lying) in late {
             let why = "not settled before its lease ran out";
+            // Whoever sleeps gets no more: everything that it was given would cost an attempt.
+            if let Some(load) = &lying.stream {
+                load.asleep.cancel();
+            }
             // The verdict counts whether or not it is awaited.
             drop(lying.leave().0.nack(Nack::retry_after(std::time::Duration::ZERO, why)));
         }

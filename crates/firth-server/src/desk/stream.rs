@@ -1,6 +1,7 @@
 //! A consumer's stream: deliveries as they come, until the client hangs up or the server stops.
 //!
-//! At most `max` of its deliveries are unsettled at a time; then it waits for verdicts. Dropping it gives everything unsettled back, without costing an attempt.
+//! At most `max` of its deliveries are unsettled at a time; then it waits for verdicts. It ends when one of its leases runs out: its client sleeps, or is gone
+//! without a word. Dropping it gives everything unsettled back, without costing an attempt.
 
 use super::Desk;
 use super::counter::{Counter, Load, Using};
@@ -27,7 +28,7 @@ impl Stream {
         Self { desk, counter, _using: using, load, given, max, lease }
     }
 
-    /// The next delivery as `show` sees it with its handle; `None` when the server stops or the group was left. Cancel-safe: what was taken lies on the desk.
+    /// The next delivery as `show` sees it with its handle; `None` when the server stops, the group was left, or a lease ran out. Cancel-safe: what was taken lies on the desk.
     pub(crate) async fn next<T>(&mut self, show: impl FnOnce(String, &Delivery) -> T) -> Result<Option<T>> {
         let taken = async {
             loop {
@@ -46,8 +47,10 @@ impl Stream {
             Ok(Some((number, shown)))
         };
         let taken = tokio::select! {
-            taken = taken => taken,
+            biased;
             () = self.counter.closing.cancelled() => Ok(None),
+            () = self.load.asleep.cancelled() => Ok(None),
+            taken = taken => taken,
         };
         match taken {
             Ok(Some((number, shown))) => {
@@ -76,6 +79,7 @@ impl Stream {
         tokio::select! {
             () = drained => {}
             () = self.counter.closing.cancelled() => {}
+            () = self.load.asleep.cancelled() => {}
         }
     }
 

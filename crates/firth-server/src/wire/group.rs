@@ -106,6 +106,9 @@ pub(crate) struct NotSettled {
     pub(crate) delivery: String,
     pub(crate) kind: String,
     pub(crate) detail: String,
+    /// Whether it may be stored all the same.
+    #[serde(default)]
+    pub(crate) may_have_happened: bool,
 }
 
 /// A group in figures.

@@ -71,6 +71,19 @@ fn a_stream_has_no_more_unsettled_deliveries_than_it_asked_for() {
 }
 
 #[test]
+fn a_stream_ends_when_one_of_its_leases_runs_out() {
+    let server = Server::memory();
+    server.topic("jobs", &["one"]);
+    let path = "/v1/topics/jobs/groups/workers/stream?lease_ms=200";
+    let mut stream = Entries::open(server.address, path, "application/x-ndjson");
+    let (_, first) = stream.next().unwrap();
+    assert_eq!(first["record"]["attempt"], 1);
+    assert!(stream.next().is_none(), "whoever sleeps gets no more");
+    let again = server.fetch("jobs", "workers", &json!({ "wait_ms": 5000 }));
+    assert_eq!(again[0]["record"]["attempt"], 2);
+}
+
+#[test]
 fn a_lease_can_be_extended_and_then_outlives_its_first_deadline() {
     let server = Server::memory();
     server.topic("jobs", &["slow"]);
