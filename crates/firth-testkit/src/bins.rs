@@ -66,7 +66,24 @@ impl fmt::Display for Flavor {
 }
 
 fn private_valkey() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.tools/valkey/valkey-server")
+    private("valkey/valkey-server")
+}
+
+fn private(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.tools").join(path)
+}
+
+/// A program that `cargo xtask setup` puts under `.tools/`: the one that `variable` names, the private one, or one on `PATH`.
+///
+/// # Panics
+/// If there is none; the message says where it was looked for and what to run.
+pub(crate) fn tool(variable: &str, path: &str, name: Option<&str>) -> PathBuf {
+    let named = env::var_os(variable).map(PathBuf::from);
+    let ours = Some(private(path)).filter(|path| path.is_file());
+    named.or(ours).or_else(|| on_path(name?)).unwrap_or_else(|| {
+        let elsewhere = name.map(|name| format!(", {name} on PATH")).unwrap_or_default();
+        panic!("looked at {variable}, .tools/{path}{elsewhere}, and found nothing; run `cargo xtask setup` to install it")
+    })
 }
 
 /// First executable of this name on `PATH`.

@@ -7,7 +7,7 @@
 
 mod builder;
 pub(crate) mod conf;
-mod process;
+pub(crate) mod process;
 pub(crate) mod sentinel;
 
 use std::collections::HashMap;

@@ -12,6 +12,8 @@
 //!     max_in_flight: 64     # unacknowledged batches per gateway
 //!     retry: { max_attempts: 3, initial_delay: 100ms, max_delay: 5s, multiplier: 2.0 }
 //!     breaker: { failures: 5, open_for: 30s }
+//!     tls: { ca_file: ca.pem, cert_file: node.pem, key_file: node.key }   # for https:// endpoints and NATS over TLS
+//!     nats: { url: "nats://host:4222", subject: syntrix.streamer.events, ack: reply, token_file: token }   # or ack: jetstream, stream: NAME
 //!   broadcast: { max_fanout: 64 }
 //!   subscriptions: { ttl: 5m, per_gateway: 10000, per_tenant: 50000, total: 1000000, unindexed_per_tenant: 1000 }
 //!   dlq: { enabled: true, max_age: 7d }
@@ -21,8 +23,12 @@
 
 mod section;
 mod units;
+mod wires;
 
 pub use units::{parse_bytes, parse_duration};
+#[cfg(feature = "nats")]
+pub(crate) use wires::check_nats_url;
+pub use wires::{NatsAck, NatsConfig, TlsFiles};
 
 use crate::error::{Error, Result};
 use section::Section;
@@ -114,6 +120,10 @@ pub struct Delivery {
     pub retry: Retry,
     /// The breaker of each gateway.
     pub breaker: Breaker,
+    /// Certificates.
+    pub tls: TlsFiles,
+    /// Delivery through NATS.
+    pub nats: NatsConfig,
 }
 
 /// Quotas of subscriptions.
@@ -186,6 +196,8 @@ impl Default for RoutingConfig {
                     multiplier: 2.0,
                 },
                 breaker: Breaker { failures: 5, open_for: seconds(30) },
+                tls: TlsFiles::default(),
+                nats: NatsConfig::default(),
             },
             max_fanout: 64,
             subscriptions: Subscriptions {
@@ -270,7 +282,9 @@ impl Delivery {
         section.section("breaker", |section| {
             section.number("failures", &mut self.breaker.failures, 1..=1000)?;
             section.duration("open_for", &mut self.breaker.open_for, MS * 10..=Duration::from_secs(3600))
-        })
+        })?;
+        section.section("tls", |section| self.tls.read(section))?;
+        section.section("nats", |section| self.nats.read(section))
     }
 }
 

@@ -5,6 +5,7 @@ use crate::error::{Error, Result};
 use serde_json::{Map, Value};
 use std::fmt::Display;
 use std::ops::RangeInclusive;
+use std::path::PathBuf;
 use std::time::Duration;
 
 pub(super) struct Section<'a> {
@@ -69,6 +70,22 @@ impl<'a> Section<'a> {
                 return Err(self.wrong(name, value, &format!("a number from {low} to {high}")));
             }
         }
+        Ok(())
+    }
+
+    /// A text, if there is one.
+    pub(super) fn words(&mut self, name: &'static str, into: &mut Option<String>) -> Result<()> {
+        let Some(value) = self.take(name) else { return Ok(()) };
+        let words = value.as_str().filter(|words| !words.is_empty());
+        *into = Some(words.ok_or_else(|| self.wrong(name, value, "a text"))?.to_owned());
+        Ok(())
+    }
+
+    /// The path of a file, if there is one.
+    pub(super) fn file(&mut self, name: &'static str, into: &mut Option<PathBuf>) -> Result<()> {
+        let mut path = None;
+        self.words(name, &mut path)?;
+        *into = path.map(PathBuf::from).or_else(|| into.take());
         Ok(())
     }
 

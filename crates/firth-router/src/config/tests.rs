@@ -91,6 +91,25 @@ fn a_mistake_is_named_with_what_to_do() {
         (json!({ "backpressure": { "soft_watermark": 95 } }), "soft must be lower"),
         (json!({ "delivery": { "retry": { "initial_delay": "10s" } } }), "longer than max_delay"),
         (json!({ "dlq": { "enabled": "yes" } }), "true or false"),
+        (
+            json!({ "delivery": { "tls": { "ca_file": 5 } } }),
+            "routing.delivery.tls.ca_file is 5; give a text",
+        ),
+        (
+            json!({ "delivery": { "tls": { "key_file": "k" } } }),
+            "routing.delivery.tls has one of cert_file and key_file",
+        ),
+        (
+            json!({ "delivery": { "nats": { "url": "http://h" } } }),
+            "routing.delivery.nats.url: a NATS address is",
+        ),
+        (json!({ "delivery": { "nats": { "url": "nats://u:p@h" } } }), "must hold no secrets"),
+        (
+            json!({ "delivery": { "nats": { "subject": "a..b" } } }),
+            "routing.delivery.nats.subject must be words",
+        ),
+        (json!({ "delivery": { "nats": { "stream": "S" } } }), "then ack must be jetstream"),
+        (json!({ "delivery": { "nats": { "ack": "publish" } } }), "give one of reply, jetstream"),
         (json!({ "dlq": true }), "routing.dlq must hold options with names"),
         (json!([]), "routing must hold options with names"),
     ];
@@ -113,4 +132,25 @@ fn units_are_read_as_people_write_them() {
     for bad in ["", "MiB", "-1B", "1.5B", "1XiB", "12 34"] {
         assert_eq!(parse_bytes(bad), None, "{bad:?}");
     }
+}
+
+#[test]
+fn wires_are_configured_by_files_and_words() {
+    let section = json!({ "delivery": {
+        "tls": { "ca_file": "ca.pem", "cert_file": "c.pem", "key_file": "k.pem" },
+        "nats": { "url": "tls://h:4222", "subject": "a.b", "ack": "jetstream", "stream": "S", "token_file": "t" } } });
+    let delivery = RoutingConfig::from_value(&section).unwrap().delivery;
+    let file = |name: &str| Some(std::path::PathBuf::from(name));
+    let tls = TlsFiles { ca_file: file("ca.pem"), cert_file: file("c.pem"), key_file: file("k.pem") };
+    assert_eq!(delivery.tls, tls);
+    let nats = NatsConfig {
+        url: Some("tls://h:4222".to_owned()),
+        subject: "a.b".to_owned(),
+        ack: NatsAck::JetStream,
+        stream: Some("S".to_owned()),
+        token_file: file("t"),
+    };
+    assert_eq!(delivery.nats, nats);
+    let error = crate::deliver::Tls::from_files(&tls).unwrap_err().to_string();
+    assert_eq!(error, "routing.delivery.tls.ca_file: ca.pem cannot be read");
 }

@@ -1,6 +1,9 @@
 //! Connections to gateways: one HTTP/2 connection each, made when needed, made anew when it broke or the gateway moved.
 
-use crate::error::{Error, ErrorKind, Result};
+use super::tls::Tls;
+use super::verdict::{self, unreachable};
+use crate::config::TlsFiles;
+use crate::error::{Error, Result};
 use crate::lane::Outcome;
 use crate::name::GatewayId;
 use crate::registry::Gateway;
@@ -11,10 +14,13 @@ use hyper::header::{AUTHORIZATION, HeaderValue};
 use hyper::http::request::Builder;
 use hyper::{Request, Response, Uri};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use rustls::pki_types::ServerName;
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
 
 /// The flow-control window of a connection and of a stream: batches are large and answers small.
 const WINDOW: u32 = 8 << 20;
@@ -33,6 +39,11 @@ impl Bearer {
         Self(token.into())
     }
 
+    #[cfg(feature = "nats")]
+    pub(super) fn expose(&self) -> &str {
+        &self.0
+    }
+
     pub(super) fn add(&self, request: Builder) -> Result<Builder> {
         let mut value = HeaderValue::try_from(format!("Bearer {}", self.0))
             .map_err(|_| Error::invalid("the bearer token has characters that no header can carry"))?;
@@ -48,28 +59,31 @@ impl std::fmt::Debug for Bearer {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Connections(Mutex<HashMap<GatewayId, (String, Sender)>>);
+pub(super) struct Connections {
+    open: Mutex<HashMap<GatewayId, (String, Sender)>>,
+    tls: Option<Tls>,
+}
+
+/// A socket, with or without TLS.
+trait Socket: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Socket for S {}
 
 impl Connections {
-    /// Waits for what becomes of a delivery, no longer than `timeout`. Whatever is no answer leaves the gateway unreached.
+    /// With these settings for `https://` endpoints, instead of the system's.
+    pub(super) fn set_tls(&mut self, tls: Tls) {
+        self.tls = Some(tls);
+    }
+
+    /// Waits for what becomes of a delivery, no longer than `timeout`.
     pub(super) async fn outcome(
         &self,
         to: &Gateway,
         timeout: Duration,
         delivery: impl Future<Output = Result<Outcome>>,
     ) -> Outcome {
-        match tokio::time::timeout(timeout, delivery).await {
-            Ok(Ok(outcome)) => outcome,
-            Ok(Err(error)) => {
-                tracing::debug!(gateway = %to.id, %error, "a batch was not delivered");
-                Outcome::Unreached
-            }
-            Err(_) => {
-                // A silent peer may be half gone: the next batch tries a fresh connection.
-                self.forget(&to.id);
-                Outcome::Unreached
-            }
-        }
+        // A silent peer may be half gone: the next batch tries a fresh connection.
+        verdict::wait(to, timeout, delivery, || self.forget(&to.id)).await
     }
 
     /// Sends a request to a gateway and waits for the head of the answer.
@@ -98,19 +112,14 @@ impl Connections {
         {
             return Ok(sender.clone());
         }
-        let address =
-            || Error::invalid(format!("the endpoint of gateway {} must be http://host:port", to.id));
-        let uri: Uri = to.endpoint.parse().map_err(|error| address().with_source(error))?;
-        let (Some("http"), Some(host)) = (uri.scheme_str(), uri.host()) else { return Err(address()) };
-        let stream = TcpStream::connect((host, uri.port_u16().unwrap_or(80))).await.map_err(unreachable)?;
-        stream.set_nodelay(true).map_err(unreachable)?;
+        let socket = self.connect(to).await?;
         let handshake = http2::Builder::new(TokioExecutor::new())
             .timer(TokioTimer::new())
             .initial_connection_window_size(WINDOW)
             .initial_stream_window_size(WINDOW)
             .keep_alive_interval(Duration::from_secs(20))
             .keep_alive_timeout(timeout)
-            .handshake(TokioIo::new(stream));
+            .handshake(TokioIo::new(socket));
         let (sender, connection) = handshake.await.map_err(unreachable)?;
         // Ends with the connection, which ends when the last sender is gone.
         tokio::spawn(connection);
@@ -118,11 +127,36 @@ impl Connections {
         Ok(sender)
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<GatewayId, (String, Sender)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    async fn connect(&self, to: &Gateway) -> Result<Box<dyn Socket>> {
+        let address = || {
+            Error::invalid(format!(
+                "the endpoint of gateway {} must be http://host:port or https://host:port",
+                to.id
+            ))
+        };
+        let uri: Uri = to.endpoint.parse().map_err(|error| address().with_source(error))?;
+        let host = uri.host().map(|host| host.trim_start_matches('[').trim_end_matches(']'));
+        let (usual_port, host) = match (uri.scheme_str(), host) {
+            (Some("http"), Some(host)) => (80, host),
+            (Some("https"), Some(host)) => (443, host),
+            _ => return Err(address()),
+        };
+        let stream =
+            TcpStream::connect((host, uri.port_u16().unwrap_or(usual_port))).await.map_err(unreachable)?;
+        stream.set_nodelay(true).map_err(unreachable)?;
+        if usual_port == 80 {
+            return Ok(Box::new(stream));
+        }
+        let tls = self.tls.clone().map_or_else(|| Tls::from_files(&TlsFiles::default()), Ok)?;
+        let name = ServerName::try_from(host.to_owned()).map_err(|error| address().with_source(error))?;
+        let stream = TlsConnector::from(tls.for_http2()).connect(name, stream).await.map_err(unreachable)?;
+        if stream.get_ref().1.alpn_protocol() != Some(b"h2") {
+            return Err(unreachable("it does not speak HTTP/2 over TLS"));
+        }
+        Ok(Box::new(stream))
     }
-}
 
-pub(super) fn unreachable(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
-    Error::new(ErrorKind::Unavailable, "the gateway cannot be reached").with_source(error)
+    fn lock(&self) -> MutexGuard<'_, HashMap<GatewayId, (String, Sender)>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }

@@ -4,6 +4,7 @@
 //! needs no more than hyper. The messages below are those of the `.proto` file, written out so that building needs no compiler for it.
 
 use super::connect::{Bearer, Connections, MAX_ANSWER};
+use super::tls::Tls;
 use super::{Deliverer, Delivering};
 use crate::error::{Error, ErrorKind, Result};
 use crate::lane::{Answer, Batch, Item, Outcome};
@@ -39,6 +40,13 @@ impl GrpcDeliverer {
     /// A deliverer without connections; they are made when needed.
     pub fn new(options: GrpcOptions) -> Self {
         Self { options, connections: Connections::default() }
+    }
+
+    /// With these settings for `https://` endpoints; without, the system's authorities are trusted.
+    #[must_use]
+    pub fn with_tls(mut self, tls: Tls) -> Self {
+        self.connections.set_tls(tls);
+        self
     }
 
     async fn call(&self, to: &Gateway, batch: &Batch) -> Result<Outcome> {

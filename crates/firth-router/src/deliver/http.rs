@@ -1,16 +1,17 @@
-//! HTTP/2 POST of JSON, without TLS (h2c with prior knowledge). One connection per gateway, many batches on it at a time.
+//! HTTP/2 POST of JSON, with TLS for `https://` endpoints, without (h2c with prior knowledge) for `http://`. One connection per gateway, many batches on it at a time.
 
 use super::connect::{Bearer, Connections, MAX_ANSWER};
 use super::sign::{ID_HEADER, SIGNATURE_HEADER, SigningKey, TIME_HEADER};
-use super::{Deliverer, Delivering};
+use super::tls::Tls;
+use super::{Deliverer, Delivering, verdict};
 use crate::error::{Error, ErrorKind, Result};
-use crate::lane::{Answer, Batch, Outcome};
+use crate::lane::{Batch, Outcome};
 use crate::registry::Gateway;
 use crate::wire::{BatchOut, NODE_HEADER, PATH, Results};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
-use hyper::header::{CONTENT_TYPE, HeaderMap, RETRY_AFTER};
-use hyper::{Request, Response, StatusCode};
+use hyper::header::{CONTENT_TYPE, RETRY_AFTER};
+use hyper::{Request, Response};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// How batches are posted.
@@ -26,9 +27,6 @@ pub struct HttpOptions {
     pub signing: Option<SigningKey>,
 }
 
-/// The longest pause that a gateway can ask for.
-const MAX_PAUSE: Duration = Duration::from_secs(60);
-
 /// Posts batches to gateways.
 #[derive(Debug)]
 pub struct HttpDeliverer {
@@ -42,11 +40,15 @@ impl HttpDeliverer {
         Self { options, connections: Connections::default() }
     }
 
+    /// With these settings for `https://` endpoints; without, the system's authorities are trusted.
+    #[must_use]
+    pub fn with_tls(mut self, tls: Tls) -> Self {
+        self.connections.set_tls(tls);
+        self
+    }
+
     async fn post(&self, to: &Gateway, batch: &Batch) -> Result<Outcome> {
-        let body =
-            serde_json::to_vec(&BatchOut::new(&to.id, &self.options.node, batch)).map_err(|error| {
-                Error::new(ErrorKind::Corrupt, "a document is not valid JSON").with_source(error)
-            })?;
+        let body = BatchOut::new(&to.id, &self.options.node, batch).to_json()?;
         let request = self.request(to, batch, Bytes::from(body))?;
         let response = self.connections.send(to, request, self.options.timeout).await?;
         outcome(batch, response).await
@@ -88,24 +90,9 @@ async fn outcome(batch: &Batch, response: Response<hyper::body::Incoming>) -> Re
             })?;
             Ok(Results::read(&body.to_bytes())?.map_or(Outcome::Accepted, Outcome::Answered))
         }
-        StatusCode::TOO_MANY_REQUESTS => Ok(Outcome::Busy(pause(&head.headers))),
-        StatusCode::SERVICE_UNAVAILABLE if head.headers.contains_key(RETRY_AFTER) => {
-            Ok(Outcome::Busy(pause(&head.headers)))
+        status => {
+            let retry_after = head.headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok());
+            verdict::of_status(status.as_u16(), retry_after, batch.items.len())
         }
-        status if is_refusal(status) => {
-            let reason = format!("the gateway answered {status}");
-            Ok(Outcome::Answered(batch.items.iter().map(|_| Answer::Refused(reason.clone())).collect()))
-        }
-        status => Err(Error::new(ErrorKind::Unavailable, format!("the gateway answered {status}"))),
     }
-}
-
-/// What the batch's content caused, rather than who sent it or where: another attempt later cannot help there.
-fn is_refusal(status: StatusCode) -> bool {
-    matches!(status.as_u16(), 400 | 406 | 409 | 413 | 415 | 422)
-}
-
-fn pause(headers: &HeaderMap) -> Option<Duration> {
-    let seconds = headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
-    Some(Duration::from_secs(seconds).min(MAX_PAUSE))
 }

@@ -11,13 +11,20 @@ mod choice;
 mod connect;
 mod grpc;
 mod http;
+#[cfg(feature = "nats")]
+mod nats;
 mod sign;
+mod tls;
+mod verdict;
 
 pub use choice::ByProtocol;
 pub use connect::Bearer;
 pub use grpc::{GrpcDeliverer, GrpcOptions};
 pub use http::{HttpDeliverer, HttpOptions};
+#[cfg(feature = "nats")]
+pub use nats::{NatsDeliverer, NatsOptions};
 pub use sign::{ID_HEADER, SIGNATURE_HEADER, SigningKey, TIME_HEADER, verify};
+pub use tls::Tls;
 
 use crate::lane::{Batch, Outcome};
 use crate::registry::Gateway;

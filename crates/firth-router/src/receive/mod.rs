@@ -16,6 +16,9 @@
 //! # Ok::<_, firth_router::Error>(())
 //! ```
 
+#[cfg(feature = "nats")]
+pub mod nats;
+
 use crate::error::{Error, Result};
 use crate::lane::{Answer, Position};
 use crate::wire::{BatchIn, EventIn, ResultLine, Results};

@@ -15,8 +15,6 @@ use hyper::{HeaderMap, Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use prost::Message;
 use std::convert::Infallible;
-use std::io::{BufRead, BufReader};
-use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::net::TcpListener;
@@ -147,39 +145,4 @@ async fn a_gateway_that_speaks_grpc_gets_its_events_whatever_it_answers_first() 
     assert!(server.answers.lock().unwrap().is_empty());
     assert_eq!(world.broker.dead_letters("changes").count().await.unwrap(), 0);
     node.close().await.unwrap();
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "needs FIRTH_GRPC_PYTHON: a Python with grpcio and grpcio-tools"]
-async fn grpcio_with_code_from_our_proto_accepts_our_wire() {
-    let python = std::env::var("FIRTH_GRPC_PYTHON").expect("FIRTH_GRPC_PYTHON names a Python with grpcio");
-    let own = env!("CARGO_MANIFEST_DIR");
-    let mut peer = Command::new(python)
-        .args([format!("{own}/tests/peers/grpc_gateway.py"), format!("{own}/proto")])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let lines = Arc::new(Mutex::new(Vec::<serde_json::Value>::new()));
-    let (seen, output) = (Arc::clone(&lines), BufReader::new(peer.stdout.take().unwrap()));
-    std::thread::spawn(move || {
-        for line in output.lines().map_while(Result::ok) {
-            seen.lock().unwrap().push(serde_json::from_str(&line).unwrap());
-        }
-    });
-    until(PATIENCE, "the peer listens", async || !lines.lock().unwrap().is_empty()).await;
-    let port = lines.lock().unwrap()[0]["port"].clone();
-    let mut world = World::memory().await;
-    register(&world, format!("http://127.0.0.1:{port}")).await;
-    let node = node(&world).await;
-    world.send(100).await;
-    let all: serde_json::Value = (1..=100).collect();
-    until(PATIENCE, "it has all", async || lines.lock().unwrap().last().unwrap()["seen"] == all).await;
-    world.settled().await;
-    let last = lines.lock().unwrap().last().unwrap().clone();
-    assert_eq!((&last["gateway"], &last["token"]), (&"g".into(), &"Bearer token".into()));
-    assert_eq!(world.broker.dead_letters("changes").count().await.unwrap(), 0);
-    node.close().await.unwrap();
-    drop(peer.stdin.take());
-    peer.wait().unwrap();
 }

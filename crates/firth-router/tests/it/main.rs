@@ -4,6 +4,8 @@
 
 mod gateway;
 mod grpc;
+mod nats;
 mod node;
+mod peers;
 mod registry;
 mod world;

@@ -4,27 +4,30 @@ use crate::gateway::{Mood, TestGateway};
 use crate::world::*;
 use firth::Broker;
 use firth_engine::Engine;
-use firth_router::config::RoutingConfig;
-use firth_router::deliver::{Bearer, HttpDeliverer, HttpOptions, SigningKey};
+use firth_router::config::{Protocol, RoutingConfig};
+use firth_router::deliver::{Bearer, Deliverer, HttpDeliverer, HttpOptions, SigningKey};
 use firth_router::node::{Router, RouterOptions, message};
-use firth_router::registry::Registry;
+use firth_router::registry::{Gateway, Registry};
 use firth_testkit::{Flavor, on_both};
 use serde_json::json;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// The numbers of events, by document, in the order of arrival.
+pub(crate) type ByDocument = HashMap<String, Vec<u64>>;
+
 pub(crate) struct World {
     pub(crate) broker: Broker,
     pub(crate) registry: Registry,
     pub(crate) options: RouterOptions,
     http: HttpOptions,
-    sent: HashMap<String, Vec<u64>>,
+    sent: ByDocument,
     number: u64,
 }
 
 impl World {
-    async fn new(engine: Engine) -> Self {
+    pub(crate) async fn new(engine: Engine) -> Self {
         let broker = Broker::with_engine(engine.clone());
         broker.create_topic("changes").partitions(2).await.unwrap();
         let registry = Registry::open(engine, RoutingConfig::default().subscriptions).await.unwrap();
@@ -47,12 +50,25 @@ impl World {
         Self::new(Engine::memory()).await
     }
 
-    async fn node(&self) -> Router {
-        let deliverer = Arc::new(HttpDeliverer::new(self.http.clone()));
-        Router::start(&self.broker, self.registry.clone(), deliverer, self.options.clone()).await.unwrap()
+    pub(crate) async fn node(&self) -> Router {
+        self.node_with(HttpDeliverer::new(self.http.clone())).await
     }
 
-    async fn gateway(&self, id: &str, filter: &str) -> Arc<TestGateway> {
+    /// A node with a wire of the test's choice.
+    pub(crate) async fn node_with(&self, deliverer: impl Deliverer) -> Router {
+        let (registry, options) = (self.registry.clone(), self.options.clone());
+        Router::start(&self.broker, registry, Arc::new(deliverer), options).await.unwrap()
+    }
+
+    /// A gateway that wants everything.
+    pub(crate) async fn register(&self, id: &str, endpoint: String, protocol: Protocol) {
+        let mut registration = Gateway::new(gateway(id), endpoint);
+        (registration.protocol, registration.ttl_seconds) = (Some(protocol), 0);
+        self.registry.register_gateway(registration).await.unwrap();
+        self.registry.register(wish(&format!("wish-{id}"), "doc.all", id)).await.unwrap();
+    }
+
+    pub(crate) async fn gateway(&self, id: &str, filter: &str) -> Arc<TestGateway> {
         let gateway = TestGateway::start(id).await;
         self.registry.register_gateway(gateway.registration()).await.unwrap();
         self.registry.register(wish(&format!("wish-{id}"), filter, id)).await.unwrap();
@@ -77,11 +93,19 @@ impl World {
         self.broker.admin().group("changes", "router").await.unwrap().lag()
     }
 
-    async fn has_all(&self, gateway: &TestGateway) {
+    pub(crate) async fn has_all(&self, gateway: &TestGateway) {
+        self.arrives(&gateway.id, || gateway.by_document()).await;
+    }
+
+    /// Waits until as many events arrived somewhere as were sent; then it must be each once, and those of a document in order.
+    pub(crate) async fn arrives(&self, whom: &str, mut by_document: impl FnMut() -> ByDocument) {
         let count = self.number as usize;
-        until(PATIENCE * 6, format!("{} has {count} events", gateway.id), async || gateway.count() >= count)
-            .await;
-        let arrived = gateway.by_document();
+        let mut arrived = ByDocument::new();
+        until(PATIENCE * 6, format!("{whom} has {count} events"), async || {
+            arrived = by_document();
+            arrived.values().map(Vec::len).sum::<usize>() >= count
+        })
+        .await;
         for (document, sent) in &self.sent {
             assert_eq!(arrived.get(document), Some(sent), "{document}: each event once, in order");
         }
@@ -92,7 +116,7 @@ impl World {
     }
 }
 
-fn balanced(node: &Router) {
+pub(crate) fn balanced(node: &Router) {
     for (partition, books) in node.books() {
         assert!(books.balance(), "partition {partition}: {books:?}");
     }

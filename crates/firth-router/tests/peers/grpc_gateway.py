@@ -1,4 +1,7 @@
-"""A gateway on grpcio, generated from our .proto: refuses document d3 twice, then takes everything. Prints its port, then one line per batch."""
+"""A gateway on grpcio, generated from our .proto: refuses document d3 twice, then takes everything. Prints its port, then one line per batch.
+
+Arguments: the folder of the .proto; then, for mutual TLS, the files of the authority, the certificate and its key.
+"""
 
 import json
 import os
@@ -9,7 +12,7 @@ from concurrent import futures
 import grpc
 from grpc_tools import protoc
 
-proto = sys.argv[1]
+proto, *tls = sys.argv[1:]
 made = tempfile.mkdtemp()
 assert protoc.main(["", f"-I{proto}", f"--python_out={made}", f"--grpc_python_out={made}", "streamer.proto"]) == 0
 sys.path.insert(0, made)
@@ -23,22 +26,34 @@ class Gateway(streamer_pb2_grpc.StreamerServiceServicer):
         self.refusals = 0
 
     def DeliverEvents(self, batch, context):
+        return streamer_pb2.DeliveryAck(**self.take(batch, context))
+
+    def take(self, batch, context):
         rejections = []
         for index, event in enumerate(batch.events):
             if event.document_id == "d3" and (self.refusals < 2 or rejections):
                 rejections.append(streamer_pb2.Rejection(index=index, reason="not yet"))
             else:
-                self.seen.setdefault((event.partition_id, event.seq), json.loads(event.payload)["n"])
+                place = (event.partition_id, event.seq)
+                self.seen.setdefault(place, (event.document_id, json.loads(event.payload)["n"]))
         self.refusals += bool(rejections)
+        documents = {}
+        for document, number in self.seen.values():
+            documents.setdefault(document, []).append(number)
         token = dict(context.invocation_metadata()).get("authorization", "")
-        print(json.dumps({"seen": sorted(self.seen.values()), "gateway": batch.gateway_id, "token": token}), flush=True)
+        print(json.dumps({"documents": documents, "gateway": batch.gateway_id, "token": token}), flush=True)
         accepted = len(batch.events) - len(rejections)
-        return streamer_pb2.DeliveryAck(accepted=accepted, rejected=len(rejections), rejections=rejections)
+        return {"accepted": accepted, "rejected": len(rejections), "rejections": rejections}
 
 
-server = grpc.server(futures.ThreadPoolExecutor(4))
+# One thread: batches of one gateway are taken one after the other.
+server = grpc.server(futures.ThreadPoolExecutor(1))
 streamer_pb2_grpc.add_StreamerServiceServicer_to_server(Gateway(), server)
-port = server.add_insecure_port("127.0.0.1:0")
+if tls:
+    ca, cert, key = (open(file, "rb").read() for file in tls)
+    port = server.add_secure_port("127.0.0.1:0", grpc.ssl_server_credentials([(key, cert)], ca, True))
+else:
+    port = server.add_insecure_port("127.0.0.1:0")
 server.start()
 print(json.dumps({"port": port}), flush=True)
 # Ends with its parent, whose pipe this is.

@@ -22,13 +22,13 @@ type Job = (Command, mpsc::Sender<io::Result<Child>>);
 
 /// A running or ended, but not yet forgotten, child.
 #[derive(Debug)]
-pub(super) struct Process {
+pub(crate) struct Process {
     child: Child,
 }
 
 impl Process {
     /// Starts `binary`, its output appended to `log`.
-    pub(super) fn spawn(
+    pub(crate) fn spawn(
         binary: &Path,
         args: &[OsString],
         environment: &[(String, String)],
@@ -50,17 +50,17 @@ impl Process {
         }
     }
 
-    pub(super) fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 
     /// How it ended; `None` while it runs.
-    pub(super) fn exit_status(&mut self) -> Option<ExitStatus> {
+    pub(crate) fn exit_status(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().expect("a child can be waited for")
     }
 
     /// Sends a signal; a process that has already ended is left alone.
-    pub(super) fn signal(&self, signal: Signal) {
+    pub(crate) fn signal(&self, signal: Signal) {
         let pid = Pid::from_raw(i32::try_from(self.pid()).expect("process ids are positive i32"));
         // ESRCH cannot hit a stranger: the pid stays ours until the child is reaped
         let _ = signal::kill(pid, signal);
@@ -74,7 +74,8 @@ impl Drop for Process {
     }
 }
 
-fn tied_to_us(binary: &Path) -> Command {
+/// A command for this program that ends when this process does, where the system can do that.
+pub(crate) fn tied_to_us(binary: &Path) -> Command {
     match on_path("setpriv") {
         Some(setpriv) => {
             let mut command = Command::new(setpriv);
@@ -85,7 +86,8 @@ fn tied_to_us(binary: &Path) -> Command {
     }
 }
 
-fn spawn_from_lasting_thread(command: Command) -> io::Result<Child> {
+/// Starts a command whose child may be tied to us.
+pub(crate) fn spawn_from_lasting_thread(command: Command) -> io::Result<Child> {
     static SPAWNER: OnceLock<mpsc::Sender<Job>> = OnceLock::new();
     let spawner = SPAWNER.get_or_init(|| {
         let (jobs, inbox) = mpsc::channel::<Job>();
