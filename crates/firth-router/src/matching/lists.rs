@@ -10,7 +10,7 @@ use crate::filter::{Field, Literal, Num, Scalar};
 use foldhash::fast::RandomState;
 use hashbrown::HashTable;
 use slab::Slab;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::hash::BuildHasher;
 
 pub(super) type ListId = u32;
@@ -170,7 +170,13 @@ impl Lists {
                 ask(Ask::Exists(field));
             }
             if uses.element > 0 {
-                value.elements().into_iter().for_each(|element| ask(Ask::Element(field, element)));
+                // A list may hold a value twice; it is asked for once.
+                let mut elements = value.elements();
+                if elements.len() > 1 {
+                    let mut asked = HashSet::with_capacity(elements.len());
+                    elements.retain(|element| asked.insert(*element));
+                }
+                elements.into_iter().for_each(|element| ask(Ask::Element(field, element)));
             }
             let Some(scalar) = value.as_scalar() else { continue };
             if uses.equal > 0 {

@@ -318,3 +318,12 @@ fn a_name_given_twice_counts_as_its_last_value() {
     let hits = index.matches(&event).unwrap();
     assert_eq!(hits.iter().map(|hit| index.get(hit.number).unwrap().0.as_str()).collect::<Vec<_>>(), ["s2"]);
 }
+
+#[test]
+fn a_list_that_holds_a_value_twice_matches_once() {
+    let mut index = Index::new(0);
+    index.insert(id(1), interest("one", "-1 in doc.b"), ()).unwrap();
+    let document = Document::from_json(r#"{"b":[-1,-1.0,2]}"#).unwrap();
+    let event = Event::new(Operation::Insert, Tenant::new("one").unwrap(), "x", "k").with_after(document);
+    assert_eq!(index.matches(&event).unwrap().len(), 1);
+}
