@@ -8,4 +8,5 @@ mod nats;
 mod node;
 mod peers;
 mod registry;
+mod stream;
 mod world;
