@@ -4,8 +4,10 @@ use crate::auth::{Audit, Buckets, Guard};
 use crate::config::Limits;
 use crate::desk::Desk;
 use crate::events::Events;
+use crate::routing::Routing;
 use crate::telemetry::Telemetry;
 use firth::{Broker, Error, ErrorKind, Producer, Result};
+use firth_router::config::NodeConfig;
 use metrics_exporter_prometheus::PrometheusHandle;
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -37,6 +39,7 @@ struct Inner {
     metrics: Option<PrometheusHandle>,
     telemetry: Telemetry,
     events: Events,
+    routing: Routing,
     producers: Mutex<HashMap<String, Producer>>,
     requests: Mutex<HashMap<[u8; 32], [u8; 32]>>,
     draining: AtomicBool,
@@ -49,6 +52,7 @@ pub(crate) struct Extras {
     pub(crate) limits: Limits,
     pub(crate) audit: Audit,
     pub(crate) telemetry: Telemetry,
+    pub(crate) routing: Option<NodeConfig>,
 }
 
 /// The right to one stream, given back when it is dropped.
@@ -71,11 +75,12 @@ impl App {
         broker: Broker,
         guard: Guard,
         metrics: Option<PrometheusHandle>,
-        Extras { limits, audit, telemetry }: Extras,
+        Extras { limits, audit, telemetry, routing }: Extras,
     ) -> Self {
         let closing = CancellationToken::new();
         let desk = Desk::open(broker.clone(), telemetry.clone());
         let events = Events::new(broker.clone(), closing.clone());
+        let routing = Routing::new(broker.clone(), routing);
         let room = limits.buffered.clamp(1024, Semaphore::MAX_PERMITS);
         Self(Arc::new(Inner {
             broker,
@@ -90,6 +95,7 @@ impl App {
             metrics,
             telemetry,
             events,
+            routing,
             producers: Mutex::default(),
             requests: Mutex::default(),
             draining: AtomicBool::new(false),
@@ -111,6 +117,10 @@ impl App {
 
     pub(crate) fn audit(&self) -> &Audit {
         &self.0.audit
+    }
+
+    pub(crate) fn routing(&self) -> &Routing {
+        &self.0.routing
     }
 
     pub(crate) fn events(&self) -> &Events {
@@ -211,6 +221,7 @@ impl App {
     /// Leaves every group, sends what is buffered and closes the engine.
     pub(crate) async fn close(&self) -> Result<()> {
         self.drain();
+        self.routing().close().await;
         self.desk().close().await;
         let producers = std::mem::take(&mut *self.producers());
         for (_, producer) in producers {

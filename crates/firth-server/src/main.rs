@@ -13,6 +13,7 @@ mod demo;
 mod desk;
 mod events;
 mod problem;
+mod routing;
 mod serve;
 mod telemetry;
 mod wire;

@@ -35,7 +35,7 @@ pub(crate) struct Problem {
 }
 
 /// What the engine's and the queue's errors say, and which field of a request that is.
-const FIELDS: [(&str, &str); 16] = [
+const FIELDS: [(&str, &str); 18] = [
     ("topic name", "topic"),
     ("group name", "group"),
     ("payload has", "payload"),
@@ -52,6 +52,8 @@ const FIELDS: [(&str, &str); 16] = [
     ("a dead letter's id", "id"),
     ("partition ", "partition"),
     ("producer name", "Idempotency-Key"),
+    ("subscription's collection", "collection"),
+    ("subscription's document", "document"),
 ];
 
 /// The table: each kind with its status and its title.

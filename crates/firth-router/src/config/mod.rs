@@ -12,7 +12,6 @@
 //!     max_in_flight: 64     # unacknowledged batches per gateway
 //!     retry: { max_attempts: 3, initial_delay: 100ms, max_delay: 5s, multiplier: 2.0 }
 //!     breaker: { failures: 5, open_for: 30s }
-//!     grpc: { stream: true }   # false: one call per batch
 //!     tls: { ca_file: ca.pem, cert_file: node.pem, key_file: node.key }   # for https:// endpoints and NATS over TLS
 //!     nats: { url: "nats://host:4222", subject: syntrix.streamer.events, ack: reply, token_file: token }   # or ack: jetstream, stream: NAME
 //!   broadcast: { max_fanout: 64 }
@@ -22,10 +21,12 @@
 //!
 //! It is read from any serde format, so the caller chooses the YAML reader.
 
+mod node;
 mod section;
 mod units;
 mod wires;
 
+pub use node::NodeConfig;
 pub use units::{parse_bytes, parse_duration};
 #[cfg(feature = "nats")]
 pub(crate) use wires::check_nats_url;
@@ -60,6 +61,17 @@ pub enum Protocol {
     Grpc,
     /// NATS request and acknowledgement.
     Nats,
+}
+
+impl Protocol {
+    /// Its name, as the configuration has it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Http => "http",
+            Self::Grpc => "grpc",
+            Self::Nats => "nats",
+        }
+    }
 }
 
 /// Upper bounds of a batch. Batches form by themselves while the window is full; an idle gateway waits for nothing.
@@ -121,8 +133,6 @@ pub struct Delivery {
     pub retry: Retry,
     /// The breaker of each gateway.
     pub breaker: Breaker,
-    /// Whether batches share one lasting gRPC call, where a gateway offers it.
-    pub grpc_stream: bool,
     /// Certificates.
     pub tls: TlsFiles,
     /// Delivery through NATS.
@@ -199,7 +209,6 @@ impl Default for RoutingConfig {
                     multiplier: 2.0,
                 },
                 breaker: Breaker { failures: 5, open_for: seconds(30) },
-                grpc_stream: true,
                 tls: TlsFiles::default(),
                 nats: NatsConfig::default(),
             },
@@ -287,7 +296,6 @@ impl Delivery {
             section.number("failures", &mut self.breaker.failures, 1..=1000)?;
             section.duration("open_for", &mut self.breaker.open_for, MS * 10..=Duration::from_secs(3600))
         })?;
-        section.section("grpc", |section| section.flag("stream", &mut self.grpc_stream))?;
         section.section("tls", |section| self.tls.read(section))?;
         section.section("nats", |section| self.nats.read(section))
     }

@@ -89,6 +89,20 @@ impl<'a> Section<'a> {
         Ok(())
     }
 
+    /// A text, instead of the usual one.
+    pub(super) fn text(&mut self, name: &'static str, into: &mut String) -> Result<()> {
+        let mut words = None;
+        self.words(name, &mut words)?;
+        *into = words.unwrap_or_else(|| std::mem::take(into));
+        Ok(())
+    }
+
+    /// Shows every option, whatever its name.
+    pub(super) fn each(&mut self, mut show: impl FnMut(&str, &Value) -> Result<()>) -> Result<()> {
+        let Some(options) = self.options.take() else { return Ok(()) };
+        options.iter().try_for_each(|(name, value)| show(name, value))
+    }
+
     pub(super) fn flag(&mut self, name: &'static str, into: &mut bool) -> Result<()> {
         let Some(value) = self.take(name) else { return Ok(()) };
         *into = value.as_bool().ok_or_else(|| self.wrong(name, value, "true or false"))?;

@@ -95,6 +95,17 @@ fn walk(expr: &IdedExpr, depth: usize, nodes: &mut usize) -> Result<()> {
     }
 }
 
+/// Whether it looks at a variable, or is plainly true or false. Anything else is a value that was forgotten there.
+pub(crate) fn asks_something(expr: &IdedExpr) -> bool {
+    match &expr.expr {
+        Expr::Ident(_) | Expr::Literal(LiteralValue::Boolean(_)) => true,
+        Expr::Select(select) => asks_something(&select.operand),
+        Expr::List(list) => list.elements.iter().any(asks_something),
+        Expr::Call(call) => call.target.as_deref().into_iter().chain(&call.args).any(asks_something),
+        _ => false,
+    }
+}
+
 fn variable(name: &str) -> Result<()> {
     if VARIABLES.contains(&name) {
         return Ok(());

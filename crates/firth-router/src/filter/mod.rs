@@ -10,6 +10,7 @@ mod check;
 mod condition;
 mod lower;
 mod scope;
+mod show;
 mod value;
 
 pub(crate) use atom::{Atom, Path, Test};
@@ -17,10 +18,12 @@ pub use check::{MAX_DEPTH, MAX_NODES, MAX_SOURCE};
 pub use condition::{Condition, Operator};
 pub(crate) use lower::Branch;
 pub(crate) use scope::Scope;
+pub(crate) use show::show;
 pub(crate) use value::{Field, Literal, Num, Scalar};
 
 use crate::error::{Error, Result};
 use cel::IdedExpr;
+use cel::common::ast::operators;
 use cel::parser::PrattParser;
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -56,6 +59,11 @@ impl Filter {
 
     fn from_tree(tree: &IdedExpr) -> Result<Self> {
         check::check(tree)?;
+        if !check::asks_something(tree) {
+            return Err(Error::invalid(
+                "a filter must be true or false of a change, and this one looks at nothing: compare a field with a value",
+            ));
+        }
         let branches = lower::lower(tree).into_boxed_slice();
         Ok(Self(Arc::new(Inner { canon: canon::canon(tree).into(), branches })))
     }
@@ -90,6 +98,17 @@ pub(crate) fn tree(source: &str) -> Result<IdedExpr> {
         let first = errors.errors.first().map_or_else(String::new, |error| error.msg.clone());
         Error::invalid(format!("a filter is not valid CEL: {first}"))
     })
+}
+
+/// The parts of a filter that must all be true, as its writer sees them; only for filters that were parsed before.
+pub(crate) fn parts(source: Option<&str>, conditions: &[Condition]) -> Result<Vec<IdedExpr>> {
+    let whole = match source {
+        Some(source) => tree(source)?,
+        None if conditions.is_empty() => return Ok(Vec::new()),
+        None => condition::tree(conditions)?,
+    };
+    let sides = lower::sides(&whole, operators::LOGICAL_AND);
+    Ok(sides.map_or_else(|| vec![whole.clone()], |sides| sides.into_iter().cloned().collect()))
 }
 
 impl Test {

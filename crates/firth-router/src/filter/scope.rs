@@ -23,6 +23,17 @@ impl Scope {
         Ok(Self(context))
     }
 
+    /// What it comes to, in words: `true`, `false`, or why it is neither.
+    pub(crate) fn say(&self, expr: &IdedExpr) -> (bool, &'static str) {
+        match self.0.resolve(expr) {
+            Ok(Value::Bool(true)) => (true, "true"),
+            Ok(Value::Bool(false)) => (false, "false"),
+            Ok(_) => (false, "neither true nor false"),
+            // The text of an error may hold values of the document.
+            Err(_) => (false, "not to be answered: a field is missing or of another type"),
+        }
+    }
+
     /// True, and neither false nor an error.
     pub(crate) fn is_true(&self, expr: &IdedExpr) -> bool {
         matches!(self.0.resolve(expr), Ok(Value::Bool(true)))

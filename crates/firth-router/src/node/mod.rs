@@ -14,12 +14,14 @@
 
 mod driver;
 mod fallback;
+mod health;
 mod lanes;
 mod metrics;
 mod reader;
 mod records;
 mod sweep;
 
+pub use health::{Health, LAG_LIMIT, STALE_LIMIT, Signs};
 pub use lanes::LaneStatus;
 
 use crate::config::RoutingConfig;
@@ -133,6 +135,12 @@ impl Router {
     /// The books of all lanes, by partition. In balance at every moment.
     pub fn books(&self) -> BTreeMap<u32, Books> {
         self.lanes.books()
+    }
+
+    /// Whether it routes; a node whose reader failed, or that was closed, does not.
+    pub fn is_running(&self) -> bool {
+        let reader = self.reader.lock().unwrap_or_else(PoisonError::into_inner);
+        reader.as_ref().is_some_and(|reader| !reader.is_finished())
     }
 
     /// Records that are read and not settled.

@@ -11,11 +11,17 @@
 //! the same moment may together exceed one by a few.
 
 mod catalog;
+mod explain;
+mod service;
 mod state;
 mod subscription;
 mod sync;
+mod view;
 
+pub use explain::Verdict;
+pub use service::{GrpcBody, RegistryService};
 pub use subscription::{Gateway, Overflow, Subscription, TTL};
+pub use view::{GatewaySeen, Seen, Select};
 
 use crate::config::Subscriptions;
 use crate::error::{Error, ErrorKind, Result};
@@ -133,9 +139,27 @@ impl Registry {
         Ok(())
     }
 
-    /// Removes a gateway and all subscriptions that name it; answers how many those were.
-    pub async fn unregister_gateway(&self, gateway: &GatewayId) -> Result<usize> {
+    /// A sign of life of a gateway, as it was registered.
+    pub async fn heartbeat_gateway(&self, id: &GatewayId) -> Result<Gateway> {
+        let mut known = self.0.store.get_gateway(id).await?;
+        for _ in 0..RACES {
+            let Some((version, gateway)) = known else { return Err(unknown_gateway(id)) };
+            match self.0.store.put_gateway(&gateway, Expect::Version(version)).await? {
+                Put::Done(version) => {
+                    self.write().put_gateway(gateway.clone(), version, Instant::now());
+                    self.0.store.tell(&[News::gateway(id, version)]).await;
+                    return Ok(gateway);
+                }
+                Put::Conflict(_) => known = self.0.store.get_gateway(id).await?,
+            }
+        }
+        Err(raced())
+    }
+
+    /// Removes a gateway and all subscriptions that name it; answers how many those were, or `None` if there was neither.
+    pub async fn unregister_gateway(&self, gateway: &GatewayId) -> Result<Option<usize>> {
         let keys = self.read().of_gateway(gateway);
+        let was_there = self.0.store.get_gateway(gateway).await?.is_some();
         for (tenant, id) in &keys {
             self.unregister(tenant, id).await?;
         }
@@ -143,7 +167,7 @@ impl Registry {
             self.write().forget_gateway(gateway, version);
             self.0.store.tell(&[News::gateway(gateway, version)]).await;
         }
-        Ok(keys.len())
+        Ok((was_there || !keys.is_empty()).then_some(keys.len()))
     }
 
     /// The subscriptions that want an event.
@@ -160,6 +184,22 @@ impl Registry {
     /// The gateways that there are.
     pub fn gateways(&self) -> Vec<Gateway> {
         self.read().gateways()
+    }
+
+    /// The gateways with how long each still counts as alive.
+    pub fn seen_gateways(&self) -> Vec<GatewaySeen> {
+        self.read().seen_gateways(Instant::now())
+    }
+
+    /// A page of subscriptions, in the order of tenants and ids, and whether there are more.
+    pub fn select(&self, select: &Select, max: usize) -> (Vec<Seen>, bool) {
+        self.read().select(select, max, Instant::now())
+    }
+
+    /// One subscription, with how long it lives without another heartbeat.
+    pub fn seen(&self, tenant: &Tenant, id: &SubscriptionId) -> Option<Seen> {
+        let (subscription, deadline) = self.read().life(&(tenant.clone(), id.clone()))?;
+        Some(Seen { subscription, remaining: deadline.saturating_duration_since(Instant::now()) })
     }
 
     /// One gateway.
@@ -223,6 +263,11 @@ fn unknown(id: &SubscriptionId) -> Error {
         ErrorKind::NotFound,
         format!("there is no subscription {id}: it expired or was removed; register it again"),
     )
+}
+
+fn unknown_gateway(id: &GatewayId) -> Error {
+    let context = format!("there is no gateway {id}: it expired or was removed; register it again");
+    Error::new(ErrorKind::NotFound, context)
 }
 
 fn raced() -> Error {

@@ -234,6 +234,24 @@ impl State {
         self.by_gateway.get(gateway).map_or_else(Vec::new, |keys| keys.iter().cloned().collect())
     }
 
+    pub(super) fn keys_of(&self, gateway: &GatewayId) -> impl Iterator<Item = &Key> {
+        self.by_gateway.get(gateway).into_iter().flatten()
+    }
+
+    pub(super) fn keys(&self) -> impl Iterator<Item = &Key> {
+        self.known.keys()
+    }
+
+    /// A subscription, and when its time is over.
+    pub(super) fn life(&self, key: &Key) -> Option<(Arc<Subscription>, Instant)> {
+        self.known.get(key).map(|known| (Arc::clone(&known.subscription), known.deadline))
+    }
+
+    /// The gateways, and when each was last seen alive.
+    pub(super) fn known_gateways(&self) -> impl Iterator<Item = (&Gateway, Instant)> {
+        self.gateways.values().map(|known| (&known.gateway, known.seen))
+    }
+
     pub(super) fn table(&self) -> Arc<SlotTable> {
         Arc::clone(&self.table)
     }

@@ -146,6 +146,18 @@ pub struct Gateway {
     pub ttl_seconds: u64,
 }
 
+/// A scheme that some wire knows, and a host, with a port or not; or nothing.
+fn is_endpoint(text: &str) -> bool {
+    let schemes = ["http://", "https://", "nats://", "tls://"];
+    let authority = schemes.iter().find_map(|scheme| text.strip_prefix(scheme));
+    let is_host = |authority: &str| {
+        let authority = authority.strip_suffix('/').unwrap_or(authority);
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-:[]".contains(c);
+        !authority.is_empty() && authority.chars().all(is_plain)
+    };
+    text.is_empty() || authority.is_some_and(is_host)
+}
+
 fn default_gateway_ttl() -> u64 {
     90
 }
@@ -161,12 +173,18 @@ impl Gateway {
         (self.ttl_seconds > 0).then(|| Duration::from_secs(self.ttl_seconds))
     }
 
-    pub(super) fn check(&self) -> Result<()> {
+    /// Checks what no type can: the endpoint and the time.
+    pub fn check(&self) -> Result<()> {
         if self.endpoint.len() > 2048 {
-            return Err(Error::invalid("a gateway's endpoint has at most 2048 bytes"));
+            return Err(Error::invalid("endpoint: a gateway's endpoint has at most 2048 bytes"));
+        }
+        if !is_endpoint(&self.endpoint) {
+            return Err(Error::invalid(
+                "endpoint: write http://host:port, https://host:port, nats://host:port or tls://host:port; leave it out if the gateway opens the connection itself",
+            ));
         }
         if self.ttl_seconds > 3600 {
-            return Err(Error::invalid("a gateway's ttl_seconds is at most 3600"));
+            return Err(Error::invalid("ttl_seconds: a gateway's time is at most 3600"));
         }
         Ok(())
     }

@@ -29,6 +29,31 @@ pub enum Target {
 }
 
 impl Target {
+    /// The target that is meant by a mode (`direct` unless set, `hash`, `broadcast`) and perhaps a gateway.
+    pub fn read(mode: Option<&str>, gateway: Option<&str>) -> Result<Self> {
+        match (mode.unwrap_or("direct"), gateway) {
+            ("direct", Some(gateway)) => Ok(Self::Direct(GatewayId::new(gateway)?)),
+            ("direct", None) => Err(Error::invalid(
+                "gateway: name the gateway that holds the subscription, or give the mode hash or broadcast",
+            )),
+            ("hash", None) => Ok(Self::Hash),
+            ("broadcast", None) => Ok(Self::Broadcast),
+            ("hash" | "broadcast", Some(_)) => {
+                Err(Error::invalid("gateway: only the mode direct names a gateway; leave it out"))
+            }
+            (other, _) => Err(Error::invalid(format!("mode: {other:?} is none of direct, hash, broadcast"))),
+        }
+    }
+
+    /// Its mode, as [`read`](Self::read) takes it.
+    pub fn mode(&self) -> &'static str {
+        match self {
+            Self::Direct(_) => "direct",
+            Self::Hash => "hash",
+            Self::Broadcast => "broadcast",
+        }
+    }
+
     /// The gateways that get an event for the subscription, out of those that there are now.
     ///
     /// A direct gateway is answered whether or not it is there: its events wait for it.

@@ -1,4 +1,4 @@
-//! Delivery by unary gRPC, to a server of a few lines that does not offer the stream.
+//! Delivery by gRPC: to a server of a few lines here, and to grpcio with code generated from our `.proto`.
 
 use crate::node::World;
 use crate::world::*;
@@ -20,37 +20,33 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 
 #[derive(Clone, PartialEq, Message)]
-pub(crate) struct EventBatch {
+struct EventBatch {
     #[prost(string, tag = "1")]
     gateway_id: String,
     #[prost(message, repeated, tag = "2")]
-    pub(crate) events: Vec<StreamerEvent>,
-    #[prost(uint64, tag = "4")]
-    pub(crate) batch: u64,
+    events: Vec<StreamerEvent>,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(crate) struct StreamerEvent {
+struct StreamerEvent {
     #[prost(string, tag = "1")]
     subscription_id: String,
     #[prost(string, tag = "5")]
-    pub(crate) document_id: String,
+    document_id: String,
     #[prost(bytes = "vec", tag = "6")]
-    pub(crate) payload: Vec<u8>,
+    payload: Vec<u8>,
     #[prost(int64, tag = "7")]
-    pub(crate) seq: i64,
-    #[prost(int32, tag = "8")]
-    pub(crate) partition_id: i32,
+    seq: i64,
     #[prost(string, repeated, tag = "9")]
     subscription_ids: Vec<String>,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(crate) struct DeliveryAck {
+struct DeliveryAck {
     #[prost(int32, tag = "1")]
-    pub(crate) accepted: i32,
+    accepted: i32,
     #[prost(int32, tag = "2")]
-    pub(crate) rejected: i32,
+    rejected: i32,
 }
 
 #[derive(Default)]
@@ -80,10 +76,6 @@ impl Server {
     }
 
     async fn handle(self: Arc<Self>, request: Request<Incoming>) -> Result<Response<Body>, hyper::Error> {
-        if request.uri().path() == "/StreamerService/StreamEvents" {
-            // UNIMPLEMENTED
-            return Ok(answer(Vec::new(), 12));
-        }
         assert_eq!(request.uri().path(), "/StreamerService/DeliverEvents");
         assert_eq!(request.headers()["content-type"], "application/grpc");
         assert_eq!(request.headers()["te"], "trailers");

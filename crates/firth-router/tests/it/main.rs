@@ -8,5 +8,5 @@ mod nats;
 mod node;
 mod peers;
 mod registry;
-mod stream;
+mod registry_grpc;
 mod world;

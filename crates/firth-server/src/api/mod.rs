@@ -10,6 +10,7 @@ mod health;
 mod layers;
 mod openapi;
 mod records;
+mod routing;
 mod schemas;
 mod stream;
 mod topics;
@@ -67,6 +68,19 @@ fn described() -> OpenApiRouter<App> {
         .routes(routes!(dead::edit))
         .routes(routes!(channels::publish, channels::subscribe))
         .routes(routes!(feed::events))
+        .routes(routes!(routing::status::status))
+        .routes(routes!(routing::gateways::list))
+        .routes(routes!(routing::gateways::show, routing::gateways::register, routing::gateways::unregister))
+        .routes(routes!(routing::gateways::heartbeat))
+        .routes(routes!(routing::subscriptions::list))
+        .routes(routes!(
+            routing::subscriptions::show,
+            routing::subscriptions::register,
+            routing::subscriptions::unregister
+        ))
+        .routes(routes!(routing::subscriptions::heartbeat))
+        .routes(routes!(routing::subscriptions::explain))
+        .routes(routes!(routing::status::health))
         .routes(routes!(health::live))
         .routes(routes!(health::ready))
         .routes(routes!(health::metrics))

@@ -73,7 +73,16 @@ fn complete(operation: &mut Value, path: &str, method: &Method) {
     let has_body = operation.get("requestBody").is_some();
     if has_body {
         // An empty body stands for `{}`, where that says enough.
-        let needed = ["/records", "/{channel}", "/edit", "/trim", "/dead/replay", "/dead/delete"];
+        let needed = [
+            "/records",
+            "/{channel}",
+            "/edit",
+            "/trim",
+            "/dead/replay",
+            "/dead/delete",
+            "/{subscription}",
+            "/explain",
+        ];
         operation["requestBody"]["required"] = json!(needed.iter().any(|end| path.ends_with(end)));
     }
     if path.ends_with("/records") && has_body {
@@ -135,6 +144,9 @@ fn problem(why: &str) -> Value {
 }
 
 fn describe_parameter(parameter: &mut Value) {
+    if super::routing::describe_parameter(parameter) {
+        return;
+    }
     match (parameter["name"].as_str(), parameter["in"].as_str()) {
         (Some("topic" | "group" | "channel"), Some("path")) => {
             parameter["schema"] =

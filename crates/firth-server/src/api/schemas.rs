@@ -12,6 +12,7 @@ const CENTURY_MS: u64 = 3_155_760_000_000;
 
 /// Replaces what was derived where more can be said.
 pub(super) fn refine(schemas: &mut Value) {
+    super::routing::refine(schemas);
     schemas["Message"] = message();
     schemas["Published"] = json!({
         "description": "What is published on a channel: exactly one of `payload` and `payload_base64`, at most 64 KiB",

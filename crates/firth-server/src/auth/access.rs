@@ -19,7 +19,12 @@ pub(crate) enum Need {
 impl Need {
     /// Whether the call belongs into the audit log.
     pub(crate) fn is_audited(self, method: &Method) -> bool {
-        self == Self::Scope(Scope::Admin) && !matches!(*method, Method::GET | Method::HEAD)
+        match self {
+            Self::Scope(Scope::Admin) => !matches!(*method, Method::GET | Method::HEAD),
+            // Heartbeats and questions change nothing that anybody would look up later.
+            Self::Scope(Scope::Route) => matches!(*method, Method::PUT | Method::DELETE),
+            _ => false,
+        }
     }
 }
 
@@ -40,7 +45,11 @@ pub(crate) fn need(method: &Method, route: &str) -> Need {
         _ => {}
     }
     match route {
-        "/health/live" | "/health/ready" | "/openapi.json" => Need::Nothing,
+        "/health" | "/health/live" | "/health/ready" | "/openapi.json" => Need::Nothing,
+        "/v1/routing" | "/v1/routing/gateways" | "/v1/routing/gateways/{gateway}" if looks => {
+            Need::Scope(Scope::Observe)
+        }
+        _ if route.starts_with("/v1/routing/") => Need::Scope(Scope::Route),
         "/v1" | "/v1/topics" if looks => Need::Token,
         "/v1/channels/{channel}" if looks => Need::Scope(Scope::Consume),
         "/v1/channels/{channel}" => Need::Scope(Scope::Produce),
@@ -60,6 +69,10 @@ mod tests {
         assert_eq!(need(&Method::DELETE, "/v1/topics/{topic}"), admin);
         assert_eq!(need(&Method::POST, "/v1/topics/{topic}/dead/replay"), admin);
         assert_eq!(need(&Method::POST, "/v1/topics/{topic}/groups/{group}/reset"), admin);
+        let route = Need::Scope(Scope::Route);
+        assert_eq!(need(&Method::PUT, "/v1/routing/gateways/{gateway}"), route);
+        assert_eq!(need(&Method::GET, "/v1/routing/subscriptions"), route, "filters hold values");
+        assert!(route.is_audited(&Method::DELETE) && !route.is_audited(&Method::POST));
         assert!(admin.is_audited(&Method::POST) && !admin.is_audited(&Method::GET));
         assert_eq!(need(&Method::POST, "/v1/topics/{topic}/records"), Need::Scope(Scope::Produce));
         assert_eq!(need(&Method::GET, "/v1/topics/{topic}/records"), Need::Scope(Scope::Consume));

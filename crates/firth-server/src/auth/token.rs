@@ -18,14 +18,17 @@ pub(crate) enum Scope {
     Consume,
     /// Look at figures, metrics and events; never at payloads.
     Observe,
+    /// Register gateways and subscriptions.
+    Route,
     /// Everything, also creating and deleting.
     Admin,
 }
 
-const SCOPES: [(&str, Scope); 4] = [
+const SCOPES: [(&str, Scope); 5] = [
     ("produce", Scope::Produce),
     ("consume", Scope::Consume),
     ("observe", Scope::Observe),
+    ("route", Scope::Route),
     ("admin", Scope::Admin),
 ];
 

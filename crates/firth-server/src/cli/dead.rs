@@ -92,10 +92,10 @@ pub(crate) enum DeadCommand {
 pub(crate) struct Filter {
     /// Only those that this group gave up
     #[arg(long)]
-    group: Option<String>,
+    pub(super) group: Option<String>,
     /// Only those whose reason contains this
     #[arg(long, value_name = "TEXT")]
-    reason: Option<String>,
+    pub(super) reason: Option<String>,
 }
 
 impl Filter {
@@ -110,19 +110,19 @@ impl Filter {
 #[derive(Args)]
 pub(crate) struct Which {
     /// The topic
-    topic: String,
+    pub(super) topic: String,
     /// The letters, as `dead list` shows them
     #[arg(required_unless_present = "all", conflicts_with = "all")]
-    ids: Vec<String>,
+    pub(super) ids: Vec<String>,
     /// All of them
     #[arg(long)]
-    all: bool,
+    pub(super) all: bool,
     /// With --all: only those of this group
     #[arg(long, requires = "all")]
-    group: Option<String>,
+    pub(super) group: Option<String>,
     /// With --all: only those whose reason contains this
     #[arg(long, value_name = "TEXT", requires = "all")]
-    reason: Option<String>,
+    pub(super) reason: Option<String>,
 }
 
 pub(crate) async fn run(client: &Client, command: DeadCommand, as_json: bool) -> Result<()> {

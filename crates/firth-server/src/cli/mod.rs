@@ -14,6 +14,7 @@ mod man;
 mod output;
 mod produce;
 mod progress;
+mod route;
 mod target;
 mod token;
 mod top;
@@ -99,6 +100,14 @@ enum Command {
     Dead {
         #[command(subcommand)]
         command: dead::DeadCommand,
+        #[command(flatten)]
+        target: Target,
+    },
+    /// Route change events to gateways: run a node, see how it fares, and who gets what
+    #[command(after_help = route::EXAMPLES)]
+    Route {
+        #[command(subcommand)]
+        command: route::RouteCommand,
         #[command(flatten)]
         target: Target,
     },
@@ -194,6 +203,7 @@ async fn dispatch(command: Command) -> Result<()> {
         Command::Dead { command, target } => {
             target.with(async |client| dead::run(client, command, target.json).await).await
         }
+        Command::Route { command, target } => route::run(command, target).await,
         Command::Sub { args, target } => match target.engine().filter(|engine| live::is_redis(engine)) {
             Some(engine) => live::sub_redis(engine, args, target.json).await,
             None => target.with(async |client| live::sub(client, args, target.json).await).await,

@@ -13,6 +13,7 @@ pub(crate) use table::SETTINGS;
 pub(crate) use values::{Given, Values};
 
 use firth::Result;
+use firth_router::config::NodeConfig;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -31,6 +32,8 @@ pub(crate) struct Config {
     pub(crate) tls: Option<TlsFiles>,
     pub(crate) limits: Limits,
     pub(crate) otlp: Option<Otlp>,
+    /// A node of the router runs if this is there.
+    pub(crate) routing: Option<NodeConfig>,
 }
 
 /// Text that is never shown: tokens, and URLs that may hold a password.
@@ -121,6 +124,7 @@ impl Config {
             tls,
             limits: limits(values)?,
             otlp: otlp(values)?,
+            routing: routing(values)?,
         })
     }
 }
@@ -150,6 +154,12 @@ fn limits(values: &Values) -> Result<Limits> {
         burst: small("limits.burst")?,
         failures: small("limits.failures")?,
     })
+}
+
+/// The section `routing:`, read by the router itself.
+fn routing(values: &Values) -> Result<Option<NodeConfig>> {
+    let read = |section| NodeConfig::from_value(section).map_err(crate::routing::told);
+    values.routing().map(read).transpose()
 }
 
 fn otlp(values: &Values) -> Result<Option<Otlp>> {

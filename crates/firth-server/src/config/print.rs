@@ -24,7 +24,25 @@ pub(crate) fn effective_file(values: &Values) -> String {
         let _ = writeln!(file, "{indent}# {}{}", setting.env, origin(values.source(setting.key)));
         let _ = writeln!(file, "{indent}{}", line(setting, name, values));
     }
+    file.push_str(&routing(values));
     file
+}
+
+/// The section of the router as it was given, or how one looks.
+fn routing(values: &Values) -> String {
+    let mut text = String::from(
+        "\n# A node of the router runs here if this section is there; see docs/router.md for all options.\n",
+    );
+    match values.routing() {
+        None => text.push_str(
+            "# routing:\n#   topic: changes\n#   mode: direct\n#   num_partitions: 1\n#   batch: { max_size: 100, max_wait: 50ms }\n",
+        ),
+        // JSON is YAML, and quoting is its own affair.
+        Some(section) => {
+            let _ = writeln!(text, "routing: {section}");
+        }
+    }
+    text
 }
 
 fn origin(source: &Source) -> String {

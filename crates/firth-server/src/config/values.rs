@@ -42,14 +42,17 @@ pub(crate) struct Given {
     pub(crate) flags: Vec<(String, String)>,
 }
 
-/// Every setting with its value and where it comes from.
-pub(crate) struct Values(BTreeMap<&'static str, (String, Source)>);
+/// Every setting with its value and where it comes from; and the section `routing:`, which the router reads itself.
+pub(crate) struct Values(BTreeMap<&'static str, (String, Source)>, Option<Value>);
+
+/// The one section that is not in the table.
+const ROUTING: &str = "routing";
 
 impl Values {
     /// The defaults alone.
     pub(crate) fn defaults() -> Self {
         let entry = |setting: &Setting| (setting.key, (setting.default.to_owned(), Source::Default));
-        Self(SETTINGS.iter().map(entry).collect())
+        Self(SETTINGS.iter().map(entry).collect(), None)
     }
 
     /// Everything merged, from this process's environment and the files that `given` names.
@@ -74,7 +77,9 @@ impl Values {
     ) -> Result<Self> {
         let mut values = Self::defaults();
         if let Some((path, text)) = file {
-            for (key, value) in read(path, text)? {
+            let (settings, routing) = read(path, text)?;
+            values.1 = routing;
+            for (key, value) in settings {
                 values.set(&key, value, Source::File(path.to_owned()))?;
             }
         }
@@ -90,6 +95,12 @@ impl Values {
     }
 
     fn set(&mut self, key: &str, value: String, source: Source) -> Result<()> {
+        if let Some(rest) = key.strip_prefix("routing.") {
+            let section = self.1.get_or_insert_with(|| Value::Object(serde_json::Map::new()));
+            return put(section, rest, value).ok_or_else(|| {
+                invalid(format!("{key}: there is a value where a section is needed ({source})"))
+            });
+        }
         let Some(setting) = find(key) else { return Err(unknown(key, &source)) };
         self.0.insert(setting.key, (value, source));
         Ok(())
@@ -103,6 +114,11 @@ impl Values {
     /// The value of a setting that may be absent.
     pub(crate) fn option(&self, key: &str) -> Option<&str> {
         Some(self.get(key)).filter(|value| !value.is_empty())
+    }
+
+    /// What stands under `routing:`, if anything does.
+    pub(crate) fn routing(&self) -> Option<&Value> {
+        self.1.as_ref()
     }
 
     pub(crate) fn source(&self, key: &str) -> &Source {
@@ -130,24 +146,52 @@ fn unknown(key: &str, source: &Source) -> firth::Error {
     invalid(format!("{key}: there is no such setting ({source}); {hint}"))
 }
 
-/// The file's scalars under their dotted names.
-fn read(path: &Path, text: &str) -> Result<Vec<(String, String)>> {
+/// Puts a scalar at its place in a tree of sections.
+fn put(section: &mut Value, key: &str, value: String) -> Option<()> {
+    let (first, rest) = key.split_once('.').map_or((key, None), |(first, rest)| (first, Some(rest)));
+    let fields = section.as_object_mut()?;
+    match rest {
+        Some(rest) => {
+            let inner = fields.entry(first).or_insert_with(|| Value::Object(serde_json::Map::new()));
+            put(inner, rest, value)
+        }
+        None => {
+            // As YAML reads it: a number, true or false, else text.
+            let scalar = serde_saphyr::from_str::<Value>(&value).ok();
+            let scalar = scalar.filter(|scalar| scalar.is_number() || scalar.is_boolean());
+            fields.insert(first.to_owned(), scalar.unwrap_or(Value::String(value)));
+            Some(())
+        }
+    }
+}
+
+/// Settings under their dotted names, and what stands under `routing:`.
+type Parts = (Vec<(String, String)>, Option<Value>);
+
+/// The file's scalars under their dotted names, and the section `routing:` as it is.
+fn read(path: &Path, text: &str) -> Result<Parts> {
     let shown = path.display();
     let wrong =
         |error: String| invalid(format!("{shown} is not the YAML of a configuration")).with_source(error);
-    let tree: Value = if text.lines().all(|line| line.trim().is_empty() || line.trim_start().starts_with('#'))
-    {
-        Value::Null
-    } else {
-        serde_saphyr::from_str(text).map_err(|error| wrong(error.to_string()))?
-    };
+    let mut tree: Value =
+        if text.lines().all(|line| line.trim().is_empty() || line.trim_start().starts_with('#')) {
+            Value::Null
+        } else {
+            serde_saphyr::from_str(text).map_err(|error| wrong(error.to_string()))?
+        };
     let mut found = Vec::new();
+    let routing = tree.as_object_mut().and_then(|fields| fields.remove(ROUTING));
+    // The name alone, with all options in comments, means a node with the defaults.
+    let routing = routing.map(|section| match section {
+        Value::Null => Value::Object(serde_json::Map::new()),
+        section => section,
+    });
     match tree {
         Value::Null => {}
         Value::Object(_) => flatten("", &tree, &mut found).map_err(wrong)?,
         _ => return Err(wrong("at the top there are names with values".to_owned())),
     }
-    Ok(found)
+    Ok((found, routing))
 }
 
 fn flatten(prefix: &str, value: &Value, found: &mut Vec<(String, String)>) -> Result<(), String> {
@@ -216,6 +260,21 @@ mod tests {
         }
         assert!(merge("# only words\n", &[], &[]).is_ok());
         assert!(merge("", &[], &[]).is_ok());
+    }
+
+    #[test]
+    fn the_routing_section_is_kept_as_it_is_and_flags_go_into_it() {
+        let file = "routing:\n  mode: direct\n  batch: { max_size: 100 }\n";
+        let flags =
+            [("routing.batch.max_size", "7"), ("routing.topic", "changes"), ("routing.dlq.enabled", "false")];
+        let values = merge(file, &[], &flags).unwrap();
+        let expected = serde_json::json!({
+            "mode": "direct", "batch": { "max_size": 7 }, "topic": "changes", "dlq": { "enabled": false },
+        });
+        assert_eq!(values.routing(), Some(&expected));
+        assert!(merge("", &[], &[]).unwrap().routing().is_none());
+        assert_eq!(merge("routing:\n", &[], &[]).unwrap().routing(), Some(&serde_json::json!({})));
+        assert!(merge(file, &[], &[("routing.mode.x", "1")]).is_err());
     }
 
     #[test]

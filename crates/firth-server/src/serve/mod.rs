@@ -82,7 +82,11 @@ impl ServeArgs {
 
 /// Serves until a signal.
 pub(crate) async fn run(args: ServeArgs) -> Result<()> {
-    let given = args.given()?;
+    run_given(args.given()?).await
+}
+
+/// As [`run`], with what was given elsewhere.
+pub(crate) async fn run_given(given: Given) -> Result<()> {
     let config = Config::load(&given)?;
     let logs = logs::start(&config.log_level, config.log_json);
     let mut signals = Signals::listen()?;
@@ -97,8 +101,11 @@ pub(crate) async fn run(args: ServeArgs) -> Result<()> {
     let metrics = start_metrics()?;
     let telemetry = Telemetry::start(config.otlp.clone(), metrics.clone());
     let broker = Broker::connect(config.engine.expose()).await?;
-    let extras = Extras { limits: config.limits.clone(), audit, telemetry };
+    let extras = Extras { limits: config.limits.clone(), audit, telemetry, routing: config.routing.clone() };
     let app = App::with(broker, guard, Some(metrics), extras);
+    if let Err(error) = app.routing().start().await {
+        return app.close().await.and(Err(error));
+    }
     let address = listener.local_addr().unwrap_or(config.listen);
     println!("firth listens on {}://{address}", if tls.is_some() { "https" } else { "http" });
     tracing::info!(%address, tls = tls.is_some(), tokens = app.guard().has_tokens(), "serving");

@@ -9,6 +9,7 @@ mod group;
 mod lenient;
 mod live;
 mod message;
+mod routing;
 mod topic;
 
 pub(crate) use dead::{Count, Edit, Letter, Letters, Pick};
@@ -20,6 +21,10 @@ pub(crate) use group::{
 pub(crate) use lenient::Object;
 pub(crate) use live::{Live, Published};
 pub(crate) use message::{Outgoing, Placed, Receipts, Records, Shown, Values};
+pub(crate) use routing::{
+    Alive, BooksShown, ExplainWish, Explained, ExplainedOne, GatewayGone, GatewayShown, GatewayWish,
+    Gateways, RoutedPartition, RoutingStatus, SubscriptionShown, SubscriptionWish, Subscriptions,
+};
 pub(crate) use topic::{
     About, Delayed, Topic, TopicChange, TopicSpec, Topics, TrimWish, TrimmedReport, limits,
 };

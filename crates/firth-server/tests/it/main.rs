@@ -13,6 +13,8 @@ mod input;
 mod killing;
 mod live;
 mod packaging;
+mod receiver;
+mod routing;
 mod serving;
 mod streaming;
 mod talk;

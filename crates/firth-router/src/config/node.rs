@@ -1,0 +1,151 @@
+//! [`NodeConfig`]: the `routing:` section of a program that runs a node. Beside the options of [`RoutingConfig`] it names what is read and by whom:
+//!
+//! ```yaml
+//! routing:
+//!   topic: changes            # where events are
+//!   group: router             # shared by all nodes of one router
+//!   node: node-1              # this node
+//!   listen: 127.0.0.1:7173    # where gateways register by gRPC
+//!   lease: 10s                # how long a crashed node keeps its partitions
+//!   drain: 10s                # how long batches on their way may finish at the end
+//!   patience: 1s              # how long a gateway may hold up a partition before it is parked
+//!   gateways:                 # gateways that need not register
+//!     edge-1: http://10.0.0.1:7272
+//!     edge-2: { endpoint: "http://10.0.0.2:7272", protocol: grpc }
+//! ```
+
+use super::section::Section;
+use super::{Protocol, RoutingConfig};
+use crate::error::{Error, Result};
+use crate::name::GatewayId;
+use crate::node::RouterOptions;
+use crate::registry::Gateway;
+use serde_json::{Map, Value};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// A node and everything under `routing:`.
+#[derive(Clone, Debug)]
+pub struct NodeConfig {
+    /// What the node reads and how it routes.
+    pub options: RouterOptions,
+    /// Where gateways and subscriptions are registered by gRPC, if anywhere.
+    pub listen: Option<SocketAddr>,
+    /// Gateways that are there without registering.
+    pub gateways: Vec<Gateway>,
+}
+
+/// The topic unless one is named.
+const TOPIC: &str = "changes";
+/// The options that are the node's.
+const OWN: [&str; 8] = ["topic", "group", "node", "listen", "lease", "drain", "patience", "gateways"];
+
+impl NodeConfig {
+    /// Reads the section. `value` is what stands under `routing:`.
+    pub fn from_value(value: &Value) -> Result<Self> {
+        let (mut own, mut shared) = (Map::new(), Map::new());
+        match value {
+            Value::Null => {}
+            Value::Object(options) => {
+                for (name, option) in options {
+                    let part = if OWN.contains(&name.as_str()) { &mut own } else { &mut shared };
+                    part.insert(name.clone(), option.clone());
+                }
+            }
+            _ => return Err(Error::invalid("routing must hold options with names")),
+        }
+        let mut config = Self { options: RouterOptions::new(TOPIC), listen: None, gateways: Vec::new() };
+        config.options.routing = RoutingConfig::from_value(&Value::Object(shared))?;
+        let own = Value::Object(own);
+        let mut section = Section::open("routing", &own)?;
+        let options = &mut config.options;
+        section.text("topic", &mut options.topic)?;
+        section.text("group", &mut options.group)?;
+        section.text("node", &mut options.node)?;
+        let second = Duration::from_secs(1);
+        section.duration("lease", &mut options.lease, second..=second * 300)?;
+        section.duration("drain", &mut options.drain, Duration::ZERO..=second * 300)?;
+        section.duration("patience", &mut options.patience, second / 10..=second * 300)?;
+        let mut listen = String::new();
+        section.text("listen", &mut listen)?;
+        if !listen.is_empty() {
+            let address = listen.parse().map_err(|_| {
+                Error::invalid(format!("routing.listen is {listen:?}; give an address like 127.0.0.1:7173"))
+            })?;
+            config.listen = Some(address);
+        }
+        section.section("gateways", |section| {
+            section.each(|name, value| {
+                config.gateways.push(gateway(name, value)?);
+                Ok(())
+            })
+        })?;
+        section.close()?;
+        Ok(config)
+    }
+}
+
+/// An endpoint, or an endpoint and a protocol.
+fn gateway(name: &str, value: &Value) -> Result<Gateway> {
+    let path = format!("routing.gateways.{name}");
+    let wrong = |error: &Error| Error::invalid(format!("{path}: {}", error.context()));
+    let id = GatewayId::new(name).map_err(|error| wrong(&error))?;
+    let mut gateway = Gateway::new(id, "");
+    gateway.ttl_seconds = 0;
+    match value {
+        Value::String(endpoint) => gateway.endpoint = endpoint.clone(),
+        other => {
+            let mut section = Section::open(&path, other)?;
+            section.text("endpoint", &mut gateway.endpoint)?;
+            let mut protocol = None;
+            let choices = [Protocol::Http, Protocol::Grpc, Protocol::Nats];
+            let choices: Vec<_> = choices.iter().map(|one| (one.as_str(), Some(*one))).collect();
+            section.choice("protocol", &mut protocol, &choices)?;
+            gateway.protocol = protocol;
+            section.close()?;
+        }
+    }
+    gateway.check().map_err(|error| wrong(&error))?;
+    Ok(gateway)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn the_documented_section_is_a_node() {
+        let text = include_str!("documented.yaml");
+        let tree: Value = serde_saphyr::from_str(text).unwrap();
+        let config = NodeConfig::from_value(&tree["routing"]).unwrap();
+        assert_eq!(config.options.routing, RoutingConfig::default());
+        assert_eq!((config.options.topic.as_str(), config.options.group.as_str()), ("changes", "router"));
+    }
+
+    #[test]
+    fn gateways_are_named_with_or_without_a_protocol() {
+        let tree = json!({ "topic": "t", "listen": "127.0.0.1:1", "gateways": {
+            "a": "http://h:1", "b": { "endpoint": "http://h:2", "protocol": "grpc" } } });
+        let config = NodeConfig::from_value(&tree).unwrap();
+        let [a, b] = &config.gateways[..] else { panic!("{config:?}") };
+        assert_eq!((a.endpoint.as_str(), a.protocol, a.ttl()), ("http://h:1", None, None));
+        assert_eq!((b.endpoint.as_str(), b.protocol), ("http://h:2", Some(Protocol::Grpc)));
+    }
+
+    #[test]
+    fn a_wrong_option_is_named() {
+        for (tree, expected) in [
+            (json!({ "tpic": "x" }), "routing.tpic"),
+            (json!({ "topic": 5 }), "routing.topic"),
+            (json!({ "listen": "here" }), "routing.listen"),
+            (json!({ "lease": "1ms" }), "routing.lease"),
+            (json!({ "gateways": { "a b": "http://h" } }), "routing.gateways.a b"),
+            (json!({ "gateways": { "a": { "endpiont": "x" } } }), "routing.gateways.a.endpiont"),
+            (json!({ "gateways": { "a": "ftp://h" } }), "routing.gateways.a"),
+        ] {
+            let error = NodeConfig::from_value(&tree).unwrap_err();
+            assert!(error.to_string().contains(expected), "{tree}: {error}");
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! The messages of `proto/registry.proto`, and what they mean.
+
+use super::super::subscription::{Gateway, Subscription};
+use crate::error::{Error, Result};
+use crate::filter::Condition;
+use crate::name::{GatewayId, SubscriptionId, Tenant};
+use crate::routing::Target;
+use prost::Message;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct GatewayMessage {
+    #[prost(string, tag = "1")]
+    id: String,
+    #[prost(string, tag = "2")]
+    endpoint: String,
+    #[prost(string, tag = "3")]
+    protocol: String,
+    #[prost(uint32, tag = "4")]
+    ttl_seconds: u32,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct GatewayName {
+    #[prost(string, tag = "1")]
+    id: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct SubscriptionName {
+    #[prost(string, tag = "1")]
+    tenant: String,
+    #[prost(string, tag = "2")]
+    id: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct SubscriptionMessage {
+    #[prost(string, tag = "1")]
+    id: String,
+    #[prost(string, tag = "2")]
+    tenant: String,
+    #[prost(string, tag = "3")]
+    collection: String,
+    #[prost(string, tag = "4")]
+    document: String,
+    #[prost(string, tag = "5")]
+    filter: String,
+    #[prost(message, repeated, tag = "6")]
+    conditions: Vec<ConditionMessage>,
+    #[prost(string, tag = "7")]
+    gateway: String,
+    #[prost(string, tag = "8")]
+    mode: String,
+    #[prost(string, tag = "9")]
+    priority: String,
+    #[prost(string, tag = "10")]
+    overflow: String,
+    #[prost(uint32, tag = "11")]
+    ttl_seconds: u32,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct ConditionMessage {
+    #[prost(string, tag = "1")]
+    field: String,
+    #[prost(string, tag = "2")]
+    op: String,
+    #[prost(string, tag = "3")]
+    value_json: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Registered {
+    #[prost(uint32, tag = "1")]
+    pub(super) ttl_seconds: u32,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Removed {
+    #[prost(uint32, tag = "1")]
+    pub(super) subscriptions: u32,
+}
+
+impl GatewayMessage {
+    pub(super) fn read(self) -> Result<Gateway> {
+        let mut gateway = Gateway::new(GatewayId::new(self.id)?, self.endpoint);
+        gateway.protocol = given(self.protocol).map(|word| one_of("protocol", &word)).transpose()?;
+        if self.ttl_seconds > 0 {
+            gateway.ttl_seconds = u64::from(self.ttl_seconds);
+        }
+        Ok(gateway)
+    }
+}
+
+impl GatewayName {
+    pub(super) fn read(self) -> Result<GatewayId> {
+        GatewayId::new(self.id)
+    }
+}
+
+impl SubscriptionName {
+    pub(super) fn read(self) -> Result<(Tenant, SubscriptionId)> {
+        Ok((Tenant::new(self.tenant)?, SubscriptionId::new(self.id)?))
+    }
+}
+
+impl SubscriptionMessage {
+    pub(super) fn read(self) -> Result<Subscription> {
+        let target = Target::read(given(self.mode).as_deref(), given(self.gateway).as_deref())?;
+        let (id, tenant) = (SubscriptionId::new(self.id)?, Tenant::new(self.tenant)?);
+        let mut subscription = Subscription::new(id, tenant, self.collection, target);
+        subscription.document = given(self.document).map(Into::into);
+        subscription.filter = given(self.filter);
+        let conditions: Result<_> = self.conditions.into_iter().map(ConditionMessage::read).collect();
+        subscription.conditions = conditions?;
+        if let Some(word) = given(self.priority) {
+            subscription.priority = one_of("priority", &word)?;
+        }
+        if let Some(word) = given(self.overflow) {
+            subscription.overflow = one_of("overflow", &word)?;
+        }
+        if self.ttl_seconds > 0 {
+            subscription.ttl_seconds = u64::from(self.ttl_seconds);
+        }
+        Ok(subscription)
+    }
+}
+
+impl ConditionMessage {
+    fn read(self) -> Result<Condition> {
+        let value = match given(self.value_json) {
+            None => Value::Null,
+            Some(text) => serde_json::from_str(&text)
+                .map_err(|_| Error::invalid("value_json: the value of a condition is not JSON"))?,
+        };
+        Ok(Condition { field: self.field, op: one_of("op", &self.op)?, value })
+    }
+}
+
+fn given(text: String) -> Option<String> {
+    (!text.is_empty()).then_some(text)
+}
+
+/// A word for one of a few choices, as the JSON form has it.
+fn one_of<T: DeserializeOwned>(field: &str, word: &str) -> Result<T> {
+    serde_json::from_value(Value::from(word)).map_err(|error| Error::invalid(format!("{field}: {error}")))
+}

@@ -1,0 +1,250 @@
+//! [`RegistryService`]: the registry over gRPC, the service of `proto/registry.proto`. Unary calls only, so hyper and prost are enough.
+
+mod messages;
+
+use super::Registry;
+use crate::error::{Error, ErrorKind, Result};
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use futures_util::stream;
+use http_body_util::{BodyExt, Limited, StreamBody};
+use hyper::body::{Body, Frame, Incoming};
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
+use hyper::server::conn::http2;
+use hyper::service::service_fn;
+use hyper::{Request, Response};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use messages::{GatewayMessage, GatewayName, Registered, Removed, SubscriptionMessage, SubscriptionName};
+use prost::Message;
+use sha2::{Digest, Sha256};
+use std::convert::Infallible;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+const PREFIX: &str = "/RegistryService/";
+/// The largest request: a filter has at most 4 KiB, conditions are not much longer.
+const MAX_REQUEST: usize = 64 << 10;
+/// Connections at a time; more wait in the system's queue.
+const MAX_CONNECTIONS: usize = 1024;
+/// How long a call may take.
+const MAX_TIME: Duration = Duration::from_secs(30);
+
+/// An answer: one message and the status behind it.
+pub type GrpcBody =
+    StreamBody<stream::Iter<std::vec::IntoIter<std::result::Result<Frame<Bytes>, Infallible>>>>;
+
+/// Registers gateways and subscriptions for whoever calls. Clones share everything.
+#[derive(Clone)]
+pub struct RegistryService(Arc<Inner>);
+
+struct Inner {
+    registry: Registry,
+    token: Option<[u8; 32]>,
+}
+
+impl RegistryService {
+    /// The service on a registry; with a token, only for callers who send it as `authorization: Bearer …`.
+    pub fn new(registry: Registry, token: Option<&str>) -> Self {
+        let token = token.map(|token| Sha256::digest(token.as_bytes()).into());
+        Self(Arc::new(Inner { registry, token }))
+    }
+
+    /// Serves connections until `stop`, then lets running calls finish.
+    pub async fn serve(self, listener: TcpListener, stop: CancellationToken) {
+        let (room, tasks) = (Arc::new(Semaphore::new(MAX_CONNECTIONS)), TaskTracker::new());
+        loop {
+            let next = async {
+                let permit = room.clone().acquire_owned().await.expect("the semaphore is never closed");
+                (permit, listener.accept().await)
+            };
+            let (permit, accepted) = tokio::select! {
+                next = next => next,
+                () = stop.cancelled() => break,
+            };
+            let Ok((stream, _)) = accepted.inspect_err(|error| tracing::warn!(%error, "accept failed"))
+            else {
+                // Mostly a want of file descriptors: others must end first.
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                continue;
+            };
+            // Answers are small and wanted at once.
+            let _ = stream.set_nodelay(true);
+            let (service, stop) = (self.clone(), stop.clone());
+            tasks.spawn(async move {
+                let _permit = permit;
+                let service = service_fn(move |request: Request<Incoming>| {
+                    let service = service.clone();
+                    async move { Ok::<_, Infallible>(service.answer(request).await) }
+                });
+                let mut http = http2::Builder::new(TokioExecutor::new());
+                http.timer(TokioTimer::new()).keep_alive_interval(Duration::from_secs(30));
+                let mut connection = std::pin::pin!(http.serve_connection(TokioIo::new(stream), service));
+                let ended = tokio::select! {
+                    ended = &mut connection => ended,
+                    () = stop.cancelled() => {
+                        connection.as_mut().graceful_shutdown();
+                        connection.await
+                    }
+                };
+                if let Err(error) = ended {
+                    tracing::debug!(%error, "a registry connection ended");
+                }
+            });
+        }
+        tasks.close();
+        if tokio::time::timeout(MAX_TIME, tasks.wait()).await.is_err() {
+            tracing::warn!("some registry connections did not end in time");
+        }
+    }
+
+    /// Answers one call; also one that came over another listener.
+    pub async fn answer<B>(&self, request: Request<B>) -> Response<GrpcBody>
+    where
+        B: Body,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let (head, body) = request.into_parts();
+        if !self.admits(&head.headers) {
+            return respond(Err((
+                16,
+                "send `authorization: Bearer TOKEN` with the router's token".to_owned(),
+            )));
+        }
+        let Some(call) = head.uri.path().strip_prefix(PREFIX).map(str::to_owned) else {
+            return respond(Err((12, format!("there is no {}: see proto/registry.proto", head.uri.path()))));
+        };
+        let work = async {
+            let body = Limited::new(body, MAX_REQUEST).collect().await;
+            let body = body.map_err(|_| too_much())?.to_bytes();
+            self.call(&call, body).await
+        };
+        let answer = match tokio::time::timeout(MAX_TIME, work).await {
+            Ok(Ok(Some(message))) => Ok(message),
+            Ok(Ok(None)) => Err((12, format!("there is no call {call}: see proto/registry.proto"))),
+            Ok(Err(error)) => Err((status(error.kind()), error.context().to_owned())),
+            Err(_) => Err((4, "no answer in time; it may have happened all the same".to_owned())),
+        };
+        respond(answer)
+    }
+
+    fn admits(&self, headers: &HeaderMap) -> bool {
+        let Some(expected) = &self.0.token else { return true };
+        let given = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
+        let given = given.and_then(|value| value.strip_prefix("Bearer ")).unwrap_or_default();
+        let given: [u8; 32] = Sha256::digest(given.as_bytes()).into();
+        given.iter().zip(expected).fold(0, |all, (one, two)| all | (one ^ two)) == 0
+    }
+
+    async fn call(&self, call: &str, body: Bytes) -> Result<Option<Bytes>> {
+        let registry = &self.0.registry;
+        let lives =
+            |seconds: u64| frame(&Registered { ttl_seconds: u32::try_from(seconds).unwrap_or(u32::MAX) });
+        let removed =
+            |count: usize| frame(&Removed { subscriptions: u32::try_from(count).unwrap_or(u32::MAX) });
+        Ok(Some(match call {
+            "RegisterGateway" => {
+                let gateway = read::<GatewayMessage>(body)?.read()?;
+                let seconds = gateway.ttl_seconds;
+                registry.register_gateway(gateway).await?;
+                lives(seconds)
+            }
+            "HeartbeatGateway" => {
+                let gateway = registry.heartbeat_gateway(&read::<GatewayName>(body)?.read()?).await?;
+                lives(gateway.ttl_seconds)
+            }
+            "UnregisterGateway" => {
+                let gateway = read::<GatewayName>(body)?.read()?;
+                removed(registry.unregister_gateway(&gateway).await?.unwrap_or_default())
+            }
+            "Register" => {
+                let subscription = read::<SubscriptionMessage>(body)?.read()?;
+                let seconds = subscription.ttl_seconds;
+                registry.register(subscription).await?;
+                lives(seconds)
+            }
+            "Heartbeat" => {
+                let (tenant, id) = read::<SubscriptionName>(body)?.read()?;
+                registry.heartbeat(&tenant, &id).await?;
+                lives(registry.subscription(&tenant, &id).map_or(0, |known| known.ttl_seconds))
+            }
+            "Unregister" => {
+                let (tenant, id) = read::<SubscriptionName>(body)?.read()?;
+                removed(usize::from(registry.unregister(&tenant, &id).await?))
+            }
+            _ => return Ok(None),
+        }))
+    }
+}
+
+impl fmt::Debug for RegistryService {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RegistryService({:?})", self.0.registry)
+    }
+}
+
+fn status(kind: ErrorKind) -> u32 {
+    match kind {
+        ErrorKind::Invalid => 3,
+        ErrorKind::NotFound => 5,
+        ErrorKind::Quota => 8,
+        ErrorKind::Corrupt => 15,
+        ErrorKind::Unavailable | ErrorKind::Engine => 14,
+    }
+}
+
+fn too_much() -> Error {
+    Error::invalid(format!("a request did not arrive whole, or has more than {MAX_REQUEST} bytes"))
+}
+
+/// One message without compression behind its five bytes.
+fn read<M: Message + Default>(mut body: Bytes) -> Result<M> {
+    let wrong = |what: &str| Error::invalid(format!("the request is {what}"));
+    if body.len() < 5 || body.get_u8() != 0 {
+        return Err(wrong("no plain gRPC message"));
+    }
+    let length = body.get_u32() as usize;
+    if body.len() != length {
+        return Err(wrong("not one whole gRPC message"));
+    }
+    M::decode(body).map_err(|error| wrong("not the message of this call").with_source(error))
+}
+
+fn frame(message: &impl Message) -> Bytes {
+    let length = message.encoded_len();
+    let mut frame = BytesMut::with_capacity(5 + length);
+    frame.put_u8(0);
+    frame.put_u32(u32::try_from(length).unwrap_or(u32::MAX));
+    message.encode(&mut frame).expect("a buffer that grows takes every message");
+    frame.freeze()
+}
+
+fn respond(answer: std::result::Result<Bytes, (u32, String)>) -> Response<GrpcBody> {
+    let mut trailers = HeaderMap::new();
+    let (code, data) = match answer {
+        Ok(data) => (0, Some(Ok(Frame::data(data)))),
+        Err((code, text)) => {
+            // Percent-encoded, as gRPC has it: only what is printable stays.
+            let encoded: String = text.bytes().map(percent).collect();
+            if let Ok(value) = HeaderValue::try_from(encoded) {
+                trailers.insert("grpc-message", value);
+            }
+            (code, None)
+        }
+    };
+    trailers.insert("grpc-status", HeaderValue::from(code));
+    let frames: Vec<_> = data.into_iter().chain([Ok(Frame::trailers(trailers))]).collect();
+    let mut response = Response::new(StreamBody::new(stream::iter(frames)));
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+    response
+}
+
+fn percent(byte: u8) -> String {
+    match byte {
+        b' '..=b'~' if byte != b'%' => char::from(byte).to_string(),
+        _ => format!("%{byte:02X}"),
+    }
+}

@@ -1,0 +1,187 @@
+//! The registry over gRPC: a client of a few lines registers, gives signs of life, and is told what is wrong.
+
+use crate::world::*;
+use bytes::{BufMut, Bytes, BytesMut};
+use firth_engine::Engine;
+use firth_router::config::{Protocol, RoutingConfig};
+use firth_router::registry::{Registry, RegistryService};
+use http_body_util::{BodyExt, Full};
+use hyper::Request;
+use hyper::client::conn::http2::{self, SendRequest};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use prost::Message;
+use std::net::SocketAddr;
+use tokio::net::{TcpListener, TcpStream};
+use tokio_util::sync::CancellationToken;
+
+#[derive(Clone, PartialEq, Message)]
+struct Gateway {
+    #[prost(string, tag = "1")]
+    id: String,
+    #[prost(string, tag = "2")]
+    endpoint: String,
+    #[prost(string, tag = "3")]
+    protocol: String,
+    #[prost(uint32, tag = "4")]
+    ttl_seconds: u32,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Name {
+    #[prost(string, tag = "1")]
+    tenant: String,
+    #[prost(string, tag = "2")]
+    id: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Wish {
+    #[prost(string, tag = "1")]
+    id: String,
+    #[prost(string, tag = "2")]
+    tenant: String,
+    #[prost(string, tag = "3")]
+    collection: String,
+    #[prost(string, tag = "5")]
+    filter: String,
+    #[prost(message, repeated, tag = "6")]
+    conditions: Vec<Condition>,
+    #[prost(string, tag = "7")]
+    gateway: String,
+    #[prost(string, tag = "8")]
+    mode: String,
+    #[prost(string, tag = "9")]
+    priority: String,
+    #[prost(uint32, tag = "11")]
+    ttl_seconds: u32,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Condition {
+    #[prost(string, tag = "1")]
+    field: String,
+    #[prost(string, tag = "2")]
+    op: String,
+    #[prost(string, tag = "3")]
+    value_json: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Number {
+    #[prost(uint32, tag = "1")]
+    value: u32,
+}
+
+struct Client {
+    sender: SendRequest<Full<Bytes>>,
+    address: SocketAddr,
+    token: &'static str,
+}
+
+impl Client {
+    async fn connect(address: SocketAddr, token: &'static str) -> Self {
+        let stream = TcpStream::connect(address).await.unwrap();
+        let (sender, connection) =
+            http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+        tokio::spawn(connection);
+        Self { sender, address, token }
+    }
+
+    /// The number of the answer, or the status and its text.
+    async fn call(&mut self, call: &str, message: &impl Message) -> Result<u32, (u32, String)> {
+        let mut frame = BytesMut::new();
+        frame.put_u8(0);
+        frame.put_u32(u32::try_from(message.encoded_len()).unwrap());
+        message.encode(&mut frame).unwrap();
+        let request = Request::post(format!("http://{}/RegistryService/{call}", self.address))
+            .header("content-type", "application/grpc")
+            .header("te", "trailers")
+            .header("authorization", format!("Bearer {}", self.token))
+            .body(Full::new(frame.freeze()))
+            .unwrap();
+        let response = self.sender.send_request(request).await.unwrap();
+        assert_eq!(
+            (response.status().as_u16(), &response.headers()["content-type"]),
+            (200, &"application/grpc".parse().unwrap())
+        );
+        let body = response.into_body().collect().await.unwrap();
+        let trailers = body.trailers().unwrap().clone();
+        match trailers["grpc-status"].to_str().unwrap().parse().unwrap() {
+            0 => Ok(Number::decode(&body.to_bytes()[5..]).unwrap().value),
+            code => Err((code, trailers["grpc-message"].to_str().unwrap().to_owned())),
+        }
+    }
+}
+
+fn big(gateway: &str) -> Wish {
+    Wish {
+        id: "s".into(),
+        tenant: "t".into(),
+        collection: "orders".into(),
+        filter: "doc.n > 1".into(),
+        gateway: gateway.into(),
+        priority: "high".into(),
+        ..Wish::default()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn gateways_and_subscriptions_register_live_and_leave_over_grpc() {
+    let mut quotas = RoutingConfig::default().subscriptions;
+    quotas.per_tenant = 2;
+    let registry = Registry::open(Engine::memory(), quotas).await.unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (address, stop) = (listener.local_addr().unwrap(), CancellationToken::new());
+    let service = RegistryService::new(registry.clone(), Some("secret"));
+    let serving = tokio::spawn(service.serve(listener, stop.clone()));
+
+    let mut stranger = Client::connect(address, "guess").await;
+    assert_eq!(stranger.call("Register", &big("g")).await.unwrap_err().0, 16);
+    assert!(registry.is_empty());
+
+    let mut client = Client::connect(address, "secret").await;
+    let gateway =
+        Gateway { id: "g".into(), endpoint: "http://h:1".into(), protocol: "grpc".into(), ttl_seconds: 60 };
+    assert_eq!(client.call("RegisterGateway", &gateway).await, Ok(60));
+    assert_eq!(registry.gateways()[0].protocol, Some(Protocol::Grpc));
+    assert_eq!(
+        client.call("HeartbeatGateway", &Gateway { id: "g".into(), ..Gateway::default() }).await,
+        Ok(60)
+    );
+    assert_eq!(client.call("Register", &big("g")).await, Ok(300));
+    let condition = Condition { field: "a".into(), op: "in".into(), value_json: "[1, \"x\"]".into() };
+    let conditions = Wish {
+        id: "c".into(),
+        filter: String::new(),
+        mode: "hash".into(),
+        gateway: String::new(),
+        conditions: vec![condition],
+        ttl_seconds: 60,
+        ..big("")
+    };
+    assert_eq!(client.call("Register", &conditions).await, Ok(60));
+    assert_eq!(registry.matches(&order("1", serde_json::json!({ "n": 2, "a": "x" }))).unwrap().len(), 2);
+
+    let name = |id: &str| Name { tenant: "t".into(), id: id.into() };
+    assert_eq!(client.call("Heartbeat", &name("c")).await, Ok(60));
+    let (code, text) = client.call("Heartbeat", &name("none")).await.unwrap_err();
+    assert!(code == 5 && text.contains("register it again"), "{code} {text}");
+    let (code, text) = client.call("Register", &Wish { id: "third".into(), ..big("g") }).await.unwrap_err();
+    assert!(code == 8 && text.contains("per_tenant of 2"), "{code} {text}");
+    let (code, text) =
+        client.call("Register", &Wish { filter: "doc.(".into(), ..big("g") }).await.unwrap_err();
+    assert!(code == 3 && text.contains("CEL"), "{code} {text}");
+    assert_eq!(client.call("Register", &Wish { mode: "any".into(), ..big("g") }).await.unwrap_err().0, 3);
+    assert_eq!(client.call("Dance", &name("s")).await.unwrap_err().0, 12);
+    assert_eq!(client.call("Unregister", &name("c")).await, Ok(1));
+    assert_eq!(
+        client.call("UnregisterGateway", &Gateway { id: "g".into(), ..Gateway::default() }).await,
+        Ok(1)
+    );
+    assert!(registry.is_empty() && registry.gateways().is_empty());
+
+    stop.cancel();
+    drop((client, stranger));
+    serving.await.unwrap();
+    registry.close().await;
+}

@@ -1,0 +1,96 @@
+//! `/v1/routing/gateways`: register, heartbeat, unregister; how each stands with this node.
+
+use super::named;
+use crate::api::body::{Json, JsonBody, Path, within};
+use crate::app::App;
+use crate::problem::{Answer, Problem};
+use crate::routing::told;
+use crate::wire::{Alive, GatewayGone, GatewayShown, GatewayWish, Gateways};
+use axum::extract::State;
+use firth::{Error, ErrorKind};
+use firth_router::GatewayId;
+use firth_router::registry::Gateway;
+use std::collections::BTreeMap;
+
+/// All gateways, registered or with events here, and how this node stands to each
+#[utoipa::path(get, path = "/v1/routing/gateways", tag = "gateways", responses((status = 200, body = Gateways)))]
+pub(crate) async fn list(State(app): State<App>) -> Answer<Json<Gateways>> {
+    Ok(Json(Gateways { gateways: all(&app).await?.into_values().collect() }))
+}
+
+/// One gateway
+#[utoipa::path(get, path = "/v1/routing/gateways/{gateway}", tag = "gateways", params(("gateway" = String, Path)),
+    responses((status = 200, body = GatewayShown)))]
+pub(crate) async fn show(State(app): State<App>, Path(gateway): Path<String>) -> Answer<Json<GatewayShown>> {
+    let id = named("gateway", GatewayId::new(gateway))?;
+    all(&app).await?.remove(id.as_str()).map(Json).ok_or_else(|| unknown(&id).into())
+}
+
+/// Registers a gateway, or gives a sign of life of it, which also keeps the subscriptions that name it alive
+#[utoipa::path(put, path = "/v1/routing/gateways/{gateway}", tag = "gateways", params(("gateway" = String, Path)),
+    request_body = GatewayWish, responses((status = 200, body = Alive)))]
+pub(crate) async fn register(
+    State(app): State<App>,
+    Path(gateway): Path<String>,
+    JsonBody(wish): JsonBody<GatewayWish>,
+) -> Answer<Json<Alive>> {
+    if wish.endpoint.as_deref() == Some("") {
+        return Err(Problem::field(
+            "endpoint",
+            "endpoint: leave it out if the gateway opens the connection itself",
+        ));
+    }
+    let mut gateway =
+        Gateway::new(named("gateway", GatewayId::new(gateway))?, wish.endpoint.unwrap_or_default());
+    gateway.protocol = wish.protocol;
+    if let Some(seconds) = wish.ttl_seconds {
+        gateway.ttl_seconds = within("ttl_seconds", seconds, 0, 3600)?;
+    }
+    let ttl_seconds = gateway.ttl_seconds;
+    named("endpoint", app.routing().registry().await?.register_gateway(gateway).await)?;
+    Ok(Json(Alive { ttl_seconds }))
+}
+
+/// A sign of life of a gateway, which also keeps the subscriptions that name it alive
+#[utoipa::path(post, path = "/v1/routing/gateways/{gateway}/heartbeat", tag = "gateways", params(("gateway" = String, Path)),
+    responses((status = 200, body = Alive)))]
+pub(crate) async fn heartbeat(State(app): State<App>, Path(gateway): Path<String>) -> Answer<Json<Alive>> {
+    let id = named("gateway", GatewayId::new(gateway))?;
+    let gateway = app.routing().registry().await?.heartbeat_gateway(&id).await.map_err(told)?;
+    Ok(Json(Alive { ttl_seconds: gateway.ttl_seconds }))
+}
+
+/// Removes a gateway and all subscriptions that name it
+#[utoipa::path(delete, path = "/v1/routing/gateways/{gateway}", tag = "gateways", params(("gateway" = String, Path)),
+    responses((status = 200, body = GatewayGone)))]
+pub(crate) async fn unregister(
+    State(app): State<App>,
+    Path(gateway): Path<String>,
+) -> Answer<Json<GatewayGone>> {
+    let id = named("gateway", GatewayId::new(gateway))?;
+    let gone = app.routing().registry().await?.unregister_gateway(&id).await.map_err(told)?;
+    let subscriptions = gone.ok_or_else(|| unknown(&id))?;
+    tracing::info!(gateway = %id, subscriptions, "gateway unregistered");
+    Ok(Json(GatewayGone { subscriptions }))
+}
+
+async fn all(app: &App) -> Answer<BTreeMap<String, GatewayShown>> {
+    let routing = app.routing();
+    let seen = routing.registry().await?.seen_gateways();
+    let lanes = routing.lanes();
+    let mut all = BTreeMap::new();
+    for lane in &lanes {
+        let id = lane.gateway.as_str();
+        all.insert(id.to_owned(), GatewayShown::new(id, None, Some(lane)));
+    }
+    for seen in &seen {
+        let id = seen.gateway.id.as_str();
+        let lane = lanes.iter().find(|lane| lane.gateway == seen.gateway.id);
+        all.insert(id.to_owned(), GatewayShown::new(id, Some(seen), lane));
+    }
+    Ok(all)
+}
+
+fn unknown(id: &GatewayId) -> Error {
+    Error::new(ErrorKind::NotFound, format!("there is no gateway {id}: it expired, or was never registered"))
+}

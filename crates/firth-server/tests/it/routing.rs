@@ -1,0 +1,207 @@
+//! The router inside the server: registration, delivery, books, dead letters, explanations; by HTTP and by the command line.
+
+use crate::receiver::Receiver;
+use crate::talk::call;
+use crate::world::{PATIENCE, Server, Value, firth, json, run, stdout};
+use firth_testkit::wait::until;
+use std::path::Path;
+
+const SEED: &str = include_str!("../../../firth-router/src/config/documented.yaml");
+
+/// A server that routes, with the documented configuration as it stands.
+fn router(dir: &Path, more: &[&str]) -> Server {
+    let file = dir.join("firth.yaml");
+    std::fs::write(&file, SEED).unwrap();
+    let mut command = firth();
+    command.args(["route", "run", "--engine", "memory:", "--config"]).arg(file).args(more);
+    Server::start(command.env("FIRTH_ROUTING_TOKEN", "shared"), None)
+}
+
+fn event(key: &str, document: &Value) -> Value {
+    json!({ "json": { "op": "insert", "tenant": "acme", "collection": "orders", "key": key, "after": document } })
+}
+
+fn subscribe(server: &Server, id: &str, wish: &Value) -> u16 {
+    server.put(&format!("/v1/routing/subscriptions/acme/{id}"), wish).status
+}
+
+fn produce(server: &Server, events: &[Value]) {
+    server.post("/v1/topics/changes/records", &json!(events)).expect(200);
+}
+
+fn cli(server: &Server, args: &[&str]) -> String {
+    stdout(&run(&[args, &["--server", &server.url()]].concat()))
+}
+
+fn books(server: &Server) -> Value {
+    server.get("/v1/routing").expect(200).json()["partitions"][0]["books"].clone()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_with_the_documented_section_routes_and_its_books_balance() {
+    let (dir, receiver) = (tempfile::tempdir().unwrap(), Receiver::start().await);
+    let server = router(dir.path(), &["--node", "n1"]);
+    let alive = server.put("/v1/routing/gateways/edge", &json!({ "endpoint": receiver.endpoint() }));
+    assert_eq!(alive.expect(200).json()["ttl_seconds"], 90);
+    let wish = json!({ "collection": "orders", "filter": "doc.total > 100", "gateway": "edge" });
+    assert_eq!(subscribe(&server, "big", &wish), 200);
+    produce(&server, &[event("1", &json!({ "total": 7 })), event("2", &json!({ "total": 200 }))]);
+    until(PATIENCE, "the event arrives", async || !receiver.documents().is_empty()).await;
+    assert_eq!(receiver.documents(), [json!({ "total": 200 })]);
+    assert!(receiver.tokens().iter().all(|token| token == "Bearer shared"));
+    until(PATIENCE, "it is settled", async || books(&server)["delivered"] == 1).await;
+    let status = server.get("/v1/routing").expect(200).json();
+    assert_eq!(
+        (&status["running"], &status["health"], &status["node"]),
+        (&json!(true), &json!("healthy"), &json!("n1"))
+    );
+    assert_eq!((&status["subscriptions"], &status["gateways"]), (&json!(1), &json!(1)));
+    assert_eq!(
+        books(&server),
+        json!({ "taken": 1, "delivered": 1, "parked": 0, "dead": 0, "gapped": 0, "in_flight": 0, "balanced": true })
+    );
+    assert_eq!(server.get("/health").expect(200).body, "healthy\n");
+    let shown = cli(&server, &["route", "status"]);
+    assert!(shown.contains("healthy: topic changes, group router, node n1 routes here"), "{shown}");
+    let gateways = cli(&server, &["route", "gateways"]);
+    assert!(gateways.contains("edge") && gateways.contains("ok"), "{gateways}");
+    let metric = "firth_router_books{partition=\"0\",place=\"delivered\"} 1";
+    until(PATIENCE, "the books are metrics", async || server.get("/metrics").body.contains(metric)).await;
+    assert!(server.terminate(), "it drains and ends well");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_gateway_refuses_is_listed_with_its_reason_retried_and_deleted() {
+    let (dir, receiver) = (tempfile::tempdir().unwrap(), Receiver::start().await);
+    receiver.refuse(true);
+    let server = router(dir.path(), &["--set", "routing.delivery.retry.initial_delay=1ms"]);
+    cli(&server, &["route", "gateways", "add", "edge", &receiver.endpoint()]);
+    let add = ["route", "subscriptions", "add", "acme", "all", "--collection", "orders", "--gateway", "edge"];
+    assert_eq!(cli(&server, &add), "registered acme/all\n");
+    produce(&server, &[event("1", &json!({ "n": 1 })), event("2", &json!({ "n": 2 }))]);
+    let count = "/v1/topics/changes/dead/count?group=router";
+    until(PATIENCE, "both are given up", async || server.get(count).json()["count"] == 2).await;
+    let listed = cli(&server, &["route", "dead", "list", "--reason", "not today"]);
+    assert!(listed.contains("gateway edge: not today"), "{listed}");
+    let first = cli(&server, &["route", "dead", "--json"]);
+    let first: Value = serde_json::from_str(first.lines().next().unwrap()).unwrap();
+    assert_eq!(cli(&server, &["route", "dead", "delete", first["id"].as_str().unwrap()]), "1\n");
+    receiver.refuse(false);
+    assert_eq!(cli(&server, &["route", "dead", "retry", "--all"]), "1\n");
+    until(PATIENCE, "the other arrives", async || receiver.documents().len() == 1).await;
+    until(PATIENCE, "it is counted", async || books(&server)["delivered"] == 1).await;
+    assert_eq!((&books(&server)["dead"], &books(&server)["balanced"]), (&json!(2), &json!(true)));
+}
+
+#[test]
+fn registrations_have_quotas_names_and_an_end() {
+    let server = Server::start(
+        firth().args(["route", "run", "--engine", "memory:", "--set", "routing.subscriptions.per_gateway=1"]),
+        None,
+    );
+    let wish = json!({ "collection": "orders", "gateway": "edge", "ttl_seconds": 60 });
+    assert_eq!(subscribe(&server, "one", &wish), 200);
+    assert_eq!(subscribe(&server, "one", &wish), 200, "replacing one's own is always allowed");
+    let told = server.put("/v1/routing/subscriptions/acme/two", &wish).problem(429, "overloaded");
+    assert!(told.contains("routing.subscriptions.per_gateway of 1"), "{told}");
+    for (wrong, field) in [
+        (json!({ "gateway": "edge" }), "collection"),
+        (json!({ "collection": "", "gateway": "edge" }), "collection"),
+        (json!({ "collection": "c" }), "gateway"),
+        (json!({ "collection": "c", "gateway": "a.b" }), "mode"),
+        (json!({ "collection": "c", "gateway": "a", "filter": "doc.(" }), "filter"),
+        (json!({ "collection": "c", "gateway": "a", "filter": "5" }), "filter"),
+        (json!({ "collection": "c", "gateway": "a", "ttl_seconds": 5 }), "ttl_seconds"),
+        (json!({ "collection": "c", "gateway": "a", "colour": 1 }), "colour"),
+    ] {
+        let problem = server.put("/v1/routing/subscriptions/acme/x", &wrong).expect(400).json();
+        assert_eq!(problem["field"], field, "{wrong}: {problem}");
+    }
+    let beat = "/v1/routing/subscriptions/acme/one/heartbeat";
+    assert_eq!(server.call("POST", beat, None).expect(200).json()["ttl_seconds"], 60);
+    server.call("POST", "/v1/routing/subscriptions/other/one/heartbeat", None).problem(404, "not found");
+    server.call("POST", "/v1/routing/gateways/edge/heartbeat", None).problem(404, "not found");
+    server.put("/v1/routing/gateways/edge", &json!({ "endpoint": "ftp://x" })).problem(400, "invalid");
+    server.put("/v1/routing/gateways/edge", &json!({})).expect(200);
+    server.call("POST", "/v1/routing/gateways/edge/heartbeat", None).expect(200);
+    let gone = server.call("DELETE", "/v1/routing/gateways/edge", None).expect(200).json();
+    assert_eq!(gone["subscriptions"], 1);
+    server.get("/v1/routing/subscriptions/acme/one").problem(404, "not found");
+    server.call("DELETE", "/v1/routing/gateways/edge", None).problem(404, "not found");
+}
+
+#[test]
+fn subscriptions_are_browsed_page_by_page_on_a_server_that_routes_nothing() {
+    let server = Server::memory();
+    for n in 0..5 {
+        let wish = json!({ "collection": "orders", "mode": "hash", "conditions": [{ "field": "n", "op": "==", "value": n }] });
+        assert_eq!(subscribe(&server, &format!("s{n}"), &wish), 200);
+    }
+    let page = server.get("/v1/routing/subscriptions?tenant=acme&max=2").expect(200).json();
+    assert_eq!((&page["subscriptions"][1]["id"], &page["next"]), (&json!("s1"), &json!("acme/s1")));
+    let all = cli(&server, &["route", "subscriptions", "list", "--tenant", "acme", "--json"]);
+    assert_eq!(all.lines().count(), 5);
+    assert_eq!(cli(&server, &["route", "subscriptions", "list", "--tenant", "other", "--json"]), "");
+    assert_eq!(cli(&server, &["route", "subscriptions", "remove", "acme", "s3"]), "removed acme/s3\n");
+    assert!(cli(&server, &["route", "status"]).contains("no node runs in this server"));
+}
+
+#[test]
+fn an_explanation_says_who_gets_an_event_and_why_another_does_not() {
+    let server = Server::memory();
+    let big = json!({ "collection": "orders", "filter": "doc.total > 100 && doc.state == \"paid\"", "gateway": "g" });
+    assert_eq!(
+        (
+            subscribe(&server, "big", &big),
+            subscribe(&server, "all", &json!({ "collection": "orders", "gateway": "g" }))
+        ),
+        (200, 200)
+    );
+    let event = r#"{"op":"insert","tenant":"acme","collection":"orders","key":"1","after":{"total":200,"state":"new"}}"#;
+    let told = cli(&server, &["route", "explain", event, "--subscription", "big"]);
+    for part in [
+        "1 subscriptions match",
+        "acme/all gets it; it goes to g",
+        "acme/big does not get it",
+        "doc.total > 100: true",
+        "doc.state == \"paid\": false",
+    ] {
+        assert!(told.contains(part), "{part}: {told}");
+    }
+    let json: Value = serde_json::from_str(&cli(&server, &["route", "explain", event, "--json"])).unwrap();
+    assert_eq!((&json["matches"], &json["subscriptions"][0]["id"]), (&json!(1), &json!("all")));
+    let refused = run(&["route", "explain", "{}", "--server", &server.url()]);
+    assert_eq!(refused.status.code(), Some(2));
+    let unknown = run(&["route", "explain", event, "--subscription", "none", "--server", &server.url()]);
+    assert_eq!(unknown.status.code(), Some(3));
+}
+
+#[test]
+fn a_token_for_routing_registers_and_no_more_and_changes_are_audited() {
+    let dir = tempfile::tempdir().unwrap();
+    let made = |args: &[&str]| {
+        let made = stdout(&run(&[&["token"], args].concat()));
+        (made.lines().next().unwrap().split('=').nth(1).unwrap().to_owned(), made)
+    };
+    let (gateway, one) = made(&["--name", "edge", "--scopes", "route"]);
+    let (watcher, two) = made(&["--name", "eyes", "--scopes", "observe"]);
+    let (file, audit) = (dir.path().join("tokens"), dir.path().join("audit"));
+    std::fs::write(&file, [one, two].concat()).unwrap();
+    let mut command = firth();
+    command.args(["serve", "--engine", "memory:", "--token-file"]).arg(&file).arg("--audit-file").arg(&audit);
+    let server = Server::start(&mut command, None);
+    let ask = |token: &str, method: &str, path: &str| {
+        let head = format!("Authorization: Bearer {token}");
+        call(server.address, method, path, &[&head, "Content-Type: application/json"], b"{}").status
+    };
+    assert_eq!(ask(&gateway, "PUT", "/v1/routing/gateways/g"), 200);
+    assert_eq!(ask(&gateway, "POST", "/v1/routing/gateways/g/heartbeat"), 200);
+    assert_eq!(ask(&gateway, "PUT", "/v1/topics/t"), 403);
+    assert_eq!(ask(&watcher, "GET", "/v1/routing"), 200);
+    assert_eq!(ask(&watcher, "GET", "/v1/routing/subscriptions"), 403, "filters hold values");
+    assert_eq!(ask(&watcher, "DELETE", "/v1/routing/gateways/g"), 403);
+    assert_eq!(ask(&gateway, "DELETE", "/v1/routing/gateways/g"), 200);
+    let log = std::fs::read_to_string(audit).unwrap();
+    assert_eq!(log.lines().filter(|line| line.contains("/v1/routing/gateways/g")).count(), 3, "{log}");
+    assert!(!log.contains("heartbeat") && log.contains("\"eyes\"") && log.contains("403"), "{log}");
+}
