@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use firth_engine::facet::{Acquire, Append, From, Max};
+use firth_engine::facet::{Acquire, Append, From, Max, TakeDue};
 use firth_engine::{
     Commit, Content, Dead, Engine, GroupName, Hold, HolderName, LeaseName, MemberName, Partition, PoolName,
     Record, RecordId, Retry, TopicName,
@@ -151,7 +151,7 @@ impl Firth {
         };
         self.engine.commit(&self.at, &reader.group, &reader.hold, commit).await?;
         if self.kind == Kind::Retry {
-            let due = self.engine.due(&self.at, &reader.group, &reader.hold, READ).await?;
+            let due = self.engine.due(&self.at, &reader.group, &reader.hold, TakeDue::up_to(READ)).await?;
             ensure!(due.records.len() as u64 == count, "what was retried is due at once");
             let done = due.records.iter().map(|record| record.id).collect();
             let commit = Commit { frontier, done, ..Commit::default() };

@@ -10,7 +10,8 @@ use firth_engine::facet::{
     Acquire, Acquired, Adopt, Append, Appended, Backend, Beat, Board, Bounds, Bus, Catalog, ClaimKey,
     Committed, DeadLetter, DeadLetters, Due, Edit, Entry, EntryKey, Expect, From, Granted, GroupStatus,
     Groups, Join, LeaseQuery, Leases, Log, Max, NewOffer, OfferInfo, Offers, Outcome, Pending, Pulse, Put,
-    Replay, Reply, Reset, Ripened, Seat, SeatInfo, StreamGroup, Streams, Subscription, Taken, Trim, Trimmed,
+    Replay, Reply, Reset, Ripened, Seat, SeatInfo, StreamGroup, Streams, Subscription, TakeDue, Taken, Trim,
+    Trimmed,
 };
 use firth_engine::{
     ChannelName, Commit, Durability, Engine, Epoch, Error, ErrorKind, GroupName, Hint, HintKey, Hints, Hold,
@@ -178,7 +179,7 @@ pass! {
         fn create_group(at: &'a Partition, group: &'a GroupName, from: From) -> bool;
         fn open(at: &'a Partition, group: &'a GroupName, from: From, hold: &'a Hold) -> Progress;
         fn commit(at: &'a Partition, group: &'a GroupName, hold: &'a Hold, commit: Commit) -> Committed;
-        fn due(at: &'a Partition, group: &'a GroupName, hold: &'a Hold, max: usize) -> Due;
+        fn due(at: &'a Partition, group: &'a GroupName, hold: &'a Hold, take: TakeDue<'a>) -> Due;
         fn status(at: &'a Partition, group: &'a GroupName) -> GroupStatus;
         fn groups(at: &'a Partition) -> Vec<GroupName>;
         fn pending(at: &'a Partition, group: &'a GroupName, after: RecordId, max: usize) -> Vec<Pending>;

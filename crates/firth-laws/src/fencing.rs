@@ -4,7 +4,7 @@ use crate::world::{
     LONG, Owner, SHORT, acquire, append, dead, eventually, fails, group, holder, partition, retry, status,
     take_over,
 };
-use firth_engine::facet::{Acquire, From};
+use firth_engine::facet::{Acquire, From, TakeDue};
 use firth_engine::{Commit, Engine, ErrorKind, LeaseName, RecordId, Token, Verdict};
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ pub async fn a_zombie_changes_nothing(engine: Engine) {
         ErrorKind::Fenced,
     );
     fails(engine.open(&at, &name, From::Start, stale).await, ErrorKind::Fenced);
-    fails(engine.due(&at, &name, stale, 9).await, ErrorKind::Fenced);
+    fails(engine.due(&at, &name, stale, TakeDue::up_to(9)).await, ErrorKind::Fenced);
     assert_eq!(engine.renew(std::slice::from_ref(stale), LONG).await.unwrap(), [false]);
     assert!(!engine.release(stale).await.unwrap());
     let mut after = status(&engine, &at, &name).await;
@@ -58,7 +58,7 @@ pub async fn an_equal_epoch_with_another_token_is_fenced(engine: Engine) {
     forged.token = Token(forged.token.0.wrapping_add(1));
     fails(engine.commit(&at, &name, &forged, Commit::up_to(ids[0])).await, ErrorKind::Fenced);
     fails(engine.open(&at, &name, From::Start, &forged).await, ErrorKind::Fenced);
-    fails(engine.due(&at, &name, &forged, 1).await, ErrorKind::Fenced);
+    fails(engine.due(&at, &name, &forged, TakeDue::up_to(1)).await, ErrorKind::Fenced);
     assert_eq!(engine.renew(&[forged.clone()], LONG).await.unwrap(), [false]);
     assert!(!engine.release(&forged).await.unwrap());
     assert_eq!(status(&engine, &at, &name).await.frontier, RecordId::ZERO);
@@ -92,7 +92,7 @@ pub async fn a_hold_is_good_for_its_own_lease_only(engine: Engine) {
     engine.create_group(&elsewhere, &name, From::Start).await.unwrap();
     fails(engine.open(&at, &other, From::Start, &hold).await, ErrorKind::Invalid);
     fails(engine.commit(&elsewhere, &name, &hold, Commit::default()).await, ErrorKind::Invalid);
-    fails(engine.due(&at, &other, &hold, 1).await, ErrorKind::Invalid);
+    fails(engine.due(&at, &other, &hold, TakeDue::up_to(1)).await, ErrorKind::Invalid);
     let mut forged = hold.clone();
     forged.lease = LeaseName::group(&at, &other);
     fails(engine.commit(&at, &other, &forged, Commit::default()).await, ErrorKind::Fenced);

@@ -75,6 +75,7 @@ macro_rules! for_each_law {
             retry::a_retry_keeps_its_id_and_counts_attempts
             retry::a_retry_is_never_early
             retry::due_records_come_in_the_order_of_their_times
+            retry::content_that_the_owner_knows_is_left_out
             retry::a_retry_is_invisible_to_other_groups
             retry::a_taken_record_is_not_handed_out_twice
             retry::what_a_vanished_owner_had_taken_is_due_again

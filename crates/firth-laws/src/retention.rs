@@ -3,7 +3,7 @@
 use crate::world::{
     Gap, Owner, append, group, number, numbers, partition, read_all, retry, retry_kept, status,
 };
-use firth_engine::facet::{Append, From, Trim, TrimTo};
+use firth_engine::facet::{Append, From, TakeDue, Trim, TrimTo};
 use firth_engine::{Content, Engine, RecordId, Verdict, Window};
 use std::time::Duration;
 
@@ -104,7 +104,7 @@ pub async fn a_lossy_trim_is_seen_as_a_gap(engine: Engine) {
     });
     assert_eq!((numbers(&rest), window.lost()), (vec![6, 7, 8, 9], 3));
     owner.send(window.take_commit().unwrap()).await.unwrap();
-    let due = engine.due(&at, &name, &owner.hold, 9).await.unwrap();
+    let due = engine.due(&at, &name, &owner.hold, TakeDue { max: 9, known: &ids }).await.unwrap();
     assert_eq!((due.records.len(), due.lost), (0, 1), "its content is gone, and that is said");
     assert_eq!(status(&engine, &at, &name).await.lag(), 0);
 }

@@ -3,6 +3,7 @@
 use crate::world::{
     Owner, append, dead, eventually, group, number, numbers, partition, read_all, retry, retry_kept, status,
 };
+use firth_engine::facet::TakeDue;
 use firth_engine::{Engine, RecordId, Verdict};
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -84,6 +85,34 @@ pub async fn due_records_come_in_the_order_of_their_times(engine: Engine) {
     let first = numbers(&owner.due(4).await);
     let rest = numbers(&owner.due(4).await);
     assert_eq!((first, rest), (vec![5, 4, 3, 2], vec![1, 0]));
+}
+
+/// What the owner remembers is not read again: everything else about the record is as ever.
+pub async fn content_that_the_owner_knows_is_left_out(engine: Engine) {
+    let at = partition(&engine).await;
+    let name = group("g");
+    let ids = append(&engine, &at, 0, 4).await;
+    let mut owner = Owner::new(&engine, &at, &name).await;
+    let taken = owner.take(4).await;
+    taken.iter().for_each(|record| owner.settle(record, retry(Duration::ZERO)));
+    owner.commit().await;
+    let stranger = RecordId::new(ids[3].ms, ids[3].seq + 1);
+    let due = engine
+        .due(&at, &name, &owner.hold, TakeDue { max: 9, known: &[ids[0], ids[2], stranger] })
+        .await
+        .unwrap();
+    let seen: Vec<_> = due.records.iter().map(|record| (record.id, record.attempt)).collect();
+    assert_eq!(seen, [(ids[0], 2), (ids[1], 2), (ids[2], 2), (ids[3], 2)]);
+    let content = |at: usize| due.records[at].content.as_ref();
+    assert_eq!((content(0), content(2)), (None, None));
+    assert_eq!((content(1), content(3)), (Some(&taken[1].content), Some(&taken[3].content)));
+    for (record, known) in due.records.into_iter().zip(&taken) {
+        let record = record.with(|| Some(known.content.clone())).unwrap();
+        assert!(owner.window.offer_due(&record));
+        owner.settle(&record, Verdict::Ack);
+    }
+    owner.commit().await;
+    assert_eq!(status(&engine, &at, &name).await.lag(), 0);
 }
 
 /// Law 9: one group's trouble is its own.

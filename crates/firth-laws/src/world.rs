@@ -1,6 +1,6 @@
 //! Small hands for the laws: fresh names, an owner with its window, ways to look and to wait.
 
-use firth_engine::facet::{Acquire, Append, From, GroupStatus, LeaseQuery, Max};
+use firth_engine::facet::{Acquire, Append, From, GroupStatus, LeaseQuery, Max, TakeDue};
 use firth_engine::{
     Commit, Content, Engine, ErrorKind, GroupName, Hold, HolderName, LeaseName, MemberName, Offer, Partition,
     PoolName, ProducerName, Progress, Record, RecordId, Result, SpaceName, TopicName, Verdict, Window,
@@ -165,7 +165,7 @@ pub struct Owner {
     pub hold: Hold,
     /// What opening answered.
     pub progress: Progress,
-    window: Window,
+    pub(crate) window: Window,
     queue: VecDeque<Record>,
 }
 
@@ -218,9 +218,12 @@ impl Owner {
 
     /// Takes due records.
     pub async fn due(&mut self, max: usize) -> Vec<Record> {
-        let due = self.engine.due(&self.at, &self.group, &self.hold, max).await.unwrap();
-        due.records.iter().for_each(|record| assert!(self.window.offer_due(record), "handed out twice"));
-        due.records
+        let due = self.engine.due(&self.at, &self.group, &self.hold, TakeDue::up_to(max)).await.unwrap();
+        let whole =
+            due.records.into_iter().map(|record| record.with(|| None).expect("it comes with its content"));
+        let records: Vec<Record> = whole.collect();
+        records.iter().for_each(|record| assert!(self.window.offer_due(record), "handed out twice"));
+        records
     }
 
     /// Notes a verdict.

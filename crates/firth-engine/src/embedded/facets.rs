@@ -12,7 +12,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::facet::{
     Acquire, Acquired, Adopt, Append, Appended, Backend, Bounds, Bus, Catalog, Committed, DeadLetter,
     DeadLetters, Due, Edit, Entry, EntryKey, Expect, From, GroupStatus, Groups, LeaseQuery, Leases, Log, Max,
-    Pending, Put, Replay, Reply, Reset, Ripened, StreamGroup, Streams, Subscription, Trim, Trimmed,
+    Pending, Put, Replay, Reply, Reset, Ripened, StreamGroup, Streams, Subscription, TakeDue, Trim, Trimmed,
 };
 use crate::hold::{Hold, LeaseInfo, LeaseName};
 use crate::id::RecordId;
@@ -21,6 +21,7 @@ use crate::progress::Progress;
 use crate::record::Record;
 use crate::watch::{Hint, HintKey, Hints};
 use bytes::Bytes;
+use std::collections::HashSet;
 use std::time::Duration;
 
 /// About what a small step costs in memory while it waits.
@@ -145,10 +146,12 @@ impl Groups for Embedded {
         at: &'a Partition,
         group: &'a GroupName,
         hold: &'a Hold,
-        max: usize,
+        take: TakeDue<'a>,
     ) -> Reply<'a, Due> {
         let (at, group, hold) = (at.clone(), group.clone(), hold.clone());
-        Box::pin(self.driver.change(SMALL, move |step| due::take(step, &at, &group, &hold, max)))
+        let max = take.max;
+        let known: HashSet<RecordId> = take.known.iter().copied().collect();
+        Box::pin(self.driver.change(SMALL, move |step| due::take(step, &at, &group, &hold, (max, &known))))
     }
 
     fn status<'a>(&'a self, at: &'a Partition, group: &'a GroupName) -> Reply<'a, GroupStatus> {

@@ -6,7 +6,7 @@ use crate::hold::{Hold, LeaseInfo};
 use crate::id::RecordId;
 use crate::name::{GroupName, Partition};
 use crate::progress::Progress;
-use crate::record::Record;
+use crate::record::{Content, Record};
 use std::time::Duration;
 
 /// Progress of groups. Per group a record is in exactly one place: waiting or in flight (after the frontier and not
@@ -49,14 +49,14 @@ pub trait Groups {
         commit: Commit,
     ) -> Reply<'a, Committed>;
 
-    /// Takes up to `max` due records in the order of their due times. They are in flight until a commit settles them or the
+    /// Takes due records in the order of their due times. They are in flight until a commit settles them or the
     /// group is opened again. A due record whose content a lossy trim removed is dropped and counted in `lost`.
     fn due<'a>(
         &'a self,
         at: &'a Partition,
         group: &'a GroupName,
         hold: &'a Hold,
-        max: usize,
+        take: TakeDue<'a>,
     ) -> Reply<'a, Due>;
 
     /// The group in figures; exact.
@@ -105,15 +105,53 @@ pub struct Committed {
     pub next_due: Option<Duration>,
 }
 
+/// Which due records to take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TakeDue<'a> {
+    /// At most so many.
+    pub max: usize,
+    /// The owner still has the content of these: it is not read again.
+    pub known: &'a [RecordId],
+}
+
+impl TakeDue<'_> {
+    /// Up to `max` records, with their content.
+    pub fn up_to(max: usize) -> Self {
+        Self { max, known: &[] }
+    }
+}
+
 /// Due records, taken.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Due {
-    /// The records with their attempt and crash counts.
-    pub records: Vec<Record>,
+    /// The records.
+    pub records: Vec<DueRecord>,
     /// How many were dropped because a lossy trim had removed them.
     pub lost: u64,
     /// When the next one that nobody has taken is due; zero if it is already.
     pub next: Option<Duration>,
+}
+
+/// A due record, taken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DueRecord {
+    /// Which record.
+    pub id: RecordId,
+    /// The attempt that begins.
+    pub attempt: u32,
+    /// Owners that vanished while they had it.
+    pub crashes: u32,
+    /// Its content; `None` if the owner said that it knows it.
+    pub content: Option<Content>,
+}
+
+impl DueRecord {
+    /// The whole record, with the content that the owner knows if it came without; `None` if nobody has it.
+    pub fn with(self, known: impl FnOnce() -> Option<Content>) -> Option<Record> {
+        let Self { id, attempt, crashes, content } = self;
+        let content = content.or_else(known)?;
+        Some(Record { id, attempt, crashes, content })
+    }
 }
 
 /// A group in figures.

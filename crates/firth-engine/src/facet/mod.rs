@@ -22,7 +22,7 @@ mod streams;
 pub use bus::{Bus, Signal, Subscription};
 pub use catalog::{Catalog, Entry, EntryKey, Expect, Put};
 pub use dead::{DeadLetter, DeadLetters, Edit, Replay};
-pub use groups::{Committed, Due, From, GroupStatus, Groups, Pending, Reset};
+pub use groups::{Committed, Due, DueRecord, From, GroupStatus, Groups, Pending, Reset, TakeDue};
 pub use leases::{Acquire, Acquired, LeaseQuery, Leases};
 pub use log::{Append, Appended, Bounds, Log, Max, ProducerSeq, Ripened, Trim, TrimTo, Trimmed};
 pub use offers::{

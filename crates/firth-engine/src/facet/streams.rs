@@ -22,8 +22,8 @@ pub const TOO_LARGE: &str = "redis-too-large";
 ///
 /// Only Redis and Valkey have such streams; elsewhere everything here is `Unsupported`.
 pub trait Streams {
-    /// Makes a partition that follows a stream; false, and nothing changes, if there is one that holds records or groups. The stream may be
-    /// missing yet; a key that holds something else is `Invalid`.
+    /// Makes a partition that follows a stream; false, and nothing changes, if there is one that holds records or groups, or if somebody else did
+    /// the same with another wish within the last ten seconds. The stream may be missing yet; a key that holds something else is `Invalid`.
     fn adopt<'a>(&'a self, at: &'a Partition, adopt: Adopt) -> Reply<'a, bool>;
 
     /// A consumer group of the stream that a partition follows, as the server tells it; `NotFound` if there is none.

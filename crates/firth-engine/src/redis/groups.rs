@@ -10,13 +10,13 @@ use super::trouble::{odd_answer, of_call};
 use crate::checks;
 use crate::commit::{Commit, cut_reason};
 use crate::error::Result;
-use crate::facet::{Committed, Due, From, GroupStatus, Groups, Pending, Reply, Reset};
+use crate::facet::{Committed, Due, DueRecord, From, GroupStatus, Groups, Pending, Reply, Reset, TakeDue};
 use crate::hold::{Hold, LeaseName};
 use crate::id::RecordId;
 use crate::limits::{MAX_BATCH_BYTES, MAX_READ};
 use crate::name::{GroupName, Partition};
 use crate::progress::Progress;
-use crate::record::{Content, Record};
+use crate::record::Content;
 use firth_redis::resp::Frame;
 use firth_redis::{ScriptCall, cmd, pipe};
 use std::time::Duration;
@@ -88,7 +88,7 @@ impl Groups for RedisEngine {
         at: &'a Partition,
         group: &'a GroupName,
         hold: &'a Hold,
-        max: usize,
+        take: TakeDue<'a>,
     ) -> Reply<'a, Due> {
         Box::pin(async move {
             checks::is_for(hold, &LeaseName::group(at, group))?;
@@ -102,7 +102,8 @@ impl Groups for RedisEngine {
                 &own.index,
                 &own.kept,
             ]);
-            let call = proof(call, hold).arg(max.clamp(1, STEP)).arg(MAX_BATCH_BYTES);
+            let call = proof(call, hold).arg(take.max.clamp(1, STEP)).arg(MAX_BATCH_BYTES);
+            let call = call.args(take.known.iter().take(STEP).map(ToString::to_string));
             // Losing the mark of who has it only hands the record out again after a takeover.
             let answer = About::held(at, group, hold).accept(self.steps.quick(call).await?)?;
             let mut parts = Parts::of(answer.value());
@@ -112,7 +113,9 @@ impl Groups for RedisEngine {
             while !list.is_empty() {
                 let (id, entry, packed) = (list.id()?, list.text()?, list.bytes()?);
                 let (attempt, crashes, _) = entry_parts(entry)?;
-                records.push(Record { id, attempt, crashes, content: Content::unpack(packed)? });
+                // No record is packed into nothing.
+                let content = if packed.is_empty() { None } else { Some(Content::unpack(packed)?) };
+                records.push(DueRecord { id, attempt, crashes, content });
             }
             Ok(Due { records, lost, next })
         })

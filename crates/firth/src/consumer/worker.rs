@@ -87,8 +87,12 @@ async fn batch(chunk: Chunk, handler: &Call<Vec<Record>, Verdicts>, common: &Com
     let Some(first) = started.first() else { return };
     let mut shift = Shift::begin(first, common);
     let records: Vec<Record> = started.iter().map(|delivery| delivery.record().clone()).collect();
-    let span = tracing::debug_span!("handle_batch", topic = %first.topic(), partition = first.partition(), group = %common.group, records = records.len());
-    let user = User { context: None, span };
+    let links = trace::Links::of(&records);
+    let span = tracing::debug_span!(
+        "handle_batch", topic = %first.topic(), partition = first.partition(), group = %common.group,
+        records = records.len(), %links,
+    );
+    let user = User { context: links.shared(), span };
     let outcome = shift.run(user, || handler(records), first).await;
     let count = started.len();
     let mut verdicts: Box<dyn Iterator<Item = Verdict> + Send> = match outcome {

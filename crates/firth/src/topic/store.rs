@@ -227,7 +227,9 @@ impl Topics {
             true => Ok(()),
             false => Err(Error::new(
                 ErrorKind::AlreadyExists,
-                format!("topic {name} is being made by somebody else"),
+                format!(
+                    "topic {name} is being made by somebody else, or follows another stream or other fields"
+                ),
             )),
         }
     }

@@ -5,7 +5,9 @@ use firth::{
     ErrorKind, Message, Nack, PendingQuery, PendingSort, Position, RecordId, Reset, RetryPolicy, TRACEPARENT,
     TrimTo,
 };
+use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::Notify;
 
 #[tokio::test(start_paused = true)]
 async fn lag_is_a_count_and_ages_and_owners_are_shown() {
@@ -132,6 +134,36 @@ async fn trace_context_travels_from_topic_to_topic_through_handlers() {
     assert_eq!(delivery.headers().get(TRACEPARENT).unwrap(), parent);
     delivery.ack().await.unwrap();
     reader.close().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_batch_of_one_trace_passes_its_context_on_and_a_mixed_one_none() {
+    let broker = with_topic(1).await;
+    broker.create_topic("invoices").await.unwrap();
+    let orders = broker.producer("orders").await.unwrap();
+    let parents = ["00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "00-1-2-01"];
+    let traced = |parent: &'static str| Message::new("x").header(TRACEPARENT, parent);
+    for (batch, expected) in [([parents[0], parents[0]], Some(parents[0])), ([parents[0], parents[1]], None)]
+    {
+        orders.send_all(batch.map(traced)).await.unwrap();
+        let (invoices, done) = (broker.producer("invoices").await.unwrap(), Arc::new(Notify::new()));
+        let finished = done.clone();
+        let run = broker.consumer("orders", "billing").await.unwrap().run_batches(2, move |records| {
+            let (invoices, done) = (invoices.clone(), done.clone());
+            async move {
+                assert_eq!(records.len(), 2);
+                invoices.send("invoice").await?;
+                done.notify_one();
+                Ok(())
+            }
+        });
+        run.until(async move { finished.notified().await }).await.unwrap();
+        let mut next = broker.consumer("invoices", "mail").await.unwrap();
+        let delivery = soon("the invoice", next.next()).await.unwrap().unwrap();
+        assert_eq!(delivery.headers().get(TRACEPARENT).as_deref(), expected.map(str::as_bytes));
+        delivery.ack().await.unwrap();
+        next.close().await.unwrap();
+    }
 }
 
 #[test]

@@ -12,7 +12,8 @@ on_both!(
     every_entry_comes_once_however_many_follow,
     fields_become_key_payload_and_headers,
     a_stream_is_moved_only_if_told_so,
-    a_stream_that_was_made_anew_is_followed_again
+    a_stream_that_was_made_anew_is_followed_again,
+    of_two_that_adopt_at_once_one_wins_with_its_own_fields
 );
 
 /// The stream as its own programs see it: how many entries, and where its groups stand.
@@ -227,4 +228,28 @@ async fn a_stream_anywhere_in_a_cluster_is_followed() {
         reader.close().await;
     }
     broker.close().await.unwrap();
+}
+
+async fn of_two_that_adopt_at_once_one_wins_with_its_own_fields(flavor: Flavor) {
+    let server = RedisServer::start(flavor).await;
+    xadd(&server, &["a", "by a", "b", "by b"]).await;
+    let brokers =
+        [Broker::connect(&server.url()).await.unwrap(), Broker::connect(&server.url()).await.unwrap()];
+    for round in 0..20 {
+        let topic = format!("orders-{round}");
+        let adopt = async |by: usize| {
+            let field = ["a", "b"][by];
+            brokers[by].adopt_stream(&topic).stream("orders").key_field(field).await
+        };
+        let outcomes: [_; 2] = tokio::join!(adopt(0), adopt(1)).into();
+        let winner = outcomes.iter().position(Result::is_ok).expect("one of them wins");
+        assert_eq!(outcomes[1 - winner].as_ref().unwrap_err().kind(), ErrorKind::AlreadyExists);
+        let adopted = brokers[1 - winner].topic(&topic).await.unwrap().config.adopted.unwrap();
+        assert_eq!(adopted.key_field.as_deref(), Some(["a", "b"][winner]));
+        let mut consumer = brokers[1 - winner].consumer(&topic, "g").await.unwrap();
+        let delivery = soon("the entry", consumer.next()).await.unwrap().unwrap();
+        assert_eq!(delivery.key().unwrap(), ["by a", "by b"][winner].as_bytes(), "round {round}");
+        delivery.ack().await.unwrap();
+        consumer.close().await.unwrap();
+    }
 }

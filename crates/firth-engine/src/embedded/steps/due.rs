@@ -7,13 +7,14 @@ use crate::embedded::keys;
 use crate::embedded::step::{Range, Step};
 use crate::embedded::values::{DueEntry, GroupMeta, PartitionMeta, Value};
 use crate::error::{Error, Result};
-use crate::facet::{Due, Pending};
+use crate::facet::{Due, DueRecord, Pending};
 use crate::hold::{Hold, LeaseName};
 use crate::id::RecordId;
 use crate::limits::{MAX_BATCH_BYTES, MAX_READ};
 use crate::name::{GroupName, Partition};
-use crate::record::{Content, Record};
+use crate::record::Content;
 use bytes::Bytes;
+use std::collections::HashSet;
 use std::time::Duration;
 
 /// The entry of a due record, whichever way it is stored.
@@ -65,13 +66,13 @@ fn taken(step: &Step<'_>, group: u64) -> Result<Vec<(RecordId, DueEntry)>> {
     Ok(found)
 }
 
-/// Takes what is due, for the owner.
+/// Takes up to `max` of what is due, for the owner, without the content of what it knows.
 pub(in crate::embedded) fn take(
     step: &mut Step<'_>,
     at: &Partition,
     group: &GroupName,
     hold: &Hold,
-    max: usize,
+    (max, known): (usize, &HashSet<RecordId>),
 ) -> Result<Due> {
     (step.batch.relaxed, step.batch.frugal) = (true, true);
     let part = step.partition(at)?;
@@ -84,7 +85,9 @@ pub(in crate::embedded) fn take(
         let Some(entry) = find(step, meta.no, id)? else {
             return Err(Error::corrupt("the index of due records names one that is missing"));
         };
-        let Some(packed) = content(step, &part, id, &entry)? else {
+        let is_known = known.contains(&id) && id.seq > part.trimmed.seq;
+        let packed = if is_known { Some(Bytes::new()) } else { content(step, &part, id, &entry)? };
+        let Some(packed) = packed else {
             due.lost += 1;
             meta.due -= 1;
             erase(step, meta.no, id, &entry);
@@ -95,8 +98,8 @@ pub(in crate::embedded) fn take(
             due.next = Some(Duration::ZERO);
             break;
         }
-        let record =
-            Record { id, attempt: entry.attempt, crashes: entry.crashes, content: Content::unpack(packed)? };
+        let content = if is_known { None } else { Some(Content::unpack(packed)?) };
+        let record = DueRecord { id, attempt: entry.attempt, crashes: entry.crashes, content };
         step.remove(keys::due_time(meta.no, ms, id));
         write(step, meta.no, id, &DueEntry { taken: true, ..entry });
         due.records.push(record);

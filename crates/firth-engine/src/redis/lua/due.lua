@@ -1,4 +1,4 @@
--- KEYS: P S G D E I K. ARGV: epoch, token, how many at most, how many bytes at most.
+-- KEYS: P S G D E I K. ARGV: epoch, token, how many at most, how many bytes at most, then ids whose content is known.
 local P, S, G, D, E, I, K = unpack(KEYS)
 local t = call('HGET', P, 't')
 if not t then return 'nopart' end
@@ -13,10 +13,11 @@ if #ripe > 0 then
   local entries = call('HMGET', E, unpack(ripe))
   local _, tseq = split(t)
   local ems, first, last, blob, index, at
-  local some_kept = call('EXISTS', K) == 1
+  local some_kept, known = call('EXISTS', K) == 1, {}
+  for i = 5, #ARGV do known[ARGV[i]] = true end
   for i, id in ipairs(ripe) do
     local ms, seq = split(id)
-    local content = some_kept and call('HGET', K, id)
+    local content = known[id] and seq > tseq and '' or some_kept and call('HGET', K, id)
     if not content and seq > tseq then
       if ems ~= ms or seq < first or seq > last then
         ems, first, last, blob = entry_at(S, id)

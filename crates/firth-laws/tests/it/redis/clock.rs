@@ -1,6 +1,6 @@
 //! A server whose clock is set while it runs: a minute ahead, an hour back. Safety rests on fencing, liveness also on beats.
 
-use firth_engine::facet::{Acquire, Acquired, From, LeaseQuery};
+use firth_engine::facet::{Acquire, Acquired, From, LeaseQuery, TakeDue};
 use firth_engine::{Commit, Engine, ErrorKind, Hold, LeaseName, Partition, RecordId};
 use firth_laws::world::{self, Owner, append, fails, group, holder, numbers, partition, read_all};
 use firth_testkit::{Flavor, RedisServer, ServerClock};
@@ -87,7 +87,10 @@ impl World {
     async fn is_out(&self, former: &Owner) {
         let last = RecordId::new(u64::MAX >> 12, 10);
         fails(former.send(Commit::up_to(last)).await, ErrorKind::Fenced);
-        fails(self.engine.due(&self.at, &group("g"), &former.hold, 1).await, ErrorKind::Fenced);
+        fails(
+            self.engine.due(&self.at, &group("g"), &former.hold, TakeDue::up_to(1)).await,
+            ErrorKind::Fenced,
+        );
         assert!(!self.renew(&former.hold, TTL).await);
         assert!(!self.engine.release(&former.hold).await.unwrap());
     }

@@ -1,7 +1,7 @@
 //! Lost replies: the connection breaks between any two round trips, before or after the server did its part.
 
 use super::{block_on, until_ok};
-use firth_engine::facet::{Append, From, Max, ProducerSeq};
+use firth_engine::facet::{Append, From, Max, ProducerSeq, TakeDue};
 use firth_engine::{Engine, ErrorKind, Hold, Offer, Partition, Verdict, Window};
 use firth_laws::world::{self, LONG, acquire, group, numbered, partition, producer, read_all, status};
 use firth_testkit::{Flavor, Proxy, RedisServer, on_both};
@@ -65,15 +65,17 @@ impl Careful<'_> {
         let mut window = Window::new(&progress, 100);
         loop {
             maybe_cut(proxy);
-            let due = self.engine.due(self.at, &name, &self.hold, 5).await?;
-            due.records.iter().for_each(|record| assert!(window.offer_due(record)));
+            let due = self.engine.due(self.at, &name, &self.hold, TakeDue::up_to(5)).await?;
+            let next = due.next;
+            let due: Vec<_> = due.records.into_iter().filter_map(|record| record.with(|| None)).collect();
+            due.iter().for_each(|record| assert!(window.offer_due(record)));
             let page = self.engine.read(self.at, window.position(), Max::records(7)).await?;
-            if page.is_empty() && due.records.is_empty() && due.next.is_none() {
+            if page.is_empty() && due.is_empty() && next.is_none() {
                 return Ok(true);
             }
             let fresh = page.into_iter().filter(|record| window.offer(record) == Offer::Deliver);
             let mut done = Vec::new();
-            for record in fresh.collect::<Vec<_>>().into_iter().chain(due.records) {
+            for record in fresh.collect::<Vec<_>>().into_iter().chain(due) {
                 let number = world::number(&record);
                 assert!(
                     !self.settled.contains(&number),

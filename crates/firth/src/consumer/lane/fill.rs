@@ -3,7 +3,7 @@
 use super::session::Session;
 use crate::error::{Error, ErrorKind, Result};
 use crate::payload;
-use firth_engine::facet::Max;
+use firth_engine::facet::{Max, TakeDue};
 use firth_engine::limits::{MAX_BATCH_BYTES, MAX_READ};
 use firth_engine::{Offer, Record, RecordId, Verdict};
 use futures_util::future::try_join_all;
@@ -81,13 +81,20 @@ impl Session<'_> {
 
     async fn take_due(&mut self) -> Result<()> {
         let common = self.lane.common.clone();
-        let due = common.engine.due(self.at(), &common.group, &self.lane.held.hold, self.room()).await?;
+        let (room, hold) = (self.room(), &self.lane.held.hold);
+        let known = self.failed.due(Instant::now(), room);
+        let due =
+            common.engine.due(self.at(), &common.group, hold, TakeDue { max: room, known: &known }).await?;
         common.meter.lost.increment(due.lost);
         if due.lost > 0 && common.config.is_strict() {
             // Whose they were is gone with them: only a fresh look tells which keys still wait.
             return Err(Error::new(ErrorKind::Unavailable, "a lossy trim removed records that were due"));
         }
         for record in due.records {
+            let known = self.failed.take(record.id);
+            let Some(record) = record.with(|| known) else {
+                return Err(Error::new(ErrorKind::Internal, "a due record came without its content"));
+            };
             if self.window.offer_due(&record) {
                 self.take_in(record, false)?;
             }

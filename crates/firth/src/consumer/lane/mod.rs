@@ -5,6 +5,7 @@
 //! stop (then it drains, commits and releases its lease) or when somebody else has the lease (then it drops everything).
 
 mod fill;
+mod memory;
 mod session;
 mod store;
 mod waiter;

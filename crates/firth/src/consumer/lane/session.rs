@@ -2,6 +2,7 @@
 //!
 //! The loop only sequences steps: bring in, hand out, commit, then wait for whatever comes first. Everything here is bounded by the window.
 
+use super::memory::Memory;
 use super::waiter::{Key, Waiter, Waiting};
 use super::{Carry, Common, Lane, Left};
 use crate::consumer::delivery::{ChunkEnd, Delivery, Event, Judgement, Tie};
@@ -49,6 +50,8 @@ pub(super) struct Session<'l> {
     /// Bytes of the records that are handed out, ready or held back.
     pub(super) bytes_at_hand: usize,
     pub(super) due_at: Option<Instant>,
+    /// What failed in this session and is not due yet.
+    pub(super) failed: Memory,
     /// When the lane last looked for due records.
     pub(super) due_looked: Instant,
     /// When to look for delayed messages next.
@@ -118,6 +121,7 @@ impl<'l> Session<'l> {
             more: true,
             bytes_at_hand: 0,
             due_at: progress.next_due.map(|delay| now + delay),
+            failed: Memory::default(),
             due_looked: now,
             ripen_at: Some(now),
             looked: now,

@@ -20,7 +20,12 @@ impl Session<'_> {
         let meter = &self.lane.common.meter;
         match &verdict {
             Verdict::Ack => self.acks += 1,
-            Verdict::Retry { .. } => meter.retried.increment(1),
+            Verdict::Retry { after, keep, .. } => {
+                meter.retried.increment(1);
+                if !keep {
+                    self.failed.keep(record.id, Instant::now() + *after, &record.content);
+                }
+            }
             Verdict::Dead { .. } => {
                 meter.dead.increment(1);
                 // Until it is stored it may come again, so nothing of its key may overtake it.
