@@ -26,6 +26,10 @@ pub struct PendingQuery {
 }
 
 /// By what pending records are sorted. Ties are sorted by place.
+///
+/// There is no sorting by idle time. When a record was last handed out is known to its owner alone, which keeps it in memory: storing it would cost
+/// one more write per delivery, which is what this design saves. Whether anybody still works on a record is told by its owner's heartbeat
+/// ([`GroupInfo`](super::GroupInfo)); how long it has been waiting in all is its age, and how long it will still wait is its due time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PendingSort {
     /// Partition and place.

@@ -1,7 +1,9 @@
 //! What failed here, kept until it is due: the engine then need not read it again. Pure.
 //!
-//! Only a convenience: whatever is not here is read. Bounded by number and bytes; what does not fit is not kept.
+//! Only a convenience: whatever is not here is read. Bounded by number and bytes; what does not fit is not kept. Copies are kept: a
+//! record as it was read shares its memory with everything that was read with it.
 
+use bytes::Bytes;
 use firth_engine::{Content, RecordId};
 use std::collections::{BTreeSet, HashMap};
 use tokio::time::Instant;
@@ -11,7 +13,7 @@ const MAX_BYTES: usize = 16 * 1024 * 1024;
 
 #[derive(Default)]
 pub(super) struct Memory {
-    contents: HashMap<RecordId, (Instant, Content)>,
+    packed: HashMap<RecordId, (Instant, Bytes)>,
     by_time: BTreeSet<(Instant, RecordId)>,
     bytes: usize,
 }
@@ -20,11 +22,11 @@ impl Memory {
     /// Keeps the content of a record that is due at about this time.
     pub(super) fn keep(&mut self, id: RecordId, due: Instant, content: &Content) {
         self.take(id);
-        let bytes = content.packed_len();
-        if self.contents.len() < MAX_RECORDS && self.bytes + bytes <= MAX_BYTES {
-            self.bytes += bytes;
+        if self.packed.len() < MAX_RECORDS && self.bytes + content.packed_len() <= MAX_BYTES {
+            let packed = content.packed();
+            self.bytes += packed.len();
             self.by_time.insert((due, id));
-            self.contents.insert(id, (due, content.clone()));
+            self.packed.insert(id, (due, packed));
         }
     }
 
@@ -35,10 +37,10 @@ impl Memory {
 
     /// The content, if it is here; then it is not any more.
     pub(super) fn take(&mut self, id: RecordId) -> Option<Content> {
-        let (due, content) = self.contents.remove(&id)?;
+        let (due, packed) = self.packed.remove(&id)?;
         self.by_time.remove(&(due, id));
-        self.bytes -= content.packed_len();
-        Some(content)
+        self.bytes -= packed.len();
+        Some(Content::unpack(packed).expect("what was packed here can be unpacked"))
     }
 }
 
@@ -73,6 +75,6 @@ mod tests {
         memory.keep(id(1), now, &Content::new("small"));
         assert!(memory.bytes < 100 && memory.by_time.len() == 1);
         (1..=MAX_RECORDS as u64 + 5).for_each(|seq| memory.keep(id(seq), now, &Content::new("x")));
-        assert_eq!((memory.contents.len(), memory.by_time.len()), (MAX_RECORDS, MAX_RECORDS));
+        assert_eq!((memory.packed.len(), memory.by_time.len()), (MAX_RECORDS, MAX_RECORDS));
     }
 }
