@@ -187,7 +187,7 @@ impl RedisServer {
     pub async fn command<A: AsRef<[u8]>>(&self, args: &[A]) -> Reply {
         match self.try_command(args).await {
             Ok(reply) => reply,
-            Err(error) => panic!("{} server did not answer: {error}\n{}", self.flavor(), self.log_tail()),
+            Err(error) => panic!("{} server did not answer: {error}\n{}", self.flavor(), self.log_tail(20)),
         }
     }
 
@@ -285,14 +285,14 @@ impl RedisServer {
 
     /// One more turn of a loop that waits for the server; fails at once if the process has ended.
     async fn still_waiting(&self, poll: &mut Poll, what: &str) {
-        assert!(self.is_running(), "{} server ended before {what}\n{}", self.flavor(), self.log_tail());
-        assert!(poll.again().await, "{} server: gave up before {what}\n{}", self.flavor(), self.log_tail());
+        assert!(self.is_running(), "{} server ended before {what}\n{}", self.flavor(), self.log_tail(20));
+        assert!(poll.again().await, "{} server: gave up before {what}\n{}", self.flavor(), self.log_tail(20));
     }
 
-    fn log_tail(&self) -> String {
+    fn log_tail(&self, count: usize) -> String {
         let log = self.log();
         let lines: Vec<&str> = log.lines().collect();
-        format!("last lines of its log:\n{}", lines[lines.len().saturating_sub(20)..].join("\n"))
+        format!("last lines of its log:\n{}", lines[lines.len().saturating_sub(count)..].join("\n"))
     }
 
     fn conf_path(&self) -> PathBuf {
@@ -301,6 +301,16 @@ impl RedisServer {
 
     fn log_path(&self) -> PathBuf {
         self.dir.path().join("server.log")
+    }
+}
+
+/// A test that failed shows how its servers ended.
+impl Drop for RedisServer {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let state = if self.is_running() { "runs" } else { "is gone" };
+            eprintln!("{} server at {} {state}; {}", self.flavor(), self.port(), self.log_tail(8));
+        }
     }
 }
 

@@ -12,6 +12,7 @@
 //!     max_in_flight: 64     # unacknowledged batches per gateway
 //!     retry: { max_attempts: 3, initial_delay: 100ms, max_delay: 5s, multiplier: 2.0 }
 //!     breaker: { failures: 5, open_for: 30s }
+//!     grpc: { stream: true }   # false: one call per batch
 //!     tls: { ca_file: ca.pem, cert_file: node.pem, key_file: node.key }   # for https:// endpoints and NATS over TLS
 //!     nats: { url: "nats://host:4222", subject: syntrix.streamer.events, ack: reply, token_file: token }   # or ack: jetstream, stream: NAME
 //!   broadcast: { max_fanout: 64 }
@@ -133,6 +134,8 @@ pub struct Delivery {
     pub retry: Retry,
     /// The breaker of each gateway.
     pub breaker: Breaker,
+    /// Whether batches share one lasting gRPC call, where a gateway offers it.
+    pub grpc_stream: bool,
     /// Certificates.
     pub tls: TlsFiles,
     /// Delivery through NATS.
@@ -209,6 +212,7 @@ impl Default for RoutingConfig {
                     multiplier: 2.0,
                 },
                 breaker: Breaker { failures: 5, open_for: seconds(30) },
+                grpc_stream: true,
                 tls: TlsFiles::default(),
                 nats: NatsConfig::default(),
             },
@@ -296,6 +300,7 @@ impl Delivery {
             section.number("failures", &mut self.breaker.failures, 1..=1000)?;
             section.duration("open_for", &mut self.breaker.open_for, MS * 10..=Duration::from_secs(3600))
         })?;
+        section.section("grpc", |section| section.flag("stream", &mut self.grpc_stream))?;
         section.section("tls", |section| self.tls.read(section))?;
         section.section("nats", |section| self.nats.read(section))
     }

@@ -137,12 +137,13 @@ fn units_are_read_as_people_write_them() {
 #[test]
 fn wires_are_configured_by_files_and_words() {
     let section = json!({ "delivery": {
+        "grpc": { "stream": false },
         "tls": { "ca_file": "ca.pem", "cert_file": "c.pem", "key_file": "k.pem" },
         "nats": { "url": "tls://h:4222", "subject": "a.b", "ack": "jetstream", "stream": "S", "token_file": "t" } } });
     let delivery = RoutingConfig::from_value(&section).unwrap().delivery;
     let file = |name: &str| Some(std::path::PathBuf::from(name));
     let tls = TlsFiles { ca_file: file("ca.pem"), cert_file: file("c.pem"), key_file: file("k.pem") };
-    assert_eq!(delivery.tls, tls);
+    assert_eq!((&delivery.tls, delivery.grpc_stream), (&tls, false));
     let nats = NatsConfig {
         url: Some("tls://h:4222".to_owned()),
         subject: "a.b".to_owned(),

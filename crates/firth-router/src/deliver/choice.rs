@@ -1,7 +1,10 @@
 //! The wire of each gateway: its own if it registered with one, otherwise the configured one.
 
-use super::{Deliverer, Delivering};
-use crate::config::Protocol;
+use super::{
+    Bearer, Deliverer, Delivering, GrpcDeliverer, GrpcOptions, HttpDeliverer, HttpOptions, SigningKey, Tls,
+};
+use crate::config::{Delivery, Protocol, TlsFiles};
+use crate::error::Result;
 use crate::lane::{Batch, Outcome};
 use crate::registry::Gateway;
 use std::collections::HashMap;
@@ -14,7 +17,32 @@ pub struct ByProtocol {
     usual: Protocol,
 }
 
+/// What no configuration file should hold.
+#[derive(Clone, Debug, Default)]
+pub struct Secrets {
+    /// The token for gateways.
+    pub bearer: Option<Bearer>,
+    /// Signs what goes by HTTP.
+    pub signing: Option<SigningKey>,
+}
+
 impl ByProtocol {
+    /// Every wire that this build has, as `routing.delivery` says. Reads the files that it names.
+    pub fn configured(node: &str, delivery: &Delivery, secrets: Secrets) -> Result<Self> {
+        let (timeout, Secrets { bearer, signing }) = (delivery.timeout, secrets);
+        let has_tls = delivery.tls != TlsFiles::default();
+        let tls = has_tls.then(|| Tls::from_files(&delivery.tls)).transpose()?;
+        let http = HttpOptions { node: node.to_owned(), timeout, bearer: bearer.clone(), signing };
+        let http = tls.iter().cloned().fold(HttpDeliverer::new(http), HttpDeliverer::with_tls);
+        let grpc = GrpcOptions { node: node.to_owned(), timeout, bearer };
+        let grpc = tls.iter().cloned().fold(GrpcDeliverer::new(grpc), GrpcDeliverer::with_tls);
+        let grpc = if delivery.grpc_stream { grpc } else { grpc.unary() };
+        let wires = Self::new(delivery.protocol).with(Protocol::Http, http).with(Protocol::Grpc, grpc);
+        #[cfg(feature = "nats")]
+        let wires = wires.with(Protocol::Nats, super::NatsDeliverer::configured(node, delivery, tls)?);
+        Ok(wires)
+    }
+
     /// None yet; `usual` is for gateways that name no protocol.
     pub fn new(usual: Protocol) -> Self {
         Self { wires: HashMap::new(), usual }

@@ -1,14 +1,13 @@
 //! Connections to gateways: one HTTP/2 connection each, made when needed, made anew when it broke or the gateway moved.
 
 use super::tls::Tls;
-use super::verdict::{self, unreachable};
+use super::verdict::unreachable;
 use crate::config::TlsFiles;
 use crate::error::{Error, Result};
-use crate::lane::Outcome;
 use crate::name::GatewayId;
 use crate::registry::Gateway;
 use bytes::Bytes;
-use http_body_util::Full;
+use http_body_util::combinators::UnsyncBoxBody;
 use hyper::client::conn::http2::{self, SendRequest};
 use hyper::header::{AUTHORIZATION, HeaderValue};
 use hyper::http::request::Builder;
@@ -16,6 +15,7 @@ use hyper::{Request, Response, Uri};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use rustls::pki_types::ServerName;
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -27,7 +27,10 @@ const WINDOW: u32 = 8 << 20;
 /// The largest answer that is read, in bytes.
 pub(super) const MAX_ANSWER: usize = 1 << 20;
 
-type Sender = SendRequest<Full<Bytes>>;
+/// The body of a request, whole or in pieces as they come.
+pub(super) type Outgoing = UnsyncBoxBody<Bytes, Infallible>;
+
+type Sender = SendRequest<Outgoing>;
 
 /// A token that is never shown.
 #[derive(Clone)]
@@ -71,26 +74,15 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> Socket for S {}
 
 impl Connections {
     /// With these settings for `https://` endpoints, instead of the system's.
-    pub(super) fn set_tls(&mut self, tls: Tls) {
-        self.tls = Some(tls);
-    }
-
-    /// Waits for what becomes of a delivery, no longer than `timeout`.
-    pub(super) async fn outcome(
-        &self,
-        to: &Gateway,
-        timeout: Duration,
-        delivery: impl Future<Output = Result<Outcome>>,
-    ) -> Outcome {
-        // A silent peer may be half gone: the next batch tries a fresh connection.
-        verdict::wait(to, timeout, delivery, || self.forget(&to.id)).await
+    pub(super) fn with_tls(tls: Tls) -> Self {
+        Self { tls: Some(tls), ..Self::default() }
     }
 
     /// Sends a request to a gateway and waits for the head of the answer.
     pub(super) async fn send(
         &self,
         to: &Gateway,
-        request: Request<Full<Bytes>>,
+        request: Request<Outgoing>,
         timeout: Duration,
     ) -> Result<Response<hyper::body::Incoming>> {
         let mut sender = self.get(to, timeout).await?;
@@ -101,7 +93,7 @@ impl Connections {
     }
 
     /// The next request makes a new connection.
-    fn forget(&self, gateway: &GatewayId) {
+    pub(super) fn forget(&self, gateway: &GatewayId) {
         self.lock().remove(gateway);
     }
 

@@ -1,6 +1,6 @@
 //! HTTP/2 POST of JSON, with TLS for `https://` endpoints, without (h2c with prior knowledge) for `http://`. One connection per gateway, many batches on it at a time.
 
-use super::connect::{Bearer, Connections, MAX_ANSWER};
+use super::connect::{Bearer, Connections, MAX_ANSWER, Outgoing};
 use super::sign::{ID_HEADER, SIGNATURE_HEADER, SigningKey, TIME_HEADER};
 use super::tls::Tls;
 use super::{Deliverer, Delivering, verdict};
@@ -43,7 +43,7 @@ impl HttpDeliverer {
     /// With these settings for `https://` endpoints; without, the system's authorities are trusted.
     #[must_use]
     pub fn with_tls(mut self, tls: Tls) -> Self {
-        self.connections.set_tls(tls);
+        self.connections = Connections::with_tls(tls);
         self
     }
 
@@ -54,7 +54,7 @@ impl HttpDeliverer {
         outcome(batch, response).await
     }
 
-    fn request(&self, to: &Gateway, batch: &Batch, body: Bytes) -> Result<Request<Full<Bytes>>> {
+    fn request(&self, to: &Gateway, batch: &Batch, body: Bytes) -> Result<Request<Outgoing>> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let id = format!("{}-{}-{}", self.options.node, to.id, batch.id);
         let mut request = Request::post(format!("{}{PATH}", to.endpoint.trim_end_matches('/')))
@@ -68,7 +68,7 @@ impl HttpDeliverer {
         if let Some(bearer) = &self.options.bearer {
             request = bearer.add(request)?;
         }
-        request.body(Full::new(body)).map_err(|error| {
+        request.body(Full::new(body).boxed_unsync()).map_err(|error| {
             Error::invalid(format!("the endpoint of gateway {} is not an address", to.id)).with_source(error)
         })
     }
@@ -76,7 +76,9 @@ impl HttpDeliverer {
 
 impl Deliverer for HttpDeliverer {
     fn deliver<'a>(&'a self, to: &'a Gateway, batch: &'a Batch) -> Delivering<'a> {
-        Box::pin(self.connections.outcome(to, self.options.timeout, self.post(to, batch)))
+        // A silent peer may be half gone: the next batch tries a fresh connection.
+        let silent = || self.connections.forget(&to.id);
+        Box::pin(verdict::wait(to, self.options.timeout, self.post(to, batch), silent))
     }
 }
 

@@ -17,7 +17,7 @@ mod sign;
 mod tls;
 mod verdict;
 
-pub use choice::ByProtocol;
+pub use choice::{ByProtocol, Secrets};
 pub use connect::Bearer;
 pub use grpc::{GrpcDeliverer, GrpcOptions};
 pub use http::{HttpDeliverer, HttpOptions};

@@ -1,4 +1,4 @@
-//! Delivery by gRPC: to a server of a few lines here, and to grpcio with code generated from our `.proto`.
+//! Delivery by unary gRPC, to a server of a few lines that does not offer the stream.
 
 use crate::node::World;
 use crate::world::*;
@@ -20,33 +20,37 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 
 #[derive(Clone, PartialEq, Message)]
-struct EventBatch {
+pub(crate) struct EventBatch {
     #[prost(string, tag = "1")]
     gateway_id: String,
     #[prost(message, repeated, tag = "2")]
-    events: Vec<StreamerEvent>,
+    pub(crate) events: Vec<StreamerEvent>,
+    #[prost(uint64, tag = "4")]
+    pub(crate) batch: u64,
 }
 
 #[derive(Clone, PartialEq, Message)]
-struct StreamerEvent {
+pub(crate) struct StreamerEvent {
     #[prost(string, tag = "1")]
     subscription_id: String,
     #[prost(string, tag = "5")]
-    document_id: String,
+    pub(crate) document_id: String,
     #[prost(bytes = "vec", tag = "6")]
-    payload: Vec<u8>,
+    pub(crate) payload: Vec<u8>,
     #[prost(int64, tag = "7")]
-    seq: i64,
+    pub(crate) seq: i64,
+    #[prost(int32, tag = "8")]
+    pub(crate) partition_id: i32,
     #[prost(string, repeated, tag = "9")]
     subscription_ids: Vec<String>,
 }
 
 #[derive(Clone, PartialEq, Message)]
-struct DeliveryAck {
+pub(crate) struct DeliveryAck {
     #[prost(int32, tag = "1")]
-    accepted: i32,
+    pub(crate) accepted: i32,
     #[prost(int32, tag = "2")]
-    rejected: i32,
+    pub(crate) rejected: i32,
 }
 
 #[derive(Default)]
@@ -76,6 +80,10 @@ impl Server {
     }
 
     async fn handle(self: Arc<Self>, request: Request<Incoming>) -> Result<Response<Body>, hyper::Error> {
+        if request.uri().path() == "/StreamerService/StreamEvents" {
+            // UNIMPLEMENTED
+            return Ok(answer(Vec::new(), 12));
+        }
         assert_eq!(request.uri().path(), "/StreamerService/DeliverEvents");
         assert_eq!(request.headers()["content-type"], "application/grpc");
         assert_eq!(request.headers()["te"], "trailers");

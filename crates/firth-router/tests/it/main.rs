@@ -9,4 +9,5 @@ mod node;
 mod peers;
 mod registry;
 mod registry_grpc;
+mod stream;
 mod world;

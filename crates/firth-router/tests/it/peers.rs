@@ -120,23 +120,35 @@ fn grpc() -> GrpcOptions {
     GrpcOptions { node: "node".to_owned(), timeout: TIMEOUT, bearer: bearer() }
 }
 
-async fn grpcio(certs: Option<&Certs>) {
+async fn grpcio(certs: Option<&Certs>, is_unary: bool) {
     let (files, tls, scheme) = mutual_tls(certs);
     let proto = format!("{}/proto", env!("CARGO_MANIFEST_DIR"));
     let args: Vec<&str> = [proto.as_str()].into_iter().chain(files.iter().map(String::as_str)).collect();
     let (peer, first) = start("grpc_gateway.py", &args).await;
     let deliverer = tls.into_iter().fold(GrpcDeliverer::new(grpc()), GrpcDeliverer::with_tls);
+    let deliverer = if is_unary { deliverer.unary() } else { deliverer };
     let last =
         all_arrive(peer, format!("{scheme}://127.0.0.1:{}", first["port"]), Protocol::Grpc, deliverer).await;
     assert_eq!((&last["gateway"], &last["token"]), (&"g".into(), &"Bearer token".into()));
+    assert_eq!(last["unary"], is_unary);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn grpcio_with_code_from_our_proto_takes_unary_calls() {
-    grpcio(None).await;
+    grpcio(None, true).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn grpcio_takes_unary_calls_over_mutual_tls() {
-    grpcio(Some(&Certs::new())).await;
+    grpcio(Some(&Certs::new()), true).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn grpcio_with_code_from_our_proto_takes_the_stream() {
+    grpcio(None, false).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn grpcio_takes_the_stream_over_mutual_tls() {
+    grpcio(Some(&Certs::new()), false).await;
 }

@@ -7,6 +7,7 @@ import json
 import os
 import sys
 import tempfile
+import threading
 from concurrent import futures
 
 import grpc
@@ -24,11 +25,20 @@ class Gateway(streamer_pb2_grpc.StreamerServiceServicer):
     def __init__(self):
         self.seen = {}
         self.refusals = 0
+        self.lock = threading.Lock()
 
     def DeliverEvents(self, batch, context):
-        return streamer_pb2.DeliveryAck(**self.take(batch, context))
+        return self.take(batch, context, unary=True)
 
-    def take(self, batch, context):
+    def StreamEvents(self, batches, context):
+        for batch in batches:
+            yield streamer_pb2.BatchAck(batch=batch.batch, ack=self.take(batch, context, unary=False))
+
+    def take(self, batch, context, unary):
+        with self.lock:
+            return self.take_alone(batch, context, unary)
+
+    def take_alone(self, batch, context, unary):
         rejections = []
         for index, event in enumerate(batch.events):
             if event.document_id == "d3" and (self.refusals < 2 or rejections):
@@ -41,13 +51,13 @@ class Gateway(streamer_pb2_grpc.StreamerServiceServicer):
         for document, number in self.seen.values():
             documents.setdefault(document, []).append(number)
         token = dict(context.invocation_metadata()).get("authorization", "")
-        print(json.dumps({"documents": documents, "gateway": batch.gateway_id, "token": token}), flush=True)
+        line = {"documents": documents, "gateway": batch.gateway_id, "token": token, "unary": unary}
+        print(json.dumps(line), flush=True)
         accepted = len(batch.events) - len(rejections)
-        return {"accepted": accepted, "rejected": len(rejections), "rejections": rejections}
+        return streamer_pb2.DeliveryAck(accepted=accepted, rejected=len(rejections), rejections=rejections)
 
 
-# One thread: batches of one gateway are taken one after the other.
-server = grpc.server(futures.ThreadPoolExecutor(1))
+server = grpc.server(futures.ThreadPoolExecutor(4))
 streamer_pb2_grpc.add_StreamerServiceServicer_to_server(Gateway(), server)
 if tls:
     ca, cert, key = (open(file, "rb").read() for file in tls)

@@ -184,22 +184,6 @@ impl SentinelSet {
     }
 }
 
-/// A test that failed shows what the sentinels did, and when.
-impl Drop for SentinelSet {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            for node in self.sentinels.iter().chain(&self.data) {
-                let log = node.log();
-                let told = |line: &&str| {
-                    ["+", "-", "Setting", "aster", "eplica", "sync"].iter().any(|sign| line.contains(sign))
-                };
-                eprintln!("what node {} says:", node.port());
-                log.lines().filter(told).for_each(|line| eprintln!("  {line}"));
-            }
-        }
-    }
-}
-
 /// Adds what a sentinel must know about the master.
 fn watcher(
     node: RedisServerBuilder,

@@ -15,7 +15,7 @@ use super::connect::Bearer;
 use super::tls::Tls;
 use super::verdict::{self, unreachable};
 use super::{Deliverer, Delivering};
-use crate::config::NatsAck;
+use crate::config::{Delivery, NatsAck, NatsConfig};
 use crate::error::{Error, Result};
 use crate::lane::{Answer, Batch, Outcome};
 use crate::registry::Gateway;
@@ -70,6 +70,22 @@ impl NatsDeliverer {
     /// A deliverer without connections; they are made when needed.
     pub fn new(options: NatsOptions) -> Self {
         Self { options, clients: Clients::default() }
+    }
+
+    /// As `routing.delivery` says.
+    pub(super) fn configured(node: &str, delivery: &Delivery, tls: Option<Tls>) -> Result<Self> {
+        let NatsConfig { url, subject, ack, stream, token_file } = delivery.nats.clone();
+        let read = |file: std::path::PathBuf| {
+            let token = std::fs::read_to_string(&file).map_err(|error| {
+                let file = file.display();
+                Error::invalid(format!("routing.delivery.nats.token_file: {file} cannot be read"))
+                    .with_source(error)
+            })?;
+            Ok::<_, Error>(Bearer::new(token.trim()))
+        };
+        let token = token_file.map(read).transpose()?;
+        let options = NatsOptions::new(node, delivery.timeout);
+        Ok(Self::new(NatsOptions { url, subject, ack, stream, token, tls, ..options }))
     }
 
     async fn send(&self, to: &Gateway, batch: &Batch) -> Result<Outcome> {
