@@ -1,7 +1,8 @@
-//! What every handler shares: the broker, the delivery desk, cached producers, the guard, the limits. Closed once, at the end.
+//! What every handler shares: the broker, the delivery desk, the crew of workers, cached producers, the guard, the limits. Closed once, at the end.
 
 use crate::auth::{Audit, Buckets, Guard};
 use crate::config::Limits;
+use crate::crew::Crew;
 use crate::desk::Desk;
 use crate::events::Events;
 use crate::routing::Routing;
@@ -28,6 +29,7 @@ pub(crate) struct App(Arc<Inner>);
 struct Inner {
     broker: Broker,
     desk: Desk,
+    crew: Crew,
     guard: Guard,
     audit: Audit,
     limits: RwLock<Arc<Limits>>,
@@ -79,12 +81,14 @@ impl App {
     ) -> Self {
         let closing = CancellationToken::new();
         let desk = Desk::open(broker.clone(), telemetry.clone());
+        let crew = Crew::new(broker.clone());
         let events = Events::new(broker.clone(), closing.clone());
         let routing = Routing::new(broker.clone(), routing);
         let room = limits.buffered.clamp(1024, Semaphore::MAX_PERMITS);
         Self(Arc::new(Inner {
             broker,
             desk,
+            crew,
             guard,
             audit,
             limits: RwLock::new(Arc::new(limits)),
@@ -109,6 +113,10 @@ impl App {
 
     pub(crate) fn desk(&self) -> &Desk {
         &self.0.desk
+    }
+
+    pub(crate) fn crew(&self) -> &Crew {
+        &self.0.crew
     }
 
     pub(crate) fn guard(&self) -> &Guard {
@@ -207,6 +215,7 @@ impl App {
         self.0.draining.store(true, Ordering::Relaxed);
         self.0.closing.cancel();
         self.desk().stop_fetching();
+        self.crew().stop_waiting();
     }
 
     pub(crate) fn is_draining(&self) -> bool {
@@ -223,6 +232,7 @@ impl App {
         self.drain();
         self.routing().close().await;
         self.desk().close().await;
+        self.crew().close().await;
         let producers = std::mem::take(&mut *self.producers());
         for (_, producer) in producers {
             producer.close().await?;

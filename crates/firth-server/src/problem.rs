@@ -35,7 +35,7 @@ pub(crate) struct Problem {
 }
 
 /// What the engine's and the queue's errors say, and which field of a request that is.
-const FIELDS: [(&str, &str); 18] = [
+const FIELDS: [(&str, &str); 24] = [
     ("topic name", "topic"),
     ("group name", "group"),
     ("payload has", "payload"),
@@ -54,6 +54,12 @@ const FIELDS: [(&str, &str); 18] = [
     ("producer name", "Idempotency-Key"),
     ("subscription's collection", "collection"),
     ("subscription's document", "document"),
+    ("service name", "service"),
+    ("member name", "worker"),
+    ("offer name", "name"),
+    (" shards", "shards"),
+    ("a checkpoint of", "checkpoint"),
+    ("an offer rests", "rest_ms"),
 ];
 
 /// The table: each kind with its status and its title.

@@ -1,7 +1,7 @@
 //! What happens once after opening files: leases of the former process end, half-finished deletions are finished, and the clock
 //! learns how late it must be.
 
-use super::board_values::{BoardMeta, MemberEntry};
+use super::board_values::BoardMeta;
 use super::file::Opened;
 use super::hooks::Hooks;
 use super::keys::{self, Space};
@@ -55,21 +55,17 @@ fn end_leases(opened: &Opened) -> Result<u64> {
         newest = newest.max(u64::read(value)?);
         Ok(true)
     })?;
-    newest = newest.max(end_seats(opened, &mut ended)?);
+    newest = newest.max(newest_grant(opened)?);
     opened.write(ended).map_err(write_error)?;
     Ok(newest)
 }
 
-/// As with leases: the members of boards were in the former process, and their time is over.
-fn end_seats(opened: &Opened, ended: &mut Vec<Write>) -> Result<u64> {
+/// Members of boards keep their time: whoever they work for may be another process, which this one only served, and works on until then. Joining again under
+/// the same name ends the former life at once, as ever.
+fn newest_grant(opened: &Opened) -> Result<u64> {
     let mut newest = 0;
     opened.scan(Space::State, Range::prefix(b"bm".to_vec()), &mut |_, value| {
         newest = newest.max(BoardMeta::read(value)?.epoch);
-        Ok(true)
-    })?;
-    opened.scan(Space::State, Range::prefix(b"bw".to_vec()), &mut |key, value| {
-        let value = Some(MemberEntry { deadline: 0, ..MemberEntry::read(value)? }.packed());
-        ended.push(Write { space: Space::State, key: key.to_vec(), value });
         Ok(true)
     })?;
     Ok(newest)

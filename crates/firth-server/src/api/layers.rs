@@ -8,7 +8,7 @@ use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use firth::{ErrorKind, GroupName, TopicName};
-use firth_engine::ChannelName;
+use firth_engine::{ChannelName, MemberName, OfferName, ServiceName};
 use std::net::IpAddr;
 use std::time::Instant;
 
@@ -142,8 +142,12 @@ async fn admit(
     let channel = param("channel").map(ChannelName::new).transpose();
     let channel = channel.map_err(|error| Problem::from(error).at("channel"))?;
     param("group").map(GroupName::new).transpose()?;
+    let service = param("service").map(ServiceName::new).transpose()?;
+    param("worker").map(MemberName::new).transpose()?;
+    let offer = param("offer").map(OfferName::new).transpose();
+    offer.map_err(|error| Problem::from(error).at("offer"))?;
     let about = topic.as_ref().map(TopicName::as_str).or(channel.as_ref().map(ChannelName::as_str));
-    caller.check(need, about)?;
+    caller.check(need, about.or(service.as_ref().map(ServiceName::as_str)))?;
     parts.extensions.insert(caller.clone());
     Ok(Request::from_parts(parts, body))
 }

@@ -2,6 +2,7 @@
 
 mod body;
 mod channels;
+mod claims;
 mod consume;
 mod dead;
 mod feed;
@@ -14,6 +15,7 @@ mod routing;
 mod schemas;
 mod stream;
 mod topics;
+mod workers;
 
 pub(crate) use layers::Peer;
 
@@ -67,6 +69,19 @@ fn described() -> OpenApiRouter<App> {
         .routes(routes!(dead::delete))
         .routes(routes!(dead::edit))
         .routes(routes!(channels::publish, channels::subscribe))
+        .routes(routes!(claims::list))
+        .routes(routes!(claims::status, claims::create))
+        .routes(routes!(claims::offers, claims::offer))
+        .routes(routes!(claims::withdraw))
+        .routes(routes!(claims::release))
+        .routes(routes!(claims::workers))
+        .routes(routes!(workers::join, workers::leave))
+        .routes(routes!(workers::poll))
+        .routes(routes!(workers::stream))
+        .routes(routes!(workers::renew))
+        .routes(routes!(workers::claim))
+        .routes(routes!(workers::seize))
+        .routes(routes!(workers::settle))
         .routes(routes!(feed::events))
         .routes(routes!(routing::status::status))
         .routes(routes!(routing::gateways::list))

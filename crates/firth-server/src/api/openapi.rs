@@ -14,7 +14,7 @@ use std::time::SystemTime;
 use utoipa::openapi::OpenApi;
 
 /// Letters, digits, `.`, `_` and `-`, and no two dots in a row.
-const NAME: &str = r"^\.?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\.?$";
+pub(super) const NAME: &str = r"^\.?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\.?$";
 const METHODS: [(&str, Method); 5] = [
     ("get", Method::GET),
     ("put", Method::PUT),
@@ -82,6 +82,12 @@ fn complete(operation: &mut Value, path: &str, method: &Method) {
             "/dead/delete",
             "/{subscription}",
             "/explain",
+            "/offers",
+            "/poll",
+            "/renew",
+            "/claim",
+            "/seize",
+            "{worker}/settle",
         ];
         operation["requestBody"]["required"] = json!(needed.iter().any(|end| path.ends_with(end)));
     }
@@ -90,6 +96,11 @@ fn complete(operation: &mut Value, path: &str, method: &Method) {
         let many = json!({ "type": "array", "items": one, "minItems": 1, "maxItems": 10_000 });
         operation["requestBody"]["content"]["application/json"]["schema"] = json!({ "oneOf": [one, many] });
         operation["requestBody"]["content"]["application/x-ndjson"]["schema"] = json!({ "type": "string", "pattern": "^\\{\"payload\":\"[a-z]{0,20}\"\\}(\\n\\{\"payload\":\"[a-z]{0,20}\"\\})*$" });
+    }
+    if path.ends_with("/offers") && has_body {
+        let one = operation["requestBody"]["content"]["application/json"]["schema"].take();
+        let many = json!({ "type": "array", "items": one, "minItems": 1, "maxItems": 10_000 });
+        operation["requestBody"]["content"]["application/json"]["schema"] = json!({ "oneOf": [one, many] });
     }
     let guarded = need(method, path) != Need::Nothing;
     if guarded {
@@ -148,7 +159,7 @@ fn describe_parameter(parameter: &mut Value) {
         return;
     }
     match (parameter["name"].as_str(), parameter["in"].as_str()) {
-        (Some("topic" | "group" | "channel"), Some("path")) => {
+        (Some("topic" | "group" | "channel" | "service" | "worker" | "offer"), Some("path")) => {
             parameter["schema"] =
                 json!({ "type": "string", "pattern": NAME, "minLength": 1, "maxLength": 128 });
         }

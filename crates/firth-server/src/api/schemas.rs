@@ -1,5 +1,6 @@
 //! Schemas that cannot be derived: "exactly one of these", "not both". Said by hand, and held to the truth by the API tester.
 
+use super::openapi::NAME;
 use serde_json::{Value, json};
 
 const BASE64: &str = "^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$";
@@ -45,9 +46,27 @@ pub(super) fn refine(schemas: &mut Value) {
             shape["properties"].as_object_mut().map(|properties| properties.remove(fixed));
         }
     }
+    claims(schemas);
     schemas["EditedMessage"] = edited;
     schemas["Edit"]["properties"]["id"] = id;
     schemas["Edit"]["properties"]["message"] = json!({ "$ref": "#/components/schemas/EditedMessage" });
+}
+
+/// What is offered has at most one kind of payload, a checkpoint exactly one kind of state; names are names.
+fn claims(schemas: &mut Value) {
+    let name = json!({ "type": "string", "pattern": NAME, "minLength": 1, "maxLength": 128 });
+    schemas["NewOffer"]["not"] = both("payload", "payload_base64");
+    schemas["NewOffer"]["properties"]["payload_base64"]["pattern"] = json!(BASE64);
+    schemas["NewOffer"]["properties"]["name"] = name.clone();
+    schemas["Take"]["properties"]["name"] = name;
+    let claim = json!({ "type": "string" });
+    schemas["Checkpoint"] = json!({
+        "description": "What the next owner needs to go on: exactly one of `state` and `state_base64`, at most 64 KiB",
+        "oneOf": [
+            object(&["claim", "state"], json!({ "claim": claim, "state": { "type": "string" } })),
+            object(&["claim", "state_base64"], json!({ "claim": claim, "state_base64": { "type": "string", "pattern": BASE64 } })),
+        ],
+    });
 }
 
 /// A message has exactly one kind of payload, at most one kind of key, and at most one kind of delay.

@@ -44,16 +44,30 @@ pub(crate) fn need(method: &Method, route: &str) -> Need {
         (Some("/groups/{group}"), false) if *method == Method::PUT => return Need::Scope(Scope::Consume),
         _ => {}
     }
+    if let Some(inside) = route.strip_prefix("/v1/claims/{service}") {
+        return claims(inside, looks);
+    }
     match route {
         "/health" | "/health/live" | "/health/ready" | "/openapi.json" => Need::Nothing,
         "/v1/routing" | "/v1/routing/gateways" | "/v1/routing/gateways/{gateway}" if looks => {
             Need::Scope(Scope::Observe)
         }
         _ if route.starts_with("/v1/routing/") => Need::Scope(Scope::Route),
-        "/v1" | "/v1/topics" if looks => Need::Token,
+        "/v1" | "/v1/topics" | "/v1/claims" if looks => Need::Token,
         "/v1/channels/{channel}" if looks => Need::Scope(Scope::Consume),
         "/v1/channels/{channel}" => Need::Scope(Scope::Produce),
         "/metrics" | "/v1/events" => Need::Scope(Scope::Observe),
+        _ => Need::Scope(Scope::Admin),
+    }
+}
+
+/// Whoever sends may offer work and take it back; whoever consumes may work.
+fn claims(inside: &str, looks: bool) -> Need {
+    match (inside, looks) {
+        ("" | "/offers" | "/workers", true) => Need::Look,
+        ("/offers" | "/offers/{offer}", false) => Need::Scope(Scope::Produce),
+        ("/workers/{worker}/seize", _) => Need::Scope(Scope::Admin),
+        (inside, _) if inside.starts_with("/workers/{worker}") => Need::Scope(Scope::Consume),
         _ => Need::Scope(Scope::Admin),
     }
 }
@@ -76,5 +90,31 @@ mod tests {
         assert!(admin.is_audited(&Method::POST) && !admin.is_audited(&Method::GET));
         assert_eq!(need(&Method::POST, "/v1/topics/{topic}/records"), Need::Scope(Scope::Produce));
         assert_eq!(need(&Method::GET, "/v1/topics/{topic}/records"), Need::Scope(Scope::Consume));
+    }
+
+    #[test]
+    fn channels_ask_for_produce_to_publish_and_for_consume_to_listen() {
+        let channel = "/v1/channels/{channel}";
+        assert_eq!(need(&Method::POST, channel), Need::Scope(Scope::Produce));
+        assert_eq!(need(&Method::GET, channel), Need::Scope(Scope::Consume));
+        assert_eq!(need(&Method::DELETE, channel), Need::Scope(Scope::Produce));
+    }
+
+    #[test]
+    fn work_is_offered_by_producers_done_by_consumers_and_taken_away_by_admins() {
+        let of = |method: Method, rest: &str| need(&method, &format!("/v1/claims/{{service}}{rest}"));
+        let (produce, consume) = (Need::Scope(Scope::Produce), Need::Scope(Scope::Consume));
+        let admin = Need::Scope(Scope::Admin);
+        assert_eq!(need(&Method::GET, "/v1/claims"), Need::Token);
+        for seen in ["", "/offers", "/workers"] {
+            assert_eq!(of(Method::GET, seen), Need::Look, "{seen}");
+        }
+        assert_eq!((of(Method::POST, "/offers"), of(Method::DELETE, "/offers/{offer}")), (produce, produce));
+        assert_eq!((of(Method::PUT, ""), of(Method::POST, "/offers/{offer}/release")), (admin, admin));
+        for work in ["", "/poll", "/stream", "/renew", "/claim", "/settle"] {
+            assert_eq!(of(Method::POST, &format!("/workers/{{worker}}{work}")), consume, "{work}");
+        }
+        assert_eq!(of(Method::POST, "/workers/{worker}/seize"), admin);
+        assert_eq!(of(Method::POST, "/new"), admin);
     }
 }

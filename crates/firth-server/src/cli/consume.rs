@@ -77,7 +77,7 @@ pub(crate) async fn run(client: &Client, args: ConsumeArgs, as_json: bool) -> Re
 }
 
 /// SIGINT or SIGTERM.
-async fn stopped() {
+pub(super) async fn stopped() {
     use tokio::signal::unix::{SignalKind, signal};
     match signal(SignalKind::terminate()) {
         Ok(mut terminate) => tokio::select! {

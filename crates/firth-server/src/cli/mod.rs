@@ -1,6 +1,7 @@
 //! The command line: what can be asked, and how failures end.
 
 mod bench;
+mod claims;
 mod consume;
 mod dead;
 mod doctor;
@@ -20,6 +21,7 @@ mod token;
 mod top;
 mod topic;
 mod units;
+mod work;
 
 use crate::config;
 use crate::demo::{self, DemoArgs};
@@ -108,6 +110,14 @@ enum Command {
     Route {
         #[command(subcommand)]
         command: route::RouteCommand,
+        #[command(flatten)]
+        target: Target,
+    },
+    /// Offer units of work, see who has them, take them back; work, with a command per claim
+    #[command(after_help = claims::EXAMPLES)]
+    Claims {
+        #[command(subcommand)]
+        command: claims::ClaimsCommand,
         #[command(flatten)]
         target: Target,
     },
@@ -204,6 +214,9 @@ async fn dispatch(command: Command) -> Result<()> {
             target.with(async |client| dead::run(client, command, target.json).await).await
         }
         Command::Route { command, target } => route::run(command, target).await,
+        Command::Claims { command, target } => {
+            target.with(async |client| claims::run(client, command, target.json).await).await
+        }
         Command::Sub { args, target } => match target.engine().filter(|engine| live::is_redis(engine)) {
             Some(engine) => live::sub_redis(engine, args, target.json).await,
             None => target.with(async |client| live::sub(client, args, target.json).await).await,

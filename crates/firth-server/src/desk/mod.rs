@@ -13,6 +13,7 @@ mod stream;
 pub(crate) use counter::Verdict;
 pub(crate) use stream::Stream;
 
+use crate::handle::Handles;
 use crate::telemetry::Telemetry;
 use counter::{Basket, Counter};
 use firth::{Broker, Consumer, Delivery, Error, ErrorKind, Result};
@@ -47,16 +48,15 @@ struct Shared {
     telemetry: Telemetry,
     closing: CancellationToken,
     counters: Mutex<HashMap<Place, Arc<Counter>>>,
-    /// Handles of an earlier life of this server never match.
-    life: u64,
+    handles: Handles,
 }
 
 impl Desk {
     /// An empty desk and the task that watches deadlines, which ends after [`close`](Self::close).
     pub(crate) fn open(broker: Broker, telemetry: Telemetry) -> Self {
         let closing = CancellationToken::new();
-        let (counters, life) = (Mutex::default(), fastrand::u64(..));
-        let desk = Self(Arc::new(Shared { broker, telemetry, closing, counters, life }));
+        let (counters, handles) = (Mutex::default(), Handles::new());
+        let desk = Self(Arc::new(Shared { broker, telemetry, closing, counters, handles }));
         tokio::spawn(desk.clone().watch());
         desk
     }
@@ -213,7 +213,7 @@ impl Desk {
 
     fn find(&self, place: (&str, &str), handle: &str) -> Result<(Arc<Counter>, u64)> {
         let counter = self.counters().get(&owned(place)).cloned();
-        counter.zip(self.number(handle)).ok_or_else(|| {
+        counter.zip(self.0.handles.read(handle)).ok_or_else(|| {
             let why =
                 "no such delivery is waiting here: it is settled, or its lease ran out and it comes again";
             Error::new(ErrorKind::NotFound, why)
@@ -242,13 +242,7 @@ impl Desk {
     }
 
     fn handle(&self, number: u64) -> String {
-        format!("{:016x}.{number:x}", self.0.life)
-    }
-
-    fn number(&self, handle: &str) -> Option<u64> {
-        let (life, number) = handle.split_once('.')?;
-        let is_ours = u64::from_str_radix(life, 16).ok()? == self.0.life;
-        u64::from_str_radix(number, 16).ok().filter(|_| is_ours)
+        self.0.handles.write(number)
     }
 }
 

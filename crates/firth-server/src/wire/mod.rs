@@ -3,6 +3,7 @@
 //! Unknown fields of requests are refused, so that a typing error never passes for a default. Bytes that are not text
 //! travel as `…_base64`. The same types describe themselves in the OpenAPI document.
 
+mod claims;
 mod dead;
 mod event;
 mod group;
@@ -12,6 +13,11 @@ mod message;
 mod routing;
 mod topic;
 
+pub(crate) use claims::{
+    ClaimTaken, ClaimsSettled, Joined, NewOffer, NewService, NotDone, OfferList, OfferShown, OfferState,
+    Offered, Poll, Polled, Renew, Renewed, Rest, ServiceStatus, Services, SettleClaims, Take, WorkNews,
+    WorkState, WorkerJoin, WorkerList, WorkerShown,
+};
 pub(crate) use dead::{Count, Edit, Letter, Letters, Pick};
 pub(crate) use event::SystemEvent;
 pub(crate) use group::{

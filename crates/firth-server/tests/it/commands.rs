@@ -111,16 +111,54 @@ fn failures(target: &Target<'_>) {
     assert_eq!(target.say(&["dead", "delete", "orders", "--all"]), "0\n");
 }
 
+/// Offering, working and looking.
+fn work(target: &Target<'_>) {
+    target.fails(3, &["claims", "status", "calls"]);
+    assert_eq!(
+        target.say(&["claims", "offer", "calls", "one", "two", "--payload", "alice"]),
+        "offered 2 to calls, 2 of them new\n"
+    );
+    assert_eq!(target.json(&["claims", "offer", "calls", "one"])["new"], 0);
+    let shell = "test \"$(cat) $FIRTH_SERVICE $FIRTH_WORKER\" = 'alice calls w1'";
+    let told =
+        target.say(&["claims", "work", "calls", "--worker", "w1", "--exec", shell, "--max", "1", "--json"]);
+    assert_eq!((&lines(&told)[0]["outcome"], lines(&told).len()), (&json!("done"), 1));
+    let left = target.json(&["claims", "list", "calls"]);
+    let name = left["offers"][0]["name"].as_str().unwrap().to_owned();
+    assert_eq!((left["offers"].as_array().unwrap().len(), &left["offers"][0]["owner"]), (1, &json!(null)));
+    // A failure gives the unit back, to rest.
+    let failing =
+        ["claims", "work", "calls", "--exec", "exit 3", "--rest", "1h", "--idle", "200ms", "--json"];
+    let told = lines(&target.say(&failing));
+    assert_eq!(
+        (&told[0]["outcome"], &told[0]["why"]),
+        (&json!("failed"), &json!("the command ended with 3"))
+    );
+    assert!(target.say(&["claims", "list", "calls"]).contains(&name));
+    target.fails(3, &["claims", "release", "calls", &name]);
+    assert!(target.say(&["claims", "workers", "calls"]).contains("WORKER"));
+    assert_eq!(target.say(&["claims", "status"]), "calls\n");
+    let status = target.json(&["claims", "status", "calls"]);
+    assert_eq!((&status["offers"], &status["owned"]), (&json!(1), &json!(0)));
+    assert_eq!(target.say(&["claims", "withdraw", "calls", &name]), format!("withdrew {name} from calls\n"));
+    target.fails(3, &["claims", "withdraw", "calls", &name]);
+    target.fails(4, &["claims", "create", "calls", "--shards", "2"]);
+    assert!(target.say(&["claims", "create", "wide", "--shards", "3"]).contains("wide"));
+    target.fails(2, &["claims", "offer", "calls", "b d"]);
+}
+
 #[test]
 fn commands_work_against_a_server() {
     let server = Server::memory();
     tour(&Target(&["--server", &server.url()]));
+    work(&Target(&["--server", &server.url()]));
 }
 
 #[test]
 fn commands_work_on_an_engine_of_their_own() {
     let dir = tempfile::tempdir().unwrap();
     tour(&Target(&["--engine", &engine(dir.path())]));
+    work(&Target(&["--engine", &engine(dir.path())]));
 }
 
 /// Runs `firth produce` with this input.

@@ -125,6 +125,30 @@ fn the_python_client_of_the_guide_works_as_written() {
 }
 
 #[test]
+fn the_calls_for_claims_work_as_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let calls = snippet(GUIDE, "sh", "/v1/claims/calls/offers");
+    // The session of the joining before goes where the guide writes SESSION.
+    let pick = "session=$(echo \"$answer\" | python3 -c 'import json,sys; print(json.load(sys.stdin)[\"session\"])')";
+    let line = |line: &str| match line.contains("curl -X PUT") {
+        true => format!("answer=$({line})\n{pick}\n"),
+        false => format!("{}\n", line.replace("SESSION", "'\"$session\"'")),
+    };
+    let told = beside_a_server(&calls.lines().map(line).collect::<String>(), dir.path());
+    for part in ["\"offered\":2,\"new\":2", "\"event\":\"granted\"", "\"owner\":\"pod-1\"", "\"workers\":1"] {
+        assert!(told.contains(part), "{part}: {told}");
+    }
+}
+
+#[test]
+fn the_python_worker_of_the_guide_works_as_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let script = format!("{}firth claims status calls --json", python(&snippet(GUIDE, "python", "/poll")));
+    let told = beside_a_server(&script, dir.path());
+    assert!(told.contains("working on call-1 for alice") && told.contains("\"offers\":0"), "{told}");
+}
+
+#[test]
 fn every_command_that_the_documents_show_exists() {
     let all = [README, GUIDE].map(|text| snippets(text, "sh").concat()).concat();
     let shown = all.lines().filter_map(|line| line.trim().strip_prefix("firth "));

@@ -64,6 +64,7 @@ fn a_token_does_what_its_scopes_and_topics_say_and_no_more() {
     assert_eq!(status(&consumer, "GET", "/metrics".into(), ""), 403);
     let seen = ask(at, &consumer, "GET", "/v1/topics", "").expect(200).json();
     assert_eq!(seen["topics"].as_array().unwrap().len(), 1, "it sees topics that are not its own: {seen}");
+    channels_and_claims(at, [&admin, &producer, &consumer, &watcher]);
     assert_eq!(status(&admin, "DELETE", eu.into(), ""), 204);
     let log = std::fs::read_to_string(&audit).unwrap();
     assert!(!log.contains("planted") && !log.contains("firth_"), "{log}");
@@ -80,10 +81,45 @@ fn a_token_does_what_its_scopes_and_topics_say_and_no_more() {
         (2, 1, 1),
         "{log}"
     );
+    let seized =
+        |entry: &&serde_json::Value| entry["path"].as_str().is_some_and(|path| path.ends_with("/seize"));
+    assert_eq!(entries.iter().filter(seized).count(), 2, "{log}");
     assert!(
         entries.iter().all(|entry| entry["time_ms"].as_u64() > Some(0) && entry["from"] == "127.0.0.1"),
         "{log}"
     );
+}
+
+/// Patterns hold for channels and services as for topics; work is offered by producers, done by consumers, taken away by admins.
+fn channels_and_claims(at: SocketAddr, [admin, producer, consumer, watcher]: [&str; 4]) {
+    let status =
+        |token: &str, method: &str, path: &str, body: &str| ask(at, token, method, path, body).status;
+    let message = r#"{"payload": "planted-payload"}"#;
+    assert_eq!(status(producer, "POST", "/v1/channels/orders.live", message), 204);
+    assert_eq!(status(producer, "POST", "/v1/channels/mail", message), 403);
+    assert_eq!(status(producer, "GET", "/v1/channels/orders.live?for_ms=0", ""), 403);
+    assert_eq!(status(consumer, "GET", "/v1/channels/orders.live?for_ms=0", ""), 200);
+    assert_eq!(status(consumer, "GET", "/v1/channels/mail?for_ms=0", ""), 403);
+    assert_eq!(status(consumer, "POST", "/v1/channels/orders.live", message), 403);
+    let (offers, unit) =
+        ("/v1/claims/orders.jobs/offers", r#"{"name": "unit", "payload": "planted-payload"}"#);
+    assert_eq!(status(producer, "POST", offers, unit), 200);
+    assert_eq!(status(producer, "POST", "/v1/claims/mail/offers", unit), 403);
+    assert_eq!(status(consumer, "POST", offers, unit), 403);
+    assert_eq!((status(watcher, "GET", offers, ""), status(consumer, "GET", offers, "")), (200, 200));
+    let place = "/v1/claims/orders.jobs/workers/w";
+    assert_eq!(status(producer, "PUT", place, "{}"), 403);
+    let joined = ask(at, consumer, "PUT", place, r#"{"ttl_ms": 3600000}"#).expect(200).json();
+    let take = json!({ "session": joined["session"], "name": "unit" }).to_string();
+    assert_eq!(status(consumer, "POST", &format!("{place}/claim"), &take), 200);
+    assert_eq!(status(consumer, "POST", &format!("{place}/seize"), &take), 403);
+    assert_eq!(status(admin, "POST", &format!("{place}/seize"), &take), 200);
+    assert_eq!(status(consumer, "POST", &format!("{offers}/unit/release"), "{}"), 403);
+    assert_eq!(status(admin, "POST", &format!("{offers}/unit/release"), "{}"), 204);
+    assert_eq!(status(consumer, "DELETE", &format!("{offers}/unit"), ""), 403);
+    assert_eq!(status(producer, "DELETE", &format!("{offers}/unit"), ""), 204);
+    let seen = ask(at, consumer, "GET", "/v1/claims", "").expect(200).json();
+    assert_eq!(seen["services"], json!(["orders.jobs"]));
 }
 
 #[test]

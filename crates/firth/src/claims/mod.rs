@@ -15,6 +15,7 @@ mod run;
 mod service;
 mod shard;
 mod unit;
+mod vanish;
 mod watchman;
 mod worker;
 

@@ -46,7 +46,7 @@ pub enum Event {
 /// [`close`](Self::close) hands everything over at once. Dropping it is like a crash: its claims are taken over when the TTL has run out.
 pub struct Worker {
     handle: WorkerHandle,
-    task: Option<JoinHandle<Result<()>>>,
+    pub(crate) task: Option<JoinHandle<Result<()>>>,
 }
 
 /// Steers a worker from elsewhere; clones share it.
@@ -148,6 +148,10 @@ impl WorkerHandle {
     /// [`handover`](WorkerConfig::handover) has passed) the rest is handed over in one step and the events end.
     pub fn close(&self) {
         self.common.closing.cancel();
+    }
+
+    pub(crate) fn shards(&self) -> &[Arc<Shard>] {
+        &self.shards
     }
 
     fn claim_of(&self, unit: Arc<super::unit::Unit>) -> Claim {

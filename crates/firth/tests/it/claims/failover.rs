@@ -56,6 +56,36 @@ async fn a_takeover_tells_of_the_orphan_and_brings_the_checkpoint() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_worker_that_is_known_to_be_dead_is_taken_over_at_once_and_its_next_life_is_not_touched() {
+    for shards in [1, 3] {
+        let (_broker, claims) = service();
+        let claims = claims.shards(shards);
+        put_up(&claims, 30).await;
+        let ttl = Duration::from_secs(3600);
+        let mut dead = claims.worker("dead").ttl(ttl).await.unwrap();
+        let held = grants(&mut dead, 30).await;
+        let mut heir = claims.worker("heir").by_name_only().ttl(ttl).await.unwrap();
+        let begun = Instant::now();
+        dead.vanish().await.unwrap();
+        assert!(held.iter().all(|claim| !claim.is_valid()));
+        for _ in 0..30 {
+            let Event::Orphaned { last_owner, .. } = event(&mut heir).await else { panic!("orphans only") };
+            assert_eq!(last_owner, "dead");
+        }
+        assert!(begun.elapsed() < Duration::from_secs(60), "nobody waits for the TTL");
+        fails(held[0].done().await, ErrorKind::Fenced);
+
+        // A zombie of the same name takes nothing from its successor.
+        let zombie = claims.worker("pod").ttl(ttl).await.unwrap();
+        let mut next = claims.worker("pod").ttl(ttl).await.unwrap();
+        let taken = grants(&mut next, 30).await;
+        zombie.vanish().await.unwrap();
+        taken[0].done().await.unwrap();
+        assert!(taken.iter().skip(1).all(firth::claims::Claim::is_valid));
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_worker_that_hangs_loses_everything_and_can_change_nothing_when_it_wakes() {
     let engine = Engine::memory();
     let (sleepy, faults) = process(&engine);
