@@ -8,6 +8,7 @@ use crate::events::Events;
 use crate::routing::Routing;
 use crate::telemetry::Telemetry;
 use firth::{Broker, Error, ErrorKind, Producer, Result};
+use firth_engine::Durability;
 use firth_router::config::NodeConfig;
 use metrics_exporter_prometheus::PrometheusHandle;
 use std::collections::HashMap;
@@ -42,7 +43,7 @@ struct Inner {
     telemetry: Telemetry,
     events: Events,
     routing: Routing,
-    producers: Mutex<HashMap<String, Producer>>,
+    producers: Mutex<HashMap<Sending, Producer>>,
     requests: Mutex<HashMap<[u8; 32], [u8; 32]>>,
     draining: AtomicBool,
     closing: CancellationToken,
@@ -55,6 +56,16 @@ pub(crate) struct Extras {
     pub(crate) audit: Audit,
     pub(crate) telemetry: Telemetry,
     pub(crate) routing: Option<NodeConfig>,
+}
+
+/// A topic, and how messages are sent to it where that differs from the usual.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Sending {
+    pub(crate) topic: String,
+    /// What an acknowledgement means.
+    pub(crate) durability: Option<Durability>,
+    /// Payloads of more than so many bytes are compressed.
+    pub(crate) compress_above: Option<usize>,
 }
 
 /// The right to one stream, given back when it is dropped.
@@ -182,23 +193,30 @@ impl App {
     }
 
     /// The topic's producer, made at first use.
-    pub(crate) async fn producer(&self, topic: &str) -> Result<Producer> {
-        if let Some(producer) = self.producers().get(topic) {
+    pub(crate) async fn producer(&self, how: Sending) -> Result<Producer> {
+        if let Some(producer) = self.producers().get(&how) {
             return Ok(producer.clone());
         }
-        let made = self.broker().producer(topic).name("http").await?;
+        let mut made = self.broker().producer(&how.topic).name("http");
+        if let Some(durability) = how.durability {
+            made = made.durability(durability);
+        }
+        if let Some(bytes) = how.compress_above {
+            made = made.compress_above(bytes);
+        }
+        let made = made.await?;
         let mut producers = self.producers();
         if producers.len() >= MAX_PRODUCERS
             && let Some(any) = producers.keys().next().cloned()
         {
             producers.remove(&any);
         }
-        Ok(producers.entry(topic.to_owned()).or_insert(made).clone())
+        Ok(producers.entry(how).or_insert(made).clone())
     }
 
     /// Forgets what is cached of a topic that is gone.
     pub(crate) fn forget_producer(&self, topic: &str) {
-        self.producers().remove(topic);
+        self.producers().retain(|how, _| how.topic != topic);
     }
 
     /// Whether a key came with another request before, as far as is remembered.
@@ -241,7 +259,7 @@ impl App {
         self.broker().clone().close().await
     }
 
-    fn producers(&self) -> std::sync::MutexGuard<'_, HashMap<String, Producer>> {
+    fn producers(&self) -> std::sync::MutexGuard<'_, HashMap<Sending, Producer>> {
         self.0.producers.lock().expect("nothing panics under this lock")
     }
 }

@@ -119,6 +119,8 @@ pub(crate) enum Sort {
     Attempt,
     /// By when they are due; running ones first.
     Due,
+    /// By how long ago they were sent.
+    Age,
 }
 
 #[derive(Deserialize, IntoParams)]
@@ -133,6 +135,9 @@ pub(crate) struct Wanted {
     /// Only records with at least so many attempts, the next one included.
     #[param(minimum = 0, maximum = 4_294_967_295_u64)]
     min_attempt: Option<u32>,
+    /// Only records that were sent at least this long ago.
+    #[param(maximum = 3_155_760_000_000_u64)]
+    min_age_ms: Option<u64>,
     /// How many to leave out at the front.
     #[param(minimum = 0, maximum = 10_000_000)]
     skip: Option<u64>,
@@ -153,14 +158,15 @@ pub(crate) async fn pending(
         Sort::Id => PendingSort::Id,
         Sort::Attempt => PendingSort::Attempt,
         Sort::Due => PendingSort::Due,
+        Sort::Age => PendingSort::Age,
     };
     let query = PendingQuery {
         sort,
         descending: wanted.descending.unwrap_or(false),
         min_attempt: wanted.min_attempt.unwrap_or(0),
+        min_age: Duration::from_millis(within("min_age_ms", wanted.min_age_ms.unwrap_or(0), 0, MAX_MS)?),
         skip: usize::try_from(within("skip", wanted.skip.unwrap_or(0), 0, 10_000_000)?).unwrap_or(usize::MAX),
         max: usize::try_from(within("max", wanted.max.unwrap_or(100), 1, 1000)?).unwrap_or(1000),
-        ..PendingQuery::default()
     };
     exists(&app, &topic, &group).await?;
     Ok(Json(app.broker().admin().pending(&topic, &group, query).await?.into()))

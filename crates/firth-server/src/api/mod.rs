@@ -1,5 +1,6 @@
 //! The HTTP API: routes, what wraps each of them (limits, guard, audit, metrics), and the document that describes them.
 
+mod adopt;
 mod body;
 mod channels;
 mod claims;
@@ -52,6 +53,7 @@ fn described() -> OpenApiRouter<App> {
         .routes(routes!(topics::list))
         .routes(routes!(topics::show, topics::create, topics::change, topics::delete))
         .routes(routes!(topics::trim))
+        .routes(routes!(adopt::adopt))
         .routes(routes!(topics::delayed))
         .routes(routes!(records::produce, records::browse))
         .routes(routes!(groups::list))

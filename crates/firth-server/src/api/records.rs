@@ -4,7 +4,7 @@
 //! after a lost answer, also to a server that was restarted: the engine recognises it, and nothing is there twice.
 
 use super::body::{Json, Path, Query, Raw, expect_media, parse, within};
-use crate::app::App;
+use crate::app::{App, Sending};
 use crate::auth::hex;
 use crate::problem::{Answer, Problem};
 use crate::telemetry::RequestTrace;
@@ -14,6 +14,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use base64::Engine as _;
 use firth::{ErrorKind, Message, Producer, RecordId, Result};
+use firth_engine::limits::MAX_PAYLOAD;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -36,15 +37,15 @@ const HEADER_PREFIX: &str = "firth-header-";
 /// At most 10 000 messages. Raw bytes (`application/octet-stream`) are one message's payload; the HTTP headers `Firth-Key` or `Firth-Key-Base64`, `Firth-Partition`,
 /// `Firth-After-Ms`, `Firth-At-Ms` and `Firth-Header-NAME` say the rest. A `traceparent` goes with messages that have none.
 #[utoipa::path(post, path = "/v1/topics/{topic}/records", tag = "records",
-    params(("topic" = String, Path),
+    params(("topic" = String, Path), HowSent,
         ("Idempotency-Key" = Option<String>, Header, description = "Send the same request again under the same key: it is there once"),
         ("traceparent" = Option<String>, Header, description = "W3C trace context")),
     request_body(content((Outgoing = "application/json"), (String = "application/x-ndjson"), (Vec<u8> = "application/octet-stream"))),
     responses((status = 200, body = Receipts),
-        (status = 409, body = Problem, description = "The key came with another request before, or the topic changed since")))]
+        (status = 409, body = Problem, description = "The key came with another request before, the topic changed since, or the engine cannot promise this durability")))]
 pub(crate) async fn produce(
     State(app): State<App>,
-    Path(topic): Path<String>,
+    (Path(topic), Query(how)): (Path<String>, Query<HowSent>),
     Extension(trace): Extension<RequestTrace>,
     headers: HeaderMap,
     raw: Raw,
@@ -52,7 +53,7 @@ pub(crate) async fn produce(
     let key = idempotency_key(&headers)?;
     let trace = trace.for_messages().map(|trace| trace.to_string());
     expect_media(&raw.media, &[JSON, LINES, BYTES])?;
-    let producer = app.producer(&topic).await?;
+    let producer = app.producer(how.sending(&topic)?).await.map_err(not_promised)?;
     let messages = messages(&raw, &headers, trace.as_deref(), producer.partitions())?;
     let sent = match key {
         None => send_all(&producer, messages).await,
@@ -80,6 +81,40 @@ pub(crate) async fn produce(
             }
             Err(error.into())
         }
+    }
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct HowSent {
+    /// What the answer means: `fast`, `replicated`, `replicated:N` or `synced`; what the engine promises unless set.
+    #[param(pattern = "^(fast|synced|replicated(:[1-9])?)$")]
+    durability: Option<String>,
+    /// Compress payloads of more than so many bytes, unless they hardly shrink; none unless set.
+    #[param(maximum = 16_777_216)]
+    compress_above: Option<u64>,
+}
+
+impl HowSent {
+    fn sending(self, topic: &str) -> Answer<Sending> {
+        let durability = self.durability.map(|name| name.parse()).transpose();
+        let durability = durability.map_err(|error| Problem::from(error).at("durability"))?;
+        let compress =
+            self.compress_above.map(|bytes| within("compress_above", bytes, 0, MAX_PAYLOAD as u64));
+        let compress_above = compress.transpose()?.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
+        Ok(Sending { topic: topic.to_owned(), durability, compress_above })
+    }
+}
+
+/// A durability that this engine cannot give is no fault of the server.
+fn not_promised(error: firth::Error) -> Problem {
+    match error.kind() {
+        ErrorKind::Unsupported => {
+            let detail = error.context().to_owned();
+            Problem::http(StatusCode::CONFLICT, ErrorKind::Unsupported, detail).at("durability")
+        }
+        _ => error.into(),
     }
 }
 

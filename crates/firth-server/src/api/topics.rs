@@ -87,7 +87,7 @@ pub(crate) async fn change(
     Ok(Json(app.broker().admin().topic(&topic).await?.into()))
 }
 
-fn configure(config: TopicConfig, spec: &TopicSpec) -> Answer<TopicConfig> {
+pub(super) fn configure(config: TopicConfig, spec: &TopicSpec) -> Answer<TopicConfig> {
     let age = |field: &str, ms: Option<u64>| {
         ms.map(|ms| within(field, ms, 0, MAX_MS).map(Duration::from_millis)).transpose()
     };

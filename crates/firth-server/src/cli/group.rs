@@ -3,10 +3,13 @@
 use super::output::{json, line, plain, table};
 use super::units;
 use crate::client::{Client, group_path, topic_path};
-use crate::wire::{Group, Groups, NewGroup, PendingList, ResetGroup, Start, Waiting, invalid};
+use crate::wire::{
+    Group, Groups, Member, Members, NewGroup, PendingList, ResetGroup, Start, Waiting, invalid,
+};
 use axum::http::Method;
 use clap::{Args, Subcommand, ValueEnum};
 use firth::Result;
+use std::time::Duration;
 
 pub(crate) const EXAMPLES: &str = "\
 Examples:
@@ -62,6 +65,24 @@ pub(crate) enum GroupCommand {
         #[arg(long)]
         drop_due: bool,
     },
+    /// Show the members of a group, with what they own and their heartbeats
+    #[command(after_help = "Example:\n  firth group members orders billing")]
+    Members {
+        /// The topic
+        topic: String,
+        /// The group
+        group: String,
+    },
+    /// Take a partition away from its owner; whoever should have it takes it next
+    #[command(after_help = "Example:\n  firth group release orders billing 3")]
+    Release {
+        /// The topic
+        topic: String,
+        /// The group
+        group: String,
+        /// The partition
+        partition: u32,
+    },
     /// Delete a group with its dead letters; refused while it has consumers
     #[command(after_help = "Example:\n  firth group delete orders audit")]
     Delete {
@@ -98,11 +119,31 @@ pub(crate) async fn run(client: &Client, command: GroupCommand, as_json: bool) -
             let path = format!("{}/reset", group_path(&topic, &group));
             show(client.send(Method::POST, &path, &wish).await?, as_json)
         }
+        GroupCommand::Members { topic, group } => {
+            let all: Members = client.get(&format!("{}/members", group_path(&topic, &group))).await?;
+            members(all, as_json)
+        }
+        GroupCommand::Release { topic, group, partition } => {
+            let path = format!("{}/partitions/{partition}/release", group_path(&topic, &group));
+            client.send_only(Method::POST, &path, &serde_json::json!({})).await?;
+            if as_json { Ok(()) } else { line(&format!("released partition {partition} of {group}")) }
+        }
         GroupCommand::Delete { topic, group } => {
             client.delete(&group_path(&topic, &group)).await?;
             if as_json { Ok(()) } else { line(&format!("deleted {group} of {topic}")) }
         }
     }
+}
+
+fn members(all: Members, as_json: bool) -> Result<()> {
+    if as_json {
+        return json(&all);
+    }
+    let row = |member: Member| {
+        let owns: Vec<String> = member.owns.iter().map(ToString::to_string).collect();
+        [member.name, owns.join(" "), units::age(member.remaining_ms), units::count(member.beats)]
+    };
+    table(["MEMBER", "OWNS", "LEFT", "BEATS"], all.members.into_iter().map(row).collect())
 }
 
 /// Makes a group that starts there.
@@ -173,6 +214,7 @@ enum Sort {
     Id,
     Attempt,
     Due,
+    Age,
 }
 
 #[derive(Args)]
@@ -190,6 +232,9 @@ pub(crate) struct PendingArgs {
     /// Only those whose next attempt is at least this one
     #[arg(long, value_name = "N")]
     min_attempt: Option<u32>,
+    /// Only those that were sent at least this long ago
+    #[arg(long, value_name = "DURATION", value_parser = units::duration)]
+    min_age: Option<Duration>,
     /// At most this many
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1000))]
     max: u32,
@@ -199,14 +244,16 @@ pub(crate) struct PendingArgs {
 }
 
 pub(crate) async fn pending(client: &Client, args: PendingArgs, as_json: bool) -> Result<()> {
-    let PendingArgs { topic, group, sort, descending, min_attempt, max, skip } = args;
+    let PendingArgs { topic, group, sort, descending, min_attempt, min_age, max, skip } = args;
     let sort = match sort {
         Sort::Id => "id",
         Sort::Attempt => "attempt",
         Sort::Due => "due",
+        Sort::Age => "age",
     };
     let least = min_attempt.map_or(String::new(), |least| format!("&min_attempt={least}"));
-    let query = format!("sort={sort}&descending={descending}&skip={skip}&max={max}{least}");
+    let age = min_age.map_or(String::new(), |age| format!("&min_age_ms={}", units::millis(age)));
+    let query = format!("sort={sort}&descending={descending}&skip={skip}&max={max}{least}{age}");
     let page: PendingList = client.get(&format!("{}/pending?{query}", group_path(&topic, &group))).await?;
     if as_json {
         return json(&page);
@@ -215,10 +262,18 @@ pub(crate) async fn pending(client: &Client, args: PendingArgs, as_json: bool) -
     let row = |record: Waiting| {
         let due = record.due_ms.map_or("running".to_owned(), |ms| format!("in {}", units::age(ms)));
         let [attempt, crashes] = [record.attempt, record.crashes].map(|number| number.to_string());
-        [record.partition.to_string(), record.id, attempt, crashes, due, plain(&record.reason)]
+        [
+            record.partition.to_string(),
+            record.id,
+            attempt,
+            crashes,
+            units::age(record.age_ms),
+            due,
+            plain(&record.reason),
+        ]
     };
     let rows = page.records.into_iter().map(row).collect();
-    table(["PARTITION", "ID", "ATTEMPT", "CRASHES", "DUE", "REASON"], rows)?;
+    table(["PARTITION", "ID", "ATTEMPT", "CRASHES", "AGE", "DUE", "REASON"], rows)?;
     if shown < total { line(&format!("{shown} of {total}: see --skip and --max")) } else { Ok(()) }
 }
 

@@ -4,7 +4,7 @@ use super::input::{self, BATCH, Form, Mould, Template};
 use super::output::{json, line};
 use super::progress;
 use super::units;
-use crate::client::{Client, topic_path};
+use crate::client::{Client, escape, topic_path};
 use crate::wire::{Outgoing, Placed, Receipts, invalid};
 use axum::http::Method;
 use clap::Args;
@@ -43,6 +43,12 @@ pub(crate) struct ProduceArgs {
     /// Send to this partition instead of choosing by key
     #[arg(long, value_name = "N")]
     partition: Option<u32>,
+    /// What counts as sent: fast, replicated, replicated:2 or synced; what the engine promises unless given
+    #[arg(long, value_name = "WORD")]
+    durability: Option<String>,
+    /// Compress payloads of more than this
+    #[arg(long, value_name = "SIZE", value_parser = units::size)]
+    compress_above: Option<u64>,
     /// Read from this file
     #[arg(long, conflicts_with = "values")]
     file: Option<PathBuf>,
@@ -64,7 +70,8 @@ pub(crate) async fn run(client: &Client, args: ProduceArgs, as_json: bool) -> Re
         partition: args.partition,
     };
     let mould = Mould { base, key_by: args.key_by.filter(|by| !by.is_empty()) };
-    let mut sending = Sending { client, topic: &args.topic, as_json, sent: 0, bar: ProgressBar::hidden() };
+    let path = path(&args.topic, args.durability.as_deref(), args.compress_above);
+    let mut sending = Sending { client, path, as_json, sent: 0, bar: ProgressBar::hidden() };
     if args.values.is_empty() {
         let (source, length) = open(args.file.as_deref())?;
         sending.bar = progress::bytes(length);
@@ -91,6 +98,14 @@ pub(crate) async fn run(client: &Client, args: ProduceArgs, as_json: bool) -> Re
     line(&format!("sent {sent} to {}{rate}", args.topic))
 }
 
+fn path(topic: &str, durability: Option<&str>, compress_above: Option<u64>) -> String {
+    let durability = durability.map(|word| format!("durability={}", escape(word)));
+    let compress = compress_above.map(|bytes| format!("compress_above={bytes}"));
+    let query: Vec<String> = [durability, compress].into_iter().flatten().collect();
+    let mark = if query.is_empty() { "" } else { "?" };
+    format!("{}/records{mark}{}", topic_path(topic), query.join("&"))
+}
+
 fn from_argument(mould: &Mould, form: Form, value: String) -> Result<Vec<Outgoing>> {
     if form == Form::Text {
         return Ok(vec![mould.text(value.as_bytes())?]);
@@ -101,7 +116,7 @@ fn from_argument(mould: &Mould, form: Form, value: String) -> Result<Vec<Outgoin
 
 struct Sending<'a> {
     client: &'a Client,
-    topic: &'a str,
+    path: String,
     as_json: bool,
     sent: u64,
     bar: ProgressBar,
@@ -109,8 +124,7 @@ struct Sending<'a> {
 
 impl Sending<'_> {
     async fn send(&mut self, messages: &[Outgoing]) -> Result<()> {
-        let path = format!("{}/records", topic_path(self.topic));
-        let answer: Result<Receipts> = self.client.send(Method::POST, &path, &messages).await;
+        let answer: Result<Receipts> = self.client.send(Method::POST, &self.path, &messages).await;
         let answer = answer.map_err(|error| match self.sent {
             0 => error,
             sent => error.during(format!("after {sent} messages were stored")),

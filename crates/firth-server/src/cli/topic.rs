@@ -1,11 +1,11 @@
-//! `firth topic`: create, list, show, delete.
+//! `firth topic`: create, change, trim, adopt, list, show, delete.
 
 use super::output::{json, line, table};
 use super::units;
 use crate::client::{Client, topic_path};
-use crate::wire::{Topic, TopicSpec, Topics};
+use crate::wire::{Adoption, ImportGroup, Start, Topic, TopicSpec, Topics, TrimWish, TrimmedReport};
 use axum::http::Method;
-use clap::Subcommand;
+use clap::{Args, Subcommand};
 use firth::Result;
 use std::time::Duration;
 
@@ -30,6 +30,12 @@ pub(crate) enum TopicCommand {
         /// Remove records after this long, once every group has settled them
         #[arg(long, value_name = "DURATION", value_parser = units::duration)]
         retention: Option<Duration>,
+        /// Remove all but so many of the newest records of each partition, once every group has settled them
+        #[arg(long, value_name = "N")]
+        retention_records: Option<u64>,
+        /// Remove all but so much of the newest records of each partition, once every group has settled them
+        #[arg(long, value_name = "SIZE", value_parser = units::size)]
+        retention_size: Option<u64>,
         /// The largest payload
         #[arg(long, value_name = "SIZE", value_parser = units::size)]
         max_payload: Option<u64>,
@@ -39,6 +45,41 @@ pub(crate) enum TopicCommand {
         /// Remove dead letters after this long
         #[arg(long, value_name = "DURATION", value_parser = units::duration)]
         dead_letters: Option<Duration>,
+    },
+    /// Change what is named; partitions can only become more
+    #[command(after_help = "Example:\n  firth topic change orders --partitions 16 --retention-size 1GiB")]
+    Change {
+        /// Its name
+        topic: String,
+        #[command(flatten)]
+        change: ChangeArgs,
+    },
+    /// Remove the oldest records now
+    #[command(
+        after_help = "Examples:\n  firth topic trim orders --keep 10000\n  firth topic trim orders --older-than 7d"
+    )]
+    Trim {
+        /// Its name
+        topic: String,
+        /// Keep so many of the newest records of each partition
+        #[arg(long, value_name = "N", required_unless_present = "older_than", conflicts_with = "older_than")]
+        keep: Option<u64>,
+        /// Remove what is older than this
+        #[arg(long, value_name = "DURATION", value_parser = units::duration)]
+        older_than: Option<Duration>,
+        /// Remove also what some group has not settled
+        #[arg(long)]
+        lossy: bool,
+    },
+    /// Let a topic follow a Redis stream that another program writes with XADD
+    #[command(
+        after_help = "Example:\n  firth topic adopt orders --key-field customer --import-group billing --engine redis://127.0.0.1"
+    )]
+    Adopt {
+        /// The topic to make
+        topic: String,
+        #[command(flatten)]
+        how: AdoptArgs,
     },
     /// List all topics
     #[command(after_help = "Example:\n  firth topic list --json")]
@@ -57,18 +98,126 @@ pub(crate) enum TopicCommand {
     },
 }
 
+#[derive(Args)]
+pub(crate) struct ChangeArgs {
+    /// How many partitions
+    #[arg(long)]
+    partitions: Option<u32>,
+    /// Remove records after this long
+    #[arg(long, value_name = "DURATION", value_parser = units::duration)]
+    retention: Option<Duration>,
+    /// Remove all but so many of the newest records of each partition
+    #[arg(long, value_name = "N")]
+    retention_records: Option<u64>,
+    /// Remove all but so much of the newest records of each partition
+    #[arg(long, value_name = "SIZE", value_parser = units::size)]
+    retention_size: Option<u64>,
+    /// The largest payload
+    #[arg(long, value_name = "SIZE", value_parser = units::size)]
+    max_payload: Option<u64>,
+    /// Remove dead letters after this long
+    #[arg(long, value_name = "DURATION", value_parser = units::duration)]
+    dead_letters: Option<Duration>,
+}
+
+impl ChangeArgs {
+    fn spec(self) -> TopicSpec {
+        TopicSpec {
+            partitions: self.partitions,
+            retention_ms: self.retention.map(units::millis),
+            retention_records: self.retention_records,
+            retention_bytes: self.retention_size,
+            max_payload: self.max_payload.map(|size| usize::try_from(size).unwrap_or(usize::MAX)),
+            lossy: None,
+            dead_letters_ms: self.dead_letters.map(units::millis),
+        }
+    }
+}
+
+#[derive(Args)]
+pub(crate) struct AdoptArgs {
+    /// The key of the stream; the topic's name unless given
+    #[arg(long, value_name = "KEY")]
+    stream: Option<String>,
+    /// The field whose value is the key of the record
+    #[arg(long, value_name = "NAME")]
+    key_field: Option<String>,
+    /// The field whose value is the payload; a JSON object of all fields unless given
+    #[arg(long, value_name = "NAME")]
+    payload_field: Option<String>,
+    /// Follow from now on instead of from the oldest entry
+    #[arg(long)]
+    newest: bool,
+    /// Move the entries instead of copying them
+    #[arg(long)]
+    remove_entries: bool,
+    /// A consumer group of the stream that goes on here, as NAME or OLD=NEW; may be given several times
+    #[arg(long = "import-group", value_name = "GROUP")]
+    import_groups: Vec<String>,
+}
+
+impl AdoptArgs {
+    fn wish(self) -> Adoption {
+        let import = |text: String| match text.split_once('=') {
+            Some((from, to)) => ImportGroup { from: from.to_owned(), to: Some(to.to_owned()) },
+            None => ImportGroup { from: text, to: None },
+        };
+        Adoption {
+            stream: self.stream,
+            key_field: self.key_field,
+            payload_field: self.payload_field,
+            start: if self.newest { Start::Newest } else { Start::Oldest },
+            remove_entries: self.remove_entries,
+            import_groups: self.import_groups.into_iter().map(import).collect(),
+            ..Adoption::default()
+        }
+    }
+}
+
 pub(crate) async fn run(client: &Client, command: TopicCommand, as_json: bool) -> Result<()> {
     let topics = match command {
-        TopicCommand::Create { topic, partitions, retention, max_payload, lossy, dead_letters } => {
+        TopicCommand::Create {
+            topic,
+            partitions,
+            retention,
+            retention_records,
+            retention_size,
+            max_payload,
+            lossy,
+            dead_letters,
+        } => {
             let spec = TopicSpec {
                 partitions: Some(partitions),
                 retention_ms: retention.map(units::millis),
+                retention_records,
+                retention_bytes: retention_size,
                 max_payload: max_payload.map(|size| usize::try_from(size).unwrap_or(usize::MAX)),
                 lossy: lossy.then_some(true),
                 dead_letters_ms: dead_letters.map(units::millis),
-                ..TopicSpec::default()
             };
             vec![client.send::<Topic>(Method::PUT, &topic_path(&topic), &spec).await?]
+        }
+        TopicCommand::Change { topic, change } => {
+            vec![client.send::<Topic>(Method::PATCH, &topic_path(&topic), &change.spec()).await?]
+        }
+        TopicCommand::Adopt { topic, how } => {
+            vec![
+                client
+                    .send::<Topic>(Method::POST, &format!("{}/adopt", topic_path(&topic)), &how.wish())
+                    .await?,
+            ]
+        }
+        TopicCommand::Trim { topic, keep, older_than, lossy } => {
+            let wish = TrimWish { keep, older_than_ms: older_than.map(units::millis), lossy };
+            let report: TrimmedReport =
+                client.send(Method::POST, &format!("{}/trim", topic_path(&topic)), &wish).await?;
+            let TrimmedReport { removed, held_back } = report;
+            return match as_json {
+                true => json(&report),
+                false => line(&format!(
+                    "removed {removed}; {held_back} partitions keep what some group has not settled"
+                )),
+            };
         }
         TopicCommand::Show { topic } => vec![client.get(&topic_path(&topic)).await?],
         TopicCommand::List => {

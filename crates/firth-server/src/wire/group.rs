@@ -269,6 +269,9 @@ pub(crate) struct Waiting {
     pub(crate) crashes: u32,
     /// When it is due; null while its owner has it.
     pub(crate) due_ms: Option<u64>,
+    /// How long ago it was sent.
+    #[serde(default)]
+    pub(crate) age_ms: u64,
     pub(crate) reason: String,
 }
 
@@ -280,7 +283,8 @@ impl From<PendingPage> for PendingList {
 
 impl From<PendingRecord> for Waiting {
     fn from(record: PendingRecord) -> Self {
-        let PendingRecord { partition, id, attempt, crashes, due_in, reason, .. } = record;
-        Self { partition, id: id.to_string(), attempt, crashes, due_ms: due_in.map(millis), reason }
+        let PendingRecord { partition, id, attempt, crashes, due_in, age, reason } = record;
+        let (due_ms, age_ms) = (due_in.map(millis), millis(age));
+        Self { partition, id: id.to_string(), attempt, crashes, due_ms, age_ms, reason }
     }
 }

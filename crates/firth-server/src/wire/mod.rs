@@ -3,6 +3,7 @@
 //! Unknown fields of requests are refused, so that a typing error never passes for a default. Bytes that are not text
 //! travel as `…_base64`. The same types describe themselves in the OpenAPI document.
 
+mod adopt;
 mod claims;
 mod dead;
 mod event;
@@ -13,6 +14,7 @@ mod message;
 mod routing;
 mod topic;
 
+pub(crate) use adopt::{Adoption, ImportGroup};
 pub(crate) use claims::{
     ClaimTaken, ClaimsSettled, Joined, NewOffer, NewService, NotDone, OfferList, OfferShown, OfferState,
     Offered, Poll, Polled, Renew, Renewed, Rest, ServiceStatus, Services, SettleClaims, Take, WorkNews,

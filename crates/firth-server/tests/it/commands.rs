@@ -44,12 +44,27 @@ fn tour(target: &Target<'_>) {
         ["topic", "create", "orders", "--partitions", "2", "--retention", "7d", "--max-payload", "1KiB"];
     assert!(target.say(&long).contains("orders"));
     target.fails(4, &["topic", "create", "orders", "--partitions", "3"]);
-    assert_eq!(target.say(&["produce", "orders", "one", "two", "--key", "k"]), "sent 2 to orders\n");
+    let send =
+        ["produce", "orders", "one", "two", "--key", "k", "--durability", "fast", "--compress-above", "1KiB"];
+    assert_eq!(target.say(&send), "sent 2 to orders\n");
+    target.fails(2, &["produce", "orders", "x", "--durability", "quick"]);
+    target.fails(10, &["produce", "orders", "x", "--durability", "replicated:2"]);
+    target.fails(10, &["topic", "adopt", "other"]);
+    let changed =
+        target.json(&["topic", "change", "orders", "--retention-size", "1GiB", "--retention-records", "9"]);
+    assert_eq!(
+        (&changed["retention_bytes"], &changed["retention_records"], &changed["retention_ms"]),
+        (&json!(1_073_741_824_u64), &json!(9), &json!(604_800_000_u64))
+    );
+    assert_eq!(target.json(&["topic", "trim", "orders", "--keep", "9"])["removed"], 0);
     let list = target.json(&["topic", "list"]);
     assert_eq!((&list["topics"][0]["records"], &list["topics"][0]["appended"]), (&json!(2), &json!(2)));
     assert_eq!(target.say(&["consume", "orders", "--group", "g", "--max", "2"]), "one\ntwo\n");
     assert_eq!(target.json(&["group", "show", "orders", "g"])["lag"], 0);
     assert!(target.say(&["group", "list", "orders"]).contains("LAG"));
+    assert!(target.say(&["group", "members", "orders", "g"]).contains("BEATS"));
+    target.say(&["group", "release", "orders", "g", "0"]);
+    target.fails(3, &["group", "release", "orders", "g", "77"]);
     groups(target);
     failures(target);
     assert_eq!(target.say(&["topic", "delete", "orders"]), "deleted orders\n");
@@ -90,6 +105,8 @@ fn failures(target: &Target<'_>) {
     let pending = target.json(&["pending", "orders", "late", "--sort", "attempt", "--descending"]);
     assert_eq!((&pending["total"], &pending["records"][0]["attempt"]), (&json!(1), &json!(2)));
     assert_eq!(pending["records"][0]["reason"], "the command ended with 7");
+    let old = ["pending", "orders", "late", "--sort", "age", "--min-age", "1h"];
+    assert_eq!(target.json(&old)["total"], 0, "nothing is an hour old");
     let shell = "test \"$(cat)\" = '{\"n\":1}' && test \"$FIRTH_KEY$FIRTH_HEADER_COLOR\" = adared && exit 65";
     let rejected = target.json(&[&consume[..], &["--exec", shell]].concat());
     assert_eq!((&rejected["verdict"], &rejected["attempt"]), (&json!("reject"), &json!(2)));
