@@ -149,6 +149,15 @@ fn the_python_worker_of_the_guide_works_as_written() {
 }
 
 #[test]
+fn the_calls_for_live_channels_work_as_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let calls = snippet(GUIDE, "sh", "/v1/channels/prices");
+    let code = snippet(GUIDE, "python", "/v1/channels/prices");
+    let told = beside_a_server(&format!("{calls}\n{}", python(&code)), dir.path());
+    assert!(told.contains("heard 1.08"), "{told}");
+}
+
+#[test]
 fn every_command_that_the_documents_show_exists() {
     let all = [README, GUIDE].map(|text| snippets(text, "sh").concat()).concat();
     let shown = all.lines().filter_map(|line| line.trim().strip_prefix("firth "));
