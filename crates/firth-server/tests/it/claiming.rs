@@ -1,7 +1,8 @@
 //! Claims over HTTP: workers in any language, whose units go to others when they leave, fall silent, or their server dies.
 
 use crate::talk::{Entries, call};
-use crate::world::{PATIENCE, Reply, Server, Value, json};
+use crate::world::{PATIENCE, Reply, Server, Value, firth, json};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 /// Longer than any test.
@@ -290,4 +291,27 @@ fn wrong_calls_are_told_the_field_and_the_limit() {
     );
     image.problem(406, "invalid");
     server.get("/v1/claims/calls/workers/w/stream?session=x").problem(404, "not found");
+}
+
+#[test]
+fn a_worker_of_the_command_line_that_is_killed_is_taken_over() {
+    let server = Server::memory();
+    offer(&server, "call-1");
+    // The command lives as long as its worker.
+    let shell = "while kill -0 $PPID 2>/dev/null; do sleep 0.1; done";
+    let mut doomed = firth()
+        .args(["claims", "work", "calls", "--worker", "doomed", "--ttl", "2s", "--exec", shell])
+        .args(["--server", &server.url()])
+        .stdin(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let deadline = Instant::now() + PATIENCE;
+    while server.get("/v1/claims/calls/offers").expect(200).json()["offers"][0]["owner"] != "doomed" {
+        assert!(Instant::now() < deadline, "it never got the unit");
+    }
+    doomed.kill().unwrap();
+    doomed.wait().unwrap();
+    let mut heir = Worker::lasting(&server, "heir");
+    assert_eq!(heir.until("granted")["last_owner"], "doomed");
 }
