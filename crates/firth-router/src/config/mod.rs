@@ -11,7 +11,7 @@
 //!     timeout: 5s
 //!     max_in_flight: 64     # unacknowledged batches per gateway
 //!     retry: { max_attempts: 3, initial_delay: 100ms, max_delay: 5s, multiplier: 2.0 }
-//!     breaker: { failures: 5, open_for: 30s }
+//!     breaker: { failures: 5, open_for: 30s, max_ejected: 10 }   # percent of gateways that count as unreachable at once
 //!     grpc: { stream: true }   # false: one call per batch
 //!     tls: { ca_file: ca.pem, cert_file: node.pem, key_file: node.key }   # for https:// endpoints and NATS over TLS
 //!     nats: { url: "nats://host:4222", subject: syntrix.streamer.events, ack: reply, token_file: token }   # or ack: jetstream, stream: NAME
@@ -119,6 +119,8 @@ pub struct Breaker {
     pub failures: u32,
     /// How long it stays open before one probe goes out.
     pub open_for: Duration,
+    /// At most so many percent of the gateways count as unreachable at the same time, but always one may.
+    pub max_ejected: u8,
 }
 
 /// How batches reach gateways.
@@ -211,7 +213,7 @@ impl Default for RoutingConfig {
                     max_delay: seconds(5),
                     multiplier: 2.0,
                 },
-                breaker: Breaker { failures: 5, open_for: seconds(30) },
+                breaker: Breaker { failures: 5, open_for: seconds(30), max_ejected: 10 },
                 grpc_stream: true,
                 tls: TlsFiles::default(),
                 nats: NatsConfig::default(),
@@ -298,6 +300,7 @@ impl Delivery {
         section.section("retry", |section| self.retry.read(section))?;
         section.section("breaker", |section| {
             section.number("failures", &mut self.breaker.failures, 1..=1000)?;
+            section.number("max_ejected", &mut self.breaker.max_ejected, 1..=100)?;
             section.duration("open_for", &mut self.breaker.open_for, MS * 10..=Duration::from_secs(3600))
         })?;
         section.section("grpc", |section| section.flag("stream", &mut self.grpc_stream))?;

@@ -13,6 +13,7 @@
 mod books;
 mod breaker;
 mod chains;
+mod ejection;
 mod gap;
 mod item;
 mod pressure;
@@ -20,6 +21,7 @@ mod window;
 
 pub use books::Books;
 pub use breaker::Circuit;
+pub use ejection::Ejections;
 pub use gap::{Gap, MAX_NAMED};
 pub use item::{Fate, For, Item, Position, Released, Ticket};
 pub use pressure::Pressure;
@@ -102,17 +104,23 @@ pub struct Lane {
     batches: BatchId,
     waiting_since: Option<Instant>,
     pause_until: Option<Instant>,
+    epochs: BTreeMap<u32, u64>,
 }
 
 impl Lane {
-    /// An empty lane.
+    /// An empty lane, alone in the world.
     pub fn new(config: RoutingConfig) -> Self {
+        Self::among(config, Ejections::default())
+    }
+
+    /// An empty lane that shares with others how many gateways may be ejected.
+    pub fn among(config: RoutingConfig, ejections: Ejections) -> Self {
         Self {
             chains: Chains::default(),
             out: BTreeMap::new(),
             gap: Gap::default(),
             window: Window::new(config.delivery.max_in_flight),
-            breaker: Breaker::new(config.delivery.breaker.clone()),
+            breaker: Breaker::new(config.delivery.breaker.clone(), ejections),
             pressure: Pressure::None,
             ledger: Ledger::default(),
             events: 0,
@@ -120,8 +128,15 @@ impl Lane {
             batches: 0,
             waiting_since: None,
             pause_until: None,
+            epochs: BTreeMap::new(),
             config,
         }
+    }
+
+    /// The epochs under which this node owns partitions now. Events are sent under them, though they may have been read under earlier ones; and
+    /// what was refused under an epoch that is over is not counted against an event, for the epoch may be all that was wrong.
+    pub fn own(&mut self, epochs: BTreeMap<u32, u64>) {
+        self.epochs = epochs;
     }
 
     /// Puts an event into the lane. Under pressure, one of low priority may be left out instead, or take the place of an older one; a gap
@@ -178,7 +193,10 @@ impl Lane {
             return None;
         }
         self.batches += 1;
-        let items = self.chains.take(max, MAX_BATCH_BYTES, self.batches.is_multiple_of(FAIR_TURN));
+        let mut items = self.chains.take(max, MAX_BATCH_BYTES, self.batches.is_multiple_of(FAIR_TURN));
+        for item in &mut items {
+            item.epoch = item.epoch.max(self.epoch(item.position.partition));
+        }
         let gap = (!self.gap.is_empty()).then(|| std::mem::take(&mut self.gap));
         self.waiting_since = (self.chains.ready() > 0).then_some(now);
         let batch = Batch { id: self.batches, items, gap };
@@ -210,7 +228,8 @@ impl Lane {
             Outcome::Accepted => None,
             Outcome::Answered(answers) => Some(answers),
             Outcome::Unreached => {
-                self.breaker.unreached(now);
+                let retry = &self.config.delivery.retry;
+                self.breaker.unreached(now, |times| backoff(retry, times, jitter));
                 self.return_all(batch, now);
                 return Vec::new();
             }
@@ -342,6 +361,10 @@ impl Lane {
             self.chains.settled(key, false);
             return;
         };
+        if first.epoch < self.epoch(first.position.partition) {
+            self.chains.put_back(key, back, None);
+            return;
+        }
         first.refusals += 1;
         let retry = &self.config.delivery.retry;
         if first.refusals < retry.max_attempts {
@@ -355,6 +378,11 @@ impl Lane {
         let place = (given_up.position, given_up.ticket, given_up.bytes);
         self.release(place, Fate::Dead(reason), &mut round.released);
         self.chains.put_back(key, back, None);
+    }
+
+    /// The epoch of a partition, 0 if it is not this node's.
+    fn epoch(&self, partition: u32) -> u64 {
+        self.epochs.get(&partition).copied().unwrap_or_default()
     }
 
     fn release(

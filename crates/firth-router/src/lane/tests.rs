@@ -430,3 +430,25 @@ proptest! {
         world.finish()?;
     }
 }
+
+#[test]
+fn what_was_refused_under_an_epoch_that_is_over_is_sent_under_the_new_one_and_not_counted() {
+    let (mut lane, now) = (Lane::new(config()), Instant::now());
+    let epoch = |batch: &Batch| batch.items[0].epoch;
+    lane.offer(plain(1, "a"), now);
+    for (number, is_over) in [(5, true), (6, true), (7, true), (8, false), (8, false), (8, false)] {
+        lane.own(BTreeMap::from([(1, number)]));
+        let batch = lane.poll(now + Duration::from_secs(60)).unwrap();
+        assert_eq!(epoch(&batch), number);
+        lane.own(BTreeMap::from([(1, number + u64::from(is_over))]));
+        lane.settle(batch.id, Outcome::Answered(vec![refuse()]), now, 0.0);
+    }
+    assert_eq!((lane.held(), lane.books(1).dead), (0, 1), "the third refusal under its own epoch");
+    lane.offer(plain(2, "a"), now);
+    lane.own(BTreeMap::new());
+    assert_eq!(
+        epoch(&lane.poll(now).unwrap()),
+        plain(2, "a").epoch,
+        "of a partition that is another's, its own"
+    );
+}

@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep_until};
 pub(super) async fn drive(cell: Arc<Cell>, lanes: Arc<Lanes>) {
     let mut sending = FuturesUnordered::new();
     loop {
-        let (batches, wake) = turn(&cell);
+        let (batches, wake) = turn(&cell, &lanes);
         sending.extend(batches.into_iter().map(|batch| send(&cell, &lanes, batch)));
         tokio::select! {
             () = lanes.stop.cancelled() => return,
@@ -29,9 +29,10 @@ pub(super) async fn drive(cell: Arc<Cell>, lanes: Arc<Lanes>) {
 }
 
 /// Everything that may go out now, and when to look again.
-fn turn(cell: &Cell) -> (Vec<Batch>, Option<Instant>) {
-    let now = Instant::now();
+fn turn(cell: &Cell, lanes: &Lanes) -> (Vec<Batch>, Option<Instant>) {
+    let (now, epochs) = (Instant::now(), lanes.epochs());
     let mut lane = cell.lane();
+    lane.own(epochs);
     let mut batches = Vec::new();
     while let Some(batch) = lane.poll(now) {
         batches.push(batch);
@@ -53,7 +54,12 @@ async fn send(cell: &Cell, lanes: &Lanes, batch: Batch) -> (BatchId, Outcome) {
 
 fn settle(cell: &Cell, lanes: &Lanes, id: BatchId, outcome: Outcome) {
     let came_back = !matches!(outcome, Outcome::Accepted);
-    let mut released = cell.lane().settle(id, outcome, Instant::now(), fastrand::f64());
+    let epochs = lanes.epochs();
+    let mut released = {
+        let mut lane = cell.lane();
+        lane.own(epochs);
+        lane.settle(id, outcome, Instant::now(), fastrand::f64())
+    };
     if came_back {
         // What comes back to a parked gateway is read from the topic again with the rest.
         for partition in cell.behind() {

@@ -17,10 +17,10 @@ use crate::error::Result;
 use crate::event::Event;
 use crate::lane::{Fate, Item, Offer, Position, Pressure, Released};
 use crate::name::GatewayId;
-use firth::{Broker, Consumer, ConsumerConfig, ConsumerHandle, GroupName, RecordId, TopicName};
+use firth::{Broker, Consumer, ConsumerConfig, ConsumerHandle, Epoch, GroupName, RecordId, TopicName};
 use firth_engine::Partition;
 use firth_engine::facet::{From, Reset};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::task::JoinHandle;
@@ -69,6 +69,11 @@ impl Fallback {
         tracing::info!(gateway = %cell.gateway, partition, events = released.len(), "a gateway is parked: it is fed from the topic");
         self.feed(cell, partition);
         Ok(())
+    }
+
+    /// The partitions that this node owns.
+    pub(super) fn epochs(&self) -> BTreeMap<u32, Epoch> {
+        self.handle.epochs()
     }
 
     /// Leaves a live event out for a parked gateway.
@@ -171,11 +176,18 @@ enum Stop {
     Gone,
 }
 
+/// How a round of feeding ended.
+enum Fed {
+    Done,
+    StartOver,
+}
+
 impl Feeder {
     async fn run(self) {
         loop {
             match self.feed().await {
-                Ok(()) => return,
+                Ok(Fed::Done) => return,
+                Ok(Fed::StartOver) => {}
                 Err(error) => {
                     tracing::warn!(gateway = %self.cell.gateway, partition = self.partition, %error, "feeding a parked gateway failed; it starts over");
                     tokio::select! {
@@ -187,7 +199,7 @@ impl Feeder {
         }
     }
 
-    async fn feed(&self) -> Result<()> {
+    async fn feed(&self) -> Result<Fed> {
         let options = &self.fallback.options;
         let config = ConsumerConfig {
             max_in_flight: AHEAD,
@@ -202,11 +214,18 @@ impl Feeder {
         loop {
             if self.take(&mut consumer, &mut taken).await? == Stop::Gone || self.drain().await == Stop::Gone {
                 let _turn = self.cell.turn.lock().await;
-                self.retire();
-                self.cell.parked().remove(&self.partition);
+                // If it was lost and has come back, whoever noted that found this feeder and relies on it.
+                let goes_on = self.is_ours() && !self.fallback.lanes.stop.is_cancelled();
+                if goes_on {
+                    self.fall_back();
+                } else {
+                    self.retire();
+                    self.cell.parked().remove(&self.partition);
+                }
                 let source = Source::Again(self.cell.number);
                 self.fallback.lanes.records.give_back(self.partition, source);
-                return Ok(consumer.close().await?);
+                consumer.close().await?;
+                return Ok(if goes_on { Fed::StartOver } else { Fed::Done });
             }
             let _turn = self.cell.turn.lock().await;
             if self.cell.behind().contains(&self.partition) {
@@ -218,7 +237,7 @@ impl Feeder {
             self.retire();
             metrics::parking("resumed");
             tracing::info!(gateway = %self.cell.gateway, partition = self.partition, "a parked gateway has caught up");
-            return Ok(());
+            return Ok(Fed::Done);
         }
     }
 
@@ -333,6 +352,14 @@ impl Feeder {
                     }
                 }
             }
+        }
+    }
+
+    /// What is given back must be fed again before live events count as everything.
+    fn fall_back(&self) {
+        let mut parked = self.cell.parked();
+        if let Some(Parked::Resumed { after }) = parked.get(&self.partition).copied() {
+            parked.insert(self.partition, Parked::Behind { skipped_to: after });
         }
     }
 

@@ -4,9 +4,10 @@ use super::driver;
 use super::records::Records;
 use crate::config::RoutingConfig;
 use crate::deliver::Deliverer;
-use crate::lane::{Books, Circuit, Item, Lane, Offer, Pressure};
+use crate::lane::{Books, Circuit, Ejections, Item, Lane, Offer, Pressure};
 use crate::name::GatewayId;
 use crate::registry::Registry;
+use firth::ConsumerHandle;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
@@ -105,7 +106,9 @@ pub(super) struct Lanes {
     pub(super) deliverer: Arc<dyn Deliverer>,
     pub(super) records: Arc<Records>,
     pub(super) stop: CancellationToken,
+    handle: ConsumerHandle,
     config: RoutingConfig,
+    ejections: Ejections,
     cells: Mutex<Cells>,
 }
 
@@ -115,9 +118,10 @@ impl Lanes {
         deliverer: Arc<dyn Deliverer>,
         config: RoutingConfig,
         records: Arc<Records>,
+        handle: ConsumerHandle,
     ) -> Self {
         let (stop, cells) = (CancellationToken::new(), Mutex::default());
-        Self { registry, deliverer, records, stop, config, cells }
+        Self { registry, deliverer, records, stop, handle, config, ejections: Ejections::default(), cells }
     }
 
     /// The lane of a gateway.
@@ -129,7 +133,7 @@ impl Lanes {
         let cell = Arc::new(Cell {
             gateway: gateway.clone(),
             number: cells.len() as u64,
-            lane: Mutex::new(Lane::new(self.config.clone())),
+            lane: Mutex::new(Lane::among(self.config.clone(), self.ejections.clone())),
             parked: Mutex::default(),
             turn: tokio::sync::Mutex::default(),
             work: Notify::new(),
@@ -137,7 +141,13 @@ impl Lanes {
         });
         let driver = tokio::spawn(driver::drive(Arc::clone(&cell), Arc::clone(self)));
         cells.insert(gateway.clone(), (Arc::clone(&cell), driver));
+        self.ejections.resize(cells.len(), self.config.delivery.breaker.max_ejected);
         cell
+    }
+
+    /// The epochs under which this node owns partitions.
+    pub(super) fn epochs(&self) -> BTreeMap<u32, u64> {
+        self.handle.epochs().into_iter().map(|(partition, epoch)| (partition, epoch.0)).collect()
     }
 
     pub(super) fn all(&self) -> Vec<Arc<Cell>> {

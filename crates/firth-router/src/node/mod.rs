@@ -116,7 +116,8 @@ impl Router {
         let handle = consumer.handle();
         let records = Arc::new(Records::new(options.routing.dlq.enabled));
         let sweeper = tokio::spawn(sweep::sweep(broker.clone(), options.clone()));
-        let lanes = Arc::new(Lanes::new(registry, deliverer, options.routing.clone(), Arc::clone(&records)));
+        let (routing, open) = (options.routing.clone(), Arc::clone(&records));
+        let lanes = Arc::new(Lanes::new(registry, deliverer, routing, open, handle.clone()));
         let reader = Reader::new(broker.clone(), handle.clone(), Arc::clone(&lanes), options);
         let reader = tokio::spawn(reader.run(consumer));
         Ok(Self { handle, lanes, records, reader: Mutex::new(Some(reader)), sweeper })

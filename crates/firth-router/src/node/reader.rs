@@ -125,6 +125,10 @@ impl Reader {
     /// Parks whoever holds up a partition: it has not let go of something for too long. However little that is, it may be all that the
     /// consumer hands out, as after a crash.
     async fn look(&mut self) {
+        // Parked gateways of a partition that has come are fed also if no event comes with it.
+        for (partition, epoch) in self.fallback.epochs() {
+            self.note(Position { partition, seq: 0 }, epoch).await;
+        }
         let now = Instant::now();
         for (&partition, progress) in &mut self.partitions {
             progress.marks.push_back((now, progress.last));

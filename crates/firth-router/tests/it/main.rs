@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on says so by a panic")]
 
+mod chaos;
 mod gateway;
 mod grpc;
 mod nats;

@@ -41,7 +41,7 @@ async fn nats_py(ack: NatsAck, mode: &str) {
     world.send(100).await;
     world.arrives("nats-py", || documents(&mut peer)).await;
     world.settled().await;
-    assert_eq!(world.broker.dead_letters("changes").count().await.unwrap(), 0);
+    assert_eq!(world.dead().await, 0);
     balanced(&node);
     node.close().await.unwrap();
 }
@@ -78,7 +78,7 @@ async fn all_arrive(
     world.send(100).await;
     world.arrives("the peer", || documents(&mut peer)).await;
     world.settled().await;
-    assert_eq!(world.broker.dead_letters("changes").count().await.unwrap(), 0);
+    assert_eq!(world.dead().await, 0);
     balanced(&node);
     node.close().await.unwrap();
     serde_json::from_str(peer.lines().last().unwrap()).unwrap()

@@ -203,7 +203,7 @@ async fn all_arrive(moods: &[Mood], timeout: Duration) -> Arc<Server> {
     world.send(400).await;
     world.arrives("g", || server.documents()).await;
     world.settled().await;
-    assert_eq!(world.broker.dead_letters("changes").count().await.unwrap(), 0);
+    assert_eq!(world.dead().await, 0);
     balanced(&node);
     node.close().await.unwrap();
     server
