@@ -21,6 +21,8 @@ benches:
   server    the program `firth` over HTTP: produce in batches and one by one, start and rest, a crowd of
             1 000 producers and as many consumers; beside a bare server as the limit
   edge      one message to 1 000 and 10 000 WebSocket clients, and many coalesced, beside bare writes
+  router    matching with 1 000, 100 000 and 1 000 000 subscriptions; events from a topic to a gateway over HTTP/2 and gRPC, beside the
+            bare wire; latency
   claims    holding 1 000 to 50 000 claims at rest, beside a lock per unit; takeover when 2 of 10 workers die
 
 options:

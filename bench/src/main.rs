@@ -14,6 +14,7 @@ mod pubsub;
 mod queue;
 mod raw;
 mod report;
+mod router;
 mod server;
 mod serving;
 mod suite;
@@ -49,6 +50,7 @@ fn run(mut args: impl Iterator<Item = String>) -> Result<()> {
         Some("bare-server") => serving::serve_bare(),
         Some(edge::NAME) => edge::suite().run(&Options::parse(args)?),
         Some("edge-server") => edge::serve(args),
+        Some(router::NAME) => router::suite().run(&Options::parse(args)?),
         Some(claims::NAME) => claims::suite().run(&Options::parse(args)?),
         Some("publish") => pubsub::publish(args),
         Some("cell") => {
@@ -75,6 +77,7 @@ fn measure(cell: &Cell) -> Result<measure::Row> {
         edge::NAME => edge::measure(cell),
         serving::NAME => serving::measure(cell),
         claims::NAME => claims::measure(cell),
+        router::NAME => router::measure(cell),
         other => bail!("no bench {other}"),
     }
 }
