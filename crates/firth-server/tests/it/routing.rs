@@ -1,9 +1,12 @@
 //! The router inside the server: registration, delivery, books, dead letters, explanations; by HTTP and by the command line.
 
+use crate::gateway::Events;
 use crate::receiver::Receiver;
 use crate::talk::call;
 use crate::world::{PATIENCE, Server, Value, firth, json, run, stdout};
+use firth_testkit::ports::Port;
 use firth_testkit::wait::until;
+use firth_testkit::{Flavor, RedisServer};
 use std::path::Path;
 
 const SEED: &str = include_str!("../../../firth-router/src/config/documented.yaml");
@@ -68,6 +71,26 @@ async fn a_server_with_the_documented_section_routes_and_its_books_balance() {
     let metric = "firth_router_books{partition=\"0\",place=\"delivered\"} 1";
     until(PATIENCE, "the books are metrics", async || server.get("/metrics").body.contains(metric)).await;
     assert!(server.terminate(), "it drains and ends well");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_event_goes_from_a_topic_through_the_router_and_a_gateway_to_a_client() {
+    let (dir, redis) = (tempfile::tempdir().unwrap(), RedisServer::start(Flavor::Redis).await);
+    let (engine, internal) = (redis.url(), Port::reserve());
+    stdout(&run(&["topic", "create", "own", "--engine", &engine]));
+    let at = internal.addr().to_string();
+    let args = ["gateway", "--engine", &engine, "--topic", "own", "--tenant", "acme", "--internal", &at];
+    let gateway = Server::start(firth().args(args).env("FIRTH_TOKEN", "shared"), None);
+    let mut events = Events::open(gateway.address);
+    assert_eq!((&events.next()["type"], &events.next()["type"]), (&json!("hello"), &json!("subscribed")));
+    let server = router(dir.path(), &[]);
+    let endpoint = format!("http://{at}");
+    server.put("/v1/routing/gateways/edge", &json!({ "endpoint": endpoint })).expect(200);
+    assert_eq!(subscribe(&server, "all", &json!({ "collection": "orders", "gateway": "edge" })), 200);
+    produce(&server, &[event("1", &json!({ "n": 7 }))]);
+    let arrived = events.next();
+    assert_eq!((&arrived["type"], &arrived["event"]["after"]["n"]), (&json!("event"), &json!(7)));
+    until(PATIENCE, "it is settled", async || books(&server)["delivered"] == 1).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
