@@ -31,7 +31,7 @@ const TIME_LIMIT: Duration = Duration::from_secs(75);
 #[derive(Clone)]
 pub(crate) enum Client {
     /// A running server.
-    Remote { sockets: Sockets<Connector, Body>, base: String, token: Option<String> },
+    Remote { sockets: Box<Sockets<Connector, Body>>, base: String, token: Option<String> },
     /// This process.
     Local { app: App, router: axum::Router },
 }
@@ -47,7 +47,7 @@ impl Client {
             Some("https") => Connector::tls(std::env::var_os("FIRTH_CA_FILE").as_deref().map(Path::new))?,
             _ => return Err(invalid("--server looks like http://127.0.0.1:7171 or https://HOST")),
         };
-        let sockets = Sockets::builder(TokioExecutor::new()).build(connector);
+        let sockets = Box::new(Sockets::builder(TokioExecutor::new()).build(connector));
         Ok(Self::Remote { sockets, base: base.to_owned(), token })
     }
 
