@@ -38,7 +38,7 @@ async function pace() {
 function consume() {
   return new Promise((done) => {
     const worker = new Worker('bench', async (job) => {
-      if (job.data.at !== undefined) latencies.push((performance.now() - job.data.at) * 1000);
+      if (typeof job.data.at === 'number') latencies.push((performance.now() - job.data.at) * 1000);
     }, { connection, concurrency: 100 });
     worker.on('completed', async () => {
       count(1);
