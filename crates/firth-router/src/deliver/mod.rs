@@ -9,7 +9,7 @@
 
 mod choice;
 mod connect;
-mod grpc;
+pub(crate) mod grpc;
 mod http;
 #[cfg(feature = "nats")]
 mod nats;

@@ -7,7 +7,7 @@ use prost::Message;
 
 const HEAD: usize = 5;
 
-pub(super) fn frame(message: &impl Message) -> Bytes {
+pub(crate) fn frame(message: &impl Message) -> Bytes {
     let length = message.encoded_len();
     let mut frame = BytesMut::with_capacity(HEAD + length);
     frame.put_u8(0);

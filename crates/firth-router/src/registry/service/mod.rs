@@ -3,8 +3,9 @@
 mod messages;
 
 use super::Registry;
+use crate::deliver::grpc::frame;
 use crate::error::{Error, ErrorKind, Result};
-use bytes::{Buf, BufMut, Bytes, BytesMut};
+use bytes::{Buf, Bytes};
 use futures_util::stream;
 use http_body_util::{BodyExt, Limited, StreamBody};
 use hyper::body::{Body, Frame, Incoming};
@@ -211,15 +212,6 @@ fn read<M: Message + Default>(mut body: Bytes) -> Result<M> {
         return Err(wrong("not one whole gRPC message"));
     }
     M::decode(body).map_err(|error| wrong("not the message of this call").with_source(error))
-}
-
-fn frame(message: &impl Message) -> Bytes {
-    let length = message.encoded_len();
-    let mut frame = BytesMut::with_capacity(5 + length);
-    frame.put_u8(0);
-    frame.put_u32(u32::try_from(length).unwrap_or(u32::MAX));
-    message.encode(&mut frame).expect("a buffer that grows takes every message");
-    frame.freeze()
 }
 
 fn respond(answer: std::result::Result<Bytes, (u32, String)>) -> Response<GrpcBody> {
