@@ -122,6 +122,7 @@ macro_rules! for_each_law {
             offers::what_is_done_or_withdrawn_is_gone
             offers::an_offer_that_was_given_back_rests
             offers::a_forced_release_frees_at_once
+            offers::what_was_left_is_free_and_no_orphan
             offers::offers_are_listed_and_paged
             offers::a_member_sees_what_it_has
             offers::a_beat_tells_of_the_others

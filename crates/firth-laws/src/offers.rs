@@ -3,7 +3,8 @@
 use crate::world::{LONG, SHORT, eventually, fails, fresh, soon};
 use bytes::Bytes;
 use firth_engine::facet::{
-    Beat, Board, ClaimKey, Former, Granted, Join, NewOffer, OfferState, Outcome, Pulse, Seat, Taken,
+    Beat, Board, ClaimKey, Former, Granted, Join, NewOffer, OfferInfo, OfferState, Outcome, Pulse, Seat,
+    Taken,
 };
 use firth_engine::limits::{MAX_BOARD_BATCH, MAX_CAPACITY, MAX_CHECKPOINT, MAX_OFFER};
 use firth_engine::{Engine, Epoch, ErrorKind, HintKey, MemberName, OfferName, ServiceName};
@@ -249,6 +250,26 @@ pub async fn a_member_that_leaves_hands_everything_over(engine: Engine) {
     assert!(taken.iter().all(|granted| granted.former == Former::Released(member("first"))));
     let with_state = taken.iter().filter(|granted| granted.checkpoint.as_deref() == Some(b"so far"));
     assert_eq!(with_state.count(), 1);
+}
+
+/// What a member left is free, and what one had that vanished is an orphan, in every view.
+pub async fn what_was_left_is_free_and_no_orphan(engine: Engine) {
+    let board = board();
+    put_up(&engine, &board, 3).await;
+    let leaver = join(&engine, &board, "leaver", LONG).await;
+    assert_eq!(engine.grant(&leaver, 2).await.unwrap().len(), 2);
+    assert!(engine.leave(&leaver).await.unwrap());
+    let heir = join(&engine, &board, "heir", LONG).await;
+    let pulse = beat(&engine, &heir, LONG).await;
+    assert_eq!((pulse.free, pulse.orphaned, pulse.next_free), (3, 0, Some(Duration::ZERO)));
+    let left = |offer: &&OfferInfo| offer.state == OfferState::Free { last: Some(member("leaver")) };
+    assert_eq!(engine.offers(&board, None, 10).await.unwrap().iter().filter(left).count(), 2);
+    assert!(engine.orphans(&board, 10).await.unwrap().is_empty());
+    let (_, granted) = vanished(&engine, &board, &heir).await;
+    assert_eq!(granted.len(), 3);
+    assert_eq!(engine.orphans(&board, 10).await.unwrap().len(), 3);
+    let pulse = beat(&engine, &heir, LONG).await;
+    assert_eq!((pulse.free, pulse.orphaned, pulse.next_free), (0, 3, None));
 }
 
 /// A process that comes again under its name ends its former life at once, and shares nothing with it.

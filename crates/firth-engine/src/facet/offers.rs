@@ -72,7 +72,7 @@ pub trait Offers {
         max: usize,
     ) -> Reply<'a, Vec<OfferInfo>>;
 
-    /// Offers whose members are gone and that nobody has yet, at most `max`.
+    /// Offers whose members vanished and that nobody has yet, at most `max`.
     fn orphans<'a>(&'a self, board: &'a Board, max: usize) -> Reply<'a, Vec<OfferInfo>>;
 
     /// The members of a board, also those that are gone while something of theirs is left.
@@ -194,9 +194,9 @@ pub struct Pulse {
     pub losses: u64,
     /// All offers, whoever has them.
     pub offers: u64,
-    /// Offers that nobody has, resting ones included.
+    /// Offers that nobody has, resting ones and those of members that left included.
     pub free: u64,
-    /// Offers of members that are gone.
+    /// Offers of members that vanished.
     pub orphaned: u64,
     /// When a free offer can be granted; zero if now.
     pub next_free: Option<Duration>,
@@ -297,7 +297,7 @@ pub enum OfferState {
         /// The number of its life.
         number: Epoch,
     },
-    /// A member that is gone.
+    /// A member that vanished: its time ran out, or its name joined again.
     Orphaned {
         /// Its name.
         last: MemberName,

@@ -336,7 +336,7 @@ fn offer_info(now: u64, parts: &mut Parts<'_>) -> Result<OfferInfo> {
         _ if last.is_empty() => OfferState::Free { last: None },
         _ => OfferState::Free { last: Some(last_member()?) },
     };
-    let changed = if state == 2 { gone_since } else { number(changed)? };
+    let changed = if gone_since > 0 { gone_since } else { number(changed)? };
     Ok(OfferInfo {
         name,
         epoch: Epoch(number(epoch)?),

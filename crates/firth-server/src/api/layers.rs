@@ -146,8 +146,13 @@ async fn admit(
     param("worker").map(MemberName::new).transpose()?;
     let offer = param("offer").map(OfferName::new).transpose();
     offer.map_err(|error| Problem::from(error).at("offer"))?;
-    let about = topic.as_ref().map(TopicName::as_str).or(channel.as_ref().map(ChannelName::as_str));
-    caller.check(need, about.or(service.as_ref().map(ServiceName::as_str)))?;
+    let topic = topic.as_ref().map(TopicName::as_str);
+    let about = topic.or(channel.as_ref().map(ChannelName::as_str));
+    let service = service.as_ref().map(ServiceName::as_str);
+    caller.check(need, about.or(service))?;
+    if service.is_some() {
+        caller.check(need, service)?;
+    }
     parts.extensions.insert(caller.clone());
     Ok(Request::from_parts(parts, body))
 }

@@ -16,6 +16,7 @@ mod routing;
 mod schemas;
 mod stream;
 mod topics;
+mod unit_data;
 mod workers;
 
 pub(crate) use layers::Peer;
@@ -84,6 +85,9 @@ fn described() -> OpenApiRouter<App> {
         .routes(routes!(workers::claim))
         .routes(routes!(workers::seize))
         .routes(routes!(workers::settle))
+        .routes(routes!(unit_data::read_data))
+        .routes(routes!(unit_data::settle_data))
+        .routes(routes!(unit_data::stream_data))
         .routes(routes!(feed::events))
         .routes(routes!(routing::status::status))
         .routes(routes!(routing::gateways::list))

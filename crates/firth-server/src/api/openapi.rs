@@ -88,6 +88,8 @@ fn complete(operation: &mut Value, path: &str, method: &Method) {
             "/claim",
             "/seize",
             "{worker}/settle",
+            "/data/{topic}/read",
+            "/data/{topic}/settle",
         ];
         operation["requestBody"]["required"] = json!(needed.iter().any(|end| path.ends_with(end)));
     }

@@ -58,7 +58,10 @@ fn claims(schemas: &mut Value) {
     schemas["NewOffer"]["not"] = both("payload", "payload_base64");
     schemas["NewOffer"]["properties"]["payload_base64"]["pattern"] = json!(BASE64);
     schemas["NewOffer"]["properties"]["name"] = name.clone();
-    schemas["Take"]["properties"]["name"] = name;
+    schemas["Take"]["properties"]["name"] = name.clone();
+    for feed in ["ReadFeed", "SettleFeed"] {
+        schemas[feed]["properties"]["group"] = name.clone();
+    }
     let claim = json!({ "type": "string" });
     schemas["Checkpoint"] = json!({
         "description": "What the next owner needs to go on: exactly one of `state` and `state_base64`, at most 64 KiB",

@@ -111,7 +111,7 @@ mod tests {
         }
         assert_eq!((of(Method::POST, "/offers"), of(Method::DELETE, "/offers/{offer}")), (produce, produce));
         assert_eq!((of(Method::PUT, ""), of(Method::POST, "/offers/{offer}/release")), (admin, admin));
-        for work in ["", "/poll", "/stream", "/renew", "/claim", "/settle"] {
+        for work in ["", "/poll", "/stream", "/renew", "/claim", "/settle", "/data/{topic}/read"] {
             assert_eq!(of(Method::POST, &format!("/workers/{{worker}}{work}")), consume, "{work}");
         }
         assert_eq!(of(Method::POST, "/workers/{worker}/seize"), admin);

@@ -1,5 +1,6 @@
 //! `firth claims`: offer work, see who has it, take it back; and work, with a command per claim.
 
+use super::follow::{self, FollowArgs};
 use super::output::{json, line, table};
 use super::units;
 use super::work::{self, WorkArgs};
@@ -78,6 +79,9 @@ pub(crate) enum ClaimsCommand {
         /// The offer
         name: String,
     },
+    /// Take a unit by name and read its own data under the claim
+    #[command(after_help = follow::EXAMPLES)]
+    Follow(FollowArgs),
     /// Be a worker: run a command for each claim, and hold the claim while it runs
     #[command(after_help = work::EXAMPLES)]
     Work(WorkArgs),
@@ -142,6 +146,7 @@ pub(crate) async fn run(client: &Client, command: ClaimsCommand, as_json: bool) 
             };
             table(["WORKER", "STATE", "CLAIMS", "MOST", "AGE"], all.workers.into_iter().map(row).collect())
         }
+        ClaimsCommand::Follow(args) => follow::run(client, args, as_json).await,
         ClaimsCommand::Work(args) => work::run(client, args, as_json).await,
     }
 }

@@ -181,7 +181,7 @@ async fn print(
 }
 
 /// Runs it to its end, and tells whether it was time to stop.
-async fn finish<T>(
+pub(super) async fn finish<T>(
     work: impl Future<Output = T>,
     stop: &mut (impl Future<Output = ()> + Unpin),
 ) -> (T, bool) {

@@ -23,12 +23,16 @@ pub(crate) enum Verdict {
 /// Runs the command to its end, or until the record's lease is nearly over: then it is killed and counts as failed.
 pub(crate) async fn run(command: &str, group: &str, record: &Shown, lease: Duration) -> Verdict {
     let limit = lease.mul_f32(0.9);
-    match tokio::time::timeout(limit, run_to_its_end(command, group, record)).await {
-        Ok(Ok(status)) => judge(status),
-        Ok(Err(error)) => Verdict::Nack(format!("the command could not run: {error}")),
-        Err(_) => {
-            Verdict::Nack(format!("the command took longer than {limit:?} and was killed: see --lease"))
-        }
+    tokio::time::timeout(limit, run_for_long(command, group, record)).await.unwrap_or_else(|_| {
+        Verdict::Nack(format!("the command took longer than {limit:?} and was killed: see --lease"))
+    })
+}
+
+/// Runs the command to its end, however long it takes; it is killed when nobody waits for it any more.
+pub(crate) async fn run_for_long(command: &str, group: &str, record: &Shown) -> Verdict {
+    match run_to_its_end(command, group, record).await {
+        Ok(status) => judge(status),
+        Err(error) => Verdict::Nack(format!("the command could not run: {error}")),
     }
 }
 

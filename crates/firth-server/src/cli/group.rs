@@ -152,7 +152,7 @@ pub(crate) async fn create(client: &Client, topic: &str, group: &str, from: &str
 }
 
 /// A beginning as people write it.
-fn start(text: &str) -> Result<NewGroup> {
+pub(super) fn start(text: &str) -> Result<NewGroup> {
     match edge(text) {
         Some(start) => Ok(NewGroup { start, age_ms: None }),
         None => Ok(NewGroup {

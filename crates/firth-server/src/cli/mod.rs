@@ -7,6 +7,7 @@ mod dead;
 mod doctor;
 mod exec;
 mod failure;
+mod follow;
 mod gateway;
 mod group;
 mod input;

@@ -6,20 +6,24 @@
 //!
 //! Bounded: [`MAX_SESSIONS`] sessions. No lock of the map is held while a worker joins or leaves.
 
+mod feeds;
 mod session;
 mod table;
 
+pub(crate) use feeds::{Held, MAX_UNSETTLED, Source, Verdicts, WhenFull};
 pub(crate) use session::{Beat, Ending, Session};
 pub(crate) use table::{News, Row};
 
 use crate::handle::Handles;
+use feeds::MAX_FEEDS;
 use firth::claims::{Claim, WorkerConfig};
-use firth::{Broker, Error, ErrorKind, Result};
+use firth::{Broker, Error, ErrorKind, Result, StartAt};
 use session::is_over;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -39,12 +43,15 @@ struct Shared {
     closing: CancellationToken,
     numbers: AtomicU64,
     sessions: Mutex<HashMap<Place, Arc<Session>>>,
+    /// Seats of feeds.
+    seats: Arc<Semaphore>,
 }
 
 impl Crew {
     pub(crate) fn new(broker: Broker) -> Self {
         let (closing, numbers, sessions) = (CancellationToken::new(), AtomicU64::new(0), Mutex::default());
-        Self(Arc::new(Shared { broker, handles: Handles::new(), closing, numbers, sessions }))
+        let seats = Arc::new(Semaphore::new(MAX_FEEDS));
+        Self(Arc::new(Shared { broker, handles: Handles::new(), closing, numbers, sessions, seats }))
     }
 
     /// Joins a service under this name; a session that had it before is over.
@@ -138,10 +145,29 @@ impl Crew {
         })
     }
 
+    /// The feed of a claim, open from its first use to the claim's end.
+    pub(crate) fn feed(&self, session: &Session, claim: &Claim, how: (Source, StartAt)) -> Result<Arc<Held>> {
+        session.feeds.get(claim, how, &self.0.seats)
+    }
+
+    /// Something that ends with the session, and with the server.
+    pub(crate) async fn during<T>(
+        &self,
+        session: &Session,
+        work: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
+        tokio::select! {
+            done = work => done,
+            () = session.over() => Err(is_over()),
+            () = self.0.closing.cancelled() => Err(closing()),
+        }
+    }
+
     /// The unit is finished and its claim forgotten.
     pub(crate) async fn done(&self, session: &Session, claim: &Claim) -> Result<()> {
         claim.done().await?;
         session.with_table(|table| drop(table.remove(claim.name(), claim.epoch().0)));
+        session.feeds.forget(claim.name(), claim.epoch().0);
         Ok(())
     }
 

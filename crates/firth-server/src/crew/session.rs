@@ -3,6 +3,7 @@
 //! One task reads the worker's events into the [`Table`] and watches the deadline. The client's time begins when the server has its request, which is never before the
 //! client sent it; so a client that counts from the sending stops before anybody else starts.
 
+use super::feeds::Feeds;
 use super::table::{News, Table};
 use firth::claims::{Claim, Event, Worker, WorkerHandle};
 use firth::{Error, ErrorKind, Result};
@@ -32,6 +33,7 @@ pub(crate) struct Session {
     pub(super) number: u64,
     pub(super) ttl: Duration,
     worker: WorkerHandle,
+    pub(super) feeds: Feeds,
     state: Mutex<State>,
     /// Something is new, or room.
     changed: Notify,
@@ -54,6 +56,7 @@ impl Session {
             number,
             ttl,
             worker: worker.handle(),
+            feeds: Feeds::default(),
             state: Mutex::new(state),
             changed: Notify::new(),
             over: CancellationToken::new(),
@@ -118,6 +121,15 @@ impl Session {
         }
     }
 
+    pub(crate) fn ttl(&self) -> Duration {
+        self.ttl
+    }
+
+    /// Resolves when it is to end.
+    pub(super) async fn over(&self) {
+        self.over.cancelled().await;
+    }
+
     pub(super) fn is_over(&self) -> bool {
         self.over.is_cancelled()
     }
@@ -142,6 +154,7 @@ impl Session {
             state.ending.unwrap_or(Ending::Replaced)
         };
         self.over.cancel();
+        self.feeds.clear();
         let ended = match why {
             Ending::Left => worker.close().await,
             Ending::Silent => worker.vanish().await,
@@ -195,6 +208,9 @@ impl Session {
     }
 
     fn note(&self, event: Event) {
+        if let Event::Lost(claim) | Event::Released(claim) = &event {
+            self.feeds.forget(claim.name(), claim.epoch().0);
+        }
         self.with_table(|table| match event {
             Event::Granted(claim) => {
                 let name = claim.name().to_owned();

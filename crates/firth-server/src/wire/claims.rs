@@ -34,7 +34,7 @@ pub(crate) struct ServiceStatus {
     pub(crate) owned: u64,
     /// Offers that nobody has.
     pub(crate) free: u64,
-    /// Offers whose workers are gone.
+    /// Offers whose workers vanished.
     pub(crate) orphaned: u64,
     /// How long the longest of those that nobody has has been so.
     pub(crate) longest_unowned_ms: Option<u64>,
@@ -98,7 +98,7 @@ pub(crate) enum OfferState {
     Free,
     /// A living worker.
     Owned,
-    /// A worker that is gone; the next grant takes it.
+    /// A worker that vanished; the next grant takes it.
     Orphaned,
 }
 
@@ -354,7 +354,7 @@ pub(crate) struct Renewed {
     pub(crate) offers: u64,
     /// Offers that nobody has.
     pub(crate) free: u64,
-    /// Offers whose workers are gone.
+    /// Offers whose workers vanished.
     pub(crate) orphaned: u64,
 }
 

@@ -7,6 +7,7 @@ mod adopt;
 mod claims;
 mod dead;
 mod event;
+mod feeds;
 mod group;
 mod lenient;
 mod live;
@@ -22,6 +23,7 @@ pub(crate) use claims::{
 };
 pub(crate) use dead::{Count, Edit, Letter, Letters, Pick};
 pub(crate) use event::SystemEvent;
+pub(crate) use feeds::{FeedPage, FeedRecord, FeedSettled, Hopeless, NotStored, ReadFeed, SettleFeed};
 pub(crate) use group::{
     Delivered, Failure, Fetch, Fetched, Group, Groups, Member, Members, NewGroup, NotSettled, PendingList,
     ResetGroup, Settle, SettledReport, Start, Waiting,

@@ -5,20 +5,28 @@ use crate::world::{PATIENCE, Reply, Server, Value, firth, json};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
+crate::on_engines!(
+    a_unit_is_offered_once_granted_once_and_gone_when_it_is_done,
+    a_worker_that_falls_silent_loses_its_claims_after_the_ttl_and_not_before,
+    claims_are_streamed_recalled_for_others_and_lost_when_they_are_taken_away,
+    a_unit_is_taken_by_name_from_nobody_from_the_dead_and_by_seizing_from_the_living,
+    what_was_left_is_free_and_what_was_lost_is_an_orphan,
+);
+
 /// Longer than any test.
-const LONG: u64 = 3_600_000;
+pub(crate) const LONG: u64 = 3_600_000;
 
 /// A worker as a simple client writes it.
-struct Worker<'s> {
+pub(crate) struct Worker<'s> {
     server: &'s Server,
-    place: String,
+    pub(crate) place: String,
     how: Value,
-    session: String,
+    pub(crate) session: String,
     after: u64,
 }
 
 impl<'s> Worker<'s> {
-    fn join(server: &'s Server, name: &str, how: Value) -> Self {
+    pub(crate) fn join(server: &'s Server, name: &str, how: Value) -> Self {
         let place = format!("/v1/claims/calls/workers/{name}");
         let mut worker = Self { server, place, how, session: String::new(), after: 0 };
         worker.rejoin();
@@ -35,13 +43,13 @@ impl<'s> Worker<'s> {
         self.after = 0;
     }
 
-    fn ask(&self, what: &str, mut body: Value) -> Reply {
+    pub(crate) fn ask(&self, what: &str, mut body: Value) -> Reply {
         body["session"] = json!(self.session);
         self.server.post(&format!("{}/{what}", self.place), &body)
     }
 
     /// Polls until something of this kind happens; a machine that sleeps through the TTL joins again.
-    fn until(&mut self, wanted: &str) -> Value {
+    pub(crate) fn until(&mut self, wanted: &str) -> Value {
         let deadline = Instant::now() + PATIENCE;
         loop {
             assert!(Instant::now() < deadline, "never {wanted}");
@@ -59,7 +67,7 @@ impl<'s> Worker<'s> {
         }
     }
 
-    fn settle(&self, verdicts: Value) -> Value {
+    pub(crate) fn settle(&self, verdicts: Value) -> Value {
         self.ask("settle", verdicts).expect(200).json()
     }
 
@@ -69,14 +77,12 @@ impl<'s> Worker<'s> {
     }
 }
 
-fn offer(server: &Server, name: &str) {
+pub(crate) fn offer(server: &Server, name: &str) {
     let offered = server.post("/v1/claims/calls/offers", &json!({ "name": name, "payload": "alice" }));
     assert_eq!(offered.expect(200).json()["offered"], 1);
 }
 
-#[test]
-fn a_unit_is_offered_once_granted_once_and_gone_when_it_is_done() {
-    let server = Server::memory();
+fn a_unit_is_offered_once_granted_once_and_gone_when_it_is_done(server: &Server) {
     server.get("/v1/claims/calls").problem(404, "not found");
     let two = json!([{ "name": "a", "payload": "alice" }, { "name": "b", "payload_base64": "/wA=" }]);
     assert_eq!(
@@ -88,7 +94,7 @@ fn a_unit_is_offered_once_granted_once_and_gone_when_it_is_done() {
         0,
         "a name is one offer"
     );
-    let mut worker = Worker::lasting(&server, "w1");
+    let mut worker = Worker::lasting(server, "w1");
     let (one, two) = (worker.until("granted"), worker.until("granted"));
     let mut payloads = [&one, &two]
         .map(|news| (news["name"].clone(), news["payload"].clone(), news["payload_base64"].clone()));
@@ -120,7 +126,7 @@ fn a_unit_is_offered_once_granted_once_and_gone_when_it_is_done() {
     assert_eq!((&renewed["claims"], &renewed["healthy"]), (&json!(1), &json!(true)));
     worker.leave();
     worker.ask("renew", json!({})).problem(404, "not found");
-    let mut next = Worker::lasting(&server, "w2");
+    let mut next = Worker::lasting(server, "w2");
     let taken = next.until("granted");
     assert_eq!(
         (&taken["checkpoint"], &taken["last_owner"], taken.get("takeover")),
@@ -129,12 +135,28 @@ fn a_unit_is_offered_once_granted_once_and_gone_when_it_is_done() {
     assert_eq!(server.get("/v1/claims").expect(200).json()["services"], json!(["calls"]));
 }
 
-#[test]
-fn a_worker_that_falls_silent_loses_its_claims_after_the_ttl_and_not_before() {
-    let server = Server::memory();
-    offer(&server, "call-1");
+fn what_was_left_is_free_and_what_was_lost_is_an_orphan(server: &Server) {
+    offer(server, "call-1");
+    let seen = || server.get("/v1/claims/calls/offers").expect(200).json()["offers"][0].clone();
+    let by_name = json!({ "ttl_ms": LONG, "by_name_only": true });
+    let one = Worker::join(server, "one", by_name.clone());
+    one.ask("claim", json!({ "name": "call-1" })).expect(200);
+    one.leave();
+    let offer = seen();
+    assert_eq!((&offer["state"], &offer["last_owner"]), (&json!("free"), &json!("one")));
+    let status = server.get("/v1/claims/calls").expect(200).json();
+    assert_eq!((&status["free"], &status["orphaned"]), (&json!(1), &json!(0)));
+    let mut two = Worker::join(server, "two", by_name);
+    two.ask("claim", json!({ "name": "call-1" })).expect(200);
+    two.rejoin();
+    let offer = seen();
+    assert_eq!((&offer["state"], &offer["last_owner"]), (&json!("orphaned"), &json!("two")));
+}
+
+fn a_worker_that_falls_silent_loses_its_claims_after_the_ttl_and_not_before(server: &Server) {
+    offer(server, "call-1");
     let ttl = Duration::from_millis(2500);
-    let mut silent = Worker::join(&server, "silent", json!({ "ttl_ms": 2500 }));
+    let mut silent = Worker::join(server, "silent", json!({ "ttl_ms": 2500 }));
     let (last_call, mut stream) = loop {
         let granted = silent.until("granted");
         // An open stream is no sign of life.
@@ -148,7 +170,7 @@ fn a_worker_that_falls_silent_loses_its_claims_after_the_ttl_and_not_before() {
         }
         // The machine slept through the TTL.
     };
-    let mut heir = Worker::lasting(&server, "heir");
+    let mut heir = Worker::lasting(server, "heir");
     let taken = heir.until("granted");
     assert!(last_call.elapsed() >= ttl, "taken over after {:?}", last_call.elapsed());
     assert_eq!(
@@ -160,18 +182,16 @@ fn a_worker_that_falls_silent_loses_its_claims_after_the_ttl_and_not_before() {
     silent.ask("settle", json!({ "done": ["x"] })).problem(404, "not found");
 }
 
-#[test]
-fn claims_are_streamed_recalled_for_others_and_lost_when_they_are_taken_away() {
-    let server = Server::memory();
-    offer(&server, "call-1");
-    offer(&server, "call-2");
-    let mut first = Worker::join(&server, "first", json!({ "ttl_ms": LONG, "handover_ms": LONG }));
+fn claims_are_streamed_recalled_for_others_and_lost_when_they_are_taken_away(server: &Server) {
+    offer(server, "call-1");
+    offer(server, "call-2");
+    let mut first = Worker::join(server, "first", json!({ "ttl_ms": LONG, "handover_ms": LONG }));
     let stream = format!("{}/stream?session={}", first.place, first.session);
     let mut lines = Entries::open(server.address, &stream, "application/x-ndjson");
     let one = lines.next().unwrap().1;
     let two = lines.next().unwrap().1;
     assert_eq!((&one["event"], &two["event"]), (&json!("granted"), &json!("granted")));
-    let mut second = Worker::lasting(&server, "second");
+    let mut second = Worker::lasting(server, "second");
     let recalled = lines.next().unwrap().1;
     assert_eq!(recalled["event"], "recalled");
     let release = json!([{ "claim": recalled["claim"] }]);
@@ -192,13 +212,10 @@ fn claims_are_streamed_recalled_for_others_and_lost_when_they_are_taken_away() {
     first.until("granted");
 }
 
-#[test]
-fn a_unit_is_taken_by_name_from_nobody_from_the_dead_and_by_seizing_from_the_living() {
-    let server = Server::memory();
-    offer(&server, "call-1");
+fn a_unit_is_taken_by_name_from_nobody_from_the_dead_and_by_seizing_from_the_living(server: &Server) {
+    offer(server, "call-1");
     let by_name = json!({ "ttl_ms": LONG, "by_name_only": true });
-    let (mut one, two) =
-        (Worker::join(&server, "one", by_name.clone()), Worker::join(&server, "two", by_name));
+    let (mut one, two) = (Worker::join(server, "one", by_name.clone()), Worker::join(server, "two", by_name));
     let take = json!({ "name": "call-1" });
     let claim = one.ask("claim", take.clone()).expect(200).json();
     assert_eq!(claim["claim"]["event"], "granted");

@@ -112,6 +112,12 @@ fn channels_and_claims(at: SocketAddr, [admin, producer, consumer, watcher]: [&s
     let joined = ask(at, consumer, "PUT", place, r#"{"ttl_ms": 3600000}"#).expect(200).json();
     let take = json!({ "session": joined["session"], "name": "unit" }).to_string();
     assert_eq!(status(consumer, "POST", &format!("{place}/claim"), &take), 200);
+    // A unit's data needs the right to its service and to its topic.
+    let read = json!({ "session": joined["session"], "claim": "1.1" }).to_string();
+    assert_eq!(status(consumer, "POST", &format!("{place}/data/orders.eu/read"), &read), 409);
+    assert_eq!(status(consumer, "POST", &format!("{place}/data/mail/read"), &read), 403);
+    assert_eq!(status(consumer, "POST", "/v1/claims/mail/workers/w/data/orders.eu/read", &read), 403);
+    assert_eq!(status(producer, "POST", &format!("{place}/data/orders.eu/settle"), &read), 403);
     assert_eq!(status(consumer, "POST", &format!("{place}/seize"), &take), 403);
     assert_eq!(status(admin, "POST", &format!("{place}/seize"), &take), 200);
     assert_eq!(status(consumer, "POST", &format!("{offers}/unit/release"), "{}"), 403);

@@ -1,5 +1,6 @@
 //! A server process that ends with its handle, a small HTTP client, and ways to wait.
 
+use firth_testkit::{Flavor, RedisServer};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
@@ -196,6 +197,40 @@ impl Server {
             self.post(&format!("/v1/topics/{topic}/records"), &json!({ "payload": payload })).expect(200);
         }
     }
+}
+
+/// Runs a law on a server over a Redis of its own.
+pub(crate) fn on_redis(law: fn(&Server)) {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let redis = runtime.block_on(RedisServer::start(Flavor::Redis));
+    let engine = format!("redis://127.0.0.1:{}?prefix=ours&durability=fast", redis.port());
+    law(&Server::start(firth().args(["serve", "--engine", &engine]), None));
+}
+
+/// Makes a test of each law for each engine: memory, files and Redis.
+#[macro_export]
+macro_rules! on_engines {
+    ($($law:ident),+ $(,)?) => {
+        mod on_memory {
+            $(#[test]
+            fn $law() {
+                super::$law(&$crate::world::Server::memory());
+            })+
+        }
+        mod on_files {
+            $(#[test]
+            fn $law() {
+                let dir = tempfile::tempdir().unwrap();
+                super::$law(&$crate::world::Server::on(dir.path()));
+            })+
+        }
+        mod on_redis {
+            $(#[test]
+            fn $law() {
+                $crate::world::on_redis(super::$law);
+            })+
+        }
+    };
 }
 
 impl Drop for Server {

@@ -16,7 +16,7 @@ pub struct GroupInfo {
     pub topic: TopicName,
     /// The group.
     pub group: GroupName,
-    /// Each partition.
+    /// Each partition on which it is.
     pub partitions: Vec<GroupPartition>,
     /// Everyone who is a member now.
     pub members: Vec<MemberInfo>,
@@ -125,11 +125,12 @@ impl Admin {
     /// A group in figures.
     pub async fn group(&self, topic: &str, group: &str) -> Result<GroupInfo> {
         let (topic, group) = names(topic, group)?;
-        let mut partitions = Vec::new();
+        let mut found = Vec::new();
         for at in self.fresh(topic.as_str()).await?.partitions() {
-            let status = self.engine().status(&at, &group).await?;
-            partitions.push(GroupPartition::new(at.index, status));
+            let status = self.engine().status(&at, &group).await;
+            found.push(status.map(|status| GroupPartition::new(at.index, status)));
         }
+        let partitions = where_it_is(found)?;
         let pool = member_pool(&topic, &group);
         let leases = self.engine().leases(&LeaseQuery::Pool(pool)).await?;
         let members = leases.into_iter().filter(LeaseInfo::is_held);
@@ -143,10 +144,11 @@ impl Admin {
     /// so do records that wait for another attempt unless the reset drops them.
     pub async fn reset_group(&self, topic: &str, group: &str, reset: Reset) -> Result<()> {
         let (topic, group) = names(topic, group)?;
+        let mut moved = Vec::new();
         for at in self.broker.topic(topic.as_str()).await?.partitions() {
-            self.engine().reset(&at, &group, reset).await?;
+            moved.push(self.engine().reset(&at, &group, reset).await);
         }
-        Ok(())
+        where_it_is(moved).map(drop)
     }
 
     /// Deletes a group with everything that waits for it and its dead letters. Refused while it has members: they would make it again.
@@ -169,6 +171,22 @@ impl Admin {
     pub async fn force_release(&self, topic: &str, group: &str, partition: u32) -> Result<bool> {
         let (topic, group) = names(topic, group)?;
         self.engine().revoke(&LeaseName::group(&Partition::new(topic, partition), &group)).await
+    }
+}
+
+/// What was found where the group is: one that a unit's data is read with need not be on every partition. A group that is nowhere is `NotFound`.
+pub(super) fn where_it_is<T>(found: Vec<Result<T>>) -> Result<Vec<T>> {
+    let (mut there, mut nowhere) = (Vec::new(), None);
+    for one in found {
+        match one {
+            Ok(one) => there.push(one),
+            Err(error) if error.kind() == ErrorKind::NotFound => nowhere = Some(error),
+            Err(error) => return Err(error),
+        }
+    }
+    match nowhere {
+        Some(error) if there.is_empty() => Err(error),
+        _ => Ok(there),
     }
 }
 

@@ -1,10 +1,11 @@
 //! Records that wait for another attempt, merged over partitions, sorted and paged.
 
+use super::groups::where_it_is;
 use super::{Admin, names};
 use crate::error::Result;
-use firth_engine::RecordId;
 use firth_engine::facet::Pending;
 use firth_engine::limits::MAX_READ;
+use firth_engine::{GroupName, Partition, RecordId};
 use std::cmp::Reverse;
 use std::time::Duration;
 
@@ -78,18 +79,27 @@ impl Admin {
         let (topic, group) = names(topic, group)?;
         let mut found = Vec::new();
         for at in self.broker.topic(topic.as_str()).await?.partitions() {
-            let mut after = RecordId::ZERO;
-            loop {
-                let page = self.engine().pending(&at, &group, after, MAX_READ).await?;
-                let Some(last) = page.last() else { break };
-                after = last.id;
-                let wanted = page
-                    .into_iter()
-                    .filter(|record| record.attempt >= query.min_attempt && record.age >= query.min_age);
-                found.extend(wanted.map(|record| PendingRecord::new(at.index, record)));
-            }
+            found.push(self.pending_on(&at, &group, &query).await);
         }
-        Ok(query.page(found))
+        Ok(query.page(where_it_is(found)?.into_iter().flatten().collect()))
+    }
+
+    async fn pending_on(
+        &self,
+        at: &Partition,
+        group: &GroupName,
+        query: &PendingQuery,
+    ) -> Result<Vec<PendingRecord>> {
+        let (mut found, mut after) = (Vec::new(), RecordId::ZERO);
+        loop {
+            let page = self.engine().pending(at, group, after, MAX_READ).await?;
+            let Some(last) = page.last() else { return Ok(found) };
+            after = last.id;
+            let wanted = page
+                .into_iter()
+                .filter(|record| record.attempt >= query.min_attempt && record.age >= query.min_age);
+            found.extend(wanted.map(|record| PendingRecord::new(at.index, record)));
+        }
     }
 }
 

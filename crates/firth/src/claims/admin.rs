@@ -35,7 +35,7 @@ pub enum OfferOwner {
     },
     /// A worker.
     Worker(String),
-    /// A worker that is gone; the next grant takes it.
+    /// A worker that vanished; the next grant takes it.
     Orphaned {
         /// Who had it.
         last: String,
@@ -70,7 +70,7 @@ pub struct ClaimsStatus {
     pub owned: u64,
     /// Offers that nobody has.
     pub free: u64,
-    /// Offers whose workers are gone.
+    /// Offers whose workers vanished.
     pub orphaned: u64,
     /// How long the longest of those that nobody has has been so.
     pub longest_unowned: Option<Duration>,

@@ -8,8 +8,9 @@ use super::claim::Claim;
 use crate::consumer::StartAt;
 use crate::error::{Error, ErrorKind, Result, invalid};
 use crate::partitioner::key_hash;
+use crate::payload;
 use crate::record::Record;
-use firth_engine::facet::{Acquire, Max};
+use firth_engine::facet::{Acquire, Due, Max, TakeDue};
 use firth_engine::limits::{MAX_TTL, MAX_VERDICTS};
 use firth_engine::{
     Backoff, Commit, Engine, GroupName, Hint, HintKey, Hold, HolderName, LeaseName, Offer, Partition,
@@ -20,11 +21,18 @@ use std::fmt;
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
 use std::time::Duration;
+use tokio::time::Instant;
 
 /// Verdicts that wait for company.
 const COMMIT_AT: usize = 100;
 /// Records read at once.
 const PAGE: usize = 256;
+/// Delayed messages that enter the log per step.
+const RIPEN: usize = 500;
+/// How often hints make a busy feed look for delayed and replayed records.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// How often it looks without any hint.
+const LOOK_ANYWAY: Duration = Duration::from_secs(10);
 const PATIENCE: Backoff = Backoff::exponential(Duration::from_millis(50), Duration::from_secs(2));
 
 /// A feed about to be opened; finish it with `.await`.
@@ -78,8 +86,21 @@ impl FeedBuilder {
         let hint = engine.hint(HintKey::Log(at.clone()));
         let progress = engine.open(&at, &group, self.start.into(), &hold).await?;
         let window = Window::new(&progress, MAX_VERDICTS);
-        let shelf = VecDeque::new();
-        Ok(Feed { claim: self.claim, engine, at, group, hold, hint, window, shelf, settled: 0 })
+        Ok(Feed {
+            claim: self.claim,
+            engine,
+            at,
+            group,
+            start: self.start,
+            hold,
+            hint,
+            window,
+            shelf: VecDeque::new(),
+            due: VecDeque::new(),
+            upkeep: Upkeep::new(),
+            settled: 0,
+            unsent: None,
+        })
     }
 }
 
@@ -108,17 +129,46 @@ fn outlived(claim: &Claim) -> Error {
 /// A unit's own data. Records come in order; [`ack`](Self::ack) or [`reject`](Self::reject) each.
 ///
 /// Verdicts are stored in batches: when 100 wait, when nothing more is to be read, and with [`commit`](Self::commit). What was not
-/// stored comes again to the next owner. At most 1000 records are unsettled at a time.
+/// stored comes again to the next owner. At most 1000 records are unsettled at a time. Delayed messages come when they are due,
+/// and dead letters that are replayed come again, before what is new.
 pub struct Feed {
     claim: Claim,
     engine: Engine,
     at: Partition,
     group: GroupName,
+    start: StartAt,
     hold: Hold,
     hint: Hint,
     window: Window,
     shelf: VecDeque<Raw>,
+    /// Replayed records.
+    due: VecDeque<Raw>,
+    upkeep: Upkeep,
     settled: usize,
+    /// A commit that is not stored for sure, and whether it may be: whoever stops waiting for it loses no verdict.
+    unsent: Option<(Commit, bool)>,
+}
+
+/// When to look for delayed and replayed records.
+struct Upkeep {
+    at: Instant,
+    looked: Instant,
+    /// An answer under way: what it brings would be lost with it.
+    asked: Option<Pin<Box<dyn Future<Output = Result<Due>> + Send>>>,
+    /// An answer was lost, and with it perhaps records: opening the group gives them back.
+    is_unsure: bool,
+}
+
+impl Upkeep {
+    fn new() -> Self {
+        let now = Instant::now();
+        Self { at: now, looked: now, asked: None, is_unsure: false }
+    }
+
+    /// Something happened: look soon, but not for each of many appends.
+    fn hinted(&mut self) {
+        self.at = self.at.min(self.looked + LOOK_EVERY);
+    }
 }
 
 impl Feed {
@@ -126,25 +176,15 @@ impl Feed {
     pub async fn next(&mut self) -> Result<Option<Record>> {
         let mut failures = 0;
         loop {
-            if self.claim.is_recalled() || !self.claim.is_valid() {
-                return Ok(None);
-            }
-            if let Some(raw) = self.shelf.pop_front() {
-                match self.window.offer(&raw) {
-                    Offer::Deliver => return Ok(Some(Record::new(self.at.clone(), raw))),
-                    Offer::Skip => continue,
-                }
-            }
-            let filled = match self.commit_if(self.settled >= COMMIT_AT).await {
-                Ok(()) => self.fill().await,
-                Err(error) => Err(error),
-            };
-            match filled {
-                Ok(true) => failures = 0,
-                Ok(false) => {
+            match self.try_next().await {
+                Ok(Some(record)) => return Ok(Some(record)),
+                Ok(None) if self.is_over() => return Ok(None),
+                Ok(None) => {
+                    failures = 0;
                     self.commit().await?;
                     tokio::select! {
-                        () = self.hint.wait() => {}
+                        () = self.hint.wait() => self.upkeep.hinted(),
+                        () = tokio::time::sleep_until(self.upkeep.at) => {}
                         () = self.claim.recalled() => {}
                     }
                 }
@@ -156,6 +196,47 @@ impl Feed {
                 Err(error) => return Err(error),
             }
         }
+    }
+
+    /// The next record if there is one now; `None` also when the claim is recalled or has ended. Cancel-safe.
+    pub async fn try_next(&mut self) -> Result<Option<Record>> {
+        while !self.is_over() {
+            if let Some(raw) = self.due.pop_front() {
+                if self.window.offer_due(&raw)
+                    && let Some(record) = self.opened(raw)?
+                {
+                    return Ok(Some(record));
+                }
+                continue;
+            }
+            if let Some(raw) = self.shelf.pop_front() {
+                if self.window.offer(&raw) == Offer::Deliver
+                    && let Some(record) = self.opened(raw)?
+                {
+                    return Ok(Some(record));
+                }
+                continue;
+            }
+            self.commit_if(self.settled >= COMMIT_AT).await?;
+            if !self.fill().await? {
+                break;
+            }
+        }
+        Ok(None)
+    }
+
+    fn is_over(&self) -> bool {
+        self.claim.is_recalled() || !self.claim.is_valid()
+    }
+
+    /// With its payload as it was sent; one that is damaged beyond opening is a dead letter.
+    fn opened(&mut self, mut raw: Raw) -> Result<Option<Record>> {
+        if let Err(error) = payload::open(&mut raw.content) {
+            self.window.settle(&raw, Verdict::Dead { reason: error.to_string() })?;
+            self.settled += 1;
+            return Ok(None);
+        }
+        Ok(Some(Record::new(self.at.clone(), raw)))
     }
 
     /// Reads on; false if there is nothing.
@@ -171,10 +252,42 @@ impl Feed {
                 self.claim.name()
             )));
         }
-        let records =
-            self.engine.read(&self.at, self.window.position(), Max::records(PAGE.min(room))).await?;
+        let room = PAGE.min(room);
+        if self.upkeep.asked.is_some() || Instant::now() >= self.upkeep.at {
+            self.look(room).await?;
+            if !self.due.is_empty() {
+                return Ok(true);
+            }
+        }
+        let records = self.engine.read(&self.at, self.window.position(), Max::records(room)).await?;
         self.shelf.extend(records);
         Ok(!self.shelf.is_empty())
+    }
+
+    /// Brings delayed messages into the log and takes replayed records.
+    async fn look(&mut self, room: usize) -> Result<()> {
+        let ripened = self.engine.ripen(&self.at, RIPEN).await?;
+        if self.upkeep.is_unsure {
+            self.engine.open(&self.at, &self.group, self.start.into(), &self.hold).await?;
+            self.upkeep.is_unsure = false;
+        }
+        let asked = self.upkeep.asked.get_or_insert_with(|| {
+            let (engine, at, group, hold) =
+                (self.engine.clone(), self.at.clone(), self.group.clone(), self.hold.clone());
+            Box::pin(async move {
+                let wish = TakeDue { max: room, known: &[] };
+                engine.due(&at, &group, &hold, wish).await
+            })
+        });
+        let due = asked.await;
+        self.upkeep.asked = None;
+        let due = due.inspect_err(|error| self.upkeep.is_unsure |= error.may_have_happened())?;
+        self.due.extend(due.records.into_iter().filter_map(|record| record.with(|| None)));
+        let now = Instant::now();
+        let soonest = [due.next, ripened.next, Some(LOOK_ANYWAY)].into_iter().flatten().min();
+        self.upkeep.looked = now;
+        self.upkeep.at = now + soonest.unwrap_or(LOOK_ANYWAY);
+        Ok(())
     }
 
     /// Done with this record.
@@ -199,29 +312,39 @@ impl Feed {
     }
 
     async fn commit_if(&mut self, wanted: bool) -> Result<()> {
-        if !wanted {
+        if !wanted && self.unsent.is_none() {
             return Ok(());
         }
-        self.settled = 0;
-        let Some(commit) = self.window.take_commit() else { return Ok(()) };
-        self.store(commit).await
+        loop {
+            if self.unsent.is_none() {
+                self.settled = 0;
+                self.unsent = self.window.take_commit().map(|commit| (commit, false));
+            }
+            if self.unsent.is_none() {
+                return Ok(());
+            }
+            self.store().await?;
+            self.unsent = None;
+        }
     }
 
     /// A commit states the whole progress, so that it may be sent again after a lost answer.
-    async fn store(&self, commit: Commit) -> Result<()> {
-        let (mut failures, mut unsure) = (0, false);
-        loop {
+    async fn store(&mut self) -> Result<()> {
+        let mut failures = 0;
+        while let Some((commit, may_be_stored)) = &mut self.unsent {
+            let was_sent = std::mem::replace(may_be_stored, true);
             match self.engine.commit(&self.at, &self.group, &self.hold, commit.clone()).await {
-                Ok(_) => return Ok(()),
-                Err(error) if unsure && error.kind() == ErrorKind::Invalid => return Ok(()),
+                Ok(_) => break,
+                Err(error) if was_sent && error.kind() == ErrorKind::Invalid => break,
                 Err(error) if error.is_retryable() && self.claim.is_valid() => {
-                    unsure |= error.may_have_happened();
+                    *may_be_stored = was_sent || error.may_have_happened();
                     failures += 1;
                     tokio::time::sleep(PATIENCE.delay(failures)).await;
                 }
                 Err(error) => return Err(error),
             }
         }
+        Ok(())
     }
 
     /// The claim under which it is read.

@@ -10,16 +10,19 @@ end
 me.beats, me.ttl, me.capacity = format('%.0f', me.beats + 1), format('%.0f', math.floor(ttl / 1000)), ARGV[4]
 keep(number, me)
 call('ZADD', D, later_ms(now, ttl), number)
-local orphaned, next_free, next_expiry = 0, -1, -1
-for _, gone in ipairs(call('ZRANGE', X, 0, LIVES - 1)) do orphaned = orphaned + call('ZCOUNT', O, gone, gone) end
+local orphaned, left, next_free, next_expiry = 0, 0, -1, -1
+for _, gone in ipairs(call('ZRANGE', X, 0, LIVES - 1)) do
+  local held = call('ZCOUNT', O, gone, gone)
+  if member(gone).presence == '2' then left = left + held else orphaned = orphaned + held end
+end
 local free = call('ZRANGE', F, 0, 0, 'WITHSCORES')
-if free[2] then next_free = until_us(now, tonumber(free[2])) end
+if left > 0 then next_free = 0 elseif free[2] then next_free = until_us(now, tonumber(free[2])) end
 local first = call('ZRANGE', D, 0, 1, 'WITHSCORES')
 local other = first[1] == number and first[4] or first[2]
 if other and not (first[1] == number and not first[3]) then next_expiry = until_us(now, tonumber(other)) end
 local roster = call('HGET', M, 'r')
 local answer = {
-  call('ZCOUNT', O, number, number), tonumber(me.losses), call('ZCARD', N), call('ZCARD', F), orphaned, next_free, next_expiry,
+  call('ZCOUNT', O, number, number), tonumber(me.losses), call('ZCARD', N), call('ZCARD', F) + left, orphaned, next_free, next_expiry,
   tonumber(roster),
 }
 if roster ~= ARGV[5] then

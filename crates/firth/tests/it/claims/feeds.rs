@@ -1,9 +1,10 @@
 //! A unit's own data: in order, fenced by the claim, settled as far as it was.
 
 use super::{TTL, grants, put_up, service};
+use crate::faulty::{Fault, process};
 use crate::world::{fails, soon};
 use firth::claims::{Claim, Feed};
-use firth::{Broker, ErrorKind, Message};
+use firth::{Broker, Engine, ErrorKind, Message, Replay};
 use std::time::Duration;
 
 async fn fill(broker: &Broker, from: u32, to: u32) {
@@ -115,4 +116,61 @@ async fn too_many_unsettled_records_are_an_error_and_not_a_hang() {
         reader.ack(record).unwrap();
     }
     assert_eq!(read(&mut reader, 2).await, [1000, 1001]);
+}
+
+/// Verdicts that a cancelled read was about to store are stored by the next.
+#[tokio::test(start_paused = true)]
+async fn whoever_stops_waiting_for_a_record_loses_no_verdict() {
+    let engine = Engine::memory();
+    let (broker, faults) = process(&engine);
+    let claims = broker.claims("devices");
+    fill(&broker, 0, 1).await;
+    put_up(&claims, 1).await;
+    let mut worker = claims.worker("w").ttl(Duration::from_secs(600)).await.unwrap();
+    let claim = grants(&mut worker, 1).await.remove(0);
+    let mut reader = feed(&claim).await;
+    let bad = reader.next().await.unwrap().unwrap();
+    assert!(reader.try_next().await.unwrap().is_none());
+    reader.reject(&bad, "hopeless").unwrap();
+    faults.cut();
+    let waited = tokio::time::timeout(Duration::from_millis(1), reader.commit()).await;
+    assert!(waited.is_err(), "{waited:?}");
+    faults.heal();
+    reader.close().await.unwrap();
+    assert_eq!(broker.dead_letters("telemetry").count().await.unwrap(), 1);
+}
+
+/// Delayed, compressed and replayed records come as they come to a group; a lost answer costs none of them.
+#[tokio::test(start_paused = true)]
+async fn a_feed_brings_what_was_delayed_compressed_or_replayed() {
+    let engine = Engine::memory();
+    let (broker, faults) = process(&engine);
+    let claims = broker.claims("devices");
+    fill(&broker, 0, 1).await;
+    put_up(&claims, 1).await;
+    let producer = broker.producer("telemetry").compress_above(10).await.unwrap();
+    producer.send(Message::new("7".repeat(1000)).to_partition(2)).await.unwrap();
+    let later = Message::new("later").to_partition(2).deliver_after(Duration::from_secs(30));
+    producer.send(later).await.unwrap();
+    let mut worker = claims.worker("w").ttl(Duration::from_secs(600)).await.unwrap();
+    let claim = grants(&mut worker, 1).await.remove(0);
+    let mut reader = feed(&claim).await;
+    let bad = reader.next().await.unwrap().unwrap();
+    reader.reject(&bad, "hopeless").unwrap();
+    let large = reader.next().await.unwrap().unwrap();
+    assert_eq!(large.payload().len(), 1000);
+    reader.ack(&large).unwrap();
+    let delayed = soon("the delayed one", reader.next()).await.unwrap().unwrap();
+    assert_eq!(delayed.text().unwrap(), "later");
+    reader.ack(&delayed).unwrap();
+    reader.commit().await.unwrap();
+    faults.plan("due", Fault::LostReply);
+    assert_eq!(broker.dead_letters("telemetry").replay_all(Replay::Group).await.unwrap(), 1);
+    let again = soon("the replayed one", reader.next()).await.unwrap().unwrap();
+    assert_eq!((again.id(), again.text().unwrap()), (bad.id(), "0"));
+    assert!(faults.are_spent());
+    reader.ack(&again).unwrap();
+    reader.close().await.unwrap();
+    let group = broker.admin().group("telemetry", "claims.devices").await.unwrap();
+    assert_eq!((group.lag(), group.due(), group.dead()), (0, 0, 0));
 }

@@ -57,7 +57,7 @@ pub(in crate::embedded) fn list(
 pub(in crate::embedded) fn orphans(step: &Step<'_>, board: &Board, max: usize) -> Result<Vec<OfferInfo>> {
     let members = hand::members(step, board)?;
     let (mut found, max) = (Vec::new(), max.clamp(1, MAX_READ));
-    for (number, _) in members.iter().filter(|(_, member)| member.presence != Presence::Alive) {
+    for (number, _) in members.iter().filter(|(_, member)| matches!(member.presence, Presence::Vanished(_))) {
         let mut names = Vec::new();
         step.scan(Range::prefix(keys::board_owned_by(board, *number)), &mut |key, _| {
             names.push(keys::board_name(key).ok_or_else(|| Error::corrupt("an offer has a damaged key"))?);
@@ -78,8 +78,11 @@ pub(in crate::embedded) fn orphans(step: &Step<'_>, board: &Board, max: usize) -
 fn info(now: Now, members: &BTreeMap<u64, MemberEntry>, name: OfferName, offer: &OfferEntry) -> OfferInfo {
     let owner = members.get(&offer.owner);
     let (state, since) = match (owner, owner.map(|member| member.presence)) {
-        (Some(member), Some(Presence::Vanished(since) | Presence::Left(since))) => {
+        (Some(member), Some(Presence::Vanished(since))) => {
             (OfferState::Orphaned { last: member.member.clone() }, since)
+        }
+        (Some(member), Some(Presence::Left(since))) => {
+            (OfferState::Free { last: Some(member.member.clone()) }, since)
         }
         (Some(member), _) => {
             (OfferState::Owned { by: member.member.clone(), number: Epoch(offer.owner) }, offer.since)

@@ -144,7 +144,13 @@ pub(in crate::embedded) fn beat(step: &mut Step<'_>, seat: &Seat, beat: Beat) ->
     let me = &hand.members[&seat.number.0];
     let alive = || hand.members.iter().filter(|(_, member)| member.presence == Presence::Alive);
     let others = alive().filter(|(number, _)| **number != seat.number.0);
+    let of = |is_wanted: fn(Presence) -> bool| -> u64 {
+        let wanted = hand.members.values().filter(|member| is_wanted(member.presence));
+        wanted.map(|member| member.held).sum()
+    };
+    let left = of(|presence| matches!(presence, Presence::Left(_)));
     let next_free = match hand.meta.free {
+        _ if left > 0 => Some(Duration::ZERO),
         0 => None,
         _ => {
             let first = hand.step.first_key(Range::prefix(keys::board_frees(&seat.board)))?;
@@ -155,13 +161,8 @@ pub(in crate::embedded) fn beat(step: &mut Step<'_>, seat: &Seat, beat: Beat) ->
         held: me.held,
         losses: me.losses,
         offers: hand.meta.offers,
-        free: hand.meta.free,
-        orphaned: hand
-            .members
-            .values()
-            .filter(|member| member.presence != Presence::Alive)
-            .map(|member| member.held)
-            .sum(),
+        free: hand.meta.free + left,
+        orphaned: of(|presence| matches!(presence, Presence::Vanished(_))),
         next_free,
         next_expiry: others.map(|(_, member)| now.until(member.deadline)).min(),
         roster: hand.meta.roster,
