@@ -49,6 +49,12 @@ impl RetryPolicy {
         Verdict::Retry { after, reason: nack.reason, keep: !in_order && after > KEEP_ASIDE }
     }
 
+    /// Whether records are handed out one at a time after so many owners vanished, to find the one that takes them down. There is no point in
+    /// it if no record is ever given up for that.
+    pub(crate) fn doubts(&self, crashes: u32) -> bool {
+        self.max_crashes > 0 && crashes > 0
+    }
+
     /// Why a record must not be tried again, if too many owners vanished with it.
     pub(crate) fn condemns(&self, crashes: u32) -> Option<String> {
         (self.max_crashes > 0 && crashes >= self.max_crashes)
@@ -92,6 +98,8 @@ mod tests {
     fn a_record_that_kills_its_owners_is_given_up() {
         let policy = RetryPolicy { max_crashes: 2, ..RetryPolicy::default() };
         assert_eq!((policy.condemns(1).is_some(), policy.condemns(2).is_some()), (false, true));
-        assert!(RetryPolicy { max_crashes: 0, ..policy }.condemns(99).is_none());
+        assert!(policy.doubts(1) && !policy.doubts(0));
+        let trusting = RetryPolicy { max_crashes: 0, ..policy };
+        assert!(trusting.condemns(99).is_none() && !trusting.doubts(99));
     }
 }

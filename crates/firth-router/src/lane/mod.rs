@@ -104,7 +104,8 @@ pub struct Lane {
     batches: BatchId,
     waiting_since: Option<Instant>,
     pause_until: Option<Instant>,
-    epochs: BTreeMap<u32, u64>,
+    /// `None`: nobody has told.
+    epochs: Option<BTreeMap<u32, u64>>,
 }
 
 impl Lane {
@@ -128,15 +129,16 @@ impl Lane {
             batches: 0,
             waiting_since: None,
             pause_until: None,
-            epochs: BTreeMap::new(),
+            epochs: None,
             config,
         }
     }
 
     /// The epochs under which this node owns partitions now. Events are sent under them, though they may have been read under earlier ones; and
-    /// what was refused under an epoch that is over is not counted against an event, for the epoch may be all that was wrong.
+    /// what was refused under an epoch that is over is not counted against an event, for the epoch may be all that was wrong. Nor is what
+    /// was refused of a partition that is another node's now.
     pub fn own(&mut self, epochs: BTreeMap<u32, u64>) {
-        self.epochs = epochs;
+        self.epochs = Some(epochs);
     }
 
     /// Puts an event into the lane. Under pressure, one of low priority may be left out instead, or take the place of an older one; a gap
@@ -253,11 +255,20 @@ impl Lane {
 
     /// Takes everything live of a partition that is not on its way out of the lane, to be read from the topic later.
     pub fn park(&mut self, partition: u32) -> Vec<Released> {
+        self.take_out(partition, true)
+    }
+
+    /// Takes everything that was read again of a partition and is not on its way out of the lane; whoever feeds it next reads it once more.
+    pub fn unfeed(&mut self, partition: u32) -> Vec<Released> {
+        self.take_out(partition, false)
+    }
+
+    fn take_out(&mut self, partition: u32, live: bool) -> Vec<Released> {
         let mut released = Vec::new();
-        for item in self.chains.drain(|item| item.live && item.position.partition == partition) {
+        for item in self.chains.drain(|item| item.live == live && item.position.partition == partition) {
             self.release((item.position, item.ticket, item.bytes), Fate::Parked, &mut released);
         }
-        let parks = |left: &Left| left.live && left.position.partition == partition;
+        let parks = |left: &Left| left.live == live && left.position.partition == partition;
         let (parked, stay): (Vec<_>, Vec<_>) = self.gap.places.drain(..).partition(parks);
         self.gap.places = stay;
         for left in parked {
@@ -361,12 +372,17 @@ impl Lane {
             self.chains.settled(key, false);
             return;
         };
+        let retry = &self.config.delivery.retry;
+        if self.is_foreign(first.position.partition) {
+            let rest = round.now + backoff(retry, 1, round.jitter);
+            self.chains.put_back(key, back, Some(rest));
+            return;
+        }
         if first.epoch < self.epoch(first.position.partition) {
             self.chains.put_back(key, back, None);
             return;
         }
         first.refusals += 1;
-        let retry = &self.config.delivery.retry;
         if first.refusals < retry.max_attempts {
             let rest = round.now + backoff(retry, first.refusals, round.jitter);
             self.chains.put_back(key, back, Some(rest));
@@ -382,7 +398,18 @@ impl Lane {
 
     /// The epoch of a partition, 0 if it is not this node's.
     fn epoch(&self, partition: u32) -> u64 {
-        self.epochs.get(&partition).copied().unwrap_or_default()
+        self.epochs.as_ref().and_then(|epochs| epochs.get(&partition)).copied().unwrap_or_default()
+    }
+
+    /// Whether a partition is another node's.
+    fn is_foreign(&self, partition: u32) -> bool {
+        self.epochs.as_ref().is_some_and(|epochs| !epochs.contains_key(&partition))
+    }
+
+    /// The partitions of other nodes that it still holds events of.
+    pub fn foreign(&self) -> Vec<u32> {
+        let held = self.ledger.all().filter(|(_, books)| books.held > 0).map(|(partition, _)| partition);
+        held.filter(|partition| self.is_foreign(*partition)).collect()
     }
 
     fn release(

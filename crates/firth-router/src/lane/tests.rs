@@ -452,3 +452,29 @@ fn what_was_refused_under_an_epoch_that_is_over_is_sent_under_the_new_one_and_no
         "of a partition that is another's, its own"
     );
 }
+
+#[test]
+fn what_is_refused_of_a_partition_that_is_anothers_now_is_not_given_up_and_leaves_only_as_a_whole() {
+    let (mut lane, mut now) = (Lane::new(config()), Instant::now());
+    lane.own(BTreeMap::from([(1, 5)]));
+    for (seq, key) in [(1, "a"), (2, "b"), (3, "a"), (4, "b"), (5, "a")] {
+        lane.offer(plain(seq, key), now);
+    }
+    lane.own(BTreeMap::new());
+    for _ in 0..10 {
+        let batch = lane.poll(now).unwrap();
+        let refusals = batch.items.iter().map(|_| refuse()).collect();
+        assert_eq!(lane.settle(batch.id, Outcome::Answered(refusals), now, 0.0), []);
+        assert_eq!((lane.foreign(), lane.books(1).dead), (vec![1], 0));
+        now += Duration::from_secs(60);
+    }
+    assert_eq!((lane.park(1).len(), lane.held()), (5, 0));
+    assert!(lane.foreign().is_empty());
+    lane.own(BTreeMap::from([(1, 7)]));
+    lane.offer(plain(1, "a"), now);
+    assert_eq!(
+        seqs(&lane.poll(now).unwrap()),
+        [1],
+        "its documents are free for what the next ownership brings"
+    );
+}

@@ -13,7 +13,7 @@ use super::lanes::{Cell, Lanes, Parked};
 use super::reader::{destinations, refuse};
 use super::records::{InHand, Source};
 use super::{RouterOptions, metrics};
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;
 use crate::lane::{Fate, Item, Offer, Position, Pressure, Released};
 use crate::name::GatewayId;
@@ -51,17 +51,26 @@ impl Fallback {
     /// Takes a gateway off the live events of a partition, which were read up to `last`.
     pub(super) async fn park(self: &Arc<Self>, cell: &Arc<Cell>, partition: u32, last: u64) -> Result<()> {
         let _turn = cell.turn.lock().await;
+        if !self.epochs().contains_key(&partition) {
+            let context = "the partition is another node's now";
+            return Err(Error::new(ErrorKind::Unavailable, context));
+        }
         let lowest = cell.lane().lowest(partition);
         let first = lowest.and_then(|seq| self.lanes.records.id(partition, seq));
-        if !self.is_feeding(cell, partition) {
-            // Without a live event in the lane it is full of others' partitions; then this one begins with the next event.
-            let after = match first {
-                Some(first) => RecordId { seq: first.seq - 1, ..first },
-                None => self.position_of(partition, last).await?,
-            };
-            self.make_group(&self.at(partition)?, &self.group(&cell.gateway)?, after).await?;
-        }
-        cell.parked().insert(partition, Parked::Behind { skipped_to: last });
+        let fed = cell.parked().get(&partition).copied().filter(|_| self.is_feeding(cell, partition));
+        let from = match (fed, first) {
+            (Some(Parked::Behind { from, .. } | Parked::Resumed { from, .. }), _) => from,
+            (None, first) => {
+                // Without a known live event in the lane: everything that is not settled for all.
+                let after = match first {
+                    Some(first) => RecordId { seq: first.seq - 1, ..first },
+                    None => self.frontier(partition).await?,
+                };
+                self.make_group(&self.at(partition)?, &self.group(&cell.gateway)?, after).await?;
+                after.seq + 1
+            }
+        };
+        cell.parked().insert(partition, Parked::Behind { from, skipped_to: last });
         let released = cell.lane().park(partition);
         self.lanes.records.release(cell.gateway.as_str(), &released);
         metrics::released(&released);
@@ -83,28 +92,51 @@ impl Fallback {
         self.lanes.records.release(cell.gateway.as_str(), &released);
     }
 
-    /// Goes on for the gateways that an earlier owner of the partition has parked.
-    pub(super) async fn resume(self: &Arc<Self>, partition: u32) -> Result<()> {
+    /// Begins an ownership of the partition. What was read under an earlier one is let go: it comes again. The gateways that an earlier owner,
+    /// perhaps this very node, has parked stay so.
+    pub(super) async fn begin(self: &Arc<Self>, partition: u32) -> Result<()> {
+        self.lose(partition);
         let (at, prefix) = (self.at(partition)?, format!("{}.gw.", self.options.group));
         let engine = self.broker.engine();
         let groups = engine.groups(&at).await?;
-        let parked: Vec<_> = groups.iter().filter_map(|group| group.as_str().strip_prefix(&prefix)).collect();
-        if parked.is_empty() {
-            return Ok(());
-        }
-        // The earlier owner may have settled, and so left out, records up to a window beyond the frontier.
-        let shared = engine.status(&at, &GroupName::new(&self.options.group)?).await?;
-        let end = engine.bounds(&at).await?.last.seq;
-        let skipped_to = end.min(shared.frontier.seq + 2 * super::MAX_OPEN as u64);
+        let parked = groups.iter().filter_map(|group| group.as_str().strip_prefix(&prefix));
+        // Owners before this one may have left out, for a parked gateway, whatever there was until now.
+        let skipped_to = engine.bounds(&at).await?.last.seq;
         for name in parked {
-            let cell = self.lanes.cell(&GatewayId::new(name)?);
+            let gateway = GatewayId::new(name)?;
+            let cell = self.lanes.cell(&gateway);
             let _turn = cell.turn.lock().await;
-            if !self.is_feeding(&cell, partition) {
-                cell.parked().insert(partition, Parked::Behind { skipped_to });
-                self.feed(&cell, partition);
-            }
+            let Some(frontier) = self.frontier_of(&at, &self.group(&gateway)?).await? else { continue };
+            cell.parked().insert(partition, Parked::Behind { from: frontier.seq + 1, skipped_to });
+            self.feed(&cell, partition);
         }
         Ok(())
+    }
+
+    /// Ends an ownership of the partition: what waits for its gateways comes again, to whoever owns it next. Always all of it, for the order of
+    /// documents; feeders see to theirs.
+    pub(super) fn lose(&self, partition: u32) {
+        for cell in self.lanes.all() {
+            if !self.is_feeding(&cell, partition) {
+                cell.parked().remove(&partition);
+            }
+            metrics::released(&cell.lane().park(partition));
+        }
+        self.lanes.records.give_back(partition, Source::Live);
+    }
+
+    /// Clears lanes of what was on its way when its partition went to another node, and has come back since.
+    pub(super) fn clear(&self) {
+        for cell in self.lanes.all() {
+            let foreign = cell.lane().foreign();
+            for partition in foreign.into_iter().filter(|partition| !self.epochs().contains_key(partition)) {
+                let mut lane = cell.lane();
+                metrics::released(&lane.park(partition));
+                if !self.is_feeding(&cell, partition) {
+                    metrics::released(&lane.unfeed(partition));
+                }
+            }
+        }
     }
 
     /// Ends all feeders; their groups stay for the next owner.
@@ -141,11 +173,19 @@ impl Fallback {
         Ok(())
     }
 
-    /// The whole name of the record at a place that was read before.
-    async fn position_of(&self, partition: u32, seq: u64) -> Result<RecordId> {
+    /// Everything up to here is settled for all gateways.
+    async fn frontier(&self, partition: u32) -> Result<RecordId> {
         let shared = GroupName::new(&self.options.group)?;
-        let frontier = self.broker.engine().status(&self.at(partition)?, &shared).await?.frontier;
-        Ok(if frontier.seq <= seq { frontier } else { RecordId { seq, ..frontier } })
+        Ok(self.broker.engine().status(&self.at(partition)?, &shared).await?.frontier)
+    }
+
+    /// Where a group stands, if there is one.
+    async fn frontier_of(&self, at: &Partition, group: &GroupName) -> Result<Option<RecordId>> {
+        match self.broker.engine().status(at, group).await {
+            Ok(status) => Ok(Some(status.frontier)),
+            Err(error) if error.kind() == firth_engine::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error.into()),
+        }
     }
 
     fn at(&self, partition: u32) -> Result<Partition> {
@@ -223,6 +263,7 @@ impl Feeder {
                     self.cell.parked().remove(&self.partition);
                 }
                 let source = Source::Again(self.cell.number);
+                metrics::released(&self.cell.lane().unfeed(self.partition));
                 self.fallback.lanes.records.give_back(self.partition, source);
                 consumer.close().await?;
                 return Ok(if goes_on { Fed::StartOver } else { Fed::Done });
@@ -234,6 +275,9 @@ impl Feeder {
             }
             consumer.close().await?;
             self.fallback.broker.engine().delete_group(&self.fallback.at(self.partition)?, &group).await?;
+            if let Some(Parked::Resumed { done, .. }) = self.cell.parked().get_mut(&self.partition) {
+                *done = true;
+            }
             self.retire();
             metrics::parking("resumed");
             tracing::info!(gateway = %self.cell.gateway, partition = self.partition, "a parked gateway has caught up");
@@ -282,8 +326,8 @@ impl Feeder {
             lane.pressure() == Pressure::None && lane.held() < AHEAD
         };
         match parked.get(&self.partition) {
-            Some(Parked::Behind { skipped_to }) if calm && taken >= *skipped_to => {
-                parked.insert(self.partition, Parked::Resumed { after: taken });
+            Some(&Parked::Behind { from, skipped_to }) if calm && taken >= skipped_to => {
+                parked.insert(self.partition, Parked::Resumed { from, after: taken, done: false });
                 true
             }
             Some(Parked::Behind { .. }) => false,
@@ -358,8 +402,8 @@ impl Feeder {
     /// What is given back must be fed again before live events count as everything.
     fn fall_back(&self) {
         let mut parked = self.cell.parked();
-        if let Some(Parked::Resumed { after }) = parked.get(&self.partition).copied() {
-            parked.insert(self.partition, Parked::Behind { skipped_to: after });
+        if let Some(Parked::Resumed { from, after, .. }) = parked.get(&self.partition).copied() {
+            parked.insert(self.partition, Parked::Behind { from, skipped_to: after });
         }
     }
 

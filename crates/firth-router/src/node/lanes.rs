@@ -37,10 +37,10 @@ pub struct LaneStatus {
 /// How a lane stands to one partition, unless it gets events as they happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Parked {
-    /// It is fed from the topic; the live reader has left out everything up to here.
-    Behind { skipped_to: u64 },
-    /// It has been fed everything up to here, and gets what comes after as it happens.
-    Resumed { after: u64 },
+    /// It is fed from the topic, beginning with `from`; the live reader has left out everything up to `skipped_to`.
+    Behind { from: u64, skipped_to: u64 },
+    /// It has been fed everything up to `after`, and gets what comes then as it happens; `done` when what it was fed is settled.
+    Resumed { from: u64, after: u64, done: bool },
 }
 
 /// A lane that a reader fills and a driver empties.
@@ -80,11 +80,19 @@ impl Cell {
         let mut parked = self.parked();
         match parked.get_mut(&partition) {
             None => true,
-            Some(Parked::Behind { skipped_to }) => {
+            // A dead letter that is replayed: nobody else feeds it.
+            Some(Parked::Behind { from, .. }) if seq < *from => true,
+            Some(Parked::Behind { skipped_to, .. }) => {
                 *skipped_to = seq.max(*skipped_to);
                 false
             }
-            Some(Parked::Resumed { after }) => seq > *after,
+            Some(Parked::Resumed { after, done, .. }) if seq > *after => {
+                if *done {
+                    parked.remove(&partition);
+                }
+                true
+            }
+            Some(Parked::Resumed { from, .. }) => seq < *from,
         }
     }
 

@@ -67,7 +67,10 @@ impl Reader {
         let started = Instant::now();
         let (position, epoch) =
             (Position { partition: delivery.partition(), seq: delivery.id().seq }, delivery.epoch());
-        self.note(position, epoch).await;
+        if !self.note(position, epoch).await {
+            // Of an ownership that is over: it comes again.
+            return;
+        }
         let event = match Event::from_payload(delivery.payload()) {
             Ok(event) => Arc::new(event),
             Err(error) => return refuse(delivery, &error),
@@ -89,7 +92,7 @@ impl Reader {
     }
 
     /// Puts an event into a lane, or leaves it to the reading of the topic if the gateway is parked. A full lane is parked; while that is
-    /// not possible the source waits.
+    /// not possible the source waits, as long as the partition is this node's.
     async fn offer(&self, cell: &Arc<Cell>, item: &Item) {
         let Position { partition, seq } = item.position;
         loop {
@@ -101,32 +104,48 @@ impl Reader {
                 return;
             }
             if let Err(error) = self.fallback.park(cell, partition, seq - 1).await {
+                if !self.fallback.epochs().contains_key(&partition) {
+                    return;
+                }
                 tracing::warn!(gateway = %cell.gateway, partition, %error, "a full lane cannot be parked yet");
                 tokio::time::sleep(LOOK).await;
             }
         }
     }
 
-    /// A partition that is new here may have gateways that an earlier owner parked: they stay so.
-    async fn note(&mut self, position: Position, epoch: Epoch) {
-        if self.partitions.get(&position.partition).is_none_or(|progress| progress.epoch != epoch) {
-            while let Err(error) = self.fallback.resume(position.partition).await {
-                tracing::warn!(partition = position.partition, %error, "parked gateways cannot be looked up yet");
-                tokio::time::sleep(LOOK).await;
+    /// Notes how far a partition is read, and begins its ownership if that is new. False if the ownership is over.
+    async fn note(&mut self, Position { partition, seq }: Position, epoch: Epoch) -> bool {
+        if let Some(progress) = self.partitions.get_mut(&partition)
+            && progress.epoch >= epoch
+        {
+            progress.last = seq.max(progress.last);
+            return progress.epoch == epoch;
+        }
+        while let Err(error) = self.fallback.begin(partition).await {
+            if self.fallback.epochs().get(&partition).is_none_or(|now| *now != epoch) {
+                return false;
             }
-            let progress = Progress { epoch, last: position.seq, marks: VecDeque::new() };
-            self.partitions.insert(position.partition, progress);
+            tracing::warn!(partition, %error, "parked gateways cannot be looked up yet");
+            tokio::time::sleep(LOOK).await;
         }
-        if let Some(progress) = self.partitions.get_mut(&position.partition) {
-            progress.last = position.seq.max(progress.last);
-        }
+        self.partitions.insert(partition, Progress { epoch, last: seq, marks: VecDeque::new() });
+        true
     }
 
     /// Parks whoever holds up a partition: it has not let go of something for too long. However little that is, it may be all that the
     /// consumer hands out, as after a crash.
     async fn look(&mut self) {
+        let epochs = self.fallback.epochs();
+        self.partitions.retain(|partition, _| {
+            let is_ours = epochs.contains_key(partition);
+            if !is_ours {
+                self.fallback.lose(*partition);
+            }
+            is_ours
+        });
+        self.fallback.clear();
         // Parked gateways of a partition that has come are fed also if no event comes with it.
-        for (partition, epoch) in self.fallback.epochs() {
+        for (partition, epoch) in epochs {
             self.note(Position { partition, seq: 0 }, epoch).await;
         }
         let now = Instant::now();

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 /// Waits until a node has nothing on its way. Then its books must say where everything went, and that nothing was given up: at least
 /// `events` reached their gateways through it.
-async fn books_close(node: &Router, events: u64) {
+pub(crate) async fn books_close(node: &Router, events: u64) {
     until(PATIENCE * 4, "nothing is on its way", async || {
         node.books().values().all(|books| books.held == 0) && node.open_records() == 0
     })
@@ -34,7 +34,7 @@ async fn books_close(node: &Router, events: u64) {
     assert!(delivered >= events, "{delivered} of {events} were delivered");
 }
 
-async fn nothing_was_given_up(world: &World) {
+pub(crate) async fn nothing_was_given_up(world: &World) {
     world.settled().await;
     assert_eq!(world.dead().await, 0);
 }

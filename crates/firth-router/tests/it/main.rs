@@ -5,6 +5,7 @@
 mod chaos;
 mod gateway;
 mod grpc;
+mod leases;
 mod nats;
 mod node;
 mod peers;

@@ -17,6 +17,12 @@ use std::time::Duration;
 /// The numbers of events, by document, in the order of arrival.
 pub(crate) type ByDocument = HashMap<String, Vec<u64>>;
 
+/// Leases are 30 s, or what the environment says to soak takeovers: `FIRTH_TEST_LEASE_MS=1000`.
+fn lease() -> Duration {
+    let set = std::env::var("FIRTH_TEST_LEASE_MS").ok().and_then(|text| text.parse().ok());
+    Duration::from_millis(set.unwrap_or(30_000))
+}
+
 pub(crate) struct World {
     pub(crate) broker: Broker,
     pub(crate) registry: Registry,
@@ -33,7 +39,7 @@ impl World {
         let registry = Registry::open(engine, RoutingConfig::default().subscriptions).await.unwrap();
         let mut options = RouterOptions::new("changes");
         // Longer than a starved machine sleeps; tests in which a node dies set it shorter.
-        options.lease = Duration::from_secs(30);
+        options.lease = lease();
         options.patience = Duration::from_millis(300);
         options.routing.delivery.timeout = Duration::from_secs(2);
         options.routing.delivery.retry.initial_delay = Duration::from_millis(10);

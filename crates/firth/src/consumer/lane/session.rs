@@ -126,7 +126,7 @@ impl<'l> Session<'l> {
             ripen_at: Some(now),
             looked: now,
             next_poll: now + SLOW_POLL,
-            careful: if progress.crashes > 0 { common.config.window() } else { 0 },
+            careful: if common.config.retry.doubts(progress.crashes) { common.config.window() } else { 0 },
             condemned: common.config.retry.condemns(progress.crashes),
             known: left.known,
             known_until: now + REMEMBER,
