@@ -73,8 +73,10 @@ impl From<u64> for Num {
 
 impl Ord for Num {
     fn cmp(&self, other: &Self) -> Ordering {
-        if let (Self::Float(a), Self::Float(b)) = (self, other) {
-            return a.total_cmp(b);
+        match (self, other) {
+            (Self::Int(a), Self::Int(b)) => return a.cmp(b),
+            (Self::Float(a), Self::Float(b)) => return a.total_cmp(b),
+            _ => {}
         }
         let fraction = || self.fraction().total_cmp(&other.fraction());
         self.whole().cmp(&other.whole()).then_with(fraction)

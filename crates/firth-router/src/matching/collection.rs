@@ -1,8 +1,9 @@
 //! One collection of one tenant: its groups, and the lists that lead to them.
 
+use super::conditions::Conditions;
 use super::fields::{Fields, Values};
-use super::group::{Group, GroupId, Interpreter, Membership, Place};
-use super::lists::{Hung, Lists};
+use super::group::{Group, GroupId, Interpreter, Membership, Place, Plan};
+use super::lists::{Direct, Hung, ListId, Lists};
 use super::{Hit, Interest};
 use crate::error::Result;
 use crate::event::{Document, Event};
@@ -10,12 +11,14 @@ use crate::filter::Filter;
 use foldhash::fast::RandomState;
 use hashbrown::HashTable;
 use slab::Slab;
+use smallvec::SmallVec;
 use std::hash::BuildHasher;
 
 pub(super) struct Collection {
     name: Box<str>,
     fields: Fields,
     lists: Lists,
+    conditions: Conditions,
     groups: Slab<Group>,
     by_interest: HashTable<GroupId>,
     hasher: RandomState,
@@ -43,6 +46,7 @@ impl Collection {
             name: name.into(),
             fields: Fields::default(),
             lists: Lists::default(),
+            conditions: Conditions::default(),
             groups: Slab::new(),
             by_interest: HashTable::new(),
             hasher: RandomState::default(),
@@ -55,8 +59,10 @@ impl Collection {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        debug_assert!(!self.groups.is_empty() || self.lists.is_empty());
-        self.groups.is_empty()
+        // A filter that nothing passes hangs nowhere.
+        let is_empty = self.groups.is_empty() && self.lists.is_empty();
+        debug_assert!(!is_empty || self.conditions.is_empty());
+        is_empty
     }
 
     pub(super) fn groups(&self) -> usize {
@@ -71,40 +77,73 @@ impl Collection {
     pub(super) fn join(&mut self, interest: &Interest, number: u32) -> (Membership, bool) {
         let (id, is_new) = match self.find(identity(&interest.document, &interest.filter)) {
             Some(id) => (id, false),
-            None => (self.create(interest), true),
+            None => {
+                let group = Group::new(interest, &mut self.fields);
+                let plans = group.plan(&self.lists);
+                if let Some(tests) = group.plain_rest(&plans) {
+                    let direct = Direct { number, condition: self.conditions.take(tests) };
+                    let token = plans.into_iter().next().expect("a plain rest has one plan").token;
+                    let (list, position) = self.lists.enter(token, direct);
+                    return (Membership::Direct { list, position }, false);
+                }
+                (self.create(group, plans), true)
+            }
         };
         let group = &mut self.groups[id as usize];
         group.members.push(number);
         let position = u32::try_from(group.members.len() - 1).expect("fewer members than subscriptions");
-        (Membership { group: id, position }, is_new && group.is_slow)
+        (Membership::Group { group: id, position }, is_new && group.is_slow)
     }
 
     pub(super) fn leave(&mut self, place: Membership) -> Left {
-        let group = &mut self.groups[place.group as usize];
-        group.members.swap_remove(place.position as usize);
-        let moved = group.members.get(place.position as usize).copied();
+        let (id, position) = match place {
+            Membership::Group { group, position } => (group, position),
+            Membership::Direct { list, position } => {
+                let (gone, moved, answered) = self.lists.exit(list, position);
+                let fields = self.conditions.release(gone.condition);
+                fields.into_iter().chain(answered).for_each(|field| self.fields.release(field));
+                return Left { moved, shrunk: false };
+            }
+        };
+        let group = &mut self.groups[id as usize];
+        group.members.swap_remove(position as usize);
+        let moved = group.members.get(position as usize).copied();
         if !group.members.is_empty() {
             return Left { moved, shrunk: false };
         }
         let shrunk = group.is_slow;
-        self.destroy(place.group);
+        self.destroy(id);
         Left { moved, shrunk }
     }
 
     /// Adds the subscriptions that want the event.
     pub(super) fn matches(&self, event: &Event, hits: &mut Vec<Hit>) -> Result<()> {
         let values = self.fields.extract(event, event.document())?;
-        let mut now = self.matching(event, event.document(), &values)?;
+        let mut lists: SmallVec<[ListId; 8]> = SmallVec::new();
+        let tell = |list: ListId, direct: &[Direct], hits: &mut Vec<Hit>| {
+            lists.push(list);
+            let passing = direct.iter().filter(|one| self.conditions.passes(one.condition, &values));
+            hits.extend(passing.map(|one| Hit { number: one.number, leaves: false }));
+        };
+        let mut now = self.matching((event, event.document()), &values, hits, tell)?;
         self.tell(&now, false, hits);
-        if let (Some(before), Some(_)) = (&event.before, &event.after) {
-            let old = self.fields.extract(event, Some(before))?;
-            if old != values || self.with_rest > 0 {
-                let mut left = self.matching(event, Some(before), &old)?;
-                now.sort_unstable();
-                left.retain(|group| now.binary_search(group).is_err());
-                self.tell(&left, true, hits);
-            }
+        let (Some(before), Some(_)) = (&event.before, &event.after) else { return Ok(()) };
+        let old = self.fields.extract(event, Some(before))?;
+        if old == values && self.with_rest == 0 {
+            return Ok(());
         }
+        let tell = |list: ListId, direct: &[Direct], hits: &mut Vec<Hit>| {
+            let is_still_here = lists.contains(&list);
+            let leaves = |one: &&Direct| {
+                self.conditions.passes(one.condition, &old)
+                    && !(is_still_here && self.conditions.passes(one.condition, &values))
+            };
+            hits.extend(direct.iter().filter(leaves).map(|one| Hit { number: one.number, leaves: true }));
+        };
+        let mut left = self.matching((event, Some(before)), &old, hits, tell)?;
+        now.sort_unstable();
+        left.retain(|group| now.binary_search(group).is_err());
+        self.tell(&left, true, hits);
         Ok(())
     }
 
@@ -115,17 +154,21 @@ impl Collection {
         }
     }
 
-    /// The groups that want this image of the document, each once.
+    /// The groups that want this image of the document, each once. What stands directly in the lists is for `tell`.
     fn matching(
         &self,
-        event: &Event,
-        document: Option<&Document>,
+        (event, document): (&Event, Option<&Document>),
         values: &Values<'_>,
+        hits: &mut Vec<Hit>,
+        mut tell: impl FnMut(ListId, &[Direct], &mut Vec<Hit>),
     ) -> Result<Vec<GroupId>> {
         let (mut found, mut may_repeat) = (Vec::new(), false);
         let mut interpreter = Interpreter::new(event, document);
-        self.lists.candidates(&event.key, values, |hung| {
-            for Hung { group: id, place } in hung {
+        self.lists.candidates(&event.key, values, |id, list| {
+            if !list.direct.is_empty() {
+                tell(id, &list.direct, hits);
+            }
+            for Hung { group: id, place } in &list.groups {
                 let group = &self.groups[*id as usize];
                 if group.wants(*place, values, &mut interpreter) {
                     may_repeat |= group.places.len() > 1;
@@ -149,10 +192,9 @@ impl Collection {
         self.by_interest.find(self.hasher.hash_one(wanted), is).copied()
     }
 
-    fn create(&mut self, interest: &Interest) -> GroupId {
-        let mut group = Group::new(interest, &mut self.fields);
+    fn create(&mut self, mut group: Group, plans: Vec<Plan>) -> GroupId {
         let id = u32::try_from(self.groups.vacant_key()).expect("fewer groups than subscriptions");
-        for plan in group.plan(&self.lists) {
+        for plan in plans {
             let place = u16::try_from(group.places.len()).expect("a filter has at most 256 parts");
             group.is_slow |= plan.token == super::lists::Token::Slow;
             let (list, position) = self.lists.hang(plan.token, Hung { group: id, place });

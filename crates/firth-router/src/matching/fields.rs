@@ -20,9 +20,14 @@ pub(super) type Values<'a> = Vec<Option<Field<'a>>>;
 #[derive(Default)]
 pub(super) struct Fields {
     ids: HashMap<Path, FieldId, RandomState>,
-    uses: Slab<usize>,
+    uses: Slab<Used>,
     root: Node,
     variables: Vec<(Box<str>, FieldId)>,
+}
+
+struct Used {
+    path: Path,
+    times: usize,
 }
 
 #[derive(Default)]
@@ -35,10 +40,11 @@ impl Fields {
     /// The number of a field, which stays until it was released as often as it was taken.
     pub(super) fn take(&mut self, path: &Path) -> FieldId {
         if let Some(&id) = self.ids.get(path) {
-            self.uses[id as usize] += 1;
+            self.uses[id as usize].times += 1;
             return id;
         }
-        let id = u32::try_from(self.uses.insert(1)).expect("fewer fields than subscriptions");
+        let id = u32::try_from(self.uses.insert(Used { path: path.clone(), times: 1 }))
+            .expect("fewer fields than subscriptions");
         self.ids.insert(path.clone(), id);
         match &path[..] {
             [variable] => self.variables.push((variable.clone(), id)),
@@ -53,14 +59,13 @@ impl Fields {
         id
     }
 
-    pub(super) fn release(&mut self, path: &Path) {
-        let Some(&id) = self.ids.get(path) else { return };
-        self.uses[id as usize] -= 1;
-        if self.uses[id as usize] > 0 {
+    pub(super) fn release(&mut self, id: FieldId) {
+        self.uses[id as usize].times -= 1;
+        if self.uses[id as usize].times > 0 {
             return;
         }
-        self.uses.remove(id as usize);
-        self.ids.remove(path);
+        let Used { path, .. } = self.uses.remove(id as usize);
+        self.ids.remove(&path);
         match path.len() {
             1 => self.variables.retain(|(_, other)| *other != id),
             _ => self.root.forget(&path[1..]),

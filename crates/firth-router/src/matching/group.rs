@@ -1,6 +1,7 @@
 //! A group: everyone who asks for the same, and where it hangs.
 
 use super::Interest;
+use super::conditions::Tests;
 use super::fields::{FieldId, Fields, Values};
 use super::lists::{ListId, Lists, Token};
 use super::ranges;
@@ -12,11 +13,26 @@ use smallvec::SmallVec;
 
 pub(super) type GroupId = u32;
 
-/// Where a subscription stands: its group, and its position there.
+/// Where a subscription stands: in its group, or directly in a list; and its position there.
 #[derive(Clone, Copy)]
-pub(super) struct Membership {
-    pub(super) group: GroupId,
-    pub(super) position: u32,
+pub(super) enum Membership {
+    Group { group: GroupId, position: u32 },
+    Direct { list: ListId, position: u32 },
+}
+
+impl Membership {
+    pub(super) fn position(self) -> u32 {
+        match self {
+            Self::Group { position, .. } | Self::Direct { position, .. } => position,
+        }
+    }
+
+    /// Another one left, and this one took its position.
+    pub(super) fn moved_to(&mut self, at: u32) {
+        match self {
+            Self::Group { position, .. } | Self::Direct { position, .. } => *position = at,
+        }
+    }
 }
 
 /// One list that a group hangs in.
@@ -63,9 +79,23 @@ impl Group {
 
     /// Gives up its fields.
     pub(super) fn release(&self, fields: &mut Fields) {
-        for branch in self.branches() {
-            branch.atoms.iter().for_each(|atom| fields.release(&atom.path));
+        self.fields.iter().for_each(|field| fields.release(*field));
+    }
+
+    /// If one list leads to it and plain tests are all that is left to check there: those tests.
+    pub(super) fn plain_rest(&self, plans: &[Plan]) -> Option<Tests> {
+        let ([plan], false) = (plans, self.has_rest()) else { return None };
+        let atoms = match (&self.filter, self.branches()) {
+            (None, _) => &[][..],
+            (Some(_), [branch]) => &branch.atoms[..],
+            (Some(_), _) => return None,
+        };
+        if plan.token == Token::Slow {
+            return None;
         }
+        let is_left = |number: usize| plan.answered.is_none_or(|answered| usize::from(answered) != number);
+        let tests = atoms.iter().zip(&self.fields).enumerate().filter(|(number, _)| is_left(*number));
+        Some(tests.map(|(_, (atom, field))| (*field, atom.test.clone())).collect())
     }
 
     /// Whether only an interpreter can answer all of it.

@@ -3,6 +3,7 @@
 //! A token is looked up by what an event brings, without building one. Lists that run empty vanish, so their number follows what is asked
 //! for now. [`Uses`] remembers per field which kinds of token exist, so that an event asks no needless questions.
 
+use super::conditions::ConditionId;
 use super::fields::{FieldId, Values};
 use super::group::GroupId;
 use super::ranges::Ranges;
@@ -42,9 +43,23 @@ pub(super) struct Hung {
     pub(super) place: u16,
 }
 
-struct List {
+/// A subscription that stands directly in a list, and what it asks for beside the list's token.
+#[derive(Clone, Copy)]
+pub(super) struct Direct {
+    pub(super) number: u32,
+    pub(super) condition: ConditionId,
+}
+
+pub(super) struct List {
     token: Token,
-    groups: Vec<Hung>,
+    pub(super) groups: Vec<Hung>,
+    pub(super) direct: Vec<Direct>,
+}
+
+impl List {
+    fn len(&self) -> usize {
+        self.groups.len() + self.direct.len()
+    }
 }
 
 #[derive(Default)]
@@ -133,19 +148,36 @@ impl Lists {
     /// Takes a group off a list; answers the one that took its position.
     pub(super) fn unhang(&mut self, id: ListId, position: u32) -> Option<Hung> {
         let list = &mut self.lists[id as usize];
-        list.groups.swap_remove(position as usize);
-        let moved = list.groups.get(position as usize).copied();
-        if list.groups.is_empty() {
+        let (_, moved) = take_off(&mut list.groups, position);
+        if list.len() == 0 {
             self.destroy(id);
-        } else if list.groups.len() * 4 < list.groups.capacity() {
-            list.groups.shrink_to(list.groups.len() * 2);
         }
         moved
     }
 
-    /// How many groups hang under a token.
+    /// Puts a subscription directly under a token; answers the list and the position in it.
+    pub(super) fn enter(&mut self, token: Token, direct: Direct) -> (ListId, u32) {
+        let id = self.find(&token).unwrap_or_else(|| self.create(token));
+        let entries = &mut self.lists[id as usize].direct;
+        entries.push(direct);
+        (id, u32::try_from(entries.len() - 1).expect("fewer than subscriptions"))
+    }
+
+    /// Takes a subscription out; answers it, the number of the one that took its position, and the field that the list alone answered for it.
+    pub(super) fn exit(&mut self, id: ListId, position: u32) -> (Direct, Option<u32>, Option<FieldId>) {
+        let list = &mut self.lists[id as usize];
+        let (gone, moved) = take_off(&mut list.direct, position);
+        // What stands in a range has its limits checked, and so its field, by the condition.
+        let answered = list.token.ask().and_then(|_| list.token.field());
+        if list.len() == 0 {
+            self.destroy(id);
+        }
+        (gone, moved.map(|moved| moved.number), answered)
+    }
+
+    /// How many hang under a token.
     pub(super) fn load(&self, token: &Token) -> usize {
-        self.find(token).map_or(0, |id| self.lists[id as usize].groups.len())
+        self.find(token).map_or(0, |id| self.lists[id as usize].len())
     }
 
     /// How many different values of a field lead to a list.
@@ -153,11 +185,11 @@ impl Lists {
         self.uses.get(field as usize).map_or(0, |uses| uses.equal + uses.element)
     }
 
-    /// Shows every group that the event might be for; a group with several places may be shown several times.
-    pub(super) fn candidates(&self, key: &str, values: &Values<'_>, mut show: impl FnMut(&[Hung])) {
+    /// Shows every list, once, that the event has something in common with; a group with several places may be in several of them.
+    pub(super) fn candidates(&self, key: &str, values: &Values<'_>, mut show: impl FnMut(ListId, &List)) {
         let mut ask = |ask: Ask<'_>| {
             if let Some(id) = self.lookup(ask) {
-                show(&self.lists[id as usize].groups);
+                show(id, &self.lists[id as usize]);
             }
         };
         ask(Ask::All);
@@ -191,7 +223,7 @@ impl Lists {
         }
         for (uses, value) in self.uses.iter().zip(values) {
             if let Some(scalar) = value.as_ref().and_then(Field::as_scalar) {
-                uses.ranges.around(scalar, |id| show(&self.lists[id as usize].groups));
+                uses.ranges.around(scalar, |id| show(id, &self.lists[id as usize]));
             }
         }
     }
@@ -215,7 +247,7 @@ impl Lists {
     fn create(&mut self, token: Token) -> ListId {
         let vacant = self.lists.vacant_entry();
         let id = u32::try_from(vacant.key()).expect("fewer lists than places");
-        let list = vacant.insert(List { token, groups: Vec::new() });
+        let list = vacant.insert(List { token, groups: Vec::new(), direct: Vec::new() });
         if let Some(field) = list.token.field() {
             let needed = field as usize + 1;
             if self.uses.len() < needed {
@@ -247,6 +279,15 @@ impl Lists {
             }
         }
     }
+}
+
+/// Takes an element out of its position; answers it, and the one that took the position.
+fn take_off<T: Copy>(elements: &mut Vec<T>, position: u32) -> (T, Option<T>) {
+    let gone = elements.swap_remove(position as usize);
+    if elements.len() * 4 < elements.capacity() {
+        elements.shrink_to(elements.len() * 2);
+    }
+    (gone, elements.get(position as usize).copied())
 }
 
 impl Uses {

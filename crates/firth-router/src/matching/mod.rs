@@ -4,15 +4,17 @@
 //! Index ─ tenant ─ collection ─ lists of groups, each under what must be in the event
 //!                               (document key · field = value · value in field · prefix · range · field exists)
 //! ```
-//! Subscriptions that ask for the same share a *group*. A group hangs under the rarest thing that its filter demands, so an event only
-//! meets groups that it has something in common with; the rest of a group's filter is checked then. Filters that demand nothing an
-//! index knows stand in a *slow list*, whose length is limited per tenant. Tenants share nothing: another tenant's groups
-//! cannot even be reached.
+//! A subscription hangs under the rarest thing that its filter demands, so an event only meets those that it has something in common with; the
+//! rest of the filter is checked then. One whose filter is a plain conjunction stands *directly* in its list, beside the [condition](conditions)
+//! that is left to check: an event goes through an array of numbers. Others that ask for the same share a *group*. Filters that
+//! demand nothing an index knows stand in a *slow list*, whose length is limited per tenant. Tenants share nothing: another tenant's
+//! lists cannot even be reached.
 //!
 //! An event with both images matches a filter by the new image, or by the old one alone: then the document *leaves* what the
 //! subscription sees.
 
 mod collection;
+mod conditions;
 mod fields;
 mod group;
 mod lists;
@@ -120,7 +122,7 @@ impl<T> Index<T> {
         let at = &mut self.collections[entry.collection];
         let left = at.leave(entry.place);
         if let Some(moved) = left.moved {
-            self.subscriptions[moved as usize].place.position = entry.place.position;
+            self.subscriptions[moved as usize].place.moved_to(entry.place.position());
         }
         let part = self.tenants.get_mut(&entry.tenant).expect("a subscription's tenant is known");
         part.slow -= usize::from(left.shrunk);
@@ -178,7 +180,7 @@ impl<T> Index<T> {
         self.subscriptions.is_empty()
     }
 
-    /// How many groups there are: subscriptions that ask for the same count once.
+    /// How many groups there are, of subscriptions that do not stand directly in a list; those that ask for the same count once.
     pub fn groups(&self) -> usize {
         self.collections.iter().map(|(_, collection)| collection.groups()).sum()
     }
