@@ -129,7 +129,7 @@ pub(crate) fn messages(subject: &str, workload: Workload, quick: bool) -> u64 {
         ("apalis", Act::Consume) => 8_000,
         ("apalis" | "bullmq", _) => 12_000,
         ("jetstream-memory" | "jetstream-file", _) => 100_000,
-        (_, Act::Failing) => 300_000,
+        (_, Act::Failing) => 3_000_000,
         (_, _) if workload.engine == Engine::Synced => 200_000,
         _ => 500_000,
     };

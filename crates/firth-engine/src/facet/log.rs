@@ -31,6 +31,14 @@ pub trait Log {
     /// silently: compare `seq` to see how many. `attempt` is 1 and `crashes` 0 on all of them.
     fn read<'a>(&'a self, at: &'a Partition, after: RecordId, max: Max) -> Reply<'a, Vec<Record>>;
 
+    /// Waits at the end of the log: records after `after` as [`read`](Log::read) gives them, as soon as there are any; none after
+    /// about a second without. Answers one way through the server sooner than a hint and a read can. `None` means that
+    /// the engine cannot wait here and now: use a [hint](crate::Hint).
+    fn tail<'a>(&'a self, at: &'a Partition, after: RecordId, max: Max) -> Reply<'a, Option<Vec<Record>>> {
+        let _ = (at, after, max);
+        Box::pin(std::future::ready(Ok(None)))
+    }
+
     /// First and last record, and how many messages are delayed.
     fn bounds<'a>(&'a self, at: &'a Partition) -> Reply<'a, Bounds>;
 

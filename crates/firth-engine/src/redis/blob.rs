@@ -43,6 +43,11 @@ fn seal(lengths: &[usize], data: &[u8]) -> Vec<u8> {
     blob
 }
 
+/// How many records a blob says that it holds.
+pub(super) fn count(blob: &[u8]) -> usize {
+    blob.first().copied().map_or(0, usize::from)
+}
+
 /// The packed records of a blob, sharing its memory; `None` if it is damaged.
 pub(super) fn unpack(mut blob: Bytes) -> Option<Vec<Bytes>> {
     let count = usize::from(blob.try_get_u8().ok()?);

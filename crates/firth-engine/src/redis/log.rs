@@ -56,6 +56,10 @@ impl Log for RedisEngine {
         Box::pin(self.read_records(at, after, max))
     }
 
+    fn tail<'a>(&'a self, at: &'a Partition, after: RecordId, max: Max) -> Reply<'a, Option<Vec<Record>>> {
+        Box::pin(self.tail_records(at, after, max))
+    }
+
     fn bounds<'a>(&'a self, at: &'a Partition) -> Reply<'a, Bounds> {
         Box::pin(async move {
             let keys = self.keys.partition(at);

@@ -31,6 +31,7 @@ mod read;
 mod scripts;
 mod start;
 mod streams;
+mod tail;
 mod trouble;
 mod waits;
 
@@ -49,12 +50,14 @@ use keys::{GroupKeys, Keys, PartitionKeys};
 use notify::Notifier;
 use std::sync::Arc;
 use std::time::Duration;
+use tail::Tails;
 
 /// The engine on Redis or Valkey.
 pub(crate) struct RedisEngine {
     keys: Keys,
     steps: Steps,
     notifier: Notifier,
+    tails: Tails,
     description: String,
 }
 
@@ -74,7 +77,7 @@ impl RedisEngine {
         let notifier = Notifier::start(client.clone());
         let steps = Steps::new(client, findings.durability, findings.syncs_always, options.wait);
         tracing::info!(engine = %description, durability = ?steps.durability(), "opened");
-        Ok(Self { keys, steps, notifier, description })
+        Ok(Self { keys, steps, notifier, tails: Tails::default(), description })
     }
 
     fn group_keys(&self, at: &Partition, group: &GroupName) -> (Arc<PartitionKeys>, GroupKeys) {

@@ -18,7 +18,7 @@ use crate::name::Partition;
 use crate::record::{Content, Record};
 use bytes::Bytes;
 use firth_redis::resp::{Frame, Value};
-use firth_redis::{cmd, pipe};
+use firth_redis::{Command, cmd, pipe};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -43,7 +43,7 @@ impl Default for Sizes {
 
 impl Sizes {
     /// How many entries to ask for so that about `records` come; `None` if they might break the byte limit.
-    fn entries_for(&self, records: usize, bytes: usize) -> Option<usize> {
+    pub(super) fn entries_for(&self, records: usize, bytes: usize) -> Option<usize> {
         if self.age() > FRESH {
             return None;
         }
@@ -75,8 +75,13 @@ impl Sizes {
     }
 }
 
+/// Reads what a range needs to be understood: the largest blob, the trimmed mark, the last record.
+pub(super) fn head(keys: &PartitionKeys) -> Command {
+    cmd("HMGET").key(&keys.meta).arg("m").arg("t").arg("l")
+}
+
 /// What is being read.
-struct Reading<'a> {
+pub(super) struct Reading<'a> {
     at: &'a Partition,
     keys: &'a PartitionKeys,
     after: RecordId,
@@ -84,6 +89,17 @@ struct Reading<'a> {
     records: Vec<Record>,
     bytes: usize,
     is_done: bool,
+}
+
+impl<'a> Reading<'a> {
+    pub(super) fn new(at: &'a Partition, keys: &'a PartitionKeys, after: RecordId, max: Max) -> Self {
+        let max = Max { records: max.records.clamp(1, MAX_READ), bytes: max.bytes.max(1) };
+        Self { at, keys, after, max, records: Vec::new(), bytes: 0, is_done: false }
+    }
+
+    pub(super) fn into_records(self) -> Vec<Record> {
+        self.records
+    }
 }
 
 impl RedisEngine {
@@ -94,10 +110,9 @@ impl RedisEngine {
         max: Max,
     ) -> Result<Vec<Record>> {
         let keys = self.keys.partition(at);
-        let max = Max { records: max.records.clamp(1, MAX_READ), bytes: max.bytes.max(1) };
-        let mut reading =
-            Reading { at, keys: &keys, after, max, records: Vec::new(), bytes: 0, is_done: false };
+        let mut reading = Reading::new(at, &keys, after, max);
         while !reading.is_done {
+            let max = reading.max;
             let (room, bytes) = (max.records - reading.records.len(), max.bytes - reading.bytes);
             match keys.sizes.entries_for(room, bytes) {
                 Some(entries) => self.read_range(&mut reading, entries).await?,
@@ -116,8 +131,7 @@ impl RedisEngine {
         let from = reading.after.min(RecordId::new(u64::MAX, u64::MAX - 1));
         let range =
             cmd("XRANGE").key(&keys.stream).arg(format!("({from}")).arg("+").arg("COUNT").arg(entries);
-        let head = cmd("HMGET").key(&keys.meta).arg("m").arg("t").arg("l");
-        let both = pipe().then(range).then(head).together();
+        let both = pipe().then(range).then(head(keys)).together();
         let answers = self.steps.client.pipeline::<(Frame, Frame)>(both).await;
         let (range, head) = match answers {
             Ok((Ok(range), Ok(head))) => (range, head),
@@ -127,26 +141,7 @@ impl RedisEngine {
                 return Err(of_call(error));
             }
         };
-        let mut head = Parts::of(head.value());
-        let largest = head.value()?;
-        if largest.is_null() {
-            return Err(About::partition(reading.at).missing());
-        }
-        let largest =
-            largest.as_i64().and_then(|largest| u64::try_from(largest).ok()).ok_or_else(odd_answer)?;
-        let (trimmed, last) = (head.id()?, head.id()?);
-        let mut found = Vec::with_capacity(range.value().len());
-        for entry in range.value() {
-            let mut entry = Parts::of(entry);
-            let id = entry.id()?;
-            let blob = entry.value()?.get(1).and_then(Value::bytes).ok_or_else(odd_answer)?;
-            found.push((id, blob));
-        }
-        let (entries, before) = (found.len(), reading.records.len());
-        reading.take(found, trimmed)?;
-        keys.sizes.learn(largest, entries, reading.records.len() - before);
-        reading.is_done |= entries == 0 || reading.after >= last;
-        Ok(())
+        reading.take_range(Some(range.value()), head.value())
     }
 
     async fn read_bounded(&self, reading: &mut Reading<'_>, room: usize, bytes: usize) -> Result<()> {
@@ -161,9 +156,8 @@ impl RedisEngine {
         while !list.is_empty() {
             found.push((list.id()?, list.bytes()?));
         }
-        let (entries, before) = (found.len(), reading.records.len());
+        keys.sizes.learn(largest, found.len(), records_in(&found));
         reading.take(found, trimmed)?;
-        keys.sizes.learn(largest, entries, reading.records.len() - before);
         // The script stopped at a limit or at the end.
         reading.is_done = true;
         Ok(())
@@ -171,6 +165,30 @@ impl RedisEngine {
 }
 
 impl Reading<'_> {
+    /// Takes in the entries of a range, if there are any, read together with a [`head`].
+    pub(super) fn take_range(&mut self, range: Option<Value<'_>>, head: Value<'_>) -> Result<()> {
+        let mut head = Parts::of(head);
+        let largest = head.value()?;
+        if largest.is_null() {
+            return Err(About::partition(self.at).missing());
+        }
+        let largest =
+            largest.as_i64().and_then(|largest| u64::try_from(largest).ok()).ok_or_else(odd_answer)?;
+        let (trimmed, last) = (head.id()?, head.id()?);
+        let mut found = Vec::with_capacity(range.map_or(0, Value::len));
+        for entry in range.into_iter().flatten() {
+            let mut entry = Parts::of(entry);
+            let id = entry.id()?;
+            let blob = entry.value()?.get(1).and_then(Value::bytes).ok_or_else(odd_answer)?;
+            found.push((id, blob));
+        }
+        let entries = found.len();
+        self.keys.sizes.learn(largest, entries, records_in(&found));
+        self.take(found, trimmed)?;
+        self.is_done |= entries == 0 || self.after >= last;
+        Ok(())
+    }
+
     /// Takes in entries; done when a limit is reached.
     fn take(&mut self, entries: Vec<(RecordId, Bytes)>, trimmed: RecordId) -> Result<()> {
         for (last, blob) in entries {
@@ -197,6 +215,11 @@ impl Reading<'_> {
         self.is_done = self.records.len() >= self.max.records || self.bytes >= self.max.bytes;
         Ok(())
     }
+}
+
+/// How many records lie in these entries, wanted or not: a reader with little room still learns how full they are.
+fn records_in(entries: &[(RecordId, Bytes)]) -> usize {
+    entries.iter().map(|(_, blob)| blob::count(blob)).sum()
 }
 
 fn damaged(at: &Partition, id: RecordId) -> Error {

@@ -14,50 +14,61 @@ local total = done + retried + dead
 local ids = {}
 for i = 1, total do ids[i] = ARGV[7 + i] end
 -- Where each judged record comes from: taken from due (its entry), or open in the log and passed by this commit (false).
+-- Numbers that are only handed on stay texts: printing them is what costs.
 local scores, entries = call('ZMSCORE', D, unpack(ids)), call('HMGET', E, unpack(ids))
 local seqs, from_due = {}, 0
 for i = 1, total do
-  local _, seq = split(ids[i])
-  seqs[i] = seq
-  if scores[i] then
-    if tonumber(scores[i]) ~= TAKEN then return 'notopen ' .. ids[i] end
+  local id, score = ids[i], scores[i]
+  seqs[i] = match(id, '-(%d+)$')
+  if score then
+    if score ~= TAKEN_TEXT and tonumber(score) ~= TAKEN then return 'notopen ' .. id end
     from_due = from_due + 1
   else
+    local seq = tonumber(seqs[i])
     local was_open = seq > fseq and not contains(old, seq)
     local is_passed = seq <= nseq or contains(new, seq)
-    if i <= done or not was_open or not is_passed then return 'notopen ' .. ids[i] end
+    if i <= done or not was_open or not is_passed then return 'notopen ' .. id end
     entries[i] = false
   end
 end
-local added = 0
-for i = done + 1, done + retried do
-  if not scores[i] then added = added + 1 end
-end
-if added > 0 and call('ZCARD', D) - from_due + retried > MAX_DUE then return 'full' end
+local is_new = false
+for i = done + 1, done + retried do is_new = is_new or not scores[i] end
+if is_new and call('ZCARD', D) - from_due + retried > MAX_DUE then return 'full' end
 -- Nothing was written up to here, and nothing is refused from here on.
 local now = now_us()
-local gone, index, times, texts, kept = {}, {}, {}, {}, {}
+local gone, n = {}, 0
 for i = 1, total do
-  if entries[i] and (i <= done or i > done + retried) then gone[#gone + 1] = ids[i] end
+  if entries[i] and (i <= done or i > done + retried) then
+    n = n + 1
+    gone[n] = ids[i]
+  end
 end
 local arg = 7 + total
-for i = done + 1, done + retried do
-  local attempt, crashes = 1, '0'
-  if entries[i] then attempt, crashes = match(entries[i], '^(%d+):(%d+):') end
-  times[#times + 1], times[#times + 2] = later_ms(now, tonumber(ARGV[arg + 1])), ids[i]
-  texts[#texts + 1], texts[#texts + 2] = ids[i], format('%d:%s:%s', attempt + 1, crashes, ARGV[arg + 2])
-  if ARGV[arg + 3] == '1' then
-    kept[#kept + 1], kept[#kept + 2] = ids[i], ARGV[arg + 4]
-    index[#index + 1], index[#index + 2] = -seqs[i], ids[i]
-  elseif not entries[i] then
-    index[#index + 1], index[#index + 2] = seqs[i], ids[i]
-  end
-  arg = arg + 4
-end
 if retried > 0 then
+  local index, times, texts, kept = {}, {}, {}, {}
+  local added, delay, due = 0, nil, nil
+  for i = 1, retried do
+    local id, entry, at = ids[done + i], entries[done + i], 2 * i
+    -- Most wait equally long.
+    if ARGV[arg + 1] ~= delay then
+      delay = ARGV[arg + 1]
+      due = format('%.0f', later_ms(now, tonumber(delay)))
+    end
+    times[at - 1], times[at] = due, id
+    local attempt, crashes = 1, '0'
+    if entry then attempt, crashes = match(entry, '^(%d+):(%d+):') end
+    texts[at - 1], texts[at] = id, (attempt + 1) .. ':' .. crashes .. ':' .. ARGV[arg + 2]
+    local is_kept = ARGV[arg + 3] == '1'
+    if is_kept then kept[#kept + 1], kept[#kept + 2] = id, ARGV[arg + 4] end
+    if is_kept or not entry then
+      index[added + 1], index[added + 2] = (is_kept and '-' or '') .. seqs[done + i], id
+      added = added + 2
+    end
+    arg = arg + 4
+  end
   call('ZADD', D, unpack(times))
   call('HSET', E, unpack(texts))
-  if #index > 0 then call('ZADD', I, unpack(index)) end
+  if added > 0 then call('ZADD', I, unpack(index)) end
   if #kept > 0 then call('HSET', K, unpack(kept)) end
 end
 if dead > 0 then
@@ -75,7 +86,7 @@ if dead > 0 then
   call('ZADD', T, unpack(by_time))
   call('HSET', B, unpack(bodies))
 end
-if #gone > 0 then
+if n > 0 then
   call('ZREM', D, unpack(gone))
   call('ZREM', I, unpack(gone))
   call('HDEL', E, unpack(gone))

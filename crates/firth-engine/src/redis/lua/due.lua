@@ -15,6 +15,7 @@ if #ripe > 0 then
   local ems, first, last, blob, index, at
   local some_kept, known = call('EXISTS', K) == 1, {}
   for i = 5, #ARGV do known[ARGV[i]] = true end
+  local n = 0
   for i, id in ipairs(ripe) do
     local ms, seq = split(id)
     local content = known[id] and seq > tseq and '' or some_kept and call('HGET', K, id)
@@ -35,9 +36,10 @@ if #ripe > 0 then
       lost[#lost + 1] = id
     else
       bytes = bytes - #content
-      if bytes < 0 and #taken > 0 then break end
-      found[#found + 1], found[#found + 2], found[#found + 3] = id, entries[i], content
-      taken[#taken + 1], taken[#taken + 2] = TAKEN, id
+      if bytes < 0 and n > 0 then break end
+      found[3 * n + 1], found[3 * n + 2], found[3 * n + 3] = id, entries[i], content
+      taken[2 * n + 1], taken[2 * n + 2] = TAKEN_TEXT, id
+      n = n + 1
     end
   end
 end

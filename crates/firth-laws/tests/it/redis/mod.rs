@@ -9,6 +9,7 @@ mod durability;
 mod faults;
 mod laws;
 mod lost;
+mod tail;
 mod time;
 mod wake;
 

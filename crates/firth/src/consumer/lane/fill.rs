@@ -3,12 +3,34 @@
 use super::session::Session;
 use crate::error::{Error, ErrorKind, Result};
 use crate::payload;
-use firth_engine::facet::{Max, TakeDue};
+use firth_engine::facet::{Due, Max, Ripened, TakeDue};
 use firth_engine::limits::{MAX_BATCH_BYTES, MAX_READ};
 use firth_engine::{Offer, Record, RecordId, Verdict};
+use futures_util::future::BoxFuture;
 use futures_util::future::try_join_all;
 use std::time::Duration;
 use tokio::time::Instant;
+
+/// A read that is on its way.
+pub(super) struct InRead {
+    /// For how many records there was room.
+    pub(super) room: usize,
+    /// Whether it waits for something to read.
+    pub(super) waits: bool,
+    pub(super) answer: BoxFuture<'static, Result<Option<Vec<Record>>>>,
+}
+
+/// A look for due or delayed records that is on its way.
+pub(super) struct InLook {
+    /// How many records it may bring in.
+    room: usize,
+    pub(super) answer: BoxFuture<'static, Result<Looked>>,
+}
+
+pub(super) enum Looked {
+    Due(Due),
+    Ripe(Ripened),
+}
 
 /// How often hints make a busy lane look for delayed and due records.
 pub(super) const LOOK_EVERY: Duration = Duration::from_millis(50);
@@ -27,8 +49,9 @@ impl Session<'_> {
     /// How many more due records may be brought in now.
     pub(super) fn room(&self) -> usize {
         let limit = if self.careful > 0 { 1 } else { self.lane.common.config.max_in_flight };
-        let at_hand = self.flow.ready() + self.flow.out();
-        self.window.room().min(limit.saturating_sub(at_hand))
+        let coming = self.in_look.as_ref().map_or(0, |look| look.room);
+        let at_hand = self.flow.ready() + self.flow.out() + coming;
+        self.window.room().saturating_sub(coming).min(limit.saturating_sub(at_hand))
     }
 
     /// How many more records of the log may be brought in now. Some places are kept for due records: they are what those that are held
@@ -41,11 +64,17 @@ impl Session<'_> {
     }
 
     /// Reads on when half of the room is free: early enough to read while handlers work, late enough for large reads. The answer is
-    /// awaited beside everything else, and brings the lane back here. True if a read begins.
+    /// awaited beside everything else, and brings the lane back here. True if a read begins that is answered at once.
+    ///
+    /// While records trickle in, the lane waits for the next one at the end of the log.
     pub(super) fn read_if_wanted(&mut self) -> bool {
         let room = self.log_room();
         let half = room * 2 >= self.lane.common.config.max_in_flight || self.flow.ready() == 0;
-        if self.in_read.is_some() || !self.more || room == 0 || !half {
+        if self.in_read.is_some() || room == 0 || !half {
+            return false;
+        }
+        let waits = !self.more && self.tail.is_wanted(Instant::now());
+        if !waits && !self.more && !self.tail.has_ended() {
             return false;
         }
         let (engine, at, after) =
@@ -53,38 +82,81 @@ impl Session<'_> {
         let max = Max { records: room, bytes: MAX_BATCH_BYTES };
         // A hint that comes from now on may be about something that this read does not see.
         self.more = false;
-        self.in_read = Some((room, Box::pin(async move { engine.read(&at, after, max).await })));
-        true
+        self.tail.begin();
+        let answer = async move {
+            if waits {
+                engine.tail(&at, after, max).await
+            } else {
+                engine.read(&at, after, max).await.map(Some)
+            }
+        };
+        self.in_read = Some(InRead { room, waits, answer: Box::pin(answer) });
+        !waits
     }
 
-    /// Looks for due and delayed records whose time has come; true if it found any.
-    pub(super) async fn upkeep(&mut self) -> Result<bool> {
-        let (now, before) = (Instant::now(), self.flow.ready());
-        if self.due_at.is_some_and(|due| due <= now) && self.room() > 0 {
+    /// Takes in the answer to a read.
+    pub(super) fn answered(
+        &mut self,
+        room: usize,
+        waited: bool,
+        answer: Result<Option<Vec<Record>>>,
+    ) -> Result<()> {
+        let (records, now) = (answer?, Instant::now());
+        if records.as_ref().is_some_and(|records| !records.is_empty()) {
+            self.tail.came(now);
+        }
+        if waited {
+            self.tail.end(records.is_some(), now);
+        }
+        records.map_or(Ok(()), |records| self.received(room, records))
+    }
+
+    /// Looks for due and delayed records whose time has come. The answer is awaited beside everything else.
+    pub(super) fn look_if_wanted(&mut self) {
+        if self.in_look.is_some() {
+            return;
+        }
+        let (now, room) = (Instant::now(), self.room());
+        let (engine, at) = (self.lane.common.engine.clone(), self.lane.at.clone());
+        if room > 0 && self.due_at.take_if(|due| *due <= now).is_some() {
             (self.looked, self.due_looked) = (now, now);
-            self.take_due().await?;
-        }
-        if self.ripen_at.is_some_and(|at| at <= now) {
+            let known = self.failed.due(now, room);
+            let max = room.min(known.len().max(KEPT_FOR_DUE));
+            let (group, hold) = (self.lane.common.group.clone(), self.lane.held.hold.clone());
+            let answer = async move {
+                engine.due(&at, &group, &hold, TakeDue { max, known: &known }).await.map(Looked::Due)
+            };
+            self.in_look = Some(InLook { room: max, answer: Box::pin(answer) });
+        } else if self.ripen_at.take_if(|ripe| *ripe <= now).is_some() {
             self.looked = now;
-            self.ripen(now).await?;
-            self.read_if_wanted();
+            let answer = async move { engine.ripen(&at, RIPEN).await.map(Looked::Ripe) };
+            self.in_look = Some(InLook { room: 0, answer: Box::pin(answer) });
         }
-        Ok(self.flow.ready() > before)
+    }
+
+    /// Takes in the answer to a look.
+    pub(super) fn looked(&mut self, looked: Looked) -> Result<()> {
+        match looked {
+            Looked::Due(due) => self.take_due(due),
+            Looked::Ripe(ripened) => {
+                let next = ripened.next.map(|delay| Instant::now() + delay);
+                self.ripen_at = sooner(self.ripen_at, next);
+                self.more |= ripened.moved > 0;
+                Ok(())
+            }
+        }
     }
 
     /// Notes when the next record is due. While there is other work, due records gather.
     pub(super) fn note_next_due(&mut self, next: Option<Duration>) {
         let busy = self.flow.ready() + self.flow.out() > 0;
         let soonest = busy.then(|| self.due_looked + DUE_EVERY);
-        self.due_at = next.map(|delay| (Instant::now() + delay).max(soonest.unwrap_or(self.due_looked)));
+        let next = next.map(|delay| (Instant::now() + delay).max(soonest.unwrap_or(self.due_looked)));
+        self.due_at = sooner(self.due_at, next);
     }
 
-    async fn take_due(&mut self) -> Result<()> {
-        let common = self.lane.common.clone();
-        let (room, hold) = (self.room(), &self.lane.held.hold);
-        let known = self.failed.due(Instant::now(), room);
-        let due =
-            common.engine.due(self.at(), &common.group, hold, TakeDue { max: room, known: &known }).await?;
+    fn take_due(&mut self, due: Due) -> Result<()> {
+        let common = &self.lane.common;
         common.meter.lost.increment(due.lost);
         if due.lost > 0 && common.config.is_strict() {
             // Whose they were is gone with them: only a fresh look tells which keys still wait.
@@ -103,15 +175,8 @@ impl Session<'_> {
         Ok(())
     }
 
-    async fn ripen(&mut self, now: Instant) -> Result<()> {
-        let ripened = self.lane.common.engine.ripen(&self.lane.at, RIPEN).await?;
-        self.ripen_at = ripened.next.map(|delay| now + delay);
-        self.more |= ripened.moved > 0;
-        Ok(())
-    }
-
     /// Takes in what was read, where there was room for `room` records.
-    pub(super) fn received(&mut self, room: usize, records: Vec<Record>) -> Result<()> {
+    fn received(&mut self, room: usize, records: Vec<Record>) -> Result<()> {
         let bytes: usize = records.iter().map(|record| record.content.packed_len()).sum();
         // Fewer than asked for, and not because of their size: that was all.
         let largest = self.lane.common.max_payload + 16 * 1024;
@@ -188,4 +253,8 @@ impl Session<'_> {
             }
         }
     }
+}
+
+fn sooner(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
+    one.into_iter().chain(other).min()
 }

@@ -8,6 +8,7 @@ mod fill;
 mod memory;
 mod session;
 mod store;
+mod tail;
 mod waiter;
 
 use super::config::ConsumerConfig;

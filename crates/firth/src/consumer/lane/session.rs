@@ -2,7 +2,9 @@
 //!
 //! The loop only sequences steps: bring in, hand out, commit, then wait for whatever comes first. Everything here is bounded by the window.
 
+use super::fill::{InLook, InRead};
 use super::memory::Memory;
+use super::tail::Tail;
 use super::waiter::{Key, Waiter, Waiting};
 use super::{Carry, Common, Lane, Left};
 use crate::consumer::delivery::{ChunkEnd, Delivery, Event, Judgement, Tie};
@@ -68,8 +70,9 @@ pub(super) struct Session<'l> {
     known_until: Instant,
     /// Who waits to hear of them.
     pub(super) waiting: Waiting,
-    /// The read that is on its way, and for how many records there was room.
-    pub(super) in_read: Option<(usize, BoxFuture<'static, Result<Vec<firth_engine::Record>>>)>,
+    pub(super) in_read: Option<InRead>,
+    pub(super) tail: Tail,
+    pub(super) in_look: Option<InLook>,
     pub(super) uncommitted: usize,
     pub(super) oldest: Option<Instant>,
     pub(super) waiters: Vec<Waiter>,
@@ -132,6 +135,8 @@ impl<'l> Session<'l> {
             known_until: now + REMEMBER,
             waiting: left.waiting,
             in_read: None,
+            tail: Tail::default(),
+            in_look: None,
             acks: 0,
             uncommitted: 0,
             oldest: None,
@@ -168,9 +173,7 @@ impl<'l> Session<'l> {
             if self.is_drained() {
                 return Ended::Stopped;
             }
-            if let Err(error) = self.turn().await {
-                return self.broken(error).await;
-            }
+            self.turn();
             if self.is_drained() {
                 return Ended::Stopped;
             }
@@ -183,18 +186,15 @@ impl<'l> Session<'l> {
     }
 
     /// Everything that can be done now.
-    async fn turn(&mut self) -> Result<()> {
+    fn turn(&mut self) {
         // Verdicts ride along with a read: both go out in one write.
         let mut rides = false;
         if self.may_take() {
             rides = self.read_if_wanted();
             self.hand_out();
-            if self.upkeep().await? {
-                self.hand_out();
-            }
+            self.look_if_wanted();
         }
         self.commit_if_wanted(rides || self.drain_until.is_some());
-        Ok(())
     }
 
     fn may_take(&self) -> bool {
@@ -227,7 +227,13 @@ impl<'l> Session<'l> {
         };
         let read = async {
             match &mut self.in_read {
-                Some((room, read)) => (*room, read.await),
+                Some(read) => (read.room, read.waits, (&mut read.answer).await),
+                None => std::future::pending().await,
+            }
+        };
+        let look = async {
+            match &mut self.in_look {
+                Some(look) => (&mut look.answer).await,
                 None => std::future::pending().await,
             }
         };
@@ -241,9 +247,13 @@ impl<'l> Session<'l> {
             _ = self.events.recv_many(&mut heard, CHUNK) => {
                 heard.into_iter().try_for_each(|event| self.hear(event))?;
             }
-            (room, records) = read, if !draining => {
+            (room, waited, answer) = read, if !draining => {
                 self.in_read = None;
-                self.received(room, records?)?;
+                self.answered(room, waited, answer)?;
+            }
+            answer = look, if !draining => {
+                self.in_look = None;
+                self.looked(answer?)?;
             }
             () = lane.stop.cancelled(), if !draining => self.drain(),
             () = self.hint.wait(), if !draining => self.hinted(),
@@ -301,7 +311,7 @@ impl<'l> Session<'l> {
     }
 
     fn hinted(&mut self) {
-        self.more = true;
+        self.more |= self.in_read.as_ref().is_none_or(|read| !read.waits);
         // A delayed message or a replayed dead letter looks like an append. Not for each hint: under load there is one per append.
         let soon = self.looked + super::fill::LOOK_EVERY;
         self.ripen_at = Some(self.ripen_at.map_or(soon, |at| at.min(soon)));
@@ -346,7 +356,7 @@ impl<'l> Session<'l> {
         }
         let commit = self.oldest.map(|oldest| oldest + self.common().config.commit_interval);
         let commit = commit.filter(|_| self.in_commit.is_none());
-        let can_take = self.may_take() && self.room() > 0;
+        let can_take = self.may_take() && self.room() > 0 && self.in_look.is_none();
         let due = self.due_at.filter(|_| can_take);
         let times = [commit, due, self.ripen_at.filter(|_| can_take), Some(self.next_poll)];
         times.into_iter().flatten().min().expect("the poll is always set")

@@ -45,7 +45,9 @@ impl Session<'_> {
         if self.in_commit.is_some() || self.uncommitted == 0 {
             return;
         }
-        let idle = self.flow.ready() == 0 && self.flow.out() == 0 && self.in_read.is_none();
+        let idle = self.flow.ready() == 0
+            && self.flow.out() == 0
+            && self.in_read.as_ref().is_none_or(|read| read.waits);
         let waited =
             self.oldest.is_some_and(|oldest| oldest.elapsed() >= self.lane.common.config.commit_interval);
         let wanted = urgent

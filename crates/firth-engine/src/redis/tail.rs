@@ -1,0 +1,76 @@
+//! Waiting at the end of a log: a blocking read on a connection of its own, answered by the very append that it waits for.
+//!
+//! For partitions with a trickle of records; those without rest in the notifier, which costs nothing. So only a few wait at a time, and
+//! whoever does not get a place, or whose wait fails, goes the common way, which shows what is wrong.
+
+use super::RedisEngine;
+use super::keys::PartitionKeys;
+use super::read::{Reading, head};
+use crate::error::Result;
+use crate::facet::Max;
+use crate::id::RecordId;
+use crate::name::Partition;
+use crate::record::Record;
+use firth_redis::resp::Frame;
+use firth_redis::{CallError, cmd, pipe};
+use std::time::Duration;
+use tokio::sync::Semaphore;
+
+/// How many partitions are waited for at a time; with the groups of [`super::waits`] below the client's limit of blocking connections.
+const AT_ONCE: usize = 8;
+/// How long one wait lasts.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// What its answer may take beside that.
+const GRACE: Duration = Duration::from_secs(1);
+/// Entries of one answer: an append of many is read on the common way.
+const ENTRIES: usize = 16;
+
+/// Places for those who wait.
+pub(super) struct Tails(Semaphore);
+
+impl Default for Tails {
+    fn default() -> Self {
+        Self(Semaphore::new(AT_ONCE))
+    }
+}
+
+impl RedisEngine {
+    pub(super) async fn tail_records(
+        &self,
+        at: &Partition,
+        after: RecordId,
+        max: Max,
+    ) -> Result<Option<Vec<Record>>> {
+        let keys = self.keys.partition(at);
+        let Ok(_place) = self.tails.0.try_acquire() else { return Ok(None) };
+        // What is not known to be small is read with more care.
+        let Some(entries) = keys.sizes.entries_for(max.records.clamp(1, ENTRIES), max.bytes) else {
+            return Ok(None);
+        };
+        let (entries, head) = match self.wait_for_entries(&keys, after, entries).await {
+            Ok(answer) => answer,
+            Err(error) => {
+                tracing::debug!(%error, partition = %at, "cannot wait at the end of the log");
+                return Ok(None);
+            }
+        };
+        let mut reading = Reading::new(at, &keys, after, max);
+        // A map with one pair: the stream and its entries. Nothing at all if nothing came.
+        reading.take_range(entries.value().iter().nth(1), head.value())?;
+        Ok(Some(reading.into_records()))
+    }
+
+    async fn wait_for_entries(
+        &self,
+        keys: &PartitionKeys,
+        after: RecordId,
+        entries: usize,
+    ) -> Result<(Frame, Frame), CallError> {
+        let read = cmd("XREAD").arg("COUNT").arg(entries).arg("BLOCK").arg(PATIENCE.as_millis() as u64);
+        let read = read.arg("STREAMS").key(&keys.stream).arg(after.to_string());
+        let both = pipe().then(read).then(head(keys)).together();
+        let (read, head) =
+            self.steps.client.pipeline::<(Frame, Frame)>(both).timeout(PATIENCE + GRACE).await?;
+        Ok((read?, head?))
+    }
+}
