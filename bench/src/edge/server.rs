@@ -106,9 +106,11 @@ async fn firth(listener: TcpListener) -> Result<()> {
     let mut orders = orders();
     let mut number = 0_u64;
     while let Some(messages) = orders.recv().await {
+        // As a feed does with what one read of its topic brings.
+        let mut burst = hub.burst();
         for _ in 0..messages {
             number += 1;
-            hub.publish(event(&tenant, number)?)?;
+            burst.publish(event(&tenant, number)?)?;
         }
     }
     Ok(())

@@ -6,9 +6,10 @@
 
 use crate::hub::Hub;
 use crate::metrics;
-use firth::{Broker, Consumer, ConsumerHandle, Delivery, ErrorKind, RecordId, Result, StartAt};
+use firth::{Broker, ConsumerHandle, ErrorKind, Record, RecordId, Result, StartAt};
 use firth_router::event::Event;
 use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::task::JoinHandle;
 
@@ -16,6 +17,9 @@ use tokio::task::JoinHandle;
 const PREDECESSOR: Duration = Duration::from_secs(30);
 /// The pause between two looks at them.
 const PAUSE: Duration = Duration::from_millis(500);
+
+/// So many records of a partition are given to clients in one go.
+const BURST: usize = 256;
 
 /// A running feed.
 pub struct TopicFeed {
@@ -45,7 +49,12 @@ impl TopicFeed {
         let partitions = broker.topic(topic).await?.partitions().count();
         // From then on another gateway with this group is refused.
         handle.assigned(|owned| owned.len() >= partitions).await;
-        let task = tokio::spawn(run(consumer, hub));
+        let feeder = Arc::new(Feeder { hub, seen: Mutex::default() });
+        let run = consumer.run_batches(BURST, move |records| {
+            feeder.take(&records);
+            std::future::ready(Ok(()))
+        });
+        let task = tokio::spawn(run.into_future());
         let (topic, group) = (topic.to_owned(), group.to_owned());
         Ok(Self { broker: broker.clone(), topic, group, consumer: handle, task })
     }
@@ -67,30 +76,33 @@ impl TopicFeed {
     }
 }
 
-async fn run(mut consumer: Consumer, hub: Hub) -> Result<()> {
-    let mut seen = HashMap::new();
-    while let Some(next) = consumer.next().await {
-        let delivery = next?;
-        feed(&delivery, &hub, &mut seen);
-        // Settled in the background: what a crash repeats is of no use to the clients of another life.
-        drop(delivery.ack());
-    }
-    consumer.close().await
+/// What the batches of all partitions share.
+struct Feeder {
+    hub: Hub,
+    seen: Mutex<HashMap<u32, RecordId>>,
 }
 
-/// Publishes a record unless it came before: a consumer that lost its partition for a moment reads again from the frontier.
-fn feed(delivery: &Delivery, hub: &Hub, seen: &mut HashMap<u32, RecordId>) {
-    let record = delivery.record();
-    let last = seen.entry(record.partition()).or_insert(RecordId::ZERO);
-    if record.id() <= *last {
-        return metrics::fed("repeated");
-    }
-    *last = record.id();
-    match Event::from_payload(record.payload()).and_then(|event| hub.publish(event)) {
-        Ok(_) => metrics::fed("ok"),
-        Err(error) => {
-            metrics::fed("unreadable");
-            tracing::warn!(%error, partition = record.partition(), id = %record.id(), "a record is not an event: nobody gets it");
+impl Feeder {
+    /// Publishes records of one partition, but none that came before: a consumer that lost its partition for a moment reads again from the
+    /// frontier. What a crash repeats is of no use to the clients of another life.
+    fn take(&self, records: &[Record]) {
+        let mut burst = self.hub.burst();
+        for record in records {
+            let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+            let last = seen.entry(record.partition()).or_insert(RecordId::ZERO);
+            if record.id() <= *last {
+                metrics::fed("repeated");
+                continue;
+            }
+            *last = record.id();
+            drop(seen);
+            match Event::from_payload(record.payload()).and_then(|event| burst.publish(event)) {
+                Ok(_) => metrics::fed("ok"),
+                Err(error) => {
+                    metrics::fed("unreadable");
+                    tracing::warn!(%error, partition = record.partition(), id = %record.id(), "a record is not an event: nobody gets it");
+                }
+            }
         }
     }
 }

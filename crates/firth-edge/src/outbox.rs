@@ -7,7 +7,9 @@ mod squeeze;
 
 use crate::books::Books;
 use crate::frame::Frame;
+use crate::packet::Packet;
 use crate::position::Position;
+use crate::protocol::server;
 use crate::replay::Replay;
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
@@ -37,11 +39,28 @@ pub(crate) struct Mark {
     pub(crate) leaves: bool,
 }
 
+/// An event for every connection whose subscriptions have the same names: one message, made once.
+#[derive(Debug)]
+pub(crate) struct Shipment {
+    pub(crate) frame: Arc<Frame>,
+    pub(crate) marks: Marks,
+    pub(crate) packet: Packet,
+}
+
+/// The subscriptions of one connection that an event is for.
+pub(crate) type Marks = SmallVec<[Mark; 1]>;
+
+impl Shipment {
+    pub(crate) fn new(frame: Arc<Frame>, marks: Marks) -> Self {
+        let packet = server::event(&frame, &marks, 0);
+        Self { frame, marks, packet }
+    }
+}
+
 /// An event on its way to one connection.
 #[derive(Clone, Debug)]
 pub(crate) struct Parcel {
-    pub(crate) frame: Arc<Frame>,
-    pub(crate) marks: SmallVec<[Mark; 1]>,
+    pub(crate) shipment: Arc<Shipment>,
     /// How many older events of the document it stands for as well.
     pub(crate) replaced: u32,
     /// The offset of the oldest event that it stands for.
@@ -49,9 +68,9 @@ pub(crate) struct Parcel {
 }
 
 impl Parcel {
-    pub(crate) fn new(frame: Arc<Frame>, marks: SmallVec<[Mark; 1]>) -> Self {
-        let since = frame.at.offset;
-        Self { frame, marks, replaced: 0, since }
+    pub(crate) fn new(shipment: Arc<Shipment>) -> Self {
+        let since = shipment.frame.at.offset;
+        Self { shipment, replaced: 0, since }
     }
 }
 
@@ -67,7 +86,7 @@ pub(crate) struct Gap {
 #[derive(Debug)]
 pub(crate) enum Item {
     Event(Parcel),
-    Gap(Gap),
+    Gap(Box<Gap>),
     /// A finished message.
     Text(Arc<str>),
     /// History, to be read before anything behind it is sent.
@@ -235,6 +254,7 @@ impl Outbox {
                 self.items = VecDeque::new();
             }
         }
+        taken.has_more = self.has_more();
         self.scheduled = false;
         self.written_at = Some(now);
         taken
@@ -246,10 +266,12 @@ impl Outbox {
         self.books.queued += events;
     }
 
-    /// So many events are written.
+    /// So many events are written. Those of a connection that was cut meanwhile are in the books as left behind.
     pub(crate) fn sent(&mut self, events: u64) {
-        self.books.queued -= events;
-        self.books.sent += events;
+        if !self.is_cut() {
+            self.books.queued -= events;
+            self.books.sent += events;
+        }
     }
 
     pub(crate) fn has_more(&self) -> bool {
@@ -304,10 +326,12 @@ pub(crate) struct Taken {
     pub(crate) presence: Vec<(Arc<str>, Arc<str>)>,
     /// Nothing comes any more.
     pub(crate) farewell: Option<Farewell>,
+    /// Something was left, or the end is still to be told.
+    pub(crate) has_more: bool,
 }
 
 fn cost(parcel: &Parcel) -> usize {
-    size_of::<Item>() + parcel.frame.text().len()
+    size_of::<Item>() + parcel.shipment.frame.text().len()
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 //! without an overlap.
 
 use crate::frame::Frame;
-use crate::outbox::{Mark, Parcel};
+use crate::outbox::{Mark, Marks};
 use firth_router::matching::{Hit, Index};
 use std::fmt;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ impl Replay {
     }
 
     /// Looks through the next `count` events; false when it is through.
-    pub(crate) fn read(&mut self, count: usize, mut found: impl FnMut(Parcel)) -> bool {
+    pub(crate) fn read(&mut self, count: usize, mut found: impl FnMut(&Frame, Marks)) -> bool {
         for frame in self.history.by_ref().take(count) {
             if self.wishes.matches_into(frame.event(), &mut self.hits).is_err() || self.hits.is_empty() {
                 continue;
@@ -30,8 +30,7 @@ impl Replay {
                 let name = self.wishes.get(hit.number)?.1.clone();
                 Some(Mark { name, leaves: hit.leaves })
             };
-            let marks = self.hits.iter().filter_map(mark).collect();
-            found(Parcel::new(frame, marks));
+            found(&frame, self.hits.iter().filter_map(mark).collect());
         }
         self.history.len() > 0
     }

@@ -48,8 +48,9 @@ impl RouterFeed {
             self.0.hub.source_gap();
         }
         let mut inbox = self.0.inbox.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut burst = self.0.hub.burst();
         let answers = inbox.receive(&batch, |arrived| {
-            let published = event(arrived).and_then(|event| self.0.hub.publish(event));
+            let published = event(arrived).and_then(|event| burst.publish(event));
             metrics::fed(if published.is_ok() { "ok" } else { "unreadable" });
             published.map(drop).map_err(|error| error.to_string())
         });
@@ -138,13 +139,13 @@ mod tests {
             .messages
             .iter()
             .map(|message| {
-                serde_json::from_str::<Value>(&message.text).unwrap()["type"].as_str().unwrap().to_owned()
+                serde_json::from_str::<Value>(message.text()).unwrap()["type"].as_str().unwrap().to_owned()
             })
             .collect();
         assert_eq!(kinds, ["hello", "subscribed", "event", "event", "resync-required", "event"]);
         let mut late = hub.join(grant, None).unwrap();
         late.subscribe(&[Wish::collection("w", "c")], Some(before)).unwrap();
-        assert!(late.take().messages[1].text.contains("resync-required"), "nobody resumes across the gap");
+        assert!(late.take().messages[1].text().contains("resync-required"), "nobody resumes across the gap");
         assert!(feed.receive(b"{}").is_err());
         assert!(feed.admits(Some("secret")) && !feed.admits(Some("other")) && !feed.admits(None));
     }

@@ -9,7 +9,7 @@ use crate::books::Books;
 use crate::config::Config;
 use crate::frame::Body;
 use crate::journal::{Journal, Missing};
-use crate::outbox::{Farewell, Mark, Outbox, Parcel, Room, SlowPolicy, Wake};
+use crate::outbox::{Farewell, Mark, Outbox, Parcel, Room, Shipment, SlowPolicy, Wake};
 use crate::position::Position;
 use crate::presence::Rooms;
 use crate::protocol::{Refusal, server};
@@ -17,7 +17,7 @@ use firth_router::matching::{Hit, Index};
 use firth_router::{SubscriptionId, Tenant};
 use slab::Slab;
 use smallvec::SmallVec;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -28,6 +28,9 @@ pub(crate) struct Core {
     pub(super) tenants: HashMap<Tenant, Part>,
     pub(super) rooms: Rooms,
     pub(super) numbered: u64,
+    names: HashSet<Arc<str>>,
+    /// How many names were in use when those that are not were last thrown away.
+    names_kept: usize,
     journal_bytes: usize,
     deferred: Vec<Arc<Mailbox>>,
     hits: Vec<Hit>,
@@ -74,6 +77,8 @@ impl Core {
             tenants: HashMap::new(),
             rooms: Rooms::new(),
             numbered: 0,
+            names: HashSet::new(),
+            names_kept: 0,
             journal_bytes: 0,
             deferred: Vec::new(),
             hits: Vec::new(),
@@ -148,8 +153,13 @@ impl Core {
         Ok(())
     }
 
-    /// Places the event and gives it to every session that wants it.
-    pub(super) fn publish(&mut self, body: Body, now: Instant) -> firth_router::Result<Published> {
+    /// Places the event and gives it to every session that wants it. Who must be woken at once is added to `due`.
+    pub(super) fn publish(
+        &mut self,
+        body: Body,
+        now: Instant,
+        due: &mut Vec<Arc<Mailbox>>,
+    ) -> firth_router::Result<Published> {
         let Some(part) = self.tenants.get_mut(&body.event.tenant) else {
             return Ok(Published { at: None, connections: 0 });
         };
@@ -157,22 +167,28 @@ impl Core {
         let others = self.journal_bytes - part.journal.bytes();
         let frame = part.journal.append(body, &self.config.window, others, now);
         self.journal_bytes = others + part.journal.bytes();
-        let seat_of = |hit: &Hit| self.index.get(hit.number).map(|(_, wanted)| (wanted.seat, *hit));
+        let wanted = |hit: &Hit| self.index.get(hit.number).map(|(_, wanted)| wanted);
         self.matched.clear();
-        self.matched.extend(self.hits.iter().filter_map(seat_of));
+        self.matched.extend(self.hits.iter().filter_map(|hit| Some((wanted(hit)?.seat, *hit))));
         self.matched.sort_unstable();
         let mut connections = 0;
+        let mut made: SmallVec<[Arc<Shipment>; DIFFERENT]> = SmallVec::new();
         for group in self.matched.chunk_by(|one, two| one.0 == two.0) {
-            let mark = |(_, hit): &(usize, Hit)| {
-                let name = self.index.get(hit.number)?.1.name.clone();
-                Some(Mark { name, leaves: hit.leaves })
-            };
-            let marks: SmallVec<[Mark; 1]> = group.iter().filter_map(mark).collect();
+            let marks = || group.iter().filter_map(|(_, hit)| Some((&wanted(hit)?.name, hit.leaves)));
+            let shipment = made.iter().find(|known| is_for(&known.marks, marks())).cloned();
+            let shipment = shipment.unwrap_or_else(|| {
+                let marks = marks().map(|(name, leaves)| Mark { name: name.clone(), leaves }).collect();
+                let fresh = Arc::new(Shipment::new(frame.clone(), marks));
+                if made.len() < DIFFERENT {
+                    made.push(fresh.clone());
+                }
+                fresh
+            });
             let mailbox = &self.seats[group[0].0].mailbox;
-            let wake = mailbox.outbox().push(Parcel::new(frame.clone(), marks), now);
+            let wake = mailbox.outbox().push(Parcel::new(shipment), now);
             match wake {
                 Wake::No => {}
-                Wake::Now => mailbox.wake.notify_one(),
+                Wake::Now => due.push(mailbox.clone()),
                 Wake::Later => self.deferred.push(mailbox.clone()),
             }
             connections += 1;
@@ -191,6 +207,21 @@ impl Core {
             seat.mailbox.outbox().say(server::resync_required(Missing::SourceGap, at));
             seat.mailbox.wake.notify_one();
             crate::metrics::resync(Missing::SourceGap.as_str());
+        }
+    }
+
+    /// A subscription's name, shared by all that have the same.
+    pub(super) fn share(&mut self, name: Arc<str>) -> Arc<str> {
+        if self.names.len() >= 2 * self.names_kept.max(64) {
+            self.names.retain(|known| Arc::strong_count(known) > 1);
+            self.names_kept = self.names.len();
+        }
+        match self.names.get(&name) {
+            Some(known) => known.clone(),
+            None => {
+                self.names.insert(name.clone());
+                name
+            }
         }
     }
 
@@ -258,6 +289,19 @@ impl Core {
             books,
         }
     }
+}
+
+/// How many messages with different names of subscriptions are shared, for one event. Pages of one kind use the same names.
+const DIFFERENT: usize = 4;
+
+/// Whether these are the same marks. Equal names are mostly the same text: see [`Core::share`].
+fn is_for<'a>(marks: &[Mark], wanted: impl Iterator<Item = (&'a Arc<str>, bool)>) -> bool {
+    let same = |mark: &Mark, (name, leaves): (&Arc<str>, bool)| {
+        mark.leaves == leaves && (Arc::ptr_eq(&mark.name, name) || mark.name == *name)
+    };
+    let mut known = marks.iter();
+    let fits = wanted.into_iter().all(|wanted| known.next().is_some_and(|mark| same(mark, wanted)));
+    fits && known.next().is_none()
 }
 
 /// The close code of a token that is over.

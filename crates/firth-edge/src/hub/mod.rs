@@ -105,17 +105,12 @@ impl Hub {
 
     /// Gives an event to every client that wants it. Never waits.
     pub fn publish(&self, event: Event) -> firth_router::Result<Published> {
-        let known = self.core().knows(&event.tenant);
-        if !known {
-            return Ok(Published { at: None, connections: 0 });
-        }
-        let body = Body::new(event)?;
-        let mut core = self.core();
-        let published = core.publish(body, now())?;
-        if core.has_deferred() {
-            self.0.deferred.notify_one();
-        }
-        Ok(published)
+        self.burst().publish(event)
+    }
+
+    /// For several events that are there at once: clients are woken when the burst ends, so that each gets its own in one write.
+    pub fn burst(&self) -> Burst<'_> {
+        Burst { hub: self, due: Vec::new() }
     }
 
     /// The source has left events out: every client hears that it must fetch its state anew.
@@ -178,6 +173,43 @@ impl Hub {
 
     fn core(&self) -> MutexGuard<'_, Core> {
         self.0.core.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Events that come together. Dropping it ends it.
+pub struct Burst<'a> {
+    hub: &'a Hub,
+    due: Vec<Arc<Mailbox>>,
+}
+
+impl Burst<'_> {
+    /// As [`Hub::publish`].
+    pub fn publish(&mut self, event: Event) -> firth_router::Result<Published> {
+        let known = self.hub.core().knows(&event.tenant);
+        if !known {
+            return Ok(Published { at: None, connections: 0 });
+        }
+        let body = Body::new(event)?;
+        let mut core = self.hub.core();
+        let published = core.publish(body, now(), &mut self.due)?;
+        if core.has_deferred() {
+            self.hub.0.deferred.notify_one();
+        }
+        Ok(published)
+    }
+}
+
+impl Drop for Burst<'_> {
+    fn drop(&mut self) {
+        for mailbox in self.due.drain(..) {
+            mailbox.wake.notify_one();
+        }
+    }
+}
+
+impl std::fmt::Debug for Burst<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Burst({} connections)", self.due.len())
     }
 }
 

@@ -6,7 +6,8 @@
 use super::{Hub, Mailbox, now};
 use crate::auth::Grant;
 use crate::limits::Bucket;
-use crate::outbox::{Farewell, Item, SlowPolicy};
+use crate::outbox::{Farewell, Item, Parcel, Shipment, SlowPolicy};
+use crate::packet::Packet;
 use crate::position::Position;
 use crate::protocol::client::ClientMessage;
 use crate::protocol::{Refusal, Wish, server};
@@ -35,12 +36,43 @@ pub struct Session {
 }
 
 /// One message to the client.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Outgoing {
-    /// JSON, in one line.
-    pub text: String,
     /// Where the client stands once it has it.
     pub at: Option<Position>,
+    content: Content,
+}
+
+#[derive(Clone, Debug)]
+enum Content {
+    /// Shared with all connections that get the same.
+    Shared(Arc<Shipment>),
+    Own(Packet),
+}
+
+impl Outgoing {
+    fn own(packet: Packet, at: Option<Position>) -> Self {
+        Self { at, content: Content::Own(packet) }
+    }
+
+    /// JSON, in one line.
+    pub fn text(&self) -> &str {
+        self.packet().text()
+    }
+
+    fn packet(&self) -> &Packet {
+        match &self.content {
+            Content::Shared(shipment) => &shipment.packet,
+            Content::Own(packet) => packet,
+        }
+    }
+}
+
+/// It, as a frame of the WebSocket protocol.
+impl AsRef<[u8]> for Outgoing {
+    fn as_ref(&self) -> &[u8] {
+        self.packet().as_ref()
+    }
 }
 
 /// What to write next.
@@ -151,18 +183,16 @@ impl Session {
         let taken = self.mailbox.outbox().take(BATCH, now());
         step.messages.reserve(taken.items.len() + taken.presence.len());
         for (name, tail) in &taken.presence {
-            let mut text = String::with_capacity(tail.len() + name.len() + 32);
-            server::presence(&mut text, name, tail);
-            step.messages.push(Outgoing { text, at: None });
+            step.messages.push(Outgoing::own(server::presence(name, tail), None));
         }
         for item in taken.items {
             self.put(item, &mut step);
         }
         if let Some(farewell) = taken.farewell.filter(|_| self.replay.is_none()) {
-            step.messages.push(Outgoing { text: server::bye(&farewell).to_string(), at: None });
+            step.messages.push(Outgoing::own(Packet::new(&[&server::bye(&farewell)]), None));
             (step.close, step.retry) = (Some((farewell.code, farewell.reason)), farewell.retry);
             self.over = Some(farewell);
-        } else if self.mailbox.outbox().has_more() {
+        } else if taken.has_more {
             self.mailbox.wake.notify_one();
         }
         step
@@ -171,7 +201,7 @@ impl Session {
     /// What was taken last has been written.
     pub fn written(&mut self) {
         let events = std::mem::take(&mut self.in_write);
-        if events > 0 && !self.mailbox.outbox().is_cut() {
+        if events > 0 {
             self.mailbox.outbox().sent(events);
         }
     }
@@ -214,36 +244,30 @@ impl Session {
     }
 
     fn put(&mut self, item: Item, step: &mut Step) {
-        let mut text = String::new();
-        let at = match item {
+        step.messages.push(match item {
             Item::Event(parcel) => {
                 self.in_write += 1;
-                server::event(&mut text, &parcel);
-                Some(parcel.frame.at)
+                let Parcel { shipment, replaced, .. } = parcel;
+                let at = Some(shipment.frame.at);
+                match replaced {
+                    0 => Outgoing { at, content: Content::Shared(shipment) },
+                    _ => Outgoing::own(server::event(&shipment.frame, &shipment.marks, replaced), at),
+                }
             }
-            Item::Gap(gap) => {
-                server::gap(&mut text, &gap);
-                Some(gap.until)
-            }
-            Item::Text(said) => {
-                text.push_str(&said);
-                None
-            }
+            Item::Gap(gap) => Outgoing::own(server::gap(&gap), Some(gap.until)),
+            Item::Text(said) => Outgoing::own(Packet::new(&[&said]), None),
             Item::Replay(replay) => {
                 self.replay = Some(replay);
                 return;
             }
-        };
-        step.messages.push(Outgoing { text, at });
+        });
     }
 
     fn read_history(&mut self, step: &mut Step) {
         let Some(mut replay) = self.replay.take() else { return };
         let before = step.messages.len();
-        let more = replay.read(REPLAY_STEP, |parcel| {
-            let mut text = String::new();
-            server::event(&mut text, &parcel);
-            step.messages.push(Outgoing { text, at: Some(parcel.frame.at) });
+        let more = replay.read(REPLAY_STEP, |frame, marks| {
+            step.messages.push(Outgoing::own(server::event(frame, &marks, 0), Some(frame.at)));
         });
         let found = (step.messages.len() - before) as u64;
         self.in_write += found;

@@ -24,7 +24,10 @@ impl Core {
         after: Option<Position>,
         reference: Option<u64>,
     ) -> Result<(), Refusal> {
-        let checked = self.check(seat, wishes, after)?;
+        let mut checked = self.check(seat, wishes, after)?;
+        for wish in &mut checked {
+            wish.name = self.share(wish.name.clone());
+        }
         let own = after.map(|_| own_index(&checked)).transpose()?;
         let limits = self.config.limits;
         let mut added = Vec::with_capacity(checked.len());

@@ -32,7 +32,9 @@ fn drain(session: &mut Session) -> Vec<Value> {
     loop {
         let step = session.take();
         let is_over = step.messages.is_empty() && session.is_idle() || step.close.is_some();
-        all.extend(step.messages.iter().map(|message| serde_json::from_str::<Value>(&message.text).unwrap()));
+        all.extend(
+            step.messages.iter().map(|message| serde_json::from_str::<Value>(message.text()).unwrap()),
+        );
         session.written();
         if is_over {
             return all;
@@ -228,7 +230,7 @@ async fn closing_tells_every_client_when_to_come_back() {
     let kinds: Vec<Value> = step
         .messages
         .iter()
-        .map(|message| serde_json::from_str::<Value>(&message.text).unwrap()["type"].clone())
+        .map(|message| serde_json::from_str::<Value>(message.text()).unwrap()["type"].clone())
         .collect();
     assert_eq!(kinds, ["hello", "subscribed", "event", "bye"], "what waited is sent first");
     session.written();

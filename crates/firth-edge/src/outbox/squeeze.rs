@@ -1,6 +1,6 @@
 //! Making room in an outbox: conflate, mark a gap, or cut.
 
-use super::{Gap, Item, Outbox, Parcel, SlowPolicy, cost};
+use super::{Gap, Item, Outbox, Parcel, Shipment, SlowPolicy, cost};
 use crate::position::Position;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -36,12 +36,11 @@ impl Outbox {
         let mut replaced_by: HashMap<usize, usize> = HashMap::new();
         for (at, item) in self.items.iter().enumerate().rev() {
             let Item::Event(parcel) = item else { continue };
-            let event = parcel.frame.event();
+            let event = parcel.shipment.frame.event();
             match newest.entry((&*event.collection, &*event.key)) {
                 Entry::Occupied(newer) => {
                     let (newer_at, newer) = *newer.get();
-                    if parcel.marks.iter().all(|mark| newer.marks.iter().any(|other| other.name == mark.name))
-                    {
+                    if parcel.shipment.is_covered_by(&newer.shipment) {
                         replaced_by.insert(at, newer_at);
                     }
                 }
@@ -82,7 +81,7 @@ impl Outbox {
                     (events, bytes) = (events + 1, bytes + cost(parcel));
                     gap_of(parcel)
                 }
-                Item::Gap(older) => *older,
+                Item::Gap(older) => **older,
                 Item::Text(_) | Item::Replay(_) => {
                     at += 1;
                     return true;
@@ -95,7 +94,7 @@ impl Outbox {
             false
         });
         if let Some(gap) = gap {
-            self.items.insert(place, Item::Gap(gap));
+            self.items.insert(place, Item::Gap(Box::new(gap)));
         }
         self.left_out(events, bytes);
         self.books.gap_marked += events as u64;
@@ -105,6 +104,13 @@ impl Outbox {
         self.events -= events;
         self.bytes -= bytes;
         self.books.queued -= events as u64;
+    }
+}
+
+impl Shipment {
+    /// Whether the other is for at least the same subscriptions.
+    fn is_covered_by(&self, other: &Self) -> bool {
+        self.marks.iter().all(|mark| other.marks.iter().any(|known| known.name == mark.name))
     }
 }
 
@@ -118,7 +124,7 @@ impl Gap {
 }
 
 fn gap_of(parcel: &Parcel) -> Gap {
-    let until = parcel.frame.at;
+    let until = parcel.shipment.frame.at;
     let after = Position { offset: parcel.since.saturating_sub(1), ..until };
     Gap { after, until, events: 1 + u64::from(parcel.replaced) }
 }

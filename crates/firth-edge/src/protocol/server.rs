@@ -1,10 +1,12 @@
 //! What the gateway says. `at` always means: where the client stands once it has this message.
 //!
-//! Messages are written straight into a buffer; the text of an event is shared ([`Frame`](crate::frame::Frame)).
+//! The text of an event is made once ([`Frame`]), and so is the whole message for all connections with the same names of subscriptions.
 
 use super::{Refusal, VERSION};
+use crate::frame::Frame;
 use crate::journal::Missing;
-use crate::outbox::{Farewell, Gap, Mark, Parcel};
+use crate::outbox::{Farewell, Gap, Mark};
+use crate::packet::Packet;
 use crate::position::Position;
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -106,28 +108,25 @@ pub(crate) fn presence_tail(count: usize, members: &[&str]) -> Arc<str> {
     text(&Tail { count, members })
 }
 
-pub(crate) fn presence(out: &mut String, name: &str, tail: &str) {
-    out.push_str(r#"{"type":"presence","sub":"#);
-    out.push_str(name);
-    out.push(',');
-    out.push_str(tail.strip_prefix('{').unwrap_or(tail));
+pub(crate) fn presence(name: &str, tail: &str) -> Packet {
+    Packet::new(&[r#"{"type":"presence","sub":"#, name, ",", tail.strip_prefix('{').unwrap_or(tail)])
 }
 
-pub(crate) fn event(out: &mut String, parcel: &Parcel) {
-    let shared = parcel.frame.text();
-    out.reserve(shared.len() + 96);
-    let _ = write!(out, r#"{{"type":"event","at":"{}","#, parcel.frame.at);
-    names(out, "subs", parcel.marks.iter().filter(|mark| !mark.leaves));
-    names(out, "leaves", parcel.marks.iter().filter(|mark| mark.leaves));
-    if parcel.replaced > 0 {
-        let _ = write!(out, r#""replaced":{},"#, parcel.replaced);
+/// An event for these subscriptions; it stands for so many older ones as well.
+pub(crate) fn event(frame: &Frame, marks: &[Mark], replaced: u32) -> Packet {
+    let mut head = String::with_capacity(96);
+    let _ = write!(head, r#"{{"type":"event","at":"{}","#, frame.at);
+    names(&mut head, "subs", marks.iter().filter(|mark| !mark.leaves));
+    names(&mut head, "leaves", marks.iter().filter(|mark| mark.leaves));
+    if replaced > 0 {
+        let _ = write!(head, r#""replaced":{replaced},"#);
     }
-    out.push_str(shared);
+    Packet::new(&[&head, frame.text()])
 }
 
-pub(crate) fn gap(out: &mut String, gap: &Gap) {
+pub(crate) fn gap(gap: &Gap) -> Packet {
     let Gap { after, until, events } = gap;
-    let _ = write!(out, r#"{{"type":"gap","after":"{after}","at":"{until}","events":{events}}}"#);
+    Packet::new(&[&format!(r#"{{"type":"gap","after":"{after}","at":"{until}","events":{events}}}"#)])
 }
 
 /// `"field":["a","b"],` unless there is none.

@@ -66,13 +66,13 @@ async fn collect(session: &mut Session, until: Instant) -> (String, Position) {
             let before = messages.len();
             let step = session.take();
             for message in step.messages {
-                let Some(stands) = message.at.or_else(|| resync(&message.text).then_some(at)) else {
+                let Some(stands) = message.at.or_else(|| resync(message.text()).then_some(at)) else {
                     continue;
                 };
                 if !messages.is_empty() {
                     messages.push(',');
                 }
-                messages.push_str(&message.text);
+                messages.push_str(message.text());
                 last = stands;
                 at = if stands.offset > at.offset { stands } else { at };
             }

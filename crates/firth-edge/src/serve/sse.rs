@@ -121,14 +121,14 @@ async fn drive(edge: Edge, mut session: Session, chunks: mpsc::Sender<Bytes>, pa
 }
 
 fn chunk(step: &Step) -> Bytes {
-    let size = step.messages.iter().map(|message| message.text.len() + 48).sum();
+    let size = step.messages.iter().map(|message| message.text().len() + 48).sum();
     let mut out = String::with_capacity(size);
     for message in &step.messages {
         if let Some(at) = message.at {
             let _ = writeln!(out, "id: {at}");
         }
         out.push_str("data: ");
-        out.push_str(&message.text);
+        out.push_str(message.text());
         out.push_str("\n\n");
     }
     if let Some(retry) = step.retry {

@@ -1,23 +1,34 @@
 //! WebSocket: one task owns the socket and the session. The first message says who the client is.
+//!
+//! [`tungstenite`](tokio_tungstenite::tungstenite) reads, and writes control frames. Messages go past it: they are frames already, shared with other
+//! sockets, and everything that waits for a socket goes out in one write.
 
-use super::address;
-use crate::edge::{Edge, bearer};
+mod frames;
+mod upgrade;
+
+use crate::edge::Edge;
 use crate::hub::{Session, Step};
 use crate::limits::Pass;
+use crate::packet::Packet;
 use crate::protocol::client::{Auth, ClientMessage};
 use crate::protocol::{Code, Refusal, VERSION, server};
-use axum::extract::State;
-use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade};
-use axum::http::{Extensions, HeaderMap};
-use axum::response::Response;
-use futures_util::SinkExt as _;
+use frames::Frames;
+use futures_util::{SinkExt as _, StreamExt as _};
+use hyper::upgrade::Upgraded;
+use hyper_util::rt::TokioIo;
 use std::time::Duration;
+use tokio::io::AsyncWriteExt as _;
 use tokio::time::{Instant, sleep_until, timeout};
+use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::protocol::frame::CloseFrame;
+use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
+use tokio_tungstenite::tungstenite::{self, Bytes, Message};
+pub(super) use upgrade::upgrade;
+
+type Socket = WebSocketStream<TokioIo<Upgraded>>;
 
 /// What one read of a socket takes. Clients say little.
 const READ_BUFFER: usize = 1 << 10;
-/// What one write to a socket carries, unless a single message is longer.
-const WRITE_BUFFER: usize = 4 << 10;
 
 /// Close codes.
 const POLICY: u16 = 1008;
@@ -28,25 +39,16 @@ const RESTART: u16 = 1012;
 /// The socket is of no use any more.
 struct Broken;
 
-pub(super) async fn upgrade(
-    State(edge): State<Edge>,
-    headers: HeaderMap,
-    extensions: Extensions,
-    upgrade: WebSocketUpgrade,
-) -> Result<Response, Refusal> {
-    let pass = edge.enter(address(&extensions))?;
-    let token = bearer(&headers).map(str::to_owned);
-    let limit = edge.hub().config().limits.message_bytes;
-    let upgrade = upgrade
+/// Serves a connection that has just become a WebSocket.
+async fn run(edge: Edge, upgraded: Upgraded, token: Option<String>, pass: Pass) {
+    let (patience, limit) = (edge.hub().config().write_within, edge.hub().config().limits.message_bytes);
+    let config = WebSocketConfig::default()
         .read_buffer_size(READ_BUFFER)
-        .write_buffer_size(WRITE_BUFFER)
-        .max_message_size(limit)
-        .max_frame_size(limit);
-    Ok(upgrade.on_upgrade(move |socket| drive(edge, socket, token, pass)))
-}
-
-async fn drive(edge: Edge, mut socket: WebSocket, token: Option<String>, pass: Pass) {
-    let patience = edge.hub().config().write_within;
+        .write_buffer_size(0)
+        .max_message_size(Some(limit))
+        .max_frame_size(Some(limit));
+    let mut socket =
+        WebSocketStream::from_raw_socket(TokioIo::new(upgraded), Role::Server, Some(config)).await;
     let stop = edge.stop().clone();
     tokio::select! {
         () = stop.cancelled() => {}
@@ -61,7 +63,7 @@ async fn drive(edge: Edge, mut socket: WebSocket, token: Option<String>, pass: P
 }
 
 /// Waits for the client to say who it is.
-async fn greet(edge: &Edge, socket: &mut WebSocket, token: Option<String>) -> Option<Session> {
+async fn greet(edge: &Edge, socket: &mut Socket, token: Option<String>) -> Option<Session> {
     let config = *edge.hub().config();
     let admitted = match timeout(config.auth_within, first_words(socket)).await {
         Ok(Some(Ok(auth))) => edge.admit(auth.token.or(token).as_deref(), auth.slow),
@@ -81,21 +83,17 @@ async fn greet(edge: &Edge, socket: &mut WebSocket, token: Option<String>) -> Op
                 Code::Unauthorized => (UNAUTHORIZED, "not authorized"),
                 _ => (POLICY, "refused"),
             };
-            let said = Message::Text(server::error(&refusal, None).to_string().into());
-            let _ = timeout(config.write_within, async {
-                let _ = socket.send(said).await;
-                let _ = socket.send(close(code, reason)).await;
-            })
-            .await;
+            let said = [Packet::new(&[&server::error(&refusal, None)])];
+            let _ = write(socket, Frames::new(&said), Some((code, reason)), config.write_within).await;
             None
         }
     }
 }
 
 /// The first message, which must be `auth`; `None` if the client leaves.
-async fn first_words(socket: &mut WebSocket) -> Option<Result<Auth, Refusal>> {
+async fn first_words(socket: &mut Socket) -> Option<Result<Auth, Refusal>> {
     loop {
-        return match socket.recv().await? {
+        return match socket.next().await? {
             Ok(Message::Text(text)) => Some(match ClientMessage::parse(&text) {
                 Ok(ClientMessage::Auth(auth)) if auth.version == VERSION => Ok(auth),
                 Ok(ClientMessage::Auth(_)) => {
@@ -105,14 +103,14 @@ async fn first_words(socket: &mut WebSocket) -> Option<Result<Auth, Refusal>> {
                 Ok(_) => Err(Refusal::new(Code::Unauthorized, "the first message must be `auth`")),
                 Err(refusal) => Err(refusal),
             }),
-            Ok(Message::Ping(_) | Message::Pong(_)) => continue,
+            Ok(Message::Ping(_) | Message::Pong(_) | Message::Frame(_)) => continue,
             Ok(Message::Binary(_)) => Some(Err(not_text())),
             Ok(Message::Close(_)) | Err(_) => None,
         };
     }
 }
 
-async fn converse(edge: &Edge, mut socket: WebSocket, mut session: Session, patience: Duration) {
+async fn converse(edge: &Edge, mut socket: Socket, mut session: Session, patience: Duration) {
     let mut timer = std::pin::pin!(sleep_until(session.deadline(true)));
     loop {
         tokio::select! {
@@ -121,14 +119,14 @@ async fn converse(edge: &Edge, mut socket: WebSocket, mut session: Session, pati
                 if step.messages.is_empty() && step.close.is_none() {
                     continue;
                 }
-                let close = step.close;
-                let Ok(()) = write(&mut socket, step, patience).await else { return };
+                let Step { messages, close, .. } = step;
+                let Ok(()) = write(&mut socket, Frames::new(&messages), close, patience).await else { return };
                 session.written();
                 if close.is_some() {
                     return goodbye(socket, patience).await;
                 }
             }
-            heard = socket.recv() => {
+            heard = socket.next() => {
                 let Ok(()) = hear(edge, &mut socket, &mut session, heard).await else { return };
                 // A renewed token moves the deadline.
                 if session.deadline(true) < timer.deadline() {
@@ -138,7 +136,7 @@ async fn converse(edge: &Edge, mut socket: WebSocket, mut session: Session, pati
             () = &mut timer => {
                 if session.on_time(true) {
                     // Answered by every browser by itself, so that a page need not.
-                    let ping = socket.feed(Message::Ping(axum::body::Bytes::new()));
+                    let ping = socket.send(Message::Ping(Bytes::new()));
                     if !matches!(timeout(patience, ping).await, Ok(Ok(()))) {
                         return;
                     }
@@ -149,28 +147,32 @@ async fn converse(edge: &Edge, mut socket: WebSocket, mut session: Session, pati
     }
 }
 
-/// All messages of a step, in as few writes as they take.
-async fn write(socket: &mut WebSocket, step: Step, patience: Duration) -> Result<(), Broken> {
+/// Everything in one write, then the close if there is one.
+async fn write<P: AsRef<[u8]>>(
+    socket: &mut Socket,
+    mut frames: Frames<'_, P>,
+    closing: Option<(u16, &'static str)>,
+    patience: Duration,
+) -> Result<(), Broken> {
     let all = async {
-        for message in step.messages {
-            socket.feed(Message::Text(message.text.into())).await?;
+        // A pong may be half written.
+        socket.flush().await.map_err(|_| Broken)?;
+        let raw = socket.get_mut();
+        raw.write_all_buf(&mut frames).await.map_err(|_| Broken)?;
+        raw.flush().await.map_err(|_| Broken)?;
+        match closing {
+            Some((code, reason)) => socket.send(close(code, reason)).await.map_err(|_| Broken),
+            None => Ok(()),
         }
-        if let Some((code, reason)) = step.close {
-            socket.feed(close(code, reason)).await?;
-        }
-        socket.flush().await
     };
-    match timeout(patience, all).await {
-        Ok(Ok(())) => Ok(()),
-        Ok(Err(_)) | Err(_) => Err(Broken),
-    }
+    timeout(patience, all).await.unwrap_or(Err(Broken))
 }
 
 async fn hear(
     edge: &Edge,
-    socket: &mut WebSocket,
+    socket: &mut Socket,
     session: &mut Session,
-    heard: Option<Result<Message, axum::Error>>,
+    heard: Option<Result<Message, tungstenite::Error>>,
 ) -> Result<(), Broken> {
     match heard {
         Some(Ok(Message::Text(text))) => {
@@ -191,7 +193,7 @@ async fn hear(
             }
             Ok(())
         }
-        Some(Ok(Message::Ping(_) | Message::Pong(_))) => {
+        Some(Ok(Message::Ping(_) | Message::Pong(_) | Message::Frame(_))) => {
             session.alive();
             Ok(())
         }
@@ -199,7 +201,7 @@ async fn hear(
             session.refuse(&not_text(), None);
             session.heard().map_err(|_| Broken)
         }
-        Some(Err(error)) if is_too_big(&error) => {
+        Some(Err(tungstenite::Error::Capacity(_))) => {
             let patience = edge.hub().config().write_within;
             let _ = timeout(patience, socket.send(close(TOO_BIG, "message too large"))).await;
             Err(Broken)
@@ -209,24 +211,13 @@ async fn hear(
 }
 
 /// Waits for the client's close, so that what was written is not thrown away by a reset.
-async fn goodbye(mut socket: WebSocket, patience: Duration) {
+async fn goodbye(mut socket: Socket, patience: Duration) {
     let end = Instant::now() + patience.min(Duration::from_secs(2));
-    let _ = tokio::time::timeout_at(end, async { while let Some(Ok(_)) = socket.recv().await {} }).await;
-}
-
-fn is_too_big(error: &axum::Error) -> bool {
-    let mut source = std::error::Error::source(error);
-    while let Some(cause) = source {
-        if cause.to_string().contains("too long") || cause.to_string().contains("too large") {
-            return true;
-        }
-        source = cause.source();
-    }
-    false
+    let _ = tokio::time::timeout_at(end, async { while let Some(Ok(_)) = socket.next().await {} }).await;
 }
 
 fn close(code: u16, reason: &'static str) -> Message {
-    Message::Close(Some(CloseFrame { code, reason: reason.into() }))
+    Message::Close(Some(CloseFrame { code: code.into(), reason: reason.into() }))
 }
 
 fn not_text() -> Refusal {
