@@ -15,7 +15,7 @@ use crate::shell::Outcome;
 const HELP: &str = "\
 cargo xtask COMMAND
 
-  setup              install what the tests need (redis-server, valkey-server)
+  setup              install what the tests need (servers, Node, a browser)
   test [ARGS…]       setup, then all tests and doctests; ARGS go to the test runner instead
   ci                 everything that must hold before a merge: format, lints, tests, docs,
                      feature sets, dependency rules

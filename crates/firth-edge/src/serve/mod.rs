@@ -4,7 +4,7 @@ mod poll;
 mod sse;
 mod ws;
 
-use crate::edge::{Edge, HEAD};
+use crate::edge::{Certificate, Edge, HEAD};
 use crate::protocol::{Code, Refusal, server};
 use axum::extract::{ConnectInfo, Request, State};
 use axum::http::{Extensions, HeaderMap, HeaderValue, Method, StatusCode, header};
@@ -14,7 +14,10 @@ use axum::routing::{get, post};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
 use tower_service::Service as _;
 
 /// The client for browsers, and a page that shows it.
@@ -108,7 +111,12 @@ fn address(extensions: &Extensions) -> Option<IpAddr> {
 }
 
 /// Accepts connections until `shutdown`.
-pub(crate) async fn listen(edge: &Edge, listener: TcpListener, shutdown: impl Future<Output = ()>) {
+pub(crate) async fn listen(
+    edge: &Edge,
+    listener: TcpListener,
+    certificate: Option<Certificate>,
+    shutdown: impl Future<Output = ()>,
+) {
     let routes = edge.routes();
     let mut shutdown = std::pin::pin!(shutdown);
     loop {
@@ -119,7 +127,17 @@ pub(crate) async fn listen(edge: &Edge, listener: TcpListener, shutdown: impl Fu
         match accepted {
             Ok((stream, peer)) => {
                 prepare(&stream, edge.hub().config().write_within);
-                tokio::spawn(serve(edge.clone(), routes.clone(), stream, peer));
+                let (edge, routes, certificate) = (edge.clone(), routes.clone(), certificate.clone());
+                tokio::spawn(async move {
+                    match certificate {
+                        None => serve(edge, routes, stream, peer).await,
+                        Some(certificate) => {
+                            if let Some(stream) = secure(&certificate, stream).await {
+                                serve(edge, routes, stream, peer).await;
+                            }
+                        }
+                    }
+                });
             }
             Err(error) => {
                 tracing::warn!(%error, "accept failed");
@@ -138,7 +156,22 @@ fn prepare(stream: &TcpStream, patience: Duration) {
     let _ = socket.set_tcp_user_timeout(Some(patience));
 }
 
-async fn serve(edge: Edge, routes: axum::Router, stream: TcpStream, peer: SocketAddr) {
+/// Speaks TLS with the certificate of this moment.
+async fn secure(certificate: &Certificate, stream: TcpStream) -> Option<TlsStream<TcpStream>> {
+    match tokio::time::timeout(HEAD, TlsAcceptor::from(certificate()).accept(stream)).await {
+        Ok(Ok(stream)) => return Some(stream),
+        Ok(Err(error)) => tracing::debug!(%error, "no TLS"),
+        Err(_) => tracing::debug!("no TLS in time"),
+    }
+    None
+}
+
+async fn serve(
+    edge: Edge,
+    routes: axum::Router,
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    peer: SocketAddr,
+) {
     let service = hyper::service::service_fn(move |mut request: hyper::Request<hyper::body::Incoming>| {
         request.extensions_mut().insert(ConnectInfo(peer));
         routes.clone().call(request)

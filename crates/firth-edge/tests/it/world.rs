@@ -4,14 +4,17 @@ use firth_edge::auth::{Collections, Keys, Origins};
 use firth_edge::{Config, Edge, Hub};
 use firth_router::Tenant;
 use firth_router::event::{Document, Event, Operation};
+use futures_util::future::BoxFuture;
 use futures_util::{SinkExt, StreamExt};
 use serde_json::{Value, json};
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
+use tokio_rustls::rustls::ServerConfig;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::{MaybeTlsStream, WebSocketStream};
@@ -48,15 +51,32 @@ impl Gateway {
     }
 
     pub(crate) async fn start_at(config: Config, address: SocketAddr) -> Self {
-        let hub = Hub::start(config).unwrap();
-        let edge = Edge::new(hub, keys(), Origins::of(["https://app.example.com"]));
         let listener = TcpListener::bind(address).await.unwrap();
+        Self::run(config, listener, |edge, listener, stop| edge.serve(listener, stop, PATIENCE))
+    }
+
+    pub(crate) async fn start_tls(
+        config: Config,
+        certificate: impl Fn() -> Arc<ServerConfig> + Send + Sync + 'static,
+    ) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        Self::run(config, listener, |edge, listener, stop| {
+            edge.serve_tls(listener, certificate, stop, PATIENCE)
+        })
+    }
+
+    fn run<F: Future<Output = ()> + Send + 'static>(
+        config: Config,
+        listener: TcpListener,
+        serve: impl FnOnce(Edge, TcpListener, BoxFuture<'static, ()>) -> F,
+    ) -> Self {
+        let edge = Edge::new(Hub::start(config).unwrap(), keys(), Origins::of(["https://app.example.com"]));
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel();
         let shutdown = async {
             let _ = stopped.await;
         };
-        let task = tokio::spawn(edge.clone().serve(listener, shutdown, PATIENCE));
+        let task = tokio::spawn(serve(edge.clone(), listener, Box::pin(shutdown)));
         Self { edge, address, stop: Some(stop), task }
     }
 

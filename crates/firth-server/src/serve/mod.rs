@@ -4,7 +4,7 @@
 mod accept;
 mod logs;
 mod patient;
-mod tls;
+pub(crate) mod tls;
 
 use crate::app::{App, Extras};
 use crate::auth::{Audit, Guard};

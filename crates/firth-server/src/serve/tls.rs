@@ -11,22 +11,27 @@ use tokio_rustls::TlsAcceptor;
 
 /// The current certificate; clones share it.
 #[derive(Clone)]
-pub(super) struct Tls(Arc<RwLock<Arc<ServerConfig>>>);
+pub(crate) struct Tls(Arc<RwLock<Arc<ServerConfig>>>);
 
 impl Tls {
-    pub(super) fn load(files: &TlsFiles) -> Result<Self> {
+    pub(crate) fn load(files: &TlsFiles) -> Result<Self> {
         Ok(Self(Arc::new(RwLock::new(Arc::new(read(files)?)))))
     }
 
     /// Reads the files again; if they are wrong, the old certificate stays.
-    pub(super) fn reload(&self, files: &TlsFiles) -> Result<()> {
+    pub(crate) fn reload(&self, files: &TlsFiles) -> Result<()> {
         let fresh = Arc::new(read(files)?);
         *self.0.write().expect("nothing panics under this lock") = fresh;
         Ok(())
     }
 
-    pub(super) fn acceptor(&self) -> TlsAcceptor {
-        self.0.read().expect("nothing panics under this lock").clone().into()
+    pub(crate) fn acceptor(&self) -> TlsAcceptor {
+        self.current().into()
+    }
+
+    /// What the next connection is spoken to with.
+    pub(crate) fn current(&self) -> Arc<ServerConfig> {
+        self.0.read().expect("nothing panics under this lock").clone()
     }
 }
 

@@ -1,7 +1,9 @@
 //! `firth gateway`: a topic on a real Redis, a client of the gateway, and the end.
 
+use crate::guarding::curl;
 use crate::world::{PATIENCE, Server, Value, firth, run, stdout};
-use firth_testkit::{Flavor, RedisServer};
+use firth_testkit::wait::until;
+use firth_testkit::{Certs, Flavor, RedisServer};
 use nix::sys::signal::Signal;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -51,6 +53,31 @@ async fn a_gateway_brings_what_is_produced_to_a_client_and_leaves_nothing_behind
     assert!(gateway.ended());
     let groups = stdout(&run(&["group", "list", "changes", "--engine", &engine, "--json"]));
     assert!(!groups.contains("gateway"), "nothing holds back retention: {groups}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_with_a_certificate_speaks_https_and_takes_a_new_one_over() {
+    let (dir, redis) = (tempfile::tempdir().unwrap(), RedisServer::start(Flavor::Redis).await);
+    let (first, second, engine) = (Certs::new(), Certs::new(), redis.url());
+    let (cert, key) = (dir.path().join("cert.pem"), dir.path().join("key.pem"));
+    let put = |certs: &Certs| {
+        std::fs::copy(certs.server_key_path(), &key).unwrap();
+        std::fs::copy(certs.server_cert_path(), &cert).unwrap();
+    };
+    put(&first);
+    stdout(&run(&["topic", "create", "changes", "--engine", &engine]));
+    let mut command = firth();
+    command.args(["gateway", "--engine", &engine, "--topic", "changes", "--tenant", "acme", "--tls-cert"]);
+    let gateway = Server::start(command.arg(&cert).arg("--tls-key").arg(&key), None);
+    assert!(curl(&gateway, &first.ca_path(), "/health/ready").status.success());
+    assert!(!curl(&gateway, &second.ca_path(), "/health/ready").status.success(), "a stranger's certificate");
+    put(&second);
+    gateway.signal(Signal::SIGHUP);
+    until(PATIENCE, "the new certificate is used", async || {
+        curl(&gateway, &second.ca_path(), "/health/ready").status.success()
+    })
+    .await;
+    assert!(gateway.terminate());
 }
 
 #[test]

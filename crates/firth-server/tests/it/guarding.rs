@@ -168,7 +168,7 @@ fn too_many_requests_and_too_many_wrong_tokens_must_wait() {
     assert_eq!((refused.status, &refused.json()["limit"]), (429, &json!(3)));
 }
 
-fn curl(server: &Server, ca: &Path, path: &str) -> Output {
+pub(crate) fn curl(server: &Server, ca: &Path, path: &str) -> Output {
     let url = format!("https://localhost:{}{path}", server.address.port());
     let resolve = format!("localhost:{}:127.0.0.1", server.address.port());
     let mut command = Command::new("curl");

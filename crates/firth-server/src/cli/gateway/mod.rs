@@ -1,6 +1,8 @@
 //! `firth gateway`: serves a topic of change events to browsers, until a signal or until the topic cannot be read any more.
-//! SIGHUP reads the key file again.
+//! SIGHUP reads the key file and the certificate again.
 
+use crate::config::TlsFiles;
+use crate::serve::tls::Tls;
 use crate::wire::invalid;
 use axum::routing::get;
 use clap::{Args, ValueEnum};
@@ -17,7 +19,8 @@ use tokio_util::sync::CancellationToken;
 
 pub(super) const EXAMPLES: &str = "Examples:
   firth gateway --engine redis://10.0.0.1 --topic changes --tenant acme
-  firth gateway --engine redis://10.0.0.1 --topic changes --id edge-1 --listen 0.0.0.0:7272 --key-file keys --origin https://app.example.com";
+  firth gateway --engine redis://10.0.0.1 --topic changes --id edge-1 --listen 0.0.0.0:7272 --key-file keys --origin https://app.example.com
+  firth gateway --engine redis://10.0.0.1 --topic changes --listen 0.0.0.0:443 --tls-cert chain.pem --tls-key key.pem --key-file keys";
 
 /// How long clients have to go when it stops.
 const DRAIN: Duration = Duration::from_secs(15);
@@ -52,6 +55,12 @@ pub(crate) struct GatewayArgs {
     /// Connections that one address may have; raise it behind a proxy
     #[arg(long, default_value_t = Limits::default().per_address, value_name = "COUNT")]
     per_address: usize,
+    /// Certificate and chain, PEM: speak HTTPS only
+    #[arg(long, env = "FIRTH_TLS_CERT", value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+    /// The certificate's private key, PEM
+    #[arg(long, env = "FIRTH_TLS_KEY", value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
     /// An address for /metrics and, with FIRTH_TOKEN, for batches of a router; never one that clients reach
     #[arg(long, value_name = "ADDRESS")]
     internal: Option<SocketAddr>,
@@ -76,7 +85,7 @@ pub(super) async fn run(args: GatewayArgs) -> Result<()> {
         .with_ansi(false)
         .with_writer(std::io::stderr)
         .try_init();
-    let keys = args.keys()?;
+    let (keys, tls) = (args.keys()?, args.tls_files().as_ref().map(Tls::load).transpose()?);
     let hub = Hub::start(args.config()).map_err(refused)?;
     let edge = Edge::new(hub.clone(), keys, Origins::of(&args.origin));
     let listener = bind(args.listen).await?;
@@ -85,12 +94,12 @@ pub(super) async fn run(args: GatewayArgs) -> Result<()> {
     let broker = Broker::connect(&args.engine).await?;
     let mut feed = TopicFeed::start(hub, &broker, &args.topic, &args.id).await?;
     let address = listener.local_addr().unwrap_or(args.listen);
-    println!("firth gateway listens on http://{address}");
-    tracing::info!(%address, topic = args.topic, "serving clients");
-    let serving = tokio::spawn(edge.clone().serve(listener, stop.clone().cancelled_owned(), DRAIN));
+    println!("firth gateway listens on {}://{address}", if tls.is_some() { "https" } else { "http" });
+    tracing::info!(%address, tls = tls.is_some(), topic = args.topic, "serving clients");
+    let serving = tokio::spawn(serve(edge.clone(), listener, tls.clone(), stop.clone()));
     let ended = tokio::select! {
         ended = feed.ended() => ended,
-        told = until_told_to_stop(&args, &edge) => told,
+        told = until_told_to_stop(&args, &edge, tls.as_ref()) => told,
     };
     stop.cancel();
     let _ = serving.await;
@@ -131,6 +140,24 @@ impl GatewayArgs {
         }
     }
 
+    fn tls_files(&self) -> Option<TlsFiles> {
+        Some(TlsFiles { cert: self.tls_cert.clone()?, key: self.tls_key.clone()? })
+    }
+
+    /// Each part by itself: what is wrong stays as it was, and the log says so.
+    fn reload(&self, edge: &Edge, tls: Option<&Tls>) {
+        match self.keys() {
+            Ok(keys) => edge.set_keys(keys),
+            Err(error) => tracing::error!(%error, "the key file is wrong: the old keys stay"),
+        }
+        if let (Some(tls), Some(files)) = (tls, self.tls_files())
+            && let Err(error) = tls.reload(&files)
+        {
+            tracing::error!(%error, "the certificate is wrong: the old one stays");
+        }
+        tracing::info!("keys and certificate were read again");
+    }
+
     /// The address for operators and routers, if one is wanted.
     async fn serve_internal(
         &self,
@@ -153,20 +180,23 @@ impl GatewayArgs {
     }
 }
 
-async fn until_told_to_stop(args: &GatewayArgs, edge: &Edge) -> Result<()> {
+async fn serve(edge: Edge, listener: TcpListener, tls: Option<Tls>, stop: CancellationToken) {
+    match tls {
+        Some(tls) => {
+            edge.serve_tls(listener, move || tls.current(), stop.cancelled_owned(), DRAIN).await;
+        }
+        None => edge.serve(listener, stop.cancelled_owned(), DRAIN).await,
+    }
+}
+
+async fn until_told_to_stop(args: &GatewayArgs, edge: &Edge, tls: Option<&Tls>) -> Result<()> {
     let (mut interrupt, mut terminate, mut hangup) =
         (listen(SignalKind::interrupt())?, listen(SignalKind::terminate())?, listen(SignalKind::hangup())?);
     loop {
         tokio::select! {
             _ = interrupt.recv() => return Ok(()),
             _ = terminate.recv() => return Ok(()),
-            _ = hangup.recv() => match args.keys() {
-                Ok(keys) => {
-                    edge.set_keys(keys);
-                    tracing::info!("keys were read again");
-                }
-                Err(error) => tracing::error!(%error, "the key file is wrong: the old keys stay"),
-            },
+            _ = hangup.recv() => args.reload(edge, tls),
         }
     }
 }
