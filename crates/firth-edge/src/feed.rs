@@ -1,22 +1,24 @@
 //! [`TopicFeed`]: a topic of change events into a hub, with nothing between but the queue. Any other source calls [`Hub::publish`].
 //!
-//! Each gateway reads every partition, so each has a group of its own. The group begins with what is sent from now on: clients of an earlier life
-//! of the gateway must fetch their state anyway. It is deleted when the feed closes; after a crash it stays, and holds back
-//! retention, until the gateway starts again under the same name.
+//! Each gateway reads every partition, so each has a group of its own. It is deleted when the feed closes; after a crash it stays, and holds
+//! back retention, until the gateway starts again under the same name.
 
 use crate::hub::Hub;
 use crate::metrics;
-use firth::{Broker, ConsumerHandle, ErrorKind, Record, RecordId, Result, StartAt};
+use firth::{Admin, Broker, ConsumerHandle, ErrorKind, Record, RecordId, Result, StartAt, TopicInfo};
 use firth_router::event::Event;
+use sha2::{Digest, Sha256};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 use tokio::task::JoinHandle;
 
 /// How long a start waits for the leases of a predecessor that crashed.
 const PREDECESSOR: Duration = Duration::from_secs(30);
 /// The pause between two looks at them.
 const PAUSE: Duration = Duration::from_millis(500);
+/// The pause between two looks at how much of the window is still to be read.
+const LOOK: Duration = Duration::from_millis(10);
 
 /// So many records of a partition are given to clients in one go.
 const BURST: usize = 256;
@@ -31,32 +33,47 @@ pub struct TopicFeed {
 }
 
 impl TopicFeed {
-    /// Begins to feed the hub with what is sent to the topic from now on. `group` must be this gateway's alone: it is refused while
-    /// another process reads with it, because each would see only a part.
+    /// Begins to feed the hub with what is sent to the topic. `group` must be this gateway's alone: it is refused while another process
+    /// reads with it, because each would see only a part.
+    ///
+    /// If the topic has one partition, the hub follows it: it reads the window first, so that clients of other gateways and of an
+    /// earlier life can resume here. Otherwise it begins with what is sent from now on, and positions hold for this life alone.
     pub async fn start(hub: Hub, broker: &Broker, topic: &str, group: &str) -> Result<Self> {
         let admin = broker.admin();
-        let patience = tokio::time::Instant::now() + PREDECESSOR;
-        while let Err(error) = admin.delete_group(topic, group).await {
-            let is_busy = error.kind() == ErrorKind::Invalid && tokio::time::Instant::now() < patience;
-            if !is_busy {
-                return Err(error);
-            }
-            tokio::time::sleep(PAUSE).await;
-        }
-        admin.create_group(topic, group, StartAt::Newest).await?;
-        let consumer = broker.consumer(topic, group).name("gateway").start_at(StartAt::Newest).await?;
+        free(&admin, topic, group).await?;
+        let status = admin.topic(topic).await?;
+        let partitions = status.partitions.len();
+        let follows = partitions == 1 && hub.follow(epoch(&status.info));
+        let start = if follows { StartAt::Age(hub.config().window.age) } else { StartAt::Newest };
+        admin.create_group(topic, group, start).await?;
+        let consumer = broker.consumer(topic, group).name("gateway").start_at(start).await?;
         let handle = consumer.handle();
-        let partitions = broker.topic(topic).await?.partitions().count();
         // From then on another gateway with this group is refused.
         handle.assigned(|owned| owned.len() >= partitions).await;
-        let feeder = Arc::new(Feeder { hub, seen: Mutex::default() });
+        let feeder = Arc::new(Feeder { hub: hub.clone(), follows, seen: Mutex::default() });
         let run = consumer.run_batches(BURST, move |records| {
             feeder.take(&records);
             std::future::ready(Ok(()))
         });
         let task = tokio::spawn(run.into_future());
         let (topic, group) = (topic.to_owned(), group.to_owned());
-        Ok(Self { broker: broker.clone(), topic, group, consumer: handle, task })
+        let feed = Self { broker: broker.clone(), topic, group, consumer: handle, task };
+        if follows {
+            feed.catch_up(&hub, status.partitions[0].last.seq).await?;
+        }
+        Ok(feed)
+    }
+
+    /// Reads the window, which must not come to clients as news.
+    async fn catch_up(&self, hub: &Hub, last: u64) -> Result<()> {
+        while hub.read_up_to() < last && !self.task.is_finished() {
+            if self.broker.admin().group(&self.topic, &self.group).await?.lag() == 0 {
+                break;
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+        hub.begin(last);
+        Ok(())
     }
 
     /// Resolves when the feed cannot go on (its topic is gone, say): clients would wait for ever, so the gateway should end too.
@@ -76,34 +93,70 @@ impl TopicFeed {
     }
 }
 
+/// Waits until nobody reads with the group, and deletes it.
+async fn free(admin: &Admin, topic: &str, group: &str) -> Result<()> {
+    let patience = tokio::time::Instant::now() + PREDECESSOR;
+    while let Err(error) = admin.delete_group(topic, group).await {
+        let is_busy = error.kind() == ErrorKind::Invalid && tokio::time::Instant::now() < patience;
+        if !is_busy {
+            return Err(error);
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+    Ok(())
+}
+
+/// The same for all who follow this topic, and another for a later one of its name.
+fn epoch(topic: &TopicInfo) -> u64 {
+    let created = topic.created.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
+    let digest = Sha256::digest(format!("{}/{created}", topic.name));
+    let head = digest.first_chunk().copied().unwrap_or_default();
+    u64::from_be_bytes(head)
+}
+
 /// What the batches of all partitions share.
 struct Feeder {
     hub: Hub,
+    /// The hub takes its offsets from the one partition.
+    follows: bool,
     seen: Mutex<HashMap<u32, RecordId>>,
 }
 
 impl Feeder {
     /// Publishes records of one partition, but none that came before: a consumer that lost its partition for a moment reads again from the
-    /// frontier. What a crash repeats is of no use to the clients of another life.
+    /// frontier.
     fn take(&self, records: &[Record]) {
         let mut burst = self.hub.burst();
         for record in records {
-            let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-            let last = seen.entry(record.partition()).or_insert(RecordId::ZERO);
-            if record.id() <= *last {
+            if self.is_repeated(record) {
                 metrics::fed("repeated");
                 continue;
             }
-            *last = record.id();
-            drop(seen);
-            match Event::from_payload(record.payload()).and_then(|event| burst.publish(event)) {
-                Ok(_) => metrics::fed("ok"),
-                Err(error) => {
+            let (event, unreadable) = match Event::from_payload(record.payload()) {
+                Ok(event) => (Some(event), None),
+                Err(error) => (None, Some(error)),
+            };
+            let published = match event {
+                event if self.follows => burst.arrive(event, record.id().seq).err(),
+                Some(event) => burst.publish(event).err(),
+                None => None,
+            };
+            match unreadable.or(published) {
+                None => metrics::fed("ok"),
+                Some(error) => {
                     metrics::fed("unreadable");
                     tracing::warn!(%error, partition = record.partition(), id = %record.id(), "a record is not an event: nobody gets it");
                 }
             }
         }
+    }
+
+    fn is_repeated(&self, record: &Record) -> bool {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let last = seen.entry(record.partition()).or_insert(RecordId::ZERO);
+        let is_repeated = record.id() <= *last;
+        *last = record.id().max(*last);
+        is_repeated
     }
 }
 

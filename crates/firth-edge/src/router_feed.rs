@@ -37,6 +37,7 @@ struct Inner {
 impl RouterFeed {
     /// An entrance for routers that have this token.
     pub fn new(hub: Hub, token: &str) -> Self {
+        hub.set_routed();
         let token = Sha256::digest(token.as_bytes()).into();
         Self(Arc::new(Inner { hub, inbox: Mutex::default(), token }))
     }

@@ -3,6 +3,7 @@
 //! Everything that must be seen as one step happens under one lock: a subscription becomes live at the same moment at which its history is
 //! cut off, so no event falls between the two and none is in both.
 
+use super::source::Source;
 use super::{HubStatus, Mailbox, Published};
 use crate::auth::Grant;
 use crate::books::Books;
@@ -31,7 +32,10 @@ pub(crate) struct Core {
     names: HashSet<Arc<str>>,
     /// How many names were in use when those that are not were last thrown away.
     names_kept: usize,
-    journal_bytes: usize,
+    pub(super) journal_bytes: usize,
+    pub(super) source: Option<Source>,
+    /// Events come from a router, too.
+    pub(super) is_routed: bool,
     deferred: Vec<Arc<Mailbox>>,
     hits: Vec<Hit>,
     matched: Vec<(usize, Hit)>,
@@ -64,8 +68,15 @@ pub(super) struct Subscribed {
 /// One tenant.
 pub(super) struct Part {
     pub(super) journal: Journal,
-    sessions: usize,
-    left_at: Instant,
+    pub(super) sessions: usize,
+    /// When the last session left.
+    pub(super) left_at: Instant,
+}
+
+impl Part {
+    pub(super) fn new(journal: Journal, now: Instant) -> Self {
+        Self { journal, sessions: 0, left_at: now }
+    }
 }
 
 impl Core {
@@ -80,16 +91,13 @@ impl Core {
             names: HashSet::new(),
             names_kept: 0,
             journal_bytes: 0,
+            source: None,
+            is_routed: false,
             deferred: Vec::new(),
             hits: Vec::new(),
             matched: Vec::new(),
             closed: Books::default(),
         }
-    }
-
-    /// Whether anybody could ask for events of this tenant.
-    pub(super) fn knows(&self, tenant: &Tenant) -> bool {
-        self.tenants.contains_key(tenant)
     }
 
     pub(super) fn join(
@@ -98,11 +106,8 @@ impl Core {
         slow: Option<SlowPolicy>,
         now: Instant,
     ) -> Result<(usize, Arc<Mailbox>), Refusal> {
-        let limits = &self.config.limits;
-        let part = self.tenants.entry(grant.tenant.clone()).or_insert_with(|| {
-            let journal = Journal::new(fastrand::u64(..));
-            Part { journal, sessions: 0, left_at: now }
-        });
+        let (limits, fresh) = (self.config.limits, self.fresh_journal());
+        let part = self.tenants.entry(grant.tenant.clone()).or_insert_with(|| Part::new(fresh, now));
         if part.sessions >= limits.per_tenant {
             let message = "this tenant has as many connections as it may: close some";
             return Err(Refusal::limit("connections", limits.per_tenant as u64, message));
@@ -157,6 +162,7 @@ impl Core {
     pub(super) fn publish(
         &mut self,
         body: Body,
+        offset: Option<u64>,
         now: Instant,
         due: &mut Vec<Arc<Mailbox>>,
     ) -> firth_router::Result<Published> {
@@ -165,7 +171,8 @@ impl Core {
         };
         self.index.matches_into(&body.event, &mut self.hits)?;
         let others = self.journal_bytes - part.journal.bytes();
-        let frame = part.journal.append(body, &self.config.window, others, now);
+        let frame = part.journal.append(body, offset, now);
+        part.journal.fit(&self.config.window, others, now);
         self.journal_bytes = others + part.journal.bytes();
         let wanted = |hit: &Hit| self.index.get(hit.number).map(|(_, wanted)| wanted);
         self.matched.clear();
@@ -199,7 +206,7 @@ impl Core {
     /// The source has left out events, nobody knows whose: every client must fetch its state anew, and no position from before holds.
     pub(super) fn source_gap(&mut self) {
         for part in self.tenants.values_mut() {
-            part.journal = Journal::new(fastrand::u64(..));
+            part.journal = Journal::new(fastrand::u64(1..), 0);
         }
         self.journal_bytes = 0;
         for (_, seat) in self.seats.iter().filter(|(_, seat)| !seat.subscriptions.is_empty()) {
@@ -227,7 +234,7 @@ impl Core {
 
     /// The place behind everything that was queued for the session.
     pub(super) fn head(&self, seat: usize) -> Position {
-        self.tenants[&self.seats[seat].grant.tenant].journal.head()
+        self.head_of(&self.seats[seat].grant.tenant)
     }
 
     pub(super) fn beat(&self, seat: usize) {
@@ -254,12 +261,7 @@ impl Core {
             mailbox.outbox().presence(name, text.clone());
             mailbox.wake.notify_one();
         });
-        let window = &self.config.window;
-        self.tenants.retain(|_, part| {
-            part.journal.expire(window, now);
-            part.sessions > 0 || now.saturating_duration_since(part.left_at) <= window.age
-        });
-        self.journal_bytes = self.tenants.values().map(|part| part.journal.bytes()).sum();
+        self.forget_tenants(now);
     }
 
     pub(super) fn end_unless(&self, passes: impl Fn(&Grant) -> bool) {

@@ -8,6 +8,7 @@
 
 mod core;
 mod session;
+mod source;
 mod subscribe;
 
 pub use session::{Outgoing, Session, Step};
@@ -31,6 +32,9 @@ use tokio_util::task::TaskTracker;
 /// How often rooms are told about, and journals looked through.
 const HOUSEKEEPING: Duration = Duration::from_millis(200);
 
+/// How long a client that comes from a quicker gateway waits for this one.
+const REACH: Duration = Duration::from_secs(5);
+
 /// The hub of a gateway. Clones share it.
 #[derive(Clone)]
 pub struct Hub(Arc<Inner>);
@@ -39,6 +43,8 @@ struct Inner {
     config: Config,
     core: Mutex<Core>,
     deferred: Notify,
+    /// The source has come further.
+    moved: Notify,
     stop: CancellationToken,
     tasks: TaskTracker,
 }
@@ -56,6 +62,10 @@ pub struct Published {
     pub at: Option<Position>,
     /// For how many connections it is.
     pub connections: usize,
+}
+
+impl Published {
+    const NOBODY: Self = Self { at: None, connections: 0 };
 }
 
 /// What a hub holds.
@@ -78,8 +88,10 @@ impl Hub {
     pub fn start(config: Config) -> Result<Self, Refusal> {
         config.check()?;
         let core = Mutex::new(Core::new(config));
-        let (deferred, stop, tasks) = (Notify::new(), CancellationToken::new(), TaskTracker::new());
-        let hub = Self(Arc::new(Inner { config, core, deferred, stop: stop.clone(), tasks: tasks.clone() }));
+        let (deferred, moved) = (Notify::new(), Notify::new());
+        let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
+        let hub =
+            Self(Arc::new(Inner { config, core, deferred, moved, stop: stop.clone(), tasks: tasks.clone() }));
         let weak = Arc::downgrade(&hub.0);
         tasks.spawn(stop.run_until_cancelled_owned(async move {
             let mut housekeeping = tokio::time::interval(HOUSEKEEPING);
@@ -116,6 +128,44 @@ impl Hub {
     /// The source has left events out: every client hears that it must fetch its state anew.
     pub fn source_gap(&self) {
         self.core().source_gap();
+    }
+
+    /// Takes offsets from a topic from now on: see [`source`]. False if events come from a router as well, which have none.
+    pub(crate) fn follow(&self, epoch: u64) -> bool {
+        let mut core = self.core();
+        if !core.is_routed {
+            core.follow(epoch);
+        }
+        !core.is_routed
+    }
+
+    /// Events come from a router.
+    pub(crate) fn set_routed(&self) {
+        self.core().is_routed = true;
+    }
+
+    /// The topic has nothing to read up to this record.
+    pub(crate) fn begin(&self, seq: u64) {
+        self.core().begin(seq);
+    }
+
+    /// How far it has read the topic that it follows.
+    pub(crate) fn read_up_to(&self) -> u64 {
+        self.core().source.as_ref().map_or(0, |source| source.head)
+    }
+
+    /// Waits until this hub has read as far as the position says, but not for long: another gateway may have been quicker.
+    pub(crate) async fn reach(&self, position: Position) {
+        let reached = async {
+            loop {
+                let moved = self.0.moved.notified();
+                if !self.core().is_behind(position) {
+                    return;
+                }
+                moved.await;
+            }
+        };
+        let _ = tokio::time::timeout(REACH, reached).await;
     }
 
     /// Lets a client in whose token was checked.
@@ -185,17 +235,44 @@ pub struct Burst<'a> {
 impl Burst<'_> {
     /// As [`Hub::publish`].
     pub fn publish(&mut self, event: Event) -> firth_router::Result<Published> {
-        let known = self.hub.core().knows(&event.tenant);
-        if !known {
-            return Ok(Published { at: None, connections: 0 });
+        {
+            let mut core = self.hub.core();
+            if core.source.is_some() {
+                let message = "this hub follows a topic: events come from there alone";
+                return Err(firth_router::Error::invalid(message));
+            }
+            if !core.keeps(&event.tenant, now()) {
+                return Ok(Published::NOBODY);
+            }
         }
         let body = Body::new(event)?;
         let mut core = self.hub.core();
-        let published = core.publish(body, now(), &mut self.due)?;
+        let published = core.publish(body, None, now(), &mut self.due)?;
         if core.has_deferred() {
             self.hub.0.deferred.notify_one();
         }
         Ok(published)
+    }
+
+    /// A record of the topic that the hub follows, with its number: an event, or something else that was passed.
+    pub(crate) fn arrive(&mut self, event: Option<Event>, seq: u64) -> firth_router::Result<Published> {
+        let body = event.map(Body::new).transpose();
+        let mut core = self.hub.core();
+        // In one step: whoever stands at this number has the event, or is sent it.
+        let is_new = core.arrive(seq);
+        let published = body.and_then(|body| match body {
+            Some(body) if is_new && core.keeps(&body.event.tenant, now()) => {
+                core.publish(body, Some(seq), now(), &mut self.due)
+            }
+            _ => Ok(Published::NOBODY),
+        });
+        let has_deferred = core.has_deferred();
+        drop(core);
+        self.hub.0.moved.notify_waiters();
+        if has_deferred {
+            self.hub.0.deferred.notify_one();
+        }
+        published
     }
 }
 

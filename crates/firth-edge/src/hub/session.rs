@@ -123,6 +123,13 @@ impl Session {
         }
     }
 
+    /// Waits for what must be there before a subscription can be made live. Carriers call it first.
+    pub(crate) async fn prepare(&mut self, after: Option<Position>) {
+        if let Some(after) = after {
+            self.hub.reach(after).await;
+        }
+    }
+
     /// Subscribes to all of them or none; with `after`, everything behind it comes first, or the client hears that it must
     /// fetch its state anew.
     pub fn subscribe(&mut self, wishes: &[Wish], after: Option<Position>) -> Result<(), Refusal> {

@@ -44,8 +44,7 @@ impl Core {
             added.push(id);
         }
         let at = self.head(seat);
-        let journal = &self.tenants[&self.seats[seat].grant.tenant].journal;
-        let history = after.map(|after| journal.after(after));
+        let history = after.map(|after| self.history(&self.seats[seat].grant.tenant, after));
         let here = &mut self.seats[seat];
         here.is_fresh = false;
         for (id, Checked { wish, name, interest }) in added.into_iter().zip(&checked) {

@@ -50,7 +50,9 @@ pub(super) async fn events(
     let Query(asked) = asked.map_err(|error| Refusal::invalid("query", error.body_text()))?;
     let pass = edge.enter(address(&extensions))?;
     let mut session = edge.admit_request(asked.ticket.as_deref(), &headers, asked.slow)?;
-    session.subscribe(&asked.wishes()?, asked.after(&headers)?)?;
+    let (wishes, after) = (asked.wishes()?, asked.after(&headers)?);
+    session.prepare(after).await;
+    session.subscribe(&wishes, after)?;
     let (chunks, out) = mpsc::channel::<Bytes>(1);
     tokio::spawn(drive(edge, session, chunks, pass));
     let stream = futures_util::stream::unfold(out, async |mut out| {

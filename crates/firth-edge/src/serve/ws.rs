@@ -188,7 +188,12 @@ async fn hear(
                         session.refuse(&refusal, None);
                     }
                 }
-                Ok(message) => session.hear(&message),
+                Ok(message) => {
+                    if let ClientMessage::Subscribe(subscribe) = &message {
+                        session.prepare(subscribe.after).await;
+                    }
+                    session.hear(&message);
+                }
                 Err(refusal) => session.refuse(&refusal, None),
             }
             Ok(())

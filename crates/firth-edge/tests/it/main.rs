@@ -5,6 +5,7 @@
 mod browser;
 mod feed;
 mod javascript;
+mod moving;
 mod poll;
 mod sse;
 mod tls;

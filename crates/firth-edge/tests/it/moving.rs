@@ -1,0 +1,126 @@
+//! Positions that hold at every gateway of a topic: clients move between gateways, and gateways restart, without a hole and without an event twice.
+
+use crate::world::{Client, Gateway, order};
+use firth::{Broker, Message, Producer};
+use firth_edge::{Config, TopicFeed, Window};
+use serde_json::Value;
+
+/// A gateway that follows the topic.
+async fn gateway(broker: &Broker, name: &str, config: Config) -> (Gateway, TopicFeed) {
+    let gateway = Gateway::start(config).await;
+    let feed = TopicFeed::start(gateway.edge.hub().clone(), broker, "changes", name).await.unwrap();
+    (gateway, feed)
+}
+
+async fn send(producer: &Producer, tenant: &str, n: i64) {
+    let event = order(tenant, "k", n);
+    producer.send(Message::new(event.to_json()).key(event.message_key())).await.unwrap();
+}
+
+/// The next events have these numbers; answers where the client stands then.
+async fn hear(client: &mut Client, numbers: impl IntoIterator<Item = i64>) -> String {
+    let mut at = Value::Null;
+    for n in numbers {
+        let event = client.hear().await;
+        assert_eq!((&event["type"], &event["event"]["after"]["n"]), (&"event".into(), &n.into()), "{event}");
+        at = event["at"].clone();
+    }
+    at.as_str().unwrap().to_owned()
+}
+
+async fn resume(gateway: &Gateway, at: &str) -> (Client, Value) {
+    let mut client = gateway.connect("ann").await;
+    let answer = client.subscribe("orders", Some(at)).await;
+    (client, answer)
+}
+
+#[tokio::test]
+async fn who_comes_from_another_gateway_or_an_earlier_life_misses_nothing_and_gets_nothing_twice() {
+    let broker = Broker::memory();
+    broker.create_topic("changes").await.unwrap();
+    let producer = broker.producer("changes").await.unwrap();
+    for n in 1..=3 {
+        send(&producer, "acme", n).await;
+    }
+    let (one, one_feed) = gateway(&broker, "one", Config::default()).await;
+    let mut ann = one.connect("ann").await;
+    ann.subscribe("orders", None).await;
+    for n in 4..=6 {
+        send(&producer, "acme", n).await;
+        send(&producer, "other", n).await;
+    }
+    let at = hear(&mut ann, 4..=6).await;
+    drop(ann);
+    send(&producer, "acme", 7).await;
+
+    // Another gateway, which starts only now.
+    let (two, two_feed) = gateway(&broker, "two", Config::default()).await;
+    let (mut ann, answer) = resume(&two, &at).await;
+    assert_eq!(answer["resumed"], true);
+    hear(&mut ann, [7]).await;
+    send(&producer, "acme", 8).await;
+    let at = hear(&mut ann, [8]).await;
+    drop(ann);
+
+    // The first one, after a restart.
+    one.close().await;
+    one_feed.close().await.unwrap();
+    send(&producer, "acme", 9).await;
+    let (one, one_feed) = gateway(&broker, "one", Config::default()).await;
+    let (mut ann, answer) = resume(&one, &at).await;
+    assert_eq!(answer["resumed"], true);
+    hear(&mut ann, [9]).await;
+    let mut fresh = one.connect("ann").await;
+    fresh.subscribe("orders", None).await;
+    send(&producer, "acme", 10).await;
+    hear(&mut ann, [10]).await;
+    hear(&mut fresh, [10]).await;
+    drop((ann, fresh));
+    for (gateway, feed) in [(one, one_feed), (two, two_feed)] {
+        gateway.close().await;
+        feed.close().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_position_that_a_gateway_cannot_cover_is_never_resumed_in_silence() {
+    let broker = Broker::memory();
+    broker.create_topic("changes").await.unwrap();
+    let producer = broker.producer("changes").await.unwrap();
+    let (one, one_feed) = gateway(&broker, "one", Config::default()).await;
+    let mut ann = one.connect("ann").await;
+    ann.subscribe("orders", None).await;
+    send(&producer, "acme", 1).await;
+    let at = hear(&mut ann, [1]).await;
+    drop(ann);
+    for n in 2..=6 {
+        send(&producer, "acme", n).await;
+    }
+    let window = Window { events: 3, ..Window::default() };
+    let (two, two_feed) = gateway(&broker, "two", Config { window, ..Config::default() }).await;
+    let mut ann = two.connect("ann").await;
+    ann.say(serde_json::json!({"type": "subscribe", "subscriptions": [{"id": "s", "collection": "orders"}], "after": at})).await;
+    assert_eq!(ann.hear().await["reason"], "too-old");
+    assert_eq!(ann.hear().await["resumed"], false);
+    drop(ann);
+    two.close().await;
+    two_feed.close().await.unwrap();
+
+    // Another topic of the same name numbers its records anew.
+    one.close().await;
+    one_feed.close().await.unwrap();
+    drop(producer);
+    broker.delete_topic("changes").await.unwrap();
+    broker.create_topic("changes").await.unwrap();
+    let producer = broker.producer("changes").await.unwrap();
+    for n in 1..=3 {
+        send(&producer, "acme", n).await;
+    }
+    let (next, next_feed) = gateway(&broker, "one", Config::default()).await;
+    let mut ann = next.connect("ann").await;
+    ann.say(serde_json::json!({"type": "subscribe", "subscriptions": [{"id": "s", "collection": "orders"}], "after": at})).await;
+    assert_eq!(ann.hear().await["reason"], "unknown-epoch");
+    drop(ann);
+    next.close().await;
+    next_feed.close().await.unwrap();
+}
