@@ -1,20 +1,28 @@
 //! `/v1/topics/{topic}/dead`: dead letters, browsed, counted, replayed, edited and deleted.
 
 use super::body::{Json, JsonBody, Path, Query, within};
-use crate::app::App;
+use super::stream::{ALIVE, AsyncNext, Form};
+use crate::app::{App, StreamSeat};
 use crate::problem::{Answer, Problem};
 use crate::telemetry::RequestTrace;
-use crate::wire::{Count, Edit, Letter, Letters, Pick};
+use crate::wire::{Count, Edit, Letter, Letters, MAX_MS, Pick};
 use axum::Extension;
+use axum::body::Bytes;
 use axum::extract::State;
-use firth::{DeadId, DeadLetters, Replay};
+use axum::http::HeaderMap;
+use axum::response::Response;
+use firth::{DeadId, DeadLetters, Follow, Replay};
 use serde::Deserialize;
+use std::time::Duration;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 use utoipa::IntoParams;
 
 /// The most letters of one page.
 const MAX_PAGE: u64 = 500;
 /// The most ids of one request.
 const MAX_IDS: u64 = 10_000;
+const MAX_PARTITION: u64 = 4095;
 
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
@@ -24,6 +32,14 @@ pub(crate) struct Filter {
     group: Option<String>,
     /// Only those whose reason contains this text.
     reason: Option<String>,
+    /// Only those of this partition.
+    #[param(maximum = 4095)]
+    partition: Option<u32>,
+    /// Only those with this key.
+    key: Option<String>,
+    /// Only those that died at least so long ago.
+    #[param(maximum = 3_155_760_000_000_u64)]
+    older_than_ms: Option<u64>,
 }
 
 #[derive(Deserialize, IntoParams)]
@@ -34,6 +50,14 @@ pub(crate) struct Wanted {
     group: Option<String>,
     /// Only those whose reason contains this text.
     reason: Option<String>,
+    /// Only those of this partition.
+    #[param(maximum = 4095)]
+    partition: Option<u32>,
+    /// Only those with this key.
+    key: Option<String>,
+    /// Only those that died at least so long ago.
+    #[param(maximum = 3_155_760_000_000_u64)]
+    older_than_ms: Option<u64>,
     /// Go on after this one.
     #[param(pattern = "^[A-Za-z0-9_-]{1,64}/[0-9]{1,4}/[0-9]{1,18}-[0-9]{1,18}$")]
     after: Option<String>,
@@ -42,15 +66,49 @@ pub(crate) struct Wanted {
     max: Option<u64>,
 }
 
-fn view(app: &App, topic: &str, group: Option<&str>, reason: Option<&str>) -> DeadLetters {
-    let mut letters = app.broker().dead_letters(topic);
-    if let Some(group) = group {
-        letters = letters.group(group);
+/// Which letters are meant.
+#[derive(Default)]
+struct Chosen<'a> {
+    group: Option<&'a str>,
+    reason: Option<&'a str>,
+    partition: Option<u32>,
+    key: Option<&'a str>,
+    older_than_ms: Option<u64>,
+}
+
+impl Chosen<'_> {
+    fn view(&self, app: &App, topic: &str) -> Answer<DeadLetters> {
+        let mut letters = app.broker().dead_letters(topic);
+        if let Some(group) = self.group {
+            letters = letters.group(group);
+        }
+        if let Some(reason) = self.reason {
+            letters = letters.reason(reason);
+        }
+        if let Some(partition) = self.partition {
+            within("partition", partition.into(), 0, MAX_PARTITION)?;
+            letters = letters.partition(partition);
+        }
+        if let Some(key) = self.key {
+            letters = letters.key(key.to_owned());
+        }
+        if let Some(age) = self.older_than_ms {
+            letters = letters.older_than(Duration::from_millis(within("older_than_ms", age, 0, MAX_MS)?));
+        }
+        Ok(letters)
     }
-    if let Some(reason) = reason {
-        letters = letters.reason(reason);
-    }
-    letters
+}
+
+macro_rules! chosen {
+    ($from:expr) => {
+        Chosen {
+            group: $from.group.as_deref(),
+            reason: $from.reason.as_deref(),
+            partition: $from.partition,
+            key: $from.key.as_deref(),
+            older_than_ms: $from.older_than_ms,
+        }
+    };
 }
 
 /// Dead letters of a topic, page by page
@@ -61,10 +119,10 @@ pub(crate) async fn list(
     Path(topic): Path<String>,
     Query(wanted): Query<Wanted>,
 ) -> Answer<Json<Letters>> {
-    let after = wanted.after.map(|id| id.parse::<DeadId>()).transpose();
+    let after = wanted.after.as_ref().map(|id| id.parse::<DeadId>()).transpose();
     let after = after.map_err(|error| Problem::from(error).at("after"))?;
     let max = usize::try_from(within("max", wanted.max.unwrap_or(100), 1, MAX_PAGE)?).unwrap_or(100);
-    let letters = view(&app, &topic, wanted.group.as_deref(), wanted.reason.as_deref());
+    let letters = chosen!(wanted).view(&app, &topic)?;
     let page = letters.list(after.as_ref(), max).await?;
     let next = page.next.map(|id| id.to_string());
     Ok(Json(Letters { letters: page.letters.into_iter().map(Letter::from).collect(), next }))
@@ -78,8 +136,94 @@ pub(crate) async fn count(
     Path(topic): Path<String>,
     Query(filter): Query<Filter>,
 ) -> Answer<Json<Count>> {
-    let letters = view(&app, &topic, filter.group.as_deref(), filter.reason.as_deref());
+    let letters = chosen!(filter).view(&app, &topic)?;
     Ok(Json(Count { count: letters.count().await? }))
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct Followed {
+    /// Only those that this group gave up.
+    group: Option<String>,
+    /// Only those whose reason contains this text.
+    reason: Option<String>,
+    /// Only those of this partition.
+    #[param(maximum = 4095)]
+    partition: Option<u32>,
+    /// Only those with this key.
+    key: Option<String>,
+    /// Only those that died at least so long ago.
+    #[param(maximum = 3_155_760_000_000_u64)]
+    older_than_ms: Option<u64>,
+    /// End after this long.
+    #[param(maximum = 3_155_760_000_000_u64)]
+    for_ms: Option<u64>,
+}
+
+struct Following {
+    letters: Follow,
+    form: Form,
+    until: Option<Instant>,
+    closing: CancellationToken,
+    is_over: bool,
+    _seat: StreamSeat,
+}
+
+struct NextLetter;
+
+impl AsyncNext<Following> for NextLetter {
+    async fn call(&self, state: &mut Following) -> Option<Bytes> {
+        let left =
+            state.until.map_or(ALIVE, |until| until.saturating_duration_since(Instant::now()).min(ALIVE));
+        if state.is_over || left.is_zero() {
+            return None;
+        }
+        tokio::select! {
+            biased;
+            next = state.letters.next() => match next {
+                Ok(letter) => Some(state.form.entry("letter", &Letter::from(letter))),
+                Err(error) => {
+                    state.is_over = true;
+                    Some(state.form.entry("problem", &Problem::from(error)))
+                }
+            },
+            () = state.closing.cancelled() => None,
+            () = tokio::time::sleep(left) => Some(state.form.alive()),
+        }
+    }
+}
+
+/// Dead letters as they come, those that are there first, as server-sent events or one JSON object per line
+///
+/// Each letter comes once per stream. For programs that delete or replay what they get: 100 000 that are left lying end the stream.
+#[utoipa::path(get, path = "/v1/topics/{topic}/dead/stream", tag = "dead letters",
+    params(("topic" = String, Path), Followed,
+        ("Accept" = Option<String>, Header, description = "text/event-stream or application/x-ndjson")),
+    responses((status = 200, description = "Events `letter` and `problem`, or letters one per line",
+        content((Letter = "text/event-stream"), (Letter = "application/x-ndjson"))),
+        (status = 406, body = Problem, description = "Neither form is accepted")))]
+pub(crate) async fn follow(
+    State(app): State<App>,
+    Path(topic): Path<String>,
+    Query(wanted): Query<Followed>,
+    headers: HeaderMap,
+) -> Answer<Response> {
+    let form = Form::accepted(&headers)?;
+    let for_ms = wanted.for_ms.map(|ms| within("for_ms", ms, 0, MAX_MS)).transpose()?;
+    let letters = chosen!(wanted).view(&app, &topic)?;
+    app.broker().topic(&topic).await?;
+    // A wrong name of a group is told before the answer begins.
+    letters.list(None, 1).await?;
+    let following = Following {
+        letters: letters.follow(),
+        form,
+        until: for_ms.map(|ms| Instant::now() + Duration::from_millis(ms)),
+        closing: app.closing().clone(),
+        is_over: false,
+        _seat: app.seat()?,
+    };
+    Ok(form.answer(following, NextLetter))
 }
 
 /// Hands dead letters to their group again, or to everyone
@@ -93,7 +237,7 @@ pub(crate) async fn replay(
     let to = if pick.everyone { Replay::Everyone } else { Replay::Group };
     let ids = picked(&pick)?;
     app.broker().topic(&topic).await?;
-    let letters = view(&app, &topic, pick.group.as_deref(), pick.reason.as_deref());
+    let letters = chosen!(pick).view(&app, &topic)?;
     let count = match ids {
         Some(ids) => letters.replay(&ids, to).await?,
         None => letters.replay_all(to).await?,
@@ -112,7 +256,7 @@ pub(crate) async fn delete(
 ) -> Answer<Json<Count>> {
     let ids = picked(&pick)?;
     app.broker().topic(&topic).await?;
-    let letters = view(&app, &topic, pick.group.as_deref(), pick.reason.as_deref());
+    let letters = chosen!(pick).view(&app, &topic)?;
     let count = match ids {
         Some(ids) => letters.delete(&ids).await?,
         None => letters.delete_all().await?,
@@ -148,9 +292,10 @@ pub(crate) async fn edit(
 fn picked(pick: &Pick) -> Answer<Option<Vec<DeadId>>> {
     match (pick.all, pick.ids.is_empty()) {
         (true, true) => Ok(None),
-        (false, false) if pick.group.is_some() || pick.reason.is_some() => {
-            Err(Problem::field("group", "group and reason choose among all: leave them out with ids"))
-        }
+        (false, false) if pick.has_filter() => Err(Problem::field(
+            "group",
+            "group, reason, partition, key and older_than_ms choose among all: leave them out with ids",
+        )),
         (false, false) => {
             within("ids", pick.ids.len() as u64, 1, MAX_IDS)?;
             let ids = pick.ids.iter().map(|id| id.parse()).collect::<firth::Result<_>>();

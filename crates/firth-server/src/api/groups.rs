@@ -66,7 +66,10 @@ pub(crate) async fn delete(
     app.desk().leave(&topic, Some(&group)).await;
     let admin = app.broker().admin();
     match admin.delete_group(&topic, &group).await {
-        Ok(_) => Ok(StatusCode::NO_CONTENT),
+        Ok(_) => {
+            app.desk().forget_policies(&topic, Some(&group)).await?;
+            Ok(StatusCode::NO_CONTENT)
+        }
         Err(error) if error.kind() == ErrorKind::Invalid => {
             let detail = error.context().to_owned();
             Err(Problem::http(StatusCode::CONFLICT, ErrorKind::Invalid, detail))
@@ -193,7 +196,7 @@ pub(crate) async fn release(
 }
 
 /// The group is there, or 404.
-async fn exists(app: &App, topic: &str, group: &str) -> Answer<()> {
+pub(super) async fn exists(app: &App, topic: &str, group: &str) -> Answer<()> {
     app.broker().admin().group(topic, group).await?;
     Ok(())
 }

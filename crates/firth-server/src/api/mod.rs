@@ -11,6 +11,7 @@ mod groups;
 mod health;
 mod layers;
 mod openapi;
+mod policy;
 mod records;
 mod routing;
 mod schemas;
@@ -61,6 +62,7 @@ fn described() -> OpenApiRouter<App> {
         .routes(routes!(groups::show, groups::create, groups::delete))
         .routes(routes!(groups::reset))
         .routes(routes!(groups::members))
+        .routes(routes!(policy::show_policy, policy::set_policy, policy::drop_policy))
         .routes(routes!(groups::pending))
         .routes(routes!(groups::release))
         .routes(routes!(consume::fetch))
@@ -68,6 +70,7 @@ fn described() -> OpenApiRouter<App> {
         .routes(routes!(stream::consume))
         .routes(routes!(dead::list))
         .routes(routes!(dead::count))
+        .routes(routes!(dead::follow))
         .routes(routes!(dead::replay))
         .routes(routes!(dead::delete))
         .routes(routes!(dead::edit))

@@ -299,6 +299,8 @@ pub(crate) struct Page {
     /// At most so many; 100 unless set.
     #[param(minimum = 1, maximum = 500)]
     max: Option<u64>,
+    /// The newest ones instead of those that follow.
+    newest: Option<bool>,
 }
 
 /// Looks at the records of one partition without consuming them
@@ -318,6 +320,11 @@ pub(crate) async fn browse(
         return Err(Problem::http(StatusCode::NOT_FOUND, ErrorKind::NotFound, detail).at("partition"));
     }
     let max = usize::try_from(max).unwrap_or(100);
+    if page.newest == Some(true) {
+        let found = app.broker().admin().recent(&topic, partition, max).await?;
+        let records = found.iter().filter(|record| record.id() > after).map(Shown::from).collect();
+        return Ok(Json(Records { records, next: None }));
+    }
     let found = app.broker().admin().browse(&topic, partition, after, max).await?;
     let next = found.last().filter(|_| found.len() == max).map(|last| last.id().to_string());
     Ok(Json(Records { records: found.iter().map(Shown::from).collect(), next }))

@@ -37,7 +37,10 @@ pub(super) fn refine(schemas: &mut Value) {
         "description": "Which dead letters: these `ids`, or `all` that the filter lets through",
         "oneOf": [
             object(&["ids"], json!({ "ids": ids, "everyone": flag() })),
-            object(&["all"], json!({ "all": { "const": true }, "everyone": flag(), "group": text, "reason": text })),
+            object(&["all"], json!({
+                "all": { "const": true }, "everyone": flag(), "group": text, "reason": text, "key": text,
+                "partition": number(4095), "older_than_ms": number(CENTURY_MS),
+            })),
         ],
     });
     let mut edited = message();

@@ -63,7 +63,7 @@ pub(crate) async fn create(
 
 /// Changes what is named, and nothing else. Partitions can only become more
 #[utoipa::path(patch, path = "/v1/topics/{topic}", tag = "topics", params(("topic" = String, Path)), request_body = TopicChange,
-    responses((status = 200, body = Topic), (status = 409, body = Problem, description = "Partitions cannot become fewer")))]
+    responses((status = 200, body = Topic), (status = 409, body = Problem, description = "Partitions cannot become fewer, keys keep their mapping")))]
 pub(crate) async fn change(
     State(app): State<App>,
     Path(topic): Path<String>,
@@ -76,6 +76,10 @@ pub(crate) async fn change(
         let detail = format!("topic {topic} has {} partitions; they can only become more", there.partitions);
         let problem = Problem::http(StatusCode::CONFLICT, ErrorKind::Invalid, detail);
         return Err(problem.at("partitions").limit(u64::from(there.partitions)));
+    }
+    if wanted.mapping != there.mapping {
+        let detail = "how keys find their partitions is fixed when a topic is made";
+        return Err(Problem::http(StatusCode::CONFLICT, ErrorKind::Invalid, detail).at("mapping"));
     }
     if wanted.partitions > there.partitions {
         app.broker().grow_topic(&topic, wanted.partitions).await?;
@@ -112,6 +116,7 @@ pub(super) fn configure(config: TopicConfig, spec: &TopicSpec) -> Answer<TopicCo
         max_payload: spec.max_payload.unwrap_or(config.max_payload),
         lossy: spec.lossy.unwrap_or(config.lossy),
         dead_letters_for: age("dead_letters_ms", spec.dead_letters_ms)?.or(config.dead_letters_for),
+        mapping: spec.mapping.map_or(config.mapping, Into::into),
         ..config
     })
 }
@@ -124,6 +129,7 @@ pub(crate) async fn delete(State(app): State<App>, Path(topic): Path<String>) ->
     app.desk().leave(&topic, None).await;
     app.forget_producer(&topic);
     app.broker().delete_topic(&topic).await?;
+    app.desk().forget_policies(&topic, None).await?;
     tracing::info!(topic, "topic deleted");
     Ok(StatusCode::NO_CONTENT)
 }

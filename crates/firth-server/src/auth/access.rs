@@ -34,9 +34,11 @@ pub(crate) fn need(method: &Method, route: &str) -> Need {
     let inside = route.strip_prefix("/v1/topics/{topic}");
     match (inside, looks) {
         (Some("" | "/delayed" | "/groups" | "/groups/{group}"), true) => return Need::Look,
-        (Some("/groups/{group}/members" | "/groups/{group}/pending"), true) => return Need::Look,
+        (Some("/groups/{group}/members" | "/groups/{group}/pending" | "/groups/{group}/policy"), true) => {
+            return Need::Look;
+        }
         (Some("/records" | "/groups/{group}/stream"), true) => return Need::Scope(Scope::Consume),
-        (Some("/dead" | "/dead/count"), true) => return Need::Scope(Scope::Consume),
+        (Some("/dead" | "/dead/count" | "/dead/stream"), true) => return Need::Scope(Scope::Consume),
         (Some("/records"), false) => return Need::Scope(Scope::Produce),
         (Some("/groups/{group}/fetch" | "/groups/{group}/settle"), false) => {
             return Need::Scope(Scope::Consume);

@@ -10,6 +10,7 @@ use firth::{DeadId, Error, ErrorKind, RecordId, Result};
 use serde_json::value::RawValue;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 pub(crate) const EXAMPLES: &str = "\
 Examples:
@@ -30,6 +31,9 @@ pub(crate) enum DeadCommand {
         /// At most this many
         #[arg(long, value_name = "N")]
         max: Option<usize>,
+        /// Go on with letters as they come, one JSON object per line
+        #[arg(long, conflicts_with = "max")]
+        follow: bool,
     },
     /// Count dead letters
     #[command(after_help = "Example:\n  firth dead count orders --group billing")]
@@ -88,7 +92,7 @@ pub(crate) enum DeadCommand {
 }
 
 /// Which letters are looked at.
-#[derive(Args)]
+#[derive(Args, Default)]
 pub(crate) struct Filter {
     /// Only those that this group gave up
     #[arg(long)]
@@ -96,6 +100,15 @@ pub(crate) struct Filter {
     /// Only those whose reason contains this
     #[arg(long, value_name = "TEXT")]
     pub(super) reason: Option<String>,
+    /// Only those of this partition
+    #[arg(long, value_name = "P")]
+    pub(super) partition: Option<u32>,
+    /// Only those with this key
+    #[arg(long)]
+    pub(super) key: Option<String>,
+    /// Only those that died at least so long ago
+    #[arg(long, value_name = "DURATION", value_parser = units::duration)]
+    pub(super) older_than: Option<Duration>,
 }
 
 impl Filter {
@@ -103,11 +116,20 @@ impl Filter {
         let part = |name: &str, value: &Option<String>| {
             value.as_ref().map_or(String::new(), |value| format!("&{name}={}", escape(value)))
         };
-        format!("{}{}", part("group", &self.group), part("reason", &self.reason))
+        let partition = self.partition.map(|partition| partition.to_string());
+        let older_than = self.older_than.map(|age| units::millis(age).to_string());
+        [
+            part("group", &self.group),
+            part("reason", &self.reason),
+            part("partition", &partition),
+            part("key", &self.key),
+            part("older_than_ms", &older_than),
+        ]
+        .concat()
     }
 }
 
-#[derive(Args)]
+#[derive(Args, Default)]
 pub(crate) struct Which {
     /// The topic
     pub(super) topic: String,
@@ -123,11 +145,25 @@ pub(crate) struct Which {
     /// With --all: only those whose reason contains this
     #[arg(long, value_name = "TEXT", requires = "all")]
     pub(super) reason: Option<String>,
+    /// With --all: only those of this partition
+    #[arg(long, value_name = "P", requires = "all")]
+    pub(super) partition: Option<u32>,
+    /// With --all: only those with this key
+    #[arg(long, requires = "all")]
+    pub(super) key: Option<String>,
+    /// With --all: only those that died at least so long ago
+    #[arg(long, value_name = "DURATION", requires = "all", value_parser = units::duration)]
+    pub(super) older_than: Option<Duration>,
 }
 
 pub(crate) async fn run(client: &Client, command: DeadCommand, as_json: bool) -> Result<()> {
     let done = match command {
-        DeadCommand::List { topic, filter, max } => {
+        DeadCommand::List { topic, filter, follow: true, .. } => {
+            let query = filter.query();
+            let query = query.strip_prefix('&').unwrap_or_default();
+            return follow(client, &format!("{}/dead/stream?{query}", topic_path(&topic))).await;
+        }
+        DeadCommand::List { topic, filter, max, .. } => {
             return list(client, &topic, &filter, max.unwrap_or(usize::MAX), as_json).await;
         }
         DeadCommand::Count { topic, filter } => {
@@ -163,8 +199,9 @@ async fn get(client: &Client, topic: &str, id: &str) -> Result<Letter> {
 }
 
 async fn pick(client: &Client, what: &str, which: Which, everyone: bool) -> Result<Count> {
-    let Which { topic, ids, all, group, reason } = which;
-    let pick = Pick { ids, all, group, reason, everyone };
+    let Which { topic, ids, all, group, reason, partition, key, older_than } = which;
+    let older_than_ms = older_than.map(units::millis);
+    let pick = Pick { ids, all, group, reason, partition, key, older_than_ms, everyone };
     client.send(Method::POST, &format!("{}/dead/{what}", topic_path(&topic)), &pick).await
 }
 
@@ -189,6 +226,21 @@ async fn list(client: &Client, topic: &str, filter: &Filter, mut left: usize, as
         match page.next {
             Some(next) if left > 0 => after = format!("&after={}", escape(&next)),
             _ => return Ok(()),
+        }
+    }
+}
+
+/// Letters without end, as they come.
+async fn follow(client: &Client, path: &str) -> Result<()> {
+    let mut letters = client.lines(path).await?;
+    let mut stop = std::pin::pin!(super::consume::stopped());
+    loop {
+        tokio::select! {
+            letter = letters.next::<Letter>() => match letter? {
+                Some(letter) => json(&letter)?,
+                None => return Ok(()),
+            },
+            () = &mut stop => return Ok(()),
         }
     }
 }

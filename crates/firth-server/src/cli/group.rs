@@ -1,6 +1,7 @@
 //! `firth group` and `firth pending`: who reads how far, and what is tried again.
 
 use super::output::{json, line, plain, table};
+use super::policy::PolicyArgs;
 use super::units;
 use crate::client::{Client, group_path, topic_path};
 use crate::wire::{
@@ -83,6 +84,11 @@ pub(crate) enum GroupCommand {
         /// The partition
         partition: u32,
     },
+    /// Show how failed records are tried again, or change it; for consumers over HTTP and on the command line
+    #[command(
+        after_help = "Examples:\n  firth group policy orders billing\n  firth group policy orders billing --attempts 10 --backoff 500ms --max-backoff 5m\n  firth group policy orders billing --reset"
+    )]
+    Policy(PolicyArgs),
     /// Delete a group with its dead letters; refused while it has consumers
     #[command(after_help = "Example:\n  firth group delete orders audit")]
     Delete {
@@ -128,6 +134,7 @@ pub(crate) async fn run(client: &Client, command: GroupCommand, as_json: bool) -
             client.send_only(Method::POST, &path, &serde_json::json!({})).await?;
             if as_json { Ok(()) } else { line(&format!("released partition {partition} of {group}")) }
         }
+        GroupCommand::Policy(args) => super::policy::run(client, args, as_json).await,
         GroupCommand::Delete { topic, group } => {
             client.delete(&group_path(&topic, &group)).await?;
             if as_json { Ok(()) } else { line(&format!("deleted {group} of {topic}")) }

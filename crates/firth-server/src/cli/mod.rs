@@ -14,6 +14,7 @@ mod input;
 mod live;
 mod man;
 mod output;
+mod policy;
 mod produce;
 mod progress;
 mod route;

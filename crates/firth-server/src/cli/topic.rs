@@ -1,11 +1,13 @@
-//! `firth topic`: create, change, trim, adopt, list, show, delete.
+//! `firth topic`: create, browse, change, trim, adopt, list, show, delete.
 
-use super::output::{json, line, table};
+use super::output::{json, line, plain, table};
 use super::units;
-use crate::client::{Client, topic_path};
-use crate::wire::{Adoption, ImportGroup, Start, Topic, TopicSpec, Topics, TrimWish, TrimmedReport};
+use crate::client::{Client, escape, topic_path};
+use crate::wire::{
+    Adoption, ImportGroup, KeyMapping, Records, Start, Topic, TopicSpec, Topics, TrimWish, TrimmedReport,
+};
 use axum::http::Method;
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use firth::Result;
 use std::time::Duration;
 
@@ -45,6 +47,29 @@ pub(crate) enum TopicCommand {
         /// Remove dead letters after this long
         #[arg(long, value_name = "DURATION", value_parser = units::duration)]
         dead_letters: Option<Duration>,
+        /// How keys find their partitions; fixed from then on
+        #[arg(long, value_enum, default_value_t = MappingArg::Consistent)]
+        mapping: MappingArg,
+    },
+    /// Look at records without consuming them
+    #[command(
+        after_help = "Examples:\n  firth topic browse orders --last 10\n  firth topic browse orders --partition 3 --after 1700000000000-42 --json"
+    )]
+    Browse {
+        /// Its name
+        topic: String,
+        /// Which partition; all of them unless given
+        #[arg(long, value_name = "P")]
+        partition: Option<u32>,
+        /// Go on after this record
+        #[arg(long, value_name = "ID", requires = "partition", conflicts_with = "last")]
+        after: Option<String>,
+        /// At most this many of each partition
+        #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=500))]
+        max: u32,
+        /// The newest so many of each partition
+        #[arg(long, value_name = "N", conflicts_with = "max", value_parser = clap::value_parser!(u32).range(1..=500))]
+        last: Option<u32>,
     },
     /// Change what is named; partitions can only become more
     #[command(after_help = "Example:\n  firth topic change orders --partitions 16 --retention-size 1GiB")]
@@ -115,6 +140,9 @@ pub(crate) struct ChangeArgs {
     /// The largest payload
     #[arg(long, value_name = "SIZE", value_parser = units::size)]
     max_payload: Option<u64>,
+    /// Whether retention may remove what some group has not settled
+    #[arg(long, value_name = "BOOL")]
+    lossy: Option<bool>,
     /// Remove dead letters after this long
     #[arg(long, value_name = "DURATION", value_parser = units::duration)]
     dead_letters: Option<Duration>,
@@ -128,8 +156,9 @@ impl ChangeArgs {
             retention_records: self.retention_records,
             retention_bytes: self.retention_size,
             max_payload: self.max_payload.map(|size| usize::try_from(size).unwrap_or(usize::MAX)),
-            lossy: None,
+            lossy: self.lossy,
             dead_letters_ms: self.dead_letters.map(units::millis),
+            mapping: None,
         }
     }
 }
@@ -185,6 +214,7 @@ pub(crate) async fn run(client: &Client, command: TopicCommand, as_json: bool) -
             max_payload,
             lossy,
             dead_letters,
+            mapping,
         } => {
             let spec = TopicSpec {
                 partitions: Some(partitions),
@@ -194,6 +224,8 @@ pub(crate) async fn run(client: &Client, command: TopicCommand, as_json: bool) -
                 max_payload: max_payload.map(|size| usize::try_from(size).unwrap_or(usize::MAX)),
                 lossy: lossy.then_some(true),
                 dead_letters_ms: dead_letters.map(units::millis),
+                // What is not said is no reason to find that a topic differs.
+                mapping: (mapping == MappingArg::Modulo).then_some(KeyMapping::Modulo),
             };
             vec![client.send::<Topic>(Method::PUT, &topic_path(&topic), &spec).await?]
         }
@@ -219,6 +251,14 @@ pub(crate) async fn run(client: &Client, command: TopicCommand, as_json: bool) -
                 )),
             };
         }
+        TopicCommand::Browse { topic, partition, after, max, last } => {
+            let which = match (last, after) {
+                (Some(last), _) => format!("newest=true&max={last}"),
+                (None, Some(after)) => format!("max={max}&after={}", escape(&after)),
+                (None, None) => format!("max={max}"),
+            };
+            return browse(client, &topic, partition, &which, as_json).await;
+        }
         TopicCommand::Show { topic } => vec![client.get(&topic_path(&topic)).await?],
         TopicCommand::List => {
             let all: Topics = client.get("/v1/topics").await?;
@@ -241,4 +281,39 @@ pub(crate) async fn run(client: &Client, command: TopicCommand, as_json: bool) -
         [topic.name, topic.partitions.to_string(), records, total, delayed]
     };
     table(["TOPIC", "PARTITIONS", "RECORDS", "TOTAL", "DELAYED"], topics.into_iter().map(row).collect())
+}
+
+async fn browse(
+    client: &Client,
+    topic: &str,
+    partition: Option<u32>,
+    which: &str,
+    as_json: bool,
+) -> Result<()> {
+    let partitions = match partition {
+        Some(partition) => partition..partition.saturating_add(1),
+        None => 0..client.get::<Topic>(&topic_path(topic)).await?.partitions,
+    };
+    let mut rows = Vec::new();
+    for partition in partitions {
+        let path = format!("{}/records?partition={partition}&{which}", topic_path(topic));
+        let page: Records = client.get(&path).await?;
+        if as_json {
+            page.records.iter().try_for_each(json)?;
+            continue;
+        }
+        rows.extend(page.records.into_iter().map(|record| {
+            let key = record.key.as_deref().map_or("-".to_owned(), plain);
+            [record.partition.to_string(), record.id.clone(), key, plain(record.text())]
+        }));
+    }
+    if as_json { Ok(()) } else { table(["PARTITION", "ID", "KEY", "PAYLOAD"], rows) }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum MappingArg {
+    /// More partitions move as few keys as possible
+    Consistent,
+    /// The hash modulo the number of partitions
+    Modulo,
 }

@@ -8,6 +8,7 @@
 //! that nobody uses leaves its group after [`IDLE`]. No lock of the map is held while a group is joined or left, so that settling never waits for that.
 
 mod counter;
+mod policy;
 mod stream;
 
 pub(crate) use counter::Verdict;
@@ -15,6 +16,7 @@ pub(crate) use stream::Stream;
 
 use crate::handle::Handles;
 use crate::telemetry::Telemetry;
+use crate::wire::GroupPolicy;
 use counter::{Basket, Counter};
 use firth::{Broker, Consumer, Delivery, Error, ErrorKind, Result};
 use std::collections::HashMap;
@@ -144,6 +146,23 @@ impl Desk {
         close_all(gone.into_iter().map(|(_, counter)| counter)).await;
     }
 
+    /// How a group that is consumed here treats failures.
+    pub(crate) async fn policy(&self, place: (&str, &str)) -> Result<GroupPolicy> {
+        policy::get(&self.0.broker, place).await
+    }
+
+    /// Changes it; the group is left here, so that the next fetch joins under the new one.
+    pub(crate) async fn set_policy(&self, place: (&str, &str), policy: &GroupPolicy) -> Result<()> {
+        policy::set(&self.0.broker, place, policy).await?;
+        self.leave(place.0, Some(place.1)).await;
+        Ok(())
+    }
+
+    /// Forgets what was set for a group, or for all groups of a topic.
+    pub(crate) async fn forget_policies(&self, topic: &str, group: Option<&str>) -> Result<()> {
+        policy::forget(&self.0.broker, topic, group).await
+    }
+
     /// Ends waiting fetches and streams at once; settling goes on until [`close`](Self::close).
     pub(crate) fn stop_fetching(&self) {
         self.0.closing.cancel();
@@ -192,6 +211,8 @@ impl Desk {
             None => {
                 let consumer = self.0.broker.consumer(place.0, place.1).name("http");
                 let consumer = consumer.max_in_flight(MAX_UNSETTLED).concurrency(MAX_UNSETTLED);
+                let policy = policy::get(&self.0.broker, place).await?;
+                let consumer = consumer.retry(policy.retry()).ordering(policy.ordering());
                 consumer.lease(Duration::from_secs(5)).drain(Duration::from_secs(5)).await?
             }
         };

@@ -1,6 +1,6 @@
 //! Dead letters on the wire.
 
-use super::lenient::object;
+use super::lenient::{maybe_whole, object};
 use super::{Outgoing, Shown, millis};
 use firth::DeadLetter;
 use serde::{Deserialize, Serialize};
@@ -48,8 +48,24 @@ pub(crate) struct Pick {
     pub(crate) group: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) reason: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(deserialize_with = "maybe_whole")]
+    pub(crate) partition: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) key: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(deserialize_with = "maybe_whole")]
+    pub(crate) older_than_ms: Option<u64>,
     /// Only for replay: append it for every group, not just the one that gave it up.
     pub(crate) everyone: bool,
+}
+
+impl Pick {
+    /// Whether it chooses among all.
+    pub(crate) fn has_filter(&self) -> bool {
+        let texts = [&self.group, &self.reason, &self.key];
+        texts.iter().any(|text| text.is_some()) || self.partition.is_some() || self.older_than_ms.is_some()
+    }
 }
 
 /// A message to send in place of a dead letter.

@@ -12,6 +12,7 @@ mod group;
 mod lenient;
 mod live;
 mod message;
+mod policy;
 mod routing;
 mod topic;
 
@@ -31,12 +32,13 @@ pub(crate) use group::{
 pub(crate) use lenient::Object;
 pub(crate) use live::{Live, Published};
 pub(crate) use message::{Outgoing, Placed, Receipts, Records, Shown, Values};
+pub(crate) use policy::{GroupPolicy, KeyOrder};
 pub(crate) use routing::{
     Alive, BooksShown, ExplainWish, Explained, ExplainedOne, GatewayGone, GatewayShown, GatewayWish,
     Gateways, RoutedPartition, RoutingStatus, SubscriptionShown, SubscriptionWish, Subscriptions,
 };
 pub(crate) use topic::{
-    About, Delayed, Topic, TopicChange, TopicSpec, Topics, TrimWish, TrimmedReport, limits,
+    About, Delayed, KeyMapping, Topic, TopicChange, TopicSpec, Topics, TrimWish, TrimmedReport, limits,
 };
 
 use base64::alphabet;

@@ -2,7 +2,7 @@
 
 use super::lenient::maybe_whole;
 use super::millis;
-use firth::{Limits, Retention, TopicStatus};
+use firth::{Limits, Mapping, Retention, TopicStatus};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -50,6 +50,37 @@ pub(crate) struct TopicSpec {
     #[schema(maximum = 3_155_760_000_000_u64)]
     #[serde(deserialize_with = "maybe_whole")]
     pub(crate) dead_letters_ms: Option<u64>,
+    /// How keys find their partitions; `consistent` unless set, and fixed from then on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) mapping: Option<KeyMapping>,
+}
+
+/// How keys find their partitions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum KeyMapping {
+    /// More partitions move as few keys as possible.
+    Consistent,
+    /// The hash modulo the number of partitions.
+    Modulo,
+}
+
+impl From<KeyMapping> for Mapping {
+    fn from(mapping: KeyMapping) -> Self {
+        match mapping {
+            KeyMapping::Consistent => Self::Consistent,
+            KeyMapping::Modulo => Self::Modulo,
+        }
+    }
+}
+
+impl From<Mapping> for KeyMapping {
+    fn from(mapping: Mapping) -> Self {
+        match mapping {
+            Mapping::Consistent => Self::Consistent,
+            Mapping::Modulo => Self::Modulo,
+        }
+    }
 }
 
 /// What shall change of a topic; partitions can only become more.
@@ -78,6 +109,8 @@ pub(crate) struct Topic {
     pub(crate) lossy: bool,
     #[serde(default)]
     pub(crate) dead_letters_ms: Option<u64>,
+    #[serde(default)]
+    pub(crate) mapping: Option<KeyMapping>,
 }
 
 impl From<TopicStatus> for Topic {
@@ -96,6 +129,7 @@ impl From<TopicStatus> for Topic {
             retention_bytes: kept.bytes,
             lossy: config.lossy,
             dead_letters_ms: config.dead_letters_for.map(millis),
+            mapping: Some(config.mapping.into()),
         }
     }
 }

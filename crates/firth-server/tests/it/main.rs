@@ -16,6 +16,7 @@ mod input;
 mod killing;
 mod live;
 mod packaging;
+mod reaching;
 mod receiver;
 mod routing;
 mod serving;

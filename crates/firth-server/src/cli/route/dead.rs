@@ -57,11 +57,12 @@ pub(super) async fn run(
     let topic = router.topic.clone();
     let which = |ids: Vec<String>, all: bool| {
         let group = all.then(|| router.group.clone());
-        Which { topic: router.topic.clone(), ids, all, group, reason: None }
+        Which { topic: router.topic.clone(), ids, all, group, ..Which::default() }
     };
     let command = match command.unwrap_or(DeadCommand::List { reason: None, max: None }) {
         DeadCommand::List { reason, max } => {
-            Letters::List { topic, filter: Filter { group: Some(router.group.clone()), reason }, max }
+            let filter = Filter { group: Some(router.group.clone()), reason, ..Filter::default() };
+            Letters::List { topic, filter, max, follow: false }
         }
         DeadCommand::Retry { ids, all } => Letters::Replay { which: which(ids, all), everyone: false },
         DeadCommand::Delete { ids, all } => Letters::Delete { which: which(ids, all) },
