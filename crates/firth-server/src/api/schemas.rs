@@ -39,7 +39,7 @@ pub(super) fn refine(schemas: &mut Value) {
             object(&["ids"], json!({ "ids": ids, "everyone": flag() })),
             object(&["all"], json!({
                 "all": { "const": true }, "everyone": flag(), "group": text, "reason": text, "key": text,
-                "partition": number(4095), "older_than_ms": number(CENTURY_MS),
+                "partition": maybe(number(4095)), "older_than_ms": maybe(number(CENTURY_MS)),
             })),
         ],
     });
@@ -63,7 +63,7 @@ fn claims(schemas: &mut Value) {
     schemas["NewOffer"]["properties"]["name"] = name.clone();
     schemas["Take"]["properties"]["name"] = name.clone();
     for feed in ["ReadFeed", "SettleFeed"] {
-        schemas[feed]["properties"]["group"] = name.clone();
+        schemas[feed]["properties"]["group"] = maybe(name.clone());
     }
     let claim = json!({ "type": "string" });
     schemas["Checkpoint"] = json!({
@@ -123,6 +123,11 @@ fn object(required: &[&str], properties: Value) -> Value {
 fn both(one: &str, other: &str) -> Value {
     let given = json!({ "not": { "type": "null" } });
     json!({ "required": [one, other], "properties": { one: given, other: given } })
+}
+
+fn maybe(mut schema: Value) -> Value {
+    schema["type"] = json!([schema["type"], "null"]);
+    schema
 }
 
 fn number(max: u64) -> Value {
