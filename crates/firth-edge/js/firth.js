@@ -221,6 +221,8 @@ export class Firth {
     const asked = this._asked.get(message.ref);
     this._asked.delete(message.ref);
     if (!asked) return this.options.error?.(message);
+    // The gateway closes now; everything is asked for again when it is reached anew.
+    if (message.code === "unavailable") return;
     if (asked.subscriptions.length > 1) {
       // All or nothing failed: find out whose fault it was. They cannot resume one by one.
       for (const one of asked.subscriptions) {

@@ -6,6 +6,7 @@
 //! | [`Edge`] | the hub behind HTTP: routes for an axum program of yours, or a server of its own |
 //! | [`TopicFeed`] | events from a topic into the hub |
 //! | [`RouterFeed`] | batches from a router into the hub |
+//! | [`Registrar`] | what clients subscribe to, registered with that router |
 //! | [`auth`] | tokens, tickets, origins |
 //!
 //! A client that was away for a moment resumes behind the last position that it saw, and gets every event that it wants once and in order; if
@@ -29,6 +30,7 @@ mod protocol;
 mod replay;
 mod router_feed;
 mod serve;
+mod upstream;
 
 pub use books::Books;
 pub use config::{Config, Limits};
@@ -40,3 +42,4 @@ pub use outbox::SlowPolicy;
 pub use position::{NotAPosition, Position};
 pub use protocol::{Code, Refusal, VERSION, Wish};
 pub use router_feed::RouterFeed;
+pub use upstream::{Registrar, Upstream};

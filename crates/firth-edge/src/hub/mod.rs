@@ -21,9 +21,11 @@ use crate::metrics;
 use crate::outbox::{Outbox, SlowPolicy};
 use crate::position::Position;
 use crate::protocol::{Code, Refusal};
+use crate::upstream::Registrar;
 use core::Core;
+use firth_router::Tenant;
 use firth_router::event::Event;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
@@ -45,8 +47,18 @@ struct Inner {
     deferred: Notify,
     /// The source has come further.
     moved: Notify,
+    registrar: OnceLock<Registrar>,
     stop: CancellationToken,
     tasks: TaskTracker,
+}
+
+/// A hub that may be gone.
+pub(crate) struct WeakHub(Weak<Inner>);
+
+impl WeakHub {
+    pub(crate) fn upgrade(&self) -> Option<Hub> {
+        self.0.upgrade().map(Hub)
+    }
 }
 
 /// A connection's queue, and what wakes its task.
@@ -90,8 +102,15 @@ impl Hub {
         let core = Mutex::new(Core::new(config));
         let (deferred, moved) = (Notify::new(), Notify::new());
         let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
-        let hub =
-            Self(Arc::new(Inner { config, core, deferred, moved, stop: stop.clone(), tasks: tasks.clone() }));
+        let hub = Self(Arc::new(Inner {
+            config,
+            core,
+            deferred,
+            moved,
+            registrar: OnceLock::new(),
+            stop: stop.clone(),
+            tasks: tasks.clone(),
+        }));
         let weak = Arc::downgrade(&hub.0);
         tasks.spawn(stop.run_until_cancelled_owned(async move {
             let mut housekeeping = tokio::time::interval(HOUSEKEEPING);
@@ -166,6 +185,27 @@ impl Hub {
             }
         };
         let _ = tokio::time::timeout(REACH, reached).await;
+    }
+
+    /// Registers with a router, from now on, what clients subscribe to.
+    pub(crate) fn set_registrar(&self, registrar: Registrar) {
+        // A second one would find the first at work: it has nothing to do.
+        let _ = self.0.registrar.set(registrar);
+    }
+
+    pub(crate) fn registrar(&self) -> Option<&Registrar> {
+        self.0.registrar.get()
+    }
+
+    pub(crate) fn downgrade(&self) -> WeakHub {
+        WeakHub(Arc::downgrade(&self.0))
+    }
+
+    /// The place behind everything that clients of the tenant were sent; nowhere if there are none.
+    pub(crate) fn head_of(&self, tenant: &Tenant) -> Position {
+        let core = self.core();
+        let is_known = core.tenants.contains_key(tenant);
+        if is_known { core.head_of(tenant) } else { Position { epoch: 0, offset: 0 } }
     }
 
     /// Lets a client in whose token was checked.

@@ -5,6 +5,7 @@
 
 use super::{Hub, Mailbox, now};
 use crate::auth::Grant;
+use crate::journal::Missing;
 use crate::limits::Bucket;
 use crate::outbox::{Farewell, Item, Parcel, Shipment, SlowPolicy};
 use crate::packet::Packet;
@@ -12,6 +13,7 @@ use crate::position::Position;
 use crate::protocol::client::ClientMessage;
 use crate::protocol::{Refusal, Wish, server};
 use crate::replay::Replay;
+use crate::upstream::Hold;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -33,6 +35,10 @@ pub struct Session {
     beat_at: Instant,
     expires_at: Option<Instant>,
     over: Option<Farewell>,
+    /// What the router was asked for, for each subscription.
+    held: Vec<(String, Hold)>,
+    /// The same for those that are about to be made live.
+    prepared: Vec<(String, Hold)>,
 }
 
 /// One message to the client.
@@ -103,17 +109,18 @@ impl Session {
             beat_at: now,
             expires_at,
             over: None,
+            held: Vec::new(),
+            prepared: Vec::new(),
         })
     }
 
     /// Takes in what the client said. Answers, also to mistakes, are among the next messages.
     pub(crate) fn hear(&mut self, message: &ClientMessage) {
         let outcome = match message {
-            ClientMessage::Subscribe(wish) => {
-                self.hub.core().subscribe(self.seat, &wish.subscriptions, wish.after, wish.reference)
-            }
+            ClientMessage::Subscribe(wish) => self.make_live(&wish.subscriptions, wish.after, wish.reference),
             ClientMessage::Unsubscribe(wish) => {
                 self.hub.core().unsubscribe(self.seat, &wish.subscriptions, wish.reference);
+                self.let_go(&wish.subscriptions);
                 Ok(())
             }
             ClientMessage::Heartbeat | ClientMessage::Auth(_) => Ok(()),
@@ -123,22 +130,53 @@ impl Session {
         }
     }
 
-    /// Waits for what must be there before a subscription can be made live. Carriers call it first.
-    pub(crate) async fn prepare(&mut self, after: Option<Position>) {
+    /// Waits for what must be there before subscriptions can be made live: that the router knows of them, and that this hub has come as
+    /// far as the client. Carriers call it first.
+    pub(crate) async fn prepare(&mut self, wishes: &[Wish], after: Option<Position>) -> Result<(), Refusal> {
+        if let Some(registrar) = self.hub.registrar() {
+            self.hub.core().may_subscribe(self.seat, wishes, after.is_some())?;
+            let tenant = self.hub.core().seats[self.seat].grant.tenant.clone();
+            let holds = wishes
+                .iter()
+                .map(async |wish| Ok::<_, Refusal>((wish.id.clone(), registrar.hold(&tenant, wish).await?)));
+            self.prepared = futures_util::future::try_join_all(holds).await?;
+        }
         if let Some(after) = after {
             self.hub.reach(after).await;
         }
+        Ok(())
     }
 
     /// Subscribes to all of them or none; with `after`, everything behind it comes first, or the client hears that it must
     /// fetch its state anew.
     pub fn subscribe(&mut self, wishes: &[Wish], after: Option<Position>) -> Result<(), Refusal> {
-        self.hub.core().subscribe(self.seat, wishes, after, None)
+        self.make_live(wishes, after, None)
     }
 
     /// Ends subscriptions by their names.
     pub fn unsubscribe(&mut self, names: &[String]) {
         self.hub.core().unsubscribe(self.seat, names, None);
+        self.let_go(names);
+    }
+
+    fn make_live(
+        &mut self,
+        wishes: &[Wish],
+        after: Option<Position>,
+        reference: Option<u64>,
+    ) -> Result<(), Refusal> {
+        let prepared = std::mem::take(&mut self.prepared);
+        let after = after.map(|after| match prepared.iter().all(|(_, hold)| hold.covers(after)) {
+            true => Ok(after),
+            false => Err(Missing::TooOld),
+        });
+        self.hub.core().subscribe(self.seat, wishes, after, reference)?;
+        self.held.extend(prepared);
+        Ok(())
+    }
+
+    fn let_go(&mut self, names: &[String]) {
+        self.held.retain(|(name, _)| !names.contains(name));
     }
 
     /// Notes that the client lives; refused if it says too much.

@@ -1,12 +1,16 @@
 //! Subscribing and unsubscribing: all of a list or nothing, checked against the token, answered in order.
 
 use super::core::{Core, Subscribed, Wanted};
+use crate::journal::Missing;
 use crate::position::Position;
 use crate::protocol::{Code, Refusal, Wish, server};
 use crate::replay::Replay;
 use firth_router::SubscriptionId;
 use firth_router::matching::{Index, Interest};
 use std::sync::Arc;
+
+/// Where a client wants to go on; or why it cannot, which is known already.
+pub(super) type Resume = Result<Position, Missing>;
 
 /// A wish that was checked.
 struct Checked<'a> {
@@ -21,10 +25,10 @@ impl Core {
         &mut self,
         seat: usize,
         wishes: &[Wish],
-        after: Option<Position>,
+        after: Option<Resume>,
         reference: Option<u64>,
     ) -> Result<(), Refusal> {
-        let mut checked = self.check(seat, wishes, after)?;
+        let mut checked = self.check(seat, wishes, after.is_some())?;
         for wish in &mut checked {
             wish.name = self.share(wish.name.clone());
         }
@@ -44,7 +48,8 @@ impl Core {
             added.push(id);
         }
         let at = self.head(seat);
-        let history = after.map(|after| self.history(&self.seats[seat].grant.tenant, after));
+        let tenant = &self.seats[seat].grant.tenant;
+        let history = after.map(|after| after.and_then(|after| self.history(tenant, after)));
         let here = &mut self.seats[seat];
         here.is_fresh = false;
         for (id, Checked { wish, name, interest }) in added.into_iter().zip(&checked) {
@@ -61,7 +66,7 @@ impl Core {
             crate::metrics::resync(missing.as_str());
         }
         let resumed = history.and_then(Result::ok);
-        let stands = after.filter(|_| resumed.is_some()).unwrap_or(at);
+        let stands = after.and_then(Result::ok).filter(|_| resumed.is_some()).unwrap_or(at);
         outbox.say(server::subscribed(reference, names, stands, resumed.is_some()));
         if let (Some(history), Some(own)) = (resumed.filter(|history| !history.is_empty()), own) {
             outbox.replay(Box::new(Replay::new(history, own)));
@@ -71,12 +76,12 @@ impl Core {
         Ok(())
     }
 
-    fn check<'a>(
-        &self,
-        seat: usize,
-        wishes: &'a [Wish],
-        after: Option<Position>,
-    ) -> Result<Vec<Checked<'a>>, Refusal> {
+    /// Whether the wishes may be granted, as far as that can be said before.
+    pub(super) fn may_subscribe(&self, seat: usize, wishes: &[Wish], resumes: bool) -> Result<(), Refusal> {
+        self.check(seat, wishes, resumes).map(drop)
+    }
+
+    fn check<'a>(&self, seat: usize, wishes: &'a [Wish], resumes: bool) -> Result<Vec<Checked<'a>>, Refusal> {
         let (here, limit) = (&self.seats[seat], self.config.limits.subscriptions);
         if wishes.is_empty() {
             return Err(Refusal::invalid("subscriptions", "`subscriptions` is empty; give at least one"));
@@ -85,7 +90,7 @@ impl Core {
             let message = format!("a connection has at most {limit} subscriptions: unsubscribe from some");
             return Err(Refusal::limit("subscriptions", limit as u64, message));
         }
-        if after.is_some() && !here.is_fresh {
+        if resumes && !here.is_fresh {
             let message = "only the first subscribe of a connection can resume: give all subscriptions in it";
             return Err(Refusal::invalid("after", message));
         }

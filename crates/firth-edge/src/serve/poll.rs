@@ -46,7 +46,7 @@ pub(super) async fn poll(
     }
     let _pass = edge.enter(address(&extensions))?;
     let mut session = edge.admit_request(None, &headers, asked.slow)?;
-    session.prepare(asked.after).await;
+    session.prepare(&asked.subscriptions, asked.after).await?;
     session.subscribe(&asked.subscriptions, asked.after)?;
     let longest = edge.hub().config().poll_wait;
     // Without a position there is nothing to wait for: the answer says where the client begins.

@@ -51,7 +51,7 @@ pub(super) async fn events(
     let pass = edge.enter(address(&extensions))?;
     let mut session = edge.admit_request(asked.ticket.as_deref(), &headers, asked.slow)?;
     let (wishes, after) = (asked.wishes()?, asked.after(&headers)?);
-    session.prepare(after).await;
+    session.prepare(&wishes, after).await?;
     session.subscribe(&wishes, after)?;
     let (chunks, out) = mpsc::channel::<Bytes>(1);
     tokio::spawn(drive(edge, session, chunks, pass));

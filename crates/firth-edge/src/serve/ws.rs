@@ -188,12 +188,7 @@ async fn hear(
                         session.refuse(&refusal, None);
                     }
                 }
-                Ok(message) => {
-                    if let ClientMessage::Subscribe(subscribe) = &message {
-                        session.prepare(subscribe.after).await;
-                    }
-                    session.hear(&message);
-                }
+                Ok(message) => take(session, &message).await,
                 Err(refusal) => session.refuse(&refusal, None),
             }
             Ok(())
@@ -213,6 +208,19 @@ async fn hear(
         }
         Some(Ok(Message::Close(_)) | Err(_)) | None => Err(Broken),
     }
+}
+
+async fn take(session: &mut Session, message: &ClientMessage) {
+    if let ClientMessage::Subscribe(wish) = message
+        && let Err(refusal) = session.prepare(&wish.subscriptions, wish.after).await
+    {
+        session.refuse(&refusal, wish.reference);
+        if refusal.code == Code::Unavailable {
+            session.end(RESTART, "the router cannot be reached");
+        }
+        return;
+    }
+    session.hear(message);
 }
 
 /// Waits for the client's close, so that what was written is not thrown away by a reset.

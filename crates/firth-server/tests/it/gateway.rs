@@ -13,9 +13,14 @@ pub(crate) struct Events(BufReader<TcpStream>);
 
 impl Events {
     pub(crate) fn open(address: SocketAddr) -> Self {
+        Self::ask(address, "collection=orders")
+    }
+
+    /// With this query.
+    pub(crate) fn ask(address: SocketAddr, query: &str) -> Self {
         let mut stream = TcpStream::connect(address).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        write!(stream, "GET /v1/events?collection=orders HTTP/1.1\r\nhost: {address}\r\n\r\n").unwrap();
+        write!(stream, "GET /v1/events?{query} HTTP/1.1\r\nhost: {address}\r\n\r\n").unwrap();
         Self(BufReader::new(stream))
     }
 

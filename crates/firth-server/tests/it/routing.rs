@@ -93,6 +93,55 @@ async fn an_event_goes_from_a_topic_through_the_router_and_a_gateway_to_a_client
     until(PATIENCE, "it is settled", async || books(&server)["delivered"] == 1).await;
 }
 
+/// Nobody registers by hand: the gateway asks the router for what its clients ask for, once for all who want the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_registers_what_its_clients_subscribe_to_and_takes_it_away_at_the_end() {
+    let (dir, internal) = (tempfile::tempdir().unwrap(), Port::reserve());
+    let server = router(dir.path(), &[]);
+    let at = internal.addr().to_string();
+    let args = ["gateway", "--router", &server.url(), "--internal", &at, "--id", "edge", "--tenant", "acme"];
+    let gateway = Server::start(firth().args(args).env("FIRTH_TOKEN", "shared"), None);
+    let registered = || {
+        let page = server.get("/v1/routing/subscriptions?gateway=edge").expect(200).json();
+        page["subscriptions"].as_array().unwrap().len()
+    };
+    assert_eq!(registered(), 0);
+    let mut all: Vec<Events> = (0..2).map(|_| Events::open(gateway.address)).collect();
+    let mut big = Events::ask(gateway.address, "collection=orders&filter=doc.n%20%3E%20100");
+    for events in all.iter_mut().chain([&mut big]) {
+        assert_eq!((&events.next()["type"], &events.next()["type"]), (&json!("hello"), &json!("subscribed")));
+    }
+    assert_eq!(registered(), 2, "those who ask for the same share one");
+    produce(&server, &[event("1", &json!({ "n": 7 })), event("2", &json!({ "n": 700 }))]);
+    for events in &mut all {
+        for n in [7, 700] {
+            assert_eq!(events.next()["event"]["after"]["n"], n);
+        }
+    }
+    assert_eq!(big.next()["event"]["after"]["n"], 700);
+    until(PATIENCE, "it is settled", async || books(&server)["delivered"] == 2).await;
+
+    // A client that was away for a moment finds nothing missing: what it asked for stays registered.
+    let position = {
+        let mut away = all.pop().unwrap();
+        produce(&server, &[event("3", &json!({ "n": 8 }))]);
+        away.next()["at"].as_str().unwrap().to_owned()
+    };
+    produce(&server, &[event("4", &json!({ "n": 9 }))]);
+    assert_eq!(all[0].next()["event"]["after"]["n"], 8);
+    assert_eq!(all[0].next()["event"]["after"]["n"], 9);
+    let mut back = Events::ask(gateway.address, &format!("collection=orders&after={position}"));
+    assert_eq!((&back.next()["type"], &back.next()["resumed"]), (&json!("hello"), &json!(true)));
+    assert_eq!(back.next()["event"]["after"]["n"], 9);
+    // Whoever asks for something new cannot resume from before it was registered.
+    let mut other = Events::ask(gateway.address, &format!("collection=orders&document=4&after={position}"));
+    assert_eq!((&other.next()["type"], &other.next()["reason"]), (&json!("hello"), &json!("too-old")));
+
+    assert!(gateway.terminate());
+    assert_eq!(server.get("/v1/routing/gateways/edge").expect(200).json()["state"], "absent");
+    assert_eq!(registered(), 0);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_gateway_refuses_is_listed_with_its_reason_retried_and_deleted() {
     let (dir, receiver) = (tempfile::tempdir().unwrap(), Receiver::start().await);

@@ -1,15 +1,19 @@
-//! `firth gateway`: serves a topic of change events to browsers, until a signal or until the topic cannot be read any more.
+//! `firth gateway`: serves change events of a topic, or of a router, to browsers, until a signal or until no more can come.
 //! SIGHUP reads the key file and the certificate again.
+
+mod source;
+mod upstream;
 
 use crate::config::TlsFiles;
 use crate::serve::tls::Tls;
 use crate::wire::invalid;
 use axum::routing::get;
 use clap::{Args, ValueEnum};
-use firth::{Broker, Error, ErrorKind, Result};
+use firth::{Error, ErrorKind, Result};
 use firth_edge::auth::{Keys, Origins};
-use firth_edge::{Config, Edge, Hub, Limits, Refusal, RouterFeed, SlowPolicy, TopicFeed};
+use firth_edge::{Config, Edge, Hub, Limits, Refusal, RouterFeed, SlowPolicy};
 use firth_router::Tenant;
+use source::Source;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -20,7 +24,8 @@ use tokio_util::sync::CancellationToken;
 pub(super) const EXAMPLES: &str = "Examples:
   firth gateway --engine redis://10.0.0.1 --topic changes --tenant acme
   firth gateway --engine redis://10.0.0.1 --topic changes --id edge-1 --listen 0.0.0.0:7272 --key-file keys --origin https://app.example.com
-  firth gateway --engine redis://10.0.0.1 --topic changes --listen 0.0.0.0:443 --tls-cert chain.pem --tls-key key.pem --key-file keys";
+  firth gateway --engine redis://10.0.0.1 --topic changes --listen 0.0.0.0:443 --tls-cert chain.pem --tls-key key.pem --key-file keys
+  firth gateway --router http://10.0.0.2:7171 --internal 10.0.0.3:7373 --id edge-1 --listen 0.0.0.0:7272 --key-file keys";
 
 /// How long clients have to go when it stops.
 const DRAIN: Duration = Duration::from_secs(15);
@@ -29,12 +34,19 @@ const DRAIN: Duration = Duration::from_secs(15);
 #[derive(Args)]
 pub(crate) struct GatewayArgs {
     /// Where the topic is kept: redis://HOST, redis+cluster://HOST, file:./DIR, …
-    #[arg(long, env = "FIRTH_ENGINE", value_name = "URL")]
-    engine: String,
+    #[arg(long, env = "FIRTH_ENGINE", value_name = "URL", required_unless_present = "router")]
+    engine: Option<String>,
     /// The topic of change events
-    #[arg(long, value_name = "TOPIC")]
-    topic: String,
-    /// This gateway's name, and its group on the topic; no two gateways may share it
+    #[arg(long, value_name = "TOPIC", required_unless_present = "router")]
+    topic: Option<String>,
+    /// Instead of reading a topic: a server that routes, with which this gateway registers what its clients subscribe to, with the token
+    /// FIRTH_ROUTER_TOKEN if it needs one
+    #[arg(long, env = "FIRTH_ROUTER", value_name = "URL", conflicts_with = "topic", requires = "internal")]
+    router: Option<String>,
+    /// Where the router reaches the internal address [default: http://INTERNAL]
+    #[arg(long, value_name = "URL", requires = "router")]
+    endpoint: Option<String>,
+    /// This gateway's name at the router, and its group on the topic; no two gateways may share it
     #[arg(long, env = "FIRTH_GATEWAY_ID", default_value = "gateway", value_name = "NAME")]
     id: String,
     /// The address for clients; addresses that others can reach need a key file
@@ -91,14 +103,13 @@ pub(super) async fn run(args: GatewayArgs) -> Result<()> {
     let listener = bind(args.listen).await?;
     let stop = CancellationToken::new();
     let internal = args.serve_internal(&hub, stop.clone()).await?;
-    let broker = Broker::connect(&args.engine).await?;
-    let mut feed = TopicFeed::start(hub, &broker, &args.topic, &args.id).await?;
+    let mut source = Source::open(&args, &hub).await?;
     let address = listener.local_addr().unwrap_or(args.listen);
     println!("firth gateway listens on {}://{address}", if tls.is_some() { "https" } else { "http" });
-    tracing::info!(%address, tls = tls.is_some(), topic = args.topic, "serving clients");
+    tracing::info!(%address, tls = tls.is_some(), id = args.id, "serving clients");
     let serving = tokio::spawn(serve(edge.clone(), listener, tls.clone(), stop.clone()));
     let ended = tokio::select! {
-        ended = feed.ended() => ended,
+        ended = source.ended() => ended,
         told = until_told_to_stop(&args, &edge, tls.as_ref()) => told,
     };
     stop.cancel();
@@ -106,8 +117,7 @@ pub(super) async fn run(args: GatewayArgs) -> Result<()> {
     if let Some(internal) = internal {
         let _ = internal.await;
     }
-    let closed = feed.close().await;
-    let closed = closed.and(broker.close().await);
+    let closed = source.close().await;
     tracing::info!("closed");
     ended.and(closed)
 }

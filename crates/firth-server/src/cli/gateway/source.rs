@@ -1,0 +1,55 @@
+//! Where a gateway's events come from: a topic that it reads itself, or a router with which it registers what clients ask for.
+
+use super::upstream::RouterApi;
+use super::{GatewayArgs, refused};
+use crate::client::Client;
+use crate::wire::invalid;
+use firth::{Broker, Result};
+use firth_edge::{Hub, Registrar, TopicFeed};
+
+pub(super) enum Source {
+    Topic { feed: TopicFeed, broker: Broker },
+    Router(Registrar),
+}
+
+impl Source {
+    pub(super) async fn open(args: &GatewayArgs, hub: &Hub) -> Result<Self> {
+        if let Some(router) = &args.router {
+            let internal = args.internal.ok_or_else(|| {
+                invalid("--router needs --internal: an address at which this gateway takes batches")
+            })?;
+            if std::env::var("FIRTH_TOKEN").unwrap_or_default().is_empty() {
+                return Err(invalid("--router needs FIRTH_TOKEN: the token with which the router comes"));
+            }
+            let token = std::env::var("FIRTH_ROUTER_TOKEN").ok().filter(|token| !token.is_empty());
+            let endpoint = args.endpoint.clone().unwrap_or_else(|| format!("http://{internal}"));
+            let client = Client::remote(router, token)?;
+            let api = RouterApi { client, gateway: args.id.clone(), endpoint };
+            return Registrar::start(hub, api).await.map(Self::Router).map_err(refused);
+        }
+        let (Some(engine), Some(topic)) = (&args.engine, &args.topic) else {
+            return Err(invalid("give --engine and --topic, or --router"));
+        };
+        let broker = Broker::connect(engine).await?;
+        let feed = TopicFeed::start(hub.clone(), &broker, topic, &args.id).await?;
+        Ok(Self::Topic { feed, broker })
+    }
+
+    /// Resolves when no more events can come.
+    pub(super) async fn ended(&mut self) -> Result<()> {
+        match self {
+            Self::Topic { feed, .. } => feed.ended().await,
+            Self::Router(_) => std::future::pending().await,
+        }
+    }
+
+    pub(super) async fn close(self) -> Result<()> {
+        match self {
+            Self::Topic { feed, broker } => {
+                let closed = feed.close().await;
+                closed.and(broker.close().await)
+            }
+            Self::Router(registrar) => registrar.close().await.map_err(refused),
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! The registry of a router, over its server's HTTP API.
+
+use crate::client::{Client, escape};
+use crate::wire::{Alive, GatewayGone, GatewayWish, SubscriptionShown, SubscriptionWish};
+use axum::http::Method;
+use firth::{Error, ErrorKind};
+use firth_edge::{Code, Refusal, Upstream, Wish};
+use firth_router::config::Protocol;
+use firth_router::{SubscriptionId, Tenant};
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
+use std::time::Duration;
+
+/// A server that routes.
+pub(super) struct RouterApi {
+    pub(super) client: Client,
+    pub(super) gateway: String,
+    /// Where this gateway takes batches.
+    pub(super) endpoint: String,
+}
+
+impl RouterApi {
+    fn path(&self) -> String {
+        format!("/v1/routing/gateways/{}", escape(&self.gateway))
+    }
+
+    async fn forget(&self) -> Result<(), Refusal> {
+        let gone: firth::Result<GatewayGone> =
+            self.client.send(Method::DELETE, &self.path(), &serde_json::json!({})).await;
+        match gone {
+            Ok(_) => Ok(()),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(told(&error)),
+        }
+    }
+}
+
+impl Upstream for RouterApi {
+    fn gateway(&self) -> &str {
+        &self.gateway
+    }
+
+    fn announce(&self, anew: bool) -> BoxFuture<'_, Result<Duration, Refusal>> {
+        async move {
+            if anew {
+                self.forget().await?;
+            }
+            let wish = GatewayWish {
+                endpoint: Some(self.endpoint.clone()),
+                protocol: Some(Protocol::Http),
+                ttl_seconds: None,
+            };
+            let alive: Alive =
+                self.client.send(Method::PUT, &self.path(), &wish).await.map_err(|error| told(&error))?;
+            Ok(Duration::from_secs(alive.ttl_seconds.max(3)))
+        }
+        .boxed()
+    }
+
+    fn heartbeat(&self) -> BoxFuture<'_, Result<bool, Refusal>> {
+        async move {
+            let path = format!("{}/heartbeat", self.path());
+            let alive: firth::Result<Alive> =
+                self.client.send(Method::POST, &path, &serde_json::json!({})).await;
+            match alive {
+                Ok(_) => Ok(true),
+                Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+                Err(error) => Err(told(&error)),
+            }
+        }
+        .boxed()
+    }
+
+    fn register<'a>(
+        &'a self,
+        tenant: &'a Tenant,
+        id: &'a SubscriptionId,
+        wish: &'a Wish,
+    ) -> BoxFuture<'a, Result<(), Refusal>> {
+        async move {
+            let wish = SubscriptionWish {
+                collection: wish.collection.clone(),
+                document: wish.document.clone(),
+                filter: wish.filter.clone(),
+                conditions: wish.conditions.clone().unwrap_or_default(),
+                gateway: Some(self.gateway.clone()),
+                mode: None,
+                priority: None,
+                overflow: None,
+                ttl_seconds: None,
+            };
+            let answer: firth::Result<SubscriptionShown> =
+                self.client.send(Method::PUT, &subscription(tenant, id), &wish).await;
+            answer.map(drop).map_err(|error| told(&error))
+        }
+        .boxed()
+    }
+
+    fn unregister<'a>(
+        &'a self,
+        tenant: &'a Tenant,
+        id: &'a SubscriptionId,
+    ) -> BoxFuture<'a, Result<(), Refusal>> {
+        async move {
+            match self.client.delete(&subscription(tenant, id)).await {
+                Err(error) if error.kind() != ErrorKind::NotFound => Err(told(&error)),
+                _ => Ok(()),
+            }
+        }
+        .boxed()
+    }
+
+    fn leave(&self) -> BoxFuture<'_, Result<(), Refusal>> {
+        self.forget().boxed()
+    }
+}
+
+fn subscription(tenant: &Tenant, id: &SubscriptionId) -> String {
+    format!("/v1/routing/subscriptions/{}/{}", escape(tenant.as_str()), escape(id.as_str()))
+}
+
+/// What a client is told of it: its own mistakes and limits, and nothing of the inside.
+fn told(error: &Error) -> Refusal {
+    match error.kind() {
+        ErrorKind::Invalid => Refusal::new(Code::Invalid, error.context().to_owned()),
+        ErrorKind::Overloaded => Refusal::new(Code::Limit, "the router takes no more subscriptions"),
+        _ => {
+            tracing::warn!(%error, "the router does not register");
+            Refusal::new(Code::Unavailable, "the router cannot be reached: try again later")
+        }
+    }
+}
