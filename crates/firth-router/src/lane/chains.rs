@@ -126,6 +126,13 @@ impl Chains {
         }
     }
 
+    /// Something that was out of a document is delivered, and so is all that was out of it: the rest may go on.
+    pub(super) fn landed(&mut self, key: &Key) {
+        if self.chains.get(key).is_some_and(|chain| chain.mode == Mode::Out) {
+            self.settled(key, false);
+        }
+    }
+
     /// What was out of a document is settled: the rest of it may go on.
     pub(super) fn settled(&mut self, key: &Key, first: bool) {
         let Some(chain) = self.chains.get_mut(key) else { return };

@@ -17,6 +17,7 @@ mod ejection;
 mod gap;
 mod item;
 mod pressure;
+mod tally;
 mod window;
 
 pub use books::Books;
@@ -25,6 +26,7 @@ pub use ejection::Ejections;
 pub use gap::{Gap, MAX_NAMED};
 pub use item::{Fate, For, Item, Position, Released, Ticket};
 pub use pressure::Pressure;
+pub use tally::Tally;
 
 use crate::config::{Retry, RoutingConfig};
 use crate::event::Priority;
@@ -35,6 +37,7 @@ use chains::Chains;
 use gap::Left;
 use item::Key;
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 use window::Window;
@@ -52,8 +55,8 @@ const FAIR_TURN: u64 = 16;
 pub struct Batch {
     /// Its number.
     pub id: BatchId,
-    /// The events; events of one document are in order.
-    pub items: Vec<Item>,
+    /// The events; events of one document are in order. Shared by the lane and whoever sends them.
+    pub items: Arc<Vec<Item>>,
     /// What was left out before.
     pub gap: Option<Gap>,
 }
@@ -99,6 +102,7 @@ pub struct Lane {
     breaker: Breaker,
     pressure: Pressure,
     ledger: Ledger,
+    tally: Tally,
     events: usize,
     bytes: usize,
     batches: BatchId,
@@ -124,6 +128,7 @@ impl Lane {
             breaker: Breaker::new(config.delivery.breaker.clone(), ejections),
             pressure: Pressure::None,
             ledger: Ledger::default(),
+            tally: Tally::default(),
             events: 0,
             bytes: 0,
             batches: 0,
@@ -201,7 +206,7 @@ impl Lane {
         }
         let gap = (!self.gap.is_empty()).then(|| std::mem::take(&mut self.gap));
         self.waiting_since = (self.chains.ready() > 0).then_some(now);
-        let batch = Batch { id: self.batches, items, gap };
+        let batch = Batch { id: self.batches, items: Arc::new(items), gap };
         self.breaker.sent();
         self.out.insert(batch.id, batch.clone());
         Some(batch)
@@ -248,7 +253,11 @@ impl Lane {
         for left in batch.gap.into_iter().flat_map(|gap| gap.places) {
             self.release((left.position, left.ticket, 0), Fate::Gapped, &mut round.released);
         }
-        self.judge(batch.items, answers, &mut round);
+        match answers {
+            None => self.accept(&batch.items, &mut round),
+            Some(answers) => self.judge(Arc::unwrap_or_clone(batch.items), &answers, &mut round),
+        }
+        self.waiting_since = self.waiting_since.or((self.chains.ready() > 0).then_some(now));
         self.weigh();
         round.released
     }
@@ -287,7 +296,7 @@ impl Lane {
     /// The lowest place of a live event of a partition that it holds.
     pub fn lowest(&self, partition: u32) -> Option<u64> {
         let waiting = self.chains.items();
-        let out = self.out.values().flat_map(|batch| &batch.items);
+        let out = self.out.values().flat_map(|batch| batch.items.iter());
         let items = waiting.chain(out).filter(|item| item.live).map(|item| item.position);
         let gaps = self.out.values().filter_map(|batch| batch.gap.as_ref()).chain([&self.gap]);
         let left = gaps.flat_map(|gap| &gap.places).filter(|left| left.live).map(|left| left.position);
@@ -298,6 +307,13 @@ impl Lane {
             .min()
     }
 
+    /// Whether an event that was just taken is worth a look of the driver: the first one that waits, one that may go at once, or one that
+    /// makes a batch full. The others ride along.
+    pub fn is_due(&self) -> bool {
+        let ready = self.chains.ready();
+        ready <= 1 || self.out.is_empty() || ready.is_multiple_of(self.config.batch.max_size.max(1))
+    }
+
     /// How full it is.
     pub fn pressure(&self) -> Pressure {
         self.pressure
@@ -306,6 +322,11 @@ impl Lane {
     /// Whether its gateway counts as reachable.
     pub fn circuit(&self) -> Circuit {
         self.breaker.state()
+    }
+
+    /// What happened since this was last asked.
+    pub fn take_tally(&mut self) -> Tally {
+        std::mem::take(&mut self.tally)
     }
 
     /// How many events it holds.
@@ -331,21 +352,31 @@ impl Lane {
     /// Everything comes back to the front, in order, as if it had not been sent.
     fn return_all(&mut self, batch: Batch, now: Instant) {
         self.window.trouble();
+        self.tally.retries += batch.items.len() as u64;
         if let Some(gap) = batch.gap {
             self.gap.merge(gap);
         }
-        for (key, items) in by_document(batch.items).into_iter().rev() {
+        for (key, items) in by_document(Arc::unwrap_or_clone(batch.items)).into_iter().rev() {
             self.chains.put_back(&key, items, None);
         }
         self.waiting_since.get_or_insert(now);
         self.weigh();
     }
 
-    fn judge(&mut self, items: Vec<Item>, answers: Option<Vec<Answer>>, round: &mut Round) {
-        let back = answers.as_ref().map_or_else(HashSet::new, |answers| refused(&items, answers));
-        for (item, answer) in items.iter().zip(answers.into_iter().flatten()) {
+    /// All of a batch is delivered.
+    fn accept(&mut self, items: &[Item], round: &mut Round) {
+        round.released.reserve(items.len());
+        for item in items {
+            self.release((item.position, item.ticket, item.bytes), Fate::Delivered, &mut round.released);
+        }
+        items.iter().for_each(|item| self.chains.landed(&item.key()));
+    }
+
+    fn judge(&mut self, items: Vec<Item>, answers: &[Answer], round: &mut Round) {
+        let back = refused(&items, answers);
+        for (item, answer) in items.iter().zip(answers) {
             if let Answer::Refused(reason) = answer {
-                round.reasons.insert(item.ticket, reason);
+                round.reasons.insert(item.ticket, reason.clone());
             }
         }
         let mut places = 0..items.len();
@@ -363,11 +394,11 @@ impl Lane {
             }
             self.again(&key, again, round);
         }
-        self.waiting_since = self.waiting_since.or((self.chains.ready() > 0).then_some(round.now));
     }
 
     /// The first refused event of a document is tried again later, or given up; those behind it wait for it.
     fn again(&mut self, key: &Key, mut back: Vec<Item>, round: &mut Round) {
+        self.tally.retries += back.len() as u64;
         let Some(first) = back.first_mut() else {
             self.chains.settled(key, false);
             return;
@@ -389,6 +420,7 @@ impl Lane {
             return;
         }
         let given_up = back.remove(0);
+        self.tally.retries -= 1;
         let reason = round.reasons.remove(&given_up.ticket);
         let reason = reason.unwrap_or_else(|| "the gateway gave no answer to this event".to_owned());
         let place = (given_up.position, given_up.ticket, given_up.bytes);
@@ -425,7 +457,9 @@ impl Lane {
     }
 
     fn weigh(&mut self) {
-        self.pressure = self.pressure.after(&self.config.backpressure, self.events, self.bytes);
+        let after = self.pressure.after(&self.config.backpressure, self.events, self.bytes);
+        self.tally.note(self.pressure, after);
+        self.pressure = after;
     }
 }
 

@@ -478,3 +478,28 @@ fn what_is_refused_of_a_partition_that_is_anothers_now_is_not_given_up_and_leave
         "its documents are free for what the next ownership brings"
     );
 }
+
+#[test]
+fn rises_of_pressure_and_events_that_are_sent_again_are_counted() {
+    let (mut lane, mut now) = (Lane::new(config()), Instant::now());
+    for seq in 1..=19 {
+        lane.offer(plain(seq, &format!("k{seq}")), now);
+    }
+    assert_eq!(lane.take_tally(), Tally { soft: 1, hard: 1, retries: 0 });
+    assert_eq!(lane.take_tally(), Tally::default());
+    let batch = lane.poll(now).unwrap();
+    lane.settle(batch.id, Outcome::Unreached, now, 0.0);
+    assert_eq!(lane.take_tally().retries, 4);
+    for (attempt, again) in [(1, 1), (2, 1), (3, 0)] {
+        now += Duration::from_secs(60);
+        // The refused event alone goes round; the others are accepted.
+        let batch = std::iter::from_fn(|| lane.poll(now))
+            .find(|batch| batch.items.iter().any(|item| item.position.seq == 1));
+        let batch = batch.unwrap();
+        let answers =
+            batch.items.iter().map(|item| if item.position.seq == 1 { refuse() } else { Answer::Accepted });
+        lane.settle(batch.id, Outcome::Answered(answers.collect()), now, 0.0);
+        assert_eq!(lane.take_tally().retries, again, "attempt {attempt}");
+    }
+    assert_eq!(lane.books(0).dead + lane.books(1).dead, 1);
+}

@@ -37,7 +37,7 @@ fn turn(cell: &Cell, lanes: &Lanes) -> (Vec<Batch>, Option<Instant>) {
     while let Some(batch) = lane.poll(now) {
         batches.push(batch);
     }
-    metrics::lane(&cell.gateway, &lane);
+    metrics::lane(&cell.gateway, cell.number, &mut lane);
     (batches, lane.wake(now))
 }
 

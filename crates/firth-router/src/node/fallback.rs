@@ -348,13 +348,13 @@ impl Feeder {
         };
         let (lanes, max_fanout) = (&self.fallback.lanes, self.fallback.options.routing.max_fanout);
         let wanted = match destinations(&lanes.registry, &event, max_fanout).await {
-            Ok(mut by_gateway) => by_gateway.remove(&self.cell.gateway),
+            Ok(by_gateway) => by_gateway.into_iter().find(|(gateway, _)| *gateway == self.cell.gateway),
             Err(error) => {
                 refuse(delivery, &error);
                 return true;
             }
         };
-        let Some(wanted) = wanted else {
+        let Some((_, wanted)) = wanted else {
             delivery.ack();
             return true;
         };

@@ -98,8 +98,11 @@ impl Cell {
 
     /// Puts an event in if there is room.
     pub(super) fn offer(&self, item: &Item) -> Offer {
-        let offer = self.lane().offer(item.clone(), Instant::now());
-        if offer == Offer::Taken {
+        let mut lane = self.lane();
+        let offer = lane.offer(item.clone(), Instant::now());
+        let is_due = offer == Offer::Taken && lane.is_due();
+        drop(lane);
+        if is_due {
             self.work.notify_one();
         }
         offer

@@ -1,6 +1,6 @@
-//! The node's metrics, all names in one place. Labels are gateways (bounded by what is registered) and fixed words; never keys or ids.
+//! The node's metrics, all names in one place. Labels are gateways (no more than a limit) and fixed words; never keys or ids.
 
-use crate::lane::{Fate, Lane, Outcome, Pressure, Released};
+use crate::lane::{Fate, Lane, Outcome, Pressure, Released, Tally};
 use crate::name::GatewayId;
 use metrics::{counter, gauge, histogram};
 use std::time::Duration;
@@ -36,20 +36,39 @@ pub(super) fn delivery(outcome: &Outcome, events: usize, took: Duration) {
 
 /// Events left a lane.
 pub(super) fn released(released: &[Released]) {
+    let mut counts = [("delivered", 0), ("dead", 0), ("gapped", 0), ("parked", 0)];
     for one in released {
-        let fate = match one.fate {
-            Fate::Delivered => "delivered",
-            Fate::Dead(_) => "dead",
-            Fate::Gapped => "gapped",
-            Fate::Parked => "parked",
+        let place = match one.fate {
+            Fate::Delivered => 0,
+            Fate::Dead(_) => 1,
+            Fate::Gapped => 2,
+            Fate::Parked => 3,
         };
-        counter!("firth_router_released_total", "fate" => fate).increment(1);
+        counts[place].1 += 1;
+    }
+    for (fate, count) in counts.into_iter().filter(|(_, count)| *count > 0) {
+        counter!("firth_router_released_total", "fate" => fate).increment(count);
     }
 }
 
-/// A lane as it stands.
-pub(super) fn lane(gateway: &GatewayId, lane: &Lane) {
-    let gateway = gateway.to_string();
+/// The most gateways that have a label of their own; what the others count goes under `other`, and they have no gauges.
+const MAX_LABELS: u64 = 1000;
+
+/// A lane as it stands, and what it has counted. `number` is the lane's at this node.
+pub(super) fn lane(gateway: &GatewayId, number: u64, lane: &mut Lane) {
+    let is_named = number < MAX_LABELS;
+    let gateway = if is_named { gateway.to_string() } else { "other".to_owned() };
+    let Tally { soft, hard, retries } = lane.take_tally();
+    for (level, times) in [("soft", soft), ("hard", hard)].into_iter().filter(|(_, times)| *times > 0) {
+        counter!("firth_router_pressure_events_total", "gateway" => gateway.clone(), "level" => level)
+            .increment(times);
+    }
+    if retries > 0 {
+        counter!("firth_router_retries_total", "gateway" => gateway.clone()).increment(retries);
+    }
+    if !is_named {
+        return;
+    }
     gauge!("firth_router_queue_events", "gateway" => gateway.clone()).set(lane.held() as f64);
     let level = match lane.pressure() {
         Pressure::None => 0.0,

@@ -8,16 +8,17 @@ use super::{RouterOptions, metrics};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;
 use crate::lane::{Item, Offer, Position};
-use crate::name::GatewayId;
-use crate::registry::{Registry, Wanted};
+use crate::registry::{Destinations, Registry};
 use firth::{Broker, Consumer, ConsumerHandle, Epoch};
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 /// How often a node without gateways looks for one, and how often it looks for gateways that hold it up.
 const LOOK: Duration = Duration::from_millis(100);
+/// How many records are taken at a time.
+const CHUNK: usize = 100;
 
 pub(super) struct Reader {
     lanes: Arc<Lanes>,
@@ -52,8 +53,10 @@ impl Reader {
             tokio::select! {
                 biased;
                 _ = looks.tick() => self.look().await,
-                delivery = consumer.next() => match delivery {
-                    Some(Ok(delivery)) => self.route(InHand::new(delivery)).await,
+                deliveries = consumer.next_many(CHUNK) => match deliveries {
+                    Some(Ok(deliveries)) => for delivery in deliveries.into_iter().map(InHand::new).collect::<Vec<_>>() {
+                        self.route(delivery).await;
+                    },
                     Some(Err(error)) => break Err(error.into()),
                     None => break Ok(()),
                 }
@@ -181,26 +184,11 @@ pub(super) async fn destinations(
     registry: &Registry,
     event: &Event,
     max_fanout: usize,
-) -> Result<BTreeMap<GatewayId, Vec<Wanted>>> {
+) -> Result<Destinations> {
     loop {
-        match find(registry, event, max_fanout) {
+        match registry.destinations(event, max_fanout) {
             Err(error) if error.kind() == ErrorKind::Unavailable => tokio::time::sleep(LOOK).await,
             found => return found,
         }
     }
-}
-
-fn find(registry: &Registry, event: &Event, max_fanout: usize) -> Result<BTreeMap<GatewayId, Vec<Wanted>>> {
-    let table = registry.table();
-    let mut by_gateway: BTreeMap<GatewayId, Vec<Wanted>> = BTreeMap::new();
-    for wanted in registry.matches(event)? {
-        let subscription = Arc::clone(&wanted.subscription);
-        for gateway in subscription.target.gateways(&subscription.id, &table, max_fanout)? {
-            match by_gateway.get_mut(gateway) {
-                Some(all) => all.push(wanted.clone()),
-                None => drop(by_gateway.insert(gateway.clone(), vec![wanted.clone()])),
-            }
-        }
-    }
-    Ok(by_gateway)
 }

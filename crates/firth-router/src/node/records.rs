@@ -2,6 +2,7 @@
 
 use crate::lane::{Fate, Released, Ticket};
 use firth::{Delivery, RecordId};
+use foldhash::fast::RandomState;
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -13,7 +14,7 @@ pub(super) struct Records {
 
 #[derive(Default)]
 struct Open {
-    records: HashMap<Ticket, Record>,
+    records: HashMap<Ticket, Record, RandomState>,
     /// How many there are, by partition and reader.
     counts: HashMap<(u32, Source), usize>,
     last: Ticket,
@@ -43,10 +44,12 @@ impl InHand {
     }
 
     /// The verdict is noted at once; nobody needs to know when it is stored.
-    pub(super) fn ack(mut self) {
-        if let Some(delivery) = self.0.take() {
-            drop(delivery.ack());
-        }
+    pub(super) fn ack(self) {
+        Self::ack_all([self]);
+    }
+
+    pub(super) fn ack_all(all: impl IntoIterator<Item = Self>) {
+        Delivery::ack_all(all.into_iter().filter_map(|mut one| one.0.take()));
     }
 
     /// Makes it a dead letter.
@@ -91,7 +94,7 @@ impl Records {
 
     /// Takes note of what a lane released for its gateway; settles the records that wait for nobody any more.
     pub(super) fn release(&self, gateway: &str, released: &[Released]) {
-        let mut done = Vec::new();
+        let mut done = Vec::with_capacity(released.len());
         {
             let mut open = self.lock();
             for one in released {
@@ -109,9 +112,10 @@ impl Records {
                 }
             }
         }
+        let mut fine = Vec::with_capacity(done.len());
         for Record { delivery, dead, .. } in done {
             if dead.is_empty() {
-                delivery.ack();
+                fine.push(delivery);
             } else if self.keep_dead {
                 delivery.reject(dead.join("; "));
             } else {
@@ -122,9 +126,10 @@ impl Records {
                     reason = dead.join("; "),
                     "a refused event is given up: routing.dlq is off"
                 );
-                delivery.ack();
+                fine.push(delivery);
             }
         }
+        InHand::ack_all(fine);
     }
 
     /// How many records of a partition a reader has open.

@@ -28,11 +28,14 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;
 use crate::matching::Hit;
 use crate::name::{GatewayId, SubscriptionId, Tenant};
-use crate::routing::SlotTable;
+use crate::routing::{SlotTable, Target};
 use catalog::{News, Store};
 use firth_engine::Engine;
 use firth_engine::facet::{Expect, Put};
+use foldhash::fast::RandomState;
+use smallvec::SmallVec;
 use state::State;
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use tokio::task::JoinHandle;
@@ -47,6 +50,9 @@ pub struct Wanted {
     /// The document matched before the change and does not any more.
     pub leaves: bool,
 }
+
+/// Gateways that want an event, each once, with their subscriptions.
+pub(crate) type Destinations = SmallVec<[(GatewayId, Vec<Wanted>); 1]>;
 
 /// How often a lost race for an entry is run again.
 const RACES: usize = 16;
@@ -181,6 +187,26 @@ impl Registry {
         Ok(hits.iter().map(wanted).collect())
     }
 
+    /// The gateways that want an event, each with its subscriptions.
+    pub(crate) fn destinations(&self, event: &Event, max_fanout: usize) -> Result<Destinations> {
+        let (state, mut hits) = (self.read(), Vec::new());
+        state.matches(event, &mut hits)?;
+        let (table, mut found) = (state.table(), Destinations::new());
+        let mut places = HashMap::with_hasher(RandomState::default());
+        for hit in &hits {
+            let (_, subscription) = state.index().get(hit.number).expect("the index was not changed since");
+            let wanted = Wanted { subscription: Arc::clone(subscription), leaves: hit.leaves };
+            if let Target::Direct(gateway) = &subscription.target {
+                add(&mut found, &mut places, gateway, wanted);
+                continue;
+            }
+            for gateway in subscription.target.gateways(&subscription.id, &table, max_fanout)? {
+                add(&mut found, &mut places, gateway, wanted.clone());
+            }
+        }
+        Ok(found)
+    }
+
     /// The gateways that there are.
     pub fn gateways(&self) -> Vec<Gateway> {
         self.read().gateways()
@@ -255,6 +281,32 @@ impl Drop for Inner {
 impl fmt::Debug for Registry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Registry({} subscriptions)", self.len())
+    }
+}
+
+/// Adds a subscription to its gateway. Few gateways are looked through, many are found by `places`.
+fn add(
+    found: &mut Destinations,
+    places: &mut HashMap<GatewayId, usize, RandomState>,
+    gateway: &GatewayId,
+    wanted: Wanted,
+) {
+    const FEW: usize = 8;
+    let place = match found.len() {
+        0..=FEW => found.iter().position(|(other, _)| other == gateway),
+        _ => places.get(gateway).copied(),
+    };
+    if let Some(place) = place {
+        return found[place].1.push(wanted);
+    }
+    found.push((gateway.clone(), vec![wanted]));
+    match found.len() {
+        // From here on they are many.
+        len if len == FEW + 1 => {
+            places.extend(found.iter().map(|(gateway, _)| gateway.clone()).zip(0..));
+        }
+        len if len > FEW => drop(places.insert(gateway.clone(), len - 1)),
+        _ => {}
     }
 }
 

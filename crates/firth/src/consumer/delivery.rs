@@ -65,6 +65,11 @@ impl Pile {
         Self { list: Vec::new(), end: delivery.end.clone() }
     }
 
+    /// Whether a delivery's verdict goes to the same lane.
+    pub(crate) fn is_of(&self, delivery: &Delivery) -> bool {
+        Arc::ptr_eq(&self.end.0, &delivery.end.0)
+    }
+
     pub(crate) fn add(&mut self, mut delivery: Delivery, judgement: Judgement) {
         let record = delivery.record.take().expect("only settling takes it").into_inner();
         self.list.push((record, judgement));
@@ -135,6 +140,10 @@ impl Delivery {
         let tie = &self.end.0;
         self.started = tie.held.is_valid() && !tie.draining.is_cancelled();
         self.started
+    }
+
+    pub(crate) fn chunk_end(&self) -> &Arc<ChunkEnd> {
+        &self.end
     }
 
     pub(crate) fn tie(&self) -> &Arc<Tie> {

@@ -14,6 +14,7 @@ mod flow;
 mod holds;
 mod keeper;
 mod lane;
+mod many;
 mod nack;
 mod plan;
 mod pulse;

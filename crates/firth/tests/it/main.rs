@@ -14,6 +14,7 @@ mod examples;
 mod faults;
 mod faulty;
 mod features;
+mod many;
 mod producing;
 mod promises;
 mod retrying;

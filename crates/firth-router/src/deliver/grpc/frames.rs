@@ -8,11 +8,16 @@ use prost::Message;
 const HEAD: usize = 5;
 
 pub(crate) fn frame(message: &impl Message) -> Bytes {
-    let length = message.encoded_len();
+    frame_of(message.encoded_len(), |out| message.encode_raw(out))
+}
+
+/// A frame around a message of this length.
+pub(super) fn frame_of(length: usize, write: impl FnOnce(&mut BytesMut)) -> Bytes {
     let mut frame = BytesMut::with_capacity(HEAD + length);
     frame.put_u8(0);
     frame.put_u32(u32::try_from(length).unwrap_or(u32::MAX));
-    message.encode(&mut frame).expect("a buffer that grows takes every message");
+    write(&mut frame);
+    debug_assert_eq!(frame.len(), HEAD + length);
     frame.freeze()
 }
 

@@ -3,8 +3,7 @@
 //! Batches are numbered as they come and are sent in that order, no more unanswered at a time than the gateway wants. When the call breaks,
 //! everything unanswered is sent again over the next one under the same numbers ([`Line::rewind`]), or given up ([`Line::end`]).
 
-use super::frames::frame;
-use super::messages::{BatchAck, EventBatch};
+use super::messages::BatchAck;
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use tokio::sync::oneshot;
@@ -47,12 +46,11 @@ impl Default for Line {
 }
 
 impl Line {
-    /// Takes a batch in; answers its number, and where its end is told.
-    pub(super) fn put(&mut self, mut batch: EventBatch) -> (u64, oneshot::Receiver<Told>) {
+    /// Takes in the batch that is written under its number; answers the number, and where its end is told.
+    pub(super) fn put(&mut self, write: impl FnOnce(u64) -> Bytes) -> (u64, oneshot::Receiver<Told>) {
         self.last += 1;
-        batch.batch = self.last;
         let (tell, told) = oneshot::channel();
-        self.waiting.insert(self.last, Waiting { frame: frame(&batch), is_sent: false, tell });
+        self.waiting.insert(self.last, Waiting { frame: write(self.last), is_sent: false, tell });
         (self.last, told)
     }
 
@@ -115,9 +113,13 @@ impl Line {
 
 #[cfg(test)]
 mod tests {
-    use super::super::messages::DeliveryAck;
+    use super::super::messages::{DeliveryAck, EventBatch};
     use super::*;
-    use crate::deliver::grpc::frames::only;
+    use crate::deliver::grpc::frames::{frame, only};
+
+    fn numbered(batch: u64) -> Bytes {
+        frame(&EventBatch { batch, ..EventBatch::default() })
+    }
 
     fn number(frame: Option<Bytes>) -> Option<u64> {
         frame.map(|frame| only::<EventBatch>(frame).unwrap().batch)
@@ -130,7 +132,7 @@ mod tests {
     #[test]
     fn batches_go_out_in_order_within_the_window_and_again_after_a_break() {
         let (mut line, now) = (Line::default(), Instant::now());
-        let mut told: Vec<_> = (0..5).map(|_| line.put(EventBatch::default()).1).collect();
+        let mut told: Vec<_> = (0..5).map(|_| line.put(numbered).1).collect();
         assert_eq!([(); 3].map(|()| number(line.next())), [Some(1), Some(2), Some(3)]);
         line.answered(answer(2, 2), now);
         assert!(matches!(told[1].try_recv(), Ok(Told::Answer(answer)) if answer.batch == 2));
@@ -148,7 +150,7 @@ mod tests {
         assert!(told[3].try_recv().is_err(), "a late answer finds nobody");
         line.end(|| Told::Lost);
         assert!(line.is_empty() && matches!(told[4].try_recv(), Ok(Told::Lost)));
-        line.put(EventBatch::default());
+        line.put(numbered);
         assert_eq!(number(line.next()), Some(6), "numbers are never used twice");
     }
 }

@@ -1,7 +1,7 @@
 //! The messages of `proto/streamer.proto`, written out so that building needs no compiler for it.
 
-use crate::lane::{Answer, Batch, Item, Outcome};
-use crate::registry::Gateway;
+use crate::lane::{Answer, Outcome, Position};
+#[cfg(test)]
 use bytes::Bytes;
 use prost::Message;
 use std::time::Duration;
@@ -9,6 +9,7 @@ use std::time::Duration;
 /// The longest pause that a gateway can ask for.
 const MAX_PAUSE: Duration = Duration::from_secs(60);
 
+#[cfg(test)]
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct EventBatch {
     #[prost(string, tag = "1")]
@@ -23,6 +24,7 @@ pub(super) struct EventBatch {
     pub(super) gap: Option<Gap>,
 }
 
+#[cfg(test)]
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct StreamerEvent {
     #[prost(string, tag = "1")]
@@ -113,22 +115,29 @@ pub(super) struct Rejection {
     pub(super) reason: String,
 }
 
-impl EventBatch {
-    pub(super) fn new(to: &Gateway, node: &str, batch: &Batch) -> Self {
-        let gap = batch.gap.as_ref().map(|gap| Gap {
-            events: gap
-                .positions()
-                .map(|at| Place { partition_id: signed(at.partition), seq: signed_seq(at.seq) })
-                .collect(),
+impl From<&crate::lane::Gap> for Gap {
+    fn from(gap: &crate::lane::Gap) -> Self {
+        let place = |at: Position| Place { partition_id: signed(at.partition), seq: signed_seq(at.seq) };
+        Self {
+            events: gap.positions().map(place).collect(),
             subscription_ids: gap.subscriptions().into_iter().flatten().map(ToString::to_string).collect(),
-        });
+        }
+    }
+}
+
+/// Batches are written by [`writer`](super::writer); this is what they must read as.
+#[cfg(test)]
+impl EventBatch {
+    pub(super) fn new(to: &crate::registry::Gateway, node: &str, batch: &crate::lane::Batch) -> Self {
+        let gap = batch.gap.as_ref().map(Gap::from);
         let events = batch.items.iter().map(StreamerEvent::from).collect();
         Self { gateway_id: to.id.to_string(), events, node: node.to_owned(), batch: batch.id, gap }
     }
 }
 
-impl From<&Item> for StreamerEvent {
-    fn from(item: &Item) -> Self {
+#[cfg(test)]
+impl From<&crate::lane::Item> for StreamerEvent {
+    fn from(item: &crate::lane::Item) -> Self {
         let event = &item.event;
         let text = |document: Option<&crate::event::Document>| {
             document.map_or_else(Bytes::new, |document| document.text().clone())
@@ -179,12 +188,12 @@ impl DeliveryAck {
 }
 
 /// Partitions are few.
-fn signed(partition: u32) -> i32 {
+pub(super) fn signed(partition: u32) -> i32 {
     i32::try_from(partition).unwrap_or(i32::MAX)
 }
 
 /// Places are far from 2^63.
-fn signed_seq(seq: u64) -> i64 {
+pub(super) fn signed_seq(seq: u64) -> i64 {
     i64::try_from(seq).unwrap_or(i64::MAX)
 }
 

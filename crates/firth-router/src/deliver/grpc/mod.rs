@@ -8,6 +8,7 @@ mod frames;
 mod line;
 mod messages;
 mod stream;
+mod writer;
 
 use super::connect::{Bearer, Connections, MAX_ANSWER, Outgoing};
 use super::tls::Tls;
@@ -22,10 +23,11 @@ use http_body_util::{BodyExt, Full, Limited};
 use hyper::header::{CONTENT_TYPE, HeaderMap, TE};
 use hyper::{Request, Response};
 use line::Told;
-use messages::{DeliveryAck, EventBatch};
+use messages::DeliveryAck;
 use std::sync::Arc;
 use std::time::Duration;
 use stream::Streams;
+use writer::batch_frame;
 
 const UNARY: &str = "/StreamerService/DeliverEvents";
 const STREAM: &str = "/StreamerService/StreamEvents";
@@ -73,7 +75,7 @@ impl GrpcDeliverer {
     async fn send(&self, to: &Gateway, batch: &Batch) -> Result<Outcome> {
         let Some(streams) = &self.streams else { return self.call(to, batch).await };
         let line = streams.line(to, &self.options, &self.connections);
-        let unanswered = line.put(EventBatch::new(to, &self.options.node, batch));
+        let unanswered = line.put(|number| batch_frame(to, &self.options.node, number, batch));
         match unanswered.told().await {
             Told::Answer(answer) => Ok(answer.outcome(batch.items.len())),
             Told::Busy => Ok(Outcome::Busy(None)),
@@ -83,8 +85,8 @@ impl GrpcDeliverer {
     }
 
     async fn call(&self, to: &Gateway, batch: &Batch) -> Result<Outcome> {
-        let message = EventBatch::new(to, &self.options.node, batch);
-        let body = Full::new(frame(&message)).boxed_unsync();
+        let frame = batch_frame(to, &self.options.node, batch.id, batch);
+        let body = Full::new(frame).boxed_unsync();
         let request = request(to, &self.options, UNARY, Some(self.options.timeout), body)?;
         let response = self.connections.send(to, request, self.options.timeout).await?;
         outcome(batch, response).await

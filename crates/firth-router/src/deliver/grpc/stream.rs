@@ -5,7 +5,6 @@
 
 use super::frames::{self, broken};
 use super::line::{Line, Told};
-use super::messages::EventBatch;
 use super::{GrpcOptions, STREAM, is_content, request, status};
 use crate::deliver::connect::{Connections, Outgoing};
 use crate::error::Result;
@@ -83,8 +82,8 @@ impl Stream {
     }
 
     /// Puts a batch on its way.
-    pub(super) fn put(&self, batch: EventBatch) -> Unanswered {
-        let (number, told) = self.shared.line().put(batch);
+    pub(super) fn put(&self, write: impl FnOnce(u64) -> Bytes) -> Unanswered {
+        let (number, told) = self.shared.line().put(write);
         self.shared.work.notify_one();
         Unanswered { number, told, shared: Arc::clone(&self.shared) }
     }

@@ -138,7 +138,7 @@ mod tests {
                 .with_after(Document::from_value(&text).unwrap());
             Item::new(Position { partition: 0, seq: place as u64 }, 1, Arc::new(event), &[])
         };
-        Batch { id: 1, items: events.iter().enumerate().map(item).collect(), gap: None }
+        Batch { id: 1, items: Arc::new(events.iter().enumerate().map(item).collect()), gap: None }
     }
 
     /// The keys in each part, with the answers that `answer` gives.

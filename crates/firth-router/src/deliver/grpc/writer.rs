@@ -1,0 +1,164 @@
+//! Writes a batch as the message `EventBatch`, straight from the events: every text goes from where it lies into the frame, once.
+
+use super::frames::frame_of;
+use super::messages::{Gap, signed, signed_seq};
+use crate::lane::{Batch, Item};
+use crate::registry::Gateway;
+use bytes::{BufMut, Bytes, BytesMut};
+use prost::Message;
+use prost::encoding::{encode_varint, encoded_len_varint};
+
+/// The frame of a batch under a number.
+pub(super) fn batch_frame(to: &Gateway, node: &str, number: u64, batch: &Batch) -> Bytes {
+    let gap = batch.gap.as_ref().map(Gap::from);
+    let lengths: Vec<usize> = batch.items.iter().map(event_len).collect();
+    let events: usize = lengths.iter().map(|length| block_len(*length)).sum();
+    let gap_len = gap.as_ref().map_or(0, |gap| block_len(gap.encoded_len()));
+    let length = text_len(to.id.as_str()) + events + text_len(node) + number_len(number) + gap_len;
+    frame_of(length, |out| {
+        put_text(out, 1, to.id.as_str().as_bytes());
+        for (item, length) in batch.items.iter().zip(lengths) {
+            put_head(out, 2, length);
+            put_event(out, item);
+        }
+        put_text(out, 3, node.as_bytes());
+        put_number(out, 4, number);
+        if let Some(gap) = gap {
+            put_head(out, 5, gap.encoded_len());
+            gap.encode_raw(out);
+        }
+    })
+}
+
+fn event_len(item: &Item) -> usize {
+    let event = &item.event;
+    let texts = [first(item), event.operation.as_str(), event.tenant.as_str(), &event.collection, &event.key];
+    let documents = [event.document(), event.before.as_ref()].into_iter().flatten();
+    // Names of a list are written also if they are empty, but names are never empty.
+    let names = item.wanted.iter().map(|one| {
+        let length = block_len(one.subscription.as_str().len());
+        if one.leaves { 2 * length } else { length }
+    });
+    texts.iter().map(|text| text_len(text)).sum::<usize>()
+        + documents.map(|document| block_len(document.text().len())).sum::<usize>()
+        + names.sum::<usize>()
+        + number_len(number_of_seq(item))
+        + number_len(number_of_partition(item))
+        + number_len(item.epoch)
+        + number_len(event.committed_ms)
+}
+
+fn put_event(out: &mut BytesMut, item: &Item) {
+    let event = &item.event;
+    put_text(out, 1, first(item).as_bytes());
+    put_text(out, 2, event.operation.as_str().as_bytes());
+    put_text(out, 3, event.tenant.as_str().as_bytes());
+    put_text(out, 4, event.collection.as_bytes());
+    put_text(out, 5, event.key.as_bytes());
+    put_text(out, 6, event.document().map_or(&[], |document| &document.text()[..]));
+    put_number(out, 7, number_of_seq(item));
+    put_number(out, 8, number_of_partition(item));
+    item.wanted.iter().for_each(|one| put_text(out, 9, one.subscription.as_str().as_bytes()));
+    let leaving = item.wanted.iter().filter(|one| one.leaves);
+    leaving.for_each(|one| put_text(out, 10, one.subscription.as_str().as_bytes()));
+    put_number(out, 11, item.epoch);
+    put_text(out, 12, event.before.as_ref().map_or(&[], |document| &document.text()[..]));
+    put_number(out, 13, event.committed_ms);
+}
+
+fn first(item: &Item) -> &str {
+    item.wanted.first().map_or("", |one| one.subscription.as_str())
+}
+
+fn number_of_seq(item: &Item) -> u64 {
+    signed_seq(item.position.seq).cast_unsigned()
+}
+
+fn number_of_partition(item: &Item) -> u64 {
+    i64::from(signed(item.position.partition)).cast_unsigned()
+}
+
+/// Every tag here is below 16 and takes one byte.
+fn block_len(length: usize) -> usize {
+    1 + encoded_len_varint(length as u64) + length
+}
+
+/// As all values: nothing if it is what a reader assumes anyway.
+fn text_len(text: &str) -> usize {
+    if text.is_empty() { 0 } else { block_len(text.len()) }
+}
+
+fn number_len(number: u64) -> usize {
+    if number == 0 { 0 } else { 1 + encoded_len_varint(number) }
+}
+
+fn put_head(out: &mut BytesMut, tag: u8, length: usize) {
+    out.put_u8(tag << 3 | 2);
+    encode_varint(length as u64, out);
+}
+
+fn put_text(out: &mut BytesMut, tag: u8, text: &[u8]) {
+    if !text.is_empty() {
+        put_head(out, tag, text.len());
+        out.put_slice(text);
+    }
+}
+
+fn put_number(out: &mut BytesMut, tag: u8, number: u64) {
+    if number != 0 {
+        out.put_u8(tag << 3);
+        encode_varint(number, out);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::frames::frame;
+    use super::super::messages::EventBatch;
+    use super::*;
+    use crate::event::{Document, Event, Operation};
+    use crate::lane::Position;
+    use crate::name::{GatewayId, SubscriptionId, Tenant};
+    use crate::registry::{Subscription, Wanted};
+    use crate::routing::Target;
+    use proptest::prelude::*;
+    use std::sync::Arc;
+
+    fn wanted(id: &str, leaves: bool) -> Wanted {
+        let target = Target::Direct(GatewayId::new("g").unwrap());
+        let id = SubscriptionId::new(id).unwrap();
+        let subscription = Subscription::new(id, Tenant::new("t").unwrap(), "c", target);
+        Wanted { subscription: Arc::new(subscription), leaves }
+    }
+
+    fn document() -> impl Strategy<Value = Option<Document>> {
+        let text = |text: String| Document::from_value(&serde_json::json!({ "t": text })).unwrap();
+        proptest::option::of(".{0,200}".prop_map(text))
+    }
+
+    fn item() -> impl Strategy<Value = Item> {
+        let wishes = proptest::collection::vec(("[a-z]{1,9}", any::<bool>()), 1..4);
+        let numbers = (any::<u32>(), any::<u64>(), any::<u64>(), any::<u64>());
+        (numbers, ".{1,30}", document(), document(), wishes).prop_map(
+            |(numbers, key, before, after, wishes)| {
+                let (partition, seq, epoch, committed_ms) = numbers;
+                let event = Event::new(Operation::Update, Tenant::new("t").unwrap(), "c", key);
+                let event = Event { before, after, committed_ms, ..event };
+                let wishes: Vec<_> = wishes.iter().map(|(id, leaves)| wanted(id, *leaves)).collect();
+                Item::new(Position { partition, seq }, epoch, Arc::new(event), &wishes)
+            },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn the_frame_is_what_the_message_would_be(
+            items in proptest::collection::vec(item(), 0..5), node in "[a-z]{0,9}", number in any::<u64>(),
+        ) {
+            let to = Gateway::new(GatewayId::new("gw").unwrap(), "http://x");
+            let batch = Batch { id: number, items: Arc::new(items), gap: None };
+            let message = EventBatch::new(&to, &node, &batch);
+            prop_assert_eq!(batch_frame(&to, &node, number, &batch), frame(&message));
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! Many deliveries at a time: taken together and acknowledged together, for whoever does little with each.
+
+use super::Consumer;
+use super::delivery::{ChunkEnd, Delivery, Judgement, Pile};
+use crate::error::Result;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+impl Consumer {
+    /// As [`next`](Self::next), but up to `max` deliveries of one partition as they lie ready, in order; at least one.
+    ///
+    /// Never waits for more. Use it alone or beside [`next`](Self::next). Cancel-safe.
+    pub async fn next_many(&mut self, max: usize) -> Option<Result<Vec<Delivery>>> {
+        self.common.chunk.store(max.max(1), Ordering::Relaxed);
+        while let Some(chunk) = self.common.desk.chunk().await {
+            let mut deliveries: Vec<Delivery> = chunk.into();
+            deliveries.retain_mut(Delivery::start);
+            if !deliveries.is_empty() {
+                return Some(Ok(deliveries));
+            }
+        }
+        self.end().await.err().map(Err)
+    }
+}
+
+impl Delivery {
+    /// Acknowledges many, of any partitions, which costs far less than one by one. Nobody waits for the answer: what is not stored comes again.
+    pub fn ack_all(deliveries: impl IntoIterator<Item = Self>) {
+        // Dropped last, and so after all verdicts are handed in: the lane hears of the end of a chunk behind the verdicts on it.
+        let mut ends: Vec<Arc<ChunkEnd>> = Vec::new();
+        let mut pile: Option<Pile> = None;
+        for delivery in deliveries {
+            let end = delivery.chunk_end();
+            if ends.last().is_none_or(|last| !Arc::ptr_eq(last, end)) {
+                ends.push(Arc::clone(end));
+            }
+            let same_lane = pile.as_ref().is_some_and(|pile| pile.is_of(&delivery));
+            let pile = match &mut pile {
+                Some(pile) if same_lane => pile,
+                other => other.insert(Pile::beside(&delivery)),
+            };
+            pile.add(delivery, Judgement::Ack);
+        }
+        drop(pile);
+        drop(ends);
+    }
+}

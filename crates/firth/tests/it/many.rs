@@ -1,0 +1,79 @@
+//! Deliveries that are taken and acknowledged many at a time.
+
+use crate::world::{eventually, lag, send, with_topic};
+use firth::Delivery;
+use std::time::Duration;
+
+#[tokio::test(start_paused = true)]
+async fn deliveries_taken_together_come_once_in_order_and_are_settled_together() {
+    let broker = with_topic(2).await;
+    send(&broker, "orders", 0, 500).await;
+    let mut consumer = broker.consumer("orders", "billing").concurrency(100).max_in_flight(60).await.unwrap();
+    let (mut seen, mut held) = (vec![Vec::new(); 2], Vec::new());
+    let mut largest = 0;
+    while seen.iter().map(Vec::len).sum::<usize>() < 500 {
+        let many = tokio::time::timeout(Duration::from_secs(60), consumer.next_many(20)).await;
+        let Ok(many) = many else {
+            // Both partitions have as much out as is allowed.
+            assert!(held.len() <= 120 && !held.is_empty(), "{} are out", held.len());
+            Delivery::ack_all(held.drain(..));
+            continue;
+        };
+        let many = many.unwrap().unwrap();
+        assert!((1..=20).contains(&many.len()));
+        largest = largest.max(many.len());
+        let partition = many[0].partition();
+        for delivery in many {
+            assert_eq!(delivery.partition(), partition);
+            seen[partition as usize].push(delivery.id().seq);
+            held.push(delivery);
+        }
+    }
+    assert!(largest > 1, "they come together");
+    // One is given back in the middle, and comes again.
+    let mut rest = std::mem::take(&mut held);
+    let back = rest.pop().unwrap();
+    let (partition, seq) = (back.partition(), back.id().seq);
+    back.give_back();
+    Delivery::ack_all(rest);
+    let again = consumer.next_many(20).await.unwrap().unwrap();
+    assert_eq!(
+        again.iter().map(|one| (one.partition(), one.id().seq)).collect::<Vec<_>>(),
+        [(partition, seq)]
+    );
+    assert_eq!(again[0].attempt(), 1);
+    Delivery::ack_all(again);
+    Delivery::ack_all([]);
+    eventually("all settled", async || lag(&broker, "billing").await == 0).await;
+    for seqs in seen {
+        let mut once = seqs.clone();
+        once.sort_unstable();
+        once.dedup();
+        assert_eq!(once.len(), seqs.len(), "each once");
+    }
+    consumer.close().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_consumer_that_closes_ends_what_takes_many() {
+    let broker = with_topic(1).await;
+    send(&broker, "orders", 0, 10).await;
+    let mut consumer = broker.consumer("orders", "billing").concurrency(100).await.unwrap();
+    let handle = consumer.handle();
+    let first = consumer.next_many(100).await.unwrap().unwrap();
+    handle.close();
+    Delivery::ack_all(first);
+    while let Some(many) = consumer.next_many(100).await {
+        Delivery::ack_all(many.unwrap());
+    }
+    let handed_over = lag(&broker, "billing").await;
+    let mut next = broker.consumer("orders", "billing").concurrency(100).await.unwrap();
+    let mut left = 0;
+    while left < handed_over {
+        let many = next.next_many(100).await.unwrap().unwrap();
+        left += many.len() as u64;
+        Delivery::ack_all(many);
+    }
+    eventually("all settled", async || lag(&broker, "billing").await == 0).await;
+    next.close().await.unwrap();
+}
