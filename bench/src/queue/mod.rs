@@ -9,7 +9,7 @@ mod firth;
 mod jetstream;
 mod limit;
 mod meter;
-mod nats;
+pub(crate) mod nats;
 mod place;
 mod special;
 mod subject;

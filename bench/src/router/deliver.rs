@@ -7,8 +7,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use firth::Broker;
 use firth_engine::Engine;
-use firth_router::config::{Protocol, RoutingConfig};
-use firth_router::deliver::{ByProtocol, Deliverer, GrpcDeliverer, GrpcOptions, HttpDeliverer, HttpOptions};
+use firth_router::config::{NatsAck, Protocol, RoutingConfig};
+use firth_router::deliver::{
+    ByProtocol, Deliverer, GrpcDeliverer, GrpcOptions, HttpDeliverer, HttpOptions, NatsDeliverer, NatsOptions,
+};
 use firth_router::event::{Document, Event, Operation};
 use firth_router::lane::{Batch, Item, Outcome, Position};
 use firth_router::node::{Router, RouterOptions, message};
@@ -22,7 +24,7 @@ use super::gateway::Taker;
 use crate::cell::Cell;
 use crate::measure::{Clock, Row, Samples, percentiles, precise};
 
-const TOPIC: &str = "changes";
+pub(super) const TOPIC: &str = "changes";
 const SUBSCRIPTIONS: usize = 100_000;
 const BATCH: usize = 100;
 /// Batches on their way at a time, for `raw`.
@@ -30,13 +32,19 @@ const WINDOW: usize = 32;
 /// Events a second when there is little to do.
 const PACE: u64 = 500;
 
-fn wires() -> ByProtocol {
+pub(super) fn wires(wire: &str) -> ByProtocol {
     let (node, timeout) = ("bench".to_owned(), Duration::from_secs(10));
     let http = HttpOptions { node: node.clone(), timeout, bearer: None, signing: None };
     let grpc = GrpcOptions { node, timeout, bearer: None };
+    let mut nats = NatsOptions::new("bench", timeout);
+    if wire == "jetstream" {
+        (nats.ack, nats.stream) = (NatsAck::JetStream, Some("events".to_owned()));
+    }
+    let grpc = GrpcDeliverer::new(grpc);
     ByProtocol::new(Protocol::Http)
         .with(Protocol::Http, HttpDeliverer::new(http))
-        .with(Protocol::Grpc, GrpcDeliverer::new(grpc).unary())
+        .with(Protocol::Grpc, if wire == "grpc-stream" { grpc } else { grpc.unary() })
+        .with(Protocol::Nats, NatsDeliverer::new(nats))
 }
 
 fn event(number: usize, mark: u64) -> Result<Event> {
@@ -57,6 +65,7 @@ struct World {
     broker: Broker,
     registry: Registry,
     gateway: Taker,
+    wire: String,
 }
 
 impl World {
@@ -67,17 +76,17 @@ impl World {
         let mut quotas = RoutingConfig::default().subscriptions;
         (quotas.per_gateway, quotas.per_tenant) = (SUBSCRIPTIONS, SUBSCRIPTIONS);
         let registry = Registry::open(engine, quotas).await?;
-        let gateway = Taker::start(wire, base).await?;
+        let gateway = Taker::start(wire, "gw", base).await?;
         registry.register_gateway(gateway.registration.clone()).await?;
         for number in 0..SUBSCRIPTIONS {
             registry.register(subscription(number)?).await?;
         }
-        Ok(Self { broker, registry, gateway })
+        Ok(Self { broker, registry, gateway, wire: wire.to_owned() })
     }
 
     async fn node(&self) -> Result<Router> {
-        let options = RouterOptions::new(TOPIC);
-        Ok(Router::start(&self.broker, self.registry.clone(), Arc::new(wires()), options).await?)
+        let (options, wires) = (RouterOptions::new(TOPIC), Arc::new(wires(&self.wire)));
+        Ok(Router::start(&self.broker, self.registry.clone(), wires, options).await?)
     }
 
     async fn close(self, node: Router) -> Result<()> {
@@ -120,7 +129,8 @@ pub(super) async fn routed(cell: &Cell, wire: &str) -> Result<Row> {
 }
 
 pub(super) async fn raw(cell: &Cell, wire: &str) -> Result<Row> {
-    let (gateway, wires) = (Taker::start(wire, Instant::now()).await?.registration, wires());
+    let (taker, wires) = (Taker::start(wire, "gw", Instant::now()).await?, wires(wire));
+    let gateway = &taker.registration;
     let wanted = Wanted { subscription: Arc::new(subscription(1)?), leaves: false };
     let item = |number: usize| -> Result<Item> {
         let position = Position { partition: 0, seq: number as u64 + 1 };
@@ -132,7 +142,7 @@ pub(super) async fn raw(cell: &Cell, wire: &str) -> Result<Row> {
     let mut sending = FuturesUnordered::new();
     while begun.elapsed() < cell.rounds.timed {
         while sending.len() < WINDOW {
-            sending.push(wires.deliver(&gateway, &batch));
+            sending.push(wires.deliver(gateway, &batch));
         }
         match sending.next().await {
             Some(Outcome::Accepted) => batches += 1,
@@ -165,7 +175,12 @@ pub(super) async fn latency(cell: &Cell, wire: &str) -> Result<Row> {
     Ok(row(cell, sent as u64, spent, percentiles(&[samples]).context("latencies")?))
 }
 
-fn row(cell: &Cell, count: u64, spent: crate::measure::Spent, (p50_us, p99_us): (f64, f64)) -> Row {
+pub(super) fn row(
+    cell: &Cell,
+    count: u64,
+    spent: crate::measure::Spent,
+    (p50_us, p99_us): (f64, f64),
+) -> Row {
     Row {
         bench: cell.bench.clone(),
         workload: cell.workload.clone(),

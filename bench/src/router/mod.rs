@@ -3,6 +3,8 @@
 //! - `match/N`: one index with N subscriptions of one collection, about 300 of which want each event. An operation is one event.
 //! - `deliver/WIRE`: a topic that is full, one node with 100 000 subscriptions, one gateway that takes batches of 100. An operation is one event, accepted by
 //!   the gateway and settled. `raw` hands ready batches to the same wire with nothing before it, which is the limit.
+//! - `deliver/nats` is request and reply through a nats-server of its own, `deliver/jetstream` ends when JetStream has stored the batch.
+//! - `stall/64`: 2000 events a second in turn for 64 gateways, one of which takes batches and answers none: the others' latency, beside that before.
 //! - `latency/WIRE`: 500 events a second through the same node, from before the send until the gateway has it.
 //!
 //! Both ends share the process, as the ceilings in the targets were measured.
@@ -10,6 +12,7 @@
 mod deliver;
 mod gateway;
 mod matching;
+mod stall;
 
 use std::time::Duration;
 
@@ -33,6 +36,10 @@ pub(crate) fn suite() -> Suite {
             "match/1000000",
             "deliver/http2",
             "deliver/grpc",
+            "deliver/grpc-stream",
+            "deliver/nats",
+            "deliver/jetstream",
+            "stall/64",
             "latency/http2",
             "latency/grpc",
         ],
@@ -51,8 +58,9 @@ fn limits(workload: &str) -> &'static [Limit] {
     match workload {
         "match/1000000" => &[Limit::AtLeast("ops_per_s", 400_000.0), Limit::AtMost("subscribe_us", 10.0)],
         "match/100000" => &[Limit::AtMost("p99_us", 10_000.0)],
-        "deliver/grpc" => &[Limit::AtLeast("ops_per_s", 300_000.0)],
+        "deliver/grpc" | "deliver/grpc-stream" => &[Limit::AtLeast("ops_per_s", 300_000.0)],
         "deliver/http2" => &[Limit::AtLeast("ops_per_s", 50_000.0)],
+        "stall/64" => &[Limit::AtMost("p99_ratio", 1.1)],
         "latency/http2" | "latency/grpc" => &[Limit::AtMost("p50_us", 1000.0)],
         _ => &[],
     }
@@ -66,6 +74,7 @@ pub(crate) fn measure(cell: &Cell) -> Result<Row> {
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     match (what, cell.subject.as_str()) {
+        ("stall", _) => runtime.block_on(stall::measure(cell)),
         ("deliver", "raw") => runtime.block_on(deliver::raw(cell, which)),
         ("deliver", _) => runtime.block_on(deliver::routed(cell, which)),
         ("latency", _) => runtime.block_on(deliver::latency(cell, which)),

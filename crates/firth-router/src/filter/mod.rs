@@ -13,7 +13,7 @@ mod scope;
 mod show;
 mod value;
 
-pub(crate) use atom::{Atom, Path, Test};
+pub(crate) use atom::{Atom, Limit, Path, Test};
 pub use check::{MAX_DEPTH, MAX_NODES, MAX_SOURCE};
 pub use condition::{Condition, Operator};
 pub(crate) use lower::Branch;

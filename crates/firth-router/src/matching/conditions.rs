@@ -2,7 +2,7 @@
 //! the list itself, without a way to the subscription.
 
 use super::fields::{FieldId, Values};
-use crate::filter::Test;
+use crate::filter::{Field, Limit, Literal, Num, Test};
 use foldhash::fast::RandomState;
 use hashbrown::HashTable;
 use slab::Slab;
@@ -18,8 +18,37 @@ const ALWAYS: ConditionId = ConditionId::MAX;
 pub(super) type Tests = SmallVec<[(FieldId, Test); 1]>;
 
 struct Condition {
+    /// The first test, if it asks for whole numbers between two.
+    between: Option<Between>,
     tests: Tests,
     uses: usize,
+}
+
+/// Whole numbers of a field from `low` to `high`, both included.
+#[derive(Clone, Copy)]
+struct Between {
+    field: FieldId,
+    low: i64,
+    high: i64,
+}
+
+impl Between {
+    fn of((field, test): &(FieldId, Test)) -> Option<Self> {
+        let Test::Range { lower, upper } = test else { return None };
+        // One step inwards if the limit itself is out.
+        let whole = |limit: &Option<Limit>, open: i64, step: i64| match limit {
+            None => Some(open),
+            Some(Limit { at: Literal::Num(Num::Int(at)), inclusive }) => {
+                if *inclusive {
+                    Some(*at)
+                } else {
+                    at.checked_add(step)
+                }
+            }
+            Some(_) => None,
+        };
+        Some(Self { field: *field, low: whole(lower, i64::MIN, 1)?, high: whole(upper, i64::MAX, -1)? })
+    }
 }
 
 #[derive(Default)]
@@ -41,7 +70,11 @@ impl Conditions {
             conditions[id as usize].uses += 1;
             return id;
         }
-        let id = u32::try_from(conditions.insert(Condition { tests, uses: 1 }));
+        let id = u32::try_from(conditions.insert(Condition {
+            between: tests.first().and_then(Between::of),
+            tests,
+            uses: 1,
+        }));
         let id = id.expect("fewer conditions than subscriptions");
         self.by_tests.insert_unique(hash, id, |id| hasher.hash_one(&conditions[*id as usize].tests));
         id
@@ -66,10 +99,20 @@ impl Conditions {
     }
 
     pub(super) fn passes(&self, id: ConditionId, values: &Values<'_>) -> bool {
-        id == ALWAYS || {
-            let tests = &self.conditions[id as usize].tests;
-            tests.iter().all(|(field, test)| test.passes(values[*field as usize].as_ref()))
+        if id == ALWAYS {
+            return true;
         }
+        let Condition { between, tests, .. } = &self.conditions[id as usize];
+        let mut left = &tests[..];
+        if let Some(Between { field, low, high }) = between
+            && let Some(Field::Num(Num::Int(value))) = &values[*field as usize]
+        {
+            if !(*low..=*high).contains(value) {
+                return false;
+            }
+            left = &left[1..];
+        }
+        left.iter().all(|(field, test)| test.passes(values[*field as usize].as_ref()))
     }
 
     pub(super) fn is_empty(&self) -> bool {

@@ -13,6 +13,7 @@
 mod catalog;
 mod explain;
 mod service;
+mod shards;
 mod state;
 mod subscription;
 mod sync;

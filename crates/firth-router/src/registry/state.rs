@@ -1,6 +1,7 @@
 //! What one node knows of the registry: the index, the gateways, who expires when. Pure: entries come in with their versions, in any order and
 //! any number of times, and the newest version wins.
 
+use super::shards::Shards;
 use super::subscription::{Gateway, Subscription};
 use crate::config::Subscriptions;
 use crate::error::{Error, ErrorKind, Result};
@@ -16,7 +17,7 @@ use tokio::time::Instant;
 /// A subscription's full name.
 pub(super) type Key = (Tenant, SubscriptionId);
 
-struct Known {
+pub(super) struct Known {
     version: u64,
     deadline: Instant,
     subscription: Arc<Subscription>,
@@ -30,7 +31,7 @@ struct KnownGateway {
 
 pub(super) struct State {
     index: Index<Arc<Subscription>>,
-    known: HashMap<Key, Known>,
+    known: Shards,
     /// Removals that an older put may not undo.
     gone: HashMap<Key, u64>,
     deadlines: BTreeSet<(Instant, Key)>,
@@ -49,7 +50,7 @@ impl State {
     pub(super) fn new(quotas: Subscriptions) -> Self {
         Self {
             index: Index::new(quotas.unindexed_per_tenant),
-            known: HashMap::new(),
+            known: Shards::default(),
             gone: HashMap::new(),
             deadlines: BTreeSet::new(),
             by_gateway: BTreeMap::new(),
@@ -213,9 +214,9 @@ impl State {
         self.gateways.values().filter(over).map(|known| (known.gateway.id.clone(), known.version)).collect()
     }
 
-    /// What the whole catalog holds: everything else that is known and not newer than `as_of` is gone.
-    pub(super) fn versions(&self) -> impl Iterator<Item = (&Key, u64)> {
-        self.known.iter().map(|(key, known)| (key, known.version))
+    /// What is known of one shard.
+    pub(super) fn versions(&self, shard: u64) -> impl Iterator<Item = (&Key, u64)> {
+        self.known.of(shard).map(|(key, known)| (key, known.version))
     }
 
     pub(super) fn version(&self, key: &Key) -> Option<(u64, Arc<Subscription>)> {

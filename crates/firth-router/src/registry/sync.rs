@@ -1,6 +1,6 @@
 //! Keeps a node's view in step with the catalog: hears news, makes slow rounds, ends what expired.
 
-use super::catalog::{News, SHARDS, Store, shard_of};
+use super::catalog::{News, SHARDS, Store};
 use super::state::State;
 use crate::error::Result;
 use firth_engine::facet::{Expect, Put, Signal, Subscription as Listener};
@@ -93,8 +93,7 @@ impl Follower {
     async fn read_shard(&self, shard: u64) -> Result<()> {
         let before: Vec<_> = {
             let state = self.read();
-            let ours = state.versions().filter(|(key, _)| shard_of(&key.0, &key.1) == shard);
-            ours.map(|(key, version)| (key.clone(), version)).collect()
+            state.versions(shard).map(|(key, version)| (key.clone(), version)).collect()
         };
         let entries = self.store.shard(shard).await?;
         let there: HashSet<_> = entries

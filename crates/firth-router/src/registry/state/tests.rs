@@ -98,7 +98,8 @@ proptest! {
         let mut other = State::new(RoutingConfig::default().subscriptions);
         shuffled.iter().for_each(|piece| apply(&mut other, piece));
         let view = |state: &State| {
-            let mut all: Vec<_> = state.versions().map(|(key, version)| (key.clone(), version)).collect();
+            let shards = (0..super::super::catalog::SHARDS).flat_map(|shard| state.versions(shard));
+            let mut all: Vec<_> = shards.map(|(key, version)| (key.clone(), version)).collect();
             all.sort();
             all
         };
