@@ -67,7 +67,7 @@ impl Clients {
 }
 
 /// Opens a WebSocket, subscribes, and waits for the two answers.
-async fn open(port: u16) -> Result<(TcpStream, Frames)> {
+pub(super) async fn open(port: u16) -> Result<(TcpStream, Frames)> {
     let mut socket = TcpStream::connect(("127.0.0.1", port)).await.context("connect")?;
     socket.write_all(OPENING.as_bytes()).await?;
     let mut head = Vec::new();
@@ -100,7 +100,7 @@ async fn count_frames(mut socket: TcpStream, mut frames: Frames, received: Arc<A
 
 /// Counts text frames in a stream of unmasked ones, however it is cut.
 #[derive(Default)]
-struct Frames {
+pub(super) struct Frames {
     /// Bytes of the current payload that are still to come.
     rest: usize,
     is_text: bool,

@@ -4,10 +4,13 @@
 //! The gateway runs in a process of its own (`bench edge-server`), the clients in the measuring one: their memory and CPU are not mixed, and
 //! each has its own file descriptors. An operation is one message at one client.
 //!
-//! Two rounds: one message to all, again and again, timed until the last client has it; then 16 messages at a time, which an edge should
+//! `latency/topic` and `latency/router` are the way of one event from a topic to a client, without and with a router between.
+//!
+//! `fanout` has two rounds: one message to all, again and again, timed until the last client has it; then 16 messages at a time, which an edge should
 //! carry in one write.
 
 mod clients;
+mod path;
 mod server;
 
 use std::collections::BTreeMap;
@@ -36,9 +39,9 @@ const SINGLES: usize = 25;
 pub(crate) fn suite() -> Suite {
     Suite {
         name: NAME,
-        workloads: vec!["fanout/1000", "fanout/10000"],
+        workloads: vec!["fanout/1000", "fanout/10000", "latency/topic", "latency/router"],
         subjects: SUBJECTS.to_vec(),
-        takes_part: |_, _| true,
+        takes_part: |workload, subject| subject == "firth" || workload.starts_with("fanout"),
         plan: |_, quick| {
             let plan = Plan::speed(Duration::from_millis(if quick { 2000 } else { 5000 }), true);
             Plan { slices: if quick { 1 } else { 3 }, ..plan }
@@ -47,7 +50,7 @@ pub(crate) fn suite() -> Suite {
     }
 }
 
-/// 8 KiB for a client, 120 ms for one message to all, 1.5 million messages a second.
+/// 8 KiB for a client, 120 ms for one message to all, 1.5 million messages a second; 200 ms from the source to a client.
 fn limits(workload: &str) -> &'static [Limit] {
     match workload {
         "fanout/10000" => &[
@@ -55,12 +58,17 @@ fn limits(workload: &str) -> &'static [Limit] {
             Limit::AtMost("to_all_ms", 120.0),
             Limit::AtMost("wall_us_per_message", 1.0 / 1.5),
         ],
+        "latency/topic" | "latency/router" => &[Limit::AtMost("p99_ms", 200.0)],
         _ => &[],
     }
 }
 
 /// The child's side: measures one cell.
 pub(crate) fn measure(cell: &Cell) -> Result<Row> {
+    if let Some(by) = cell.workload.strip_prefix("latency/") {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+        return runtime.block_on(path::measure(cell, by == "router"));
+    }
     let count: usize = cell
         .workload
         .strip_prefix("fanout/")

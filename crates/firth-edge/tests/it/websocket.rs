@@ -245,7 +245,9 @@ async fn a_closing_gateway_says_when_to_come_back() {
 #[tokio::test]
 async fn a_slow_client_hurts_nobody_and_hears_what_it_missed() {
     let limits = Limits { queued_events: 50, ..Limits::default() };
-    let gateway = Gateway::start(Config { limits, ..Config::default() }).await;
+    // A starved machine takes its time until the slow one reads again.
+    let write_within = Duration::from_secs(600);
+    let gateway = Gateway::start(Config { limits, write_within, ..Config::default() }).await;
     let mut slow = gateway.connect("ann").await;
     slow.subscribe("orders", None).await;
     let mut quick = gateway.connect("bob").await;
