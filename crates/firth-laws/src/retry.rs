@@ -203,6 +203,8 @@ pub async fn pending_records_are_listed_with_their_reasons(engine: Engine) {
         assert_eq!((pending.attempt, pending.kept), (2, n % 2 == 1));
         assert_eq!(pending.reason, format!("why {n}"));
         assert_eq!(pending.due_in.is_none(), n == 4, "taken records have no due time");
+        assert_eq!(pending.idle.is_some(), n == 4, "and only they are with an owner");
+        assert!(pending.idle.is_none_or(|idle| idle <= pending.age), "for less time than they exist");
     }
     let page = engine.pending(&at, &name, ids[1], 2).await.unwrap();
     assert_eq!(page.iter().map(|pending| pending.id).collect::<Vec<_>>(), ids[2..4]);

@@ -197,6 +197,8 @@ pub struct Pending {
     pub due_in: Option<Duration>,
     /// How long ago it was appended.
     pub age: Duration,
+    /// For how long its owner has had it; `None` while it waits.
+    pub idle: Option<Duration>,
     /// Why it failed last.
     pub reason: String,
     /// Whether its content is kept aside.

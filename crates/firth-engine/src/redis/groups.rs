@@ -257,8 +257,9 @@ impl RedisEngine {
         while !list.is_empty() {
             let (id, due_in, entry, kept) = (list.id()?, list.duration()?, list.text()?, list.number()? == 1);
             let age = Duration::from_micros(list.number()?);
+            let idle = list.duration()?;
             let (attempt, crashes, reason) = entry_parts(entry)?;
-            found.push(Pending { id, attempt, crashes, due_in, age, reason: reason.to_owned(), kept });
+            found.push(Pending { id, attempt, crashes, due_in, age, idle, reason: reason.to_owned(), kept });
         }
         found.sort_by_key(|pending| pending.id);
         found.truncate(max);

@@ -124,6 +124,8 @@ pub(crate) enum Sort {
     Due,
     /// By how long ago they were sent.
     Age,
+    /// By how long their owner has had them; those that wait first.
+    Idle,
 }
 
 #[derive(Deserialize, IntoParams)]
@@ -162,6 +164,7 @@ pub(crate) async fn pending(
         Sort::Attempt => PendingSort::Attempt,
         Sort::Due => PendingSort::Due,
         Sort::Age => PendingSort::Age,
+        Sort::Idle => PendingSort::Idle,
     };
     let query = PendingQuery {
         sort,

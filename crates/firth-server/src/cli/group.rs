@@ -222,6 +222,7 @@ enum Sort {
     Attempt,
     Due,
     Age,
+    Idle,
 }
 
 #[derive(Args)]
@@ -257,6 +258,7 @@ pub(crate) async fn pending(client: &Client, args: PendingArgs, as_json: bool) -
         Sort::Attempt => "attempt",
         Sort::Due => "due",
         Sort::Age => "age",
+        Sort::Idle => "idle",
     };
     let least = min_attempt.map_or(String::new(), |least| format!("&min_attempt={least}"));
     let age = min_age.map_or(String::new(), |age| format!("&min_age_ms={}", units::millis(age)));
@@ -267,7 +269,9 @@ pub(crate) async fn pending(client: &Client, args: PendingArgs, as_json: bool) -
     }
     let (shown, total) = (page.records.len(), page.total);
     let row = |record: Waiting| {
-        let due = record.due_ms.map_or("running".to_owned(), |ms| format!("in {}", units::age(ms)));
+        let running =
+            || record.idle_ms.map_or("running".to_owned(), |ms| format!("running for {}", units::age(ms)));
+        let due = record.due_ms.map_or_else(running, |ms| format!("in {}", units::age(ms)));
         let [attempt, crashes] = [record.attempt, record.crashes].map(|number| number.to_string());
         [
             record.partition.to_string(),

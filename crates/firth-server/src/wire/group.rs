@@ -272,6 +272,9 @@ pub(crate) struct Waiting {
     /// How long ago it was sent.
     #[serde(default)]
     pub(crate) age_ms: u64,
+    /// For how long its owner has had it; null while it waits.
+    #[serde(default)]
+    pub(crate) idle_ms: Option<u64>,
     pub(crate) reason: String,
 }
 
@@ -283,8 +286,8 @@ impl From<PendingPage> for PendingList {
 
 impl From<PendingRecord> for Waiting {
     fn from(record: PendingRecord) -> Self {
-        let PendingRecord { partition, id, attempt, crashes, due_in, age, reason } = record;
-        let (due_ms, age_ms) = (due_in.map(millis), millis(age));
-        Self { partition, id: id.to_string(), attempt, crashes, due_ms, age_ms, reason }
+        let PendingRecord { partition, id, attempt, crashes, due_in, age, idle, reason } = record;
+        let (due_ms, age_ms, idle_ms) = (due_in.map(millis), millis(age), idle.map(millis));
+        Self { partition, id: id.to_string(), attempt, crashes, due_ms, age_ms, idle_ms, reason }
     }
 }

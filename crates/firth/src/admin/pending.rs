@@ -27,10 +27,6 @@ pub struct PendingQuery {
 }
 
 /// By what pending records are sorted. Ties are sorted by place.
-///
-/// There is no sorting by idle time. When a record was last handed out is known to its owner alone, which keeps it in memory: storing it would cost
-/// one more write per delivery, which is what this design saves. Whether anybody still works on a record is told by its owner's heartbeat
-/// ([`GroupInfo`](super::GroupInfo)); how long it has been waiting in all is its age, and how long it will still wait is its due time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PendingSort {
     /// Partition and place.
@@ -42,6 +38,8 @@ pub enum PendingSort {
     Due,
     /// How long ago it was sent.
     Age,
+    /// For how long its owner has had it; those that wait first.
+    Idle,
 }
 
 /// A record that waits for another attempt, or runs one.
@@ -59,6 +57,9 @@ pub struct PendingRecord {
     pub due_in: Option<Duration>,
     /// How long ago it entered the log.
     pub age: Duration,
+    /// For how long its owner has had it; `None` while it waits. Whether the owner lives is told by its heartbeat
+    /// ([`GroupInfo`](super::GroupInfo)).
+    pub idle: Option<Duration>,
     /// Why it failed last.
     pub reason: String,
 }
@@ -105,8 +106,8 @@ impl Admin {
 
 impl PendingRecord {
     fn new(partition: u32, record: Pending) -> Self {
-        let Pending { id, attempt, crashes, due_in, age, reason, .. } = record;
-        Self { partition, id, attempt, crashes, due_in, age, reason }
+        let Pending { id, attempt, crashes, due_in, age, idle, reason, .. } = record;
+        Self { partition, id, attempt, crashes, due_in, age, idle, reason }
     }
 }
 
@@ -120,6 +121,8 @@ impl PendingQuery {
             (PendingSort::Attempt, true) => found.sort_by_key(|record| Reverse(record.attempt)),
             (PendingSort::Age, false) => found.sort_by_key(|record| record.age),
             (PendingSort::Age, true) => found.sort_by_key(|record| Reverse(record.age)),
+            (PendingSort::Idle, false) => found.sort_by_key(|record| record.idle),
+            (PendingSort::Idle, true) => found.sort_by_key(|record| Reverse(record.idle)),
             (PendingSort::Due, false) => found.sort_by_key(|record| record.due_in),
             (PendingSort::Due, true) => found.sort_by_key(|record| Reverse(record.due_in)),
         }
@@ -142,6 +145,7 @@ mod tests {
             crashes: 0,
             due_in,
             age: Duration::from_secs(100 - seq * 10 + u64::from(attempt)),
+            idle: due_in.is_none().then_some(Duration::from_secs(7)),
             reason: String::new(),
         }
     }
@@ -159,6 +163,7 @@ mod tests {
         assert_eq!(ids(by(PendingSort::Attempt, true)), [2, 1, 3]);
         assert_eq!(ids(by(PendingSort::Due, false)), [2, 3, 1]);
         assert_eq!(ids(by(PendingSort::Age, true)), [1, 2, 3]);
+        assert_eq!(ids(by(PendingSort::Idle, true)), [2, 1, 3]);
         assert_eq!(ids(PendingQuery { skip: 1, max: 1, ..PendingQuery::default() }), [2]);
     }
 }

@@ -101,7 +101,7 @@ pub(in crate::embedded) fn take(
         let content = if is_known { None } else { Some(Content::unpack(packed)?) };
         let record = DueRecord { id, attempt: entry.attempt, crashes: entry.crashes, content };
         step.remove(keys::due_time(meta.no, ms, id));
-        write(step, meta.no, id, &DueEntry { taken: true, ..entry });
+        write(step, meta.no, id, &DueEntry { taken: true, ms: step.now.ms(), ..entry });
         due.records.push(record);
     }
     if due.lost > 0 {
@@ -157,6 +157,7 @@ pub(in crate::embedded) fn pending(
         crashes: entry.crashes,
         due_in: (!entry.taken).then(|| step.now.until(entry.ms)),
         age: step.now.since(id.ms),
+        idle: entry.taken.then(|| step.now.since(entry.ms)),
         reason: entry.reason,
         kept: entry.kept.is_some(),
     };

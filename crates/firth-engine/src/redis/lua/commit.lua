@@ -21,7 +21,7 @@ for i = 1, total do
   local id, score = ids[i], scores[i]
   seqs[i] = match(id, '-(%d+)$')
   if score then
-    if score ~= TAKEN_TEXT and tonumber(score) ~= TAKEN then return 'notopen ' .. id end
+    if tonumber(score) < TAKEN then return 'notopen ' .. id end
     from_due = from_due + 1
   else
     local seq = tonumber(seqs[i])

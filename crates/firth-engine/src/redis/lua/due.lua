@@ -7,6 +7,8 @@ local refused = fence(g, ARGV[1], ARGV[2])
 if refused then return refused end
 if not g[4] then return 'nogroup' end
 local now = now_us()
+-- As text: the server need not print a number for each record.
+local mark = format('%.0f', TAKEN + math.floor(now / 1000))
 local ripe = call('ZRANGEBYSCORE', D, '-inf', math.floor(now / 1000), 'LIMIT', 0, ARGV[3])
 local found, taken, lost, bytes = {}, {}, {}, tonumber(ARGV[4])
 if #ripe > 0 then
@@ -38,7 +40,7 @@ if #ripe > 0 then
       bytes = bytes - #content
       if bytes < 0 and n > 0 then break end
       found[3 * n + 1], found[3 * n + 2], found[3 * n + 3] = id, entries[i], content
-      taken[2 * n + 1], taken[2 * n + 2] = TAKEN_TEXT, id
+      taken[2 * n + 1], taken[2 * n + 2] = mark, id
       n = n + 1
     end
   end

@@ -8,8 +8,10 @@ local function add(ids, kept)
   for i, id in ipairs(ids) do
     local ms = tonumber(scores[i])
     local n = #found
-    found[n + 1], found[n + 2], found[n + 3], found[n + 4] = id, ms == TAKEN and -1 or until_us(now, ms), entries[i], kept
+    local taken_ms = ms >= TAKEN and ms - TAKEN
+    found[n + 1], found[n + 2], found[n + 3], found[n + 4] = id, taken_ms and -1 or until_us(now, ms), entries[i], kept
     found[n + 5] = math.max(now - split(id) * 1000, 0)
+    found[n + 6] = taken_ms and math.max(now - taken_ms * 1000, 0) or -1
   end
 end
 add(call('ZRANGEBYSCORE', KEYS[5], '(' .. ARGV[1], '+inf', 'LIMIT', 0, ARGV[2]), 0)
