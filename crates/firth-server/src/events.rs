@@ -14,6 +14,10 @@ use tokio_util::sync::CancellationToken;
 
 const MAX_TOPICS: usize = 256;
 const BACKLOG: usize = 1024;
+/// How old the gauges of topics and groups may be when they are scraped.
+const FRESH: Duration = Duration::from_secs(5);
+/// How long a scrape waits for them.
+const PATIENCE: Duration = Duration::from_secs(2);
 /// How often the engine is looked at, at most.
 const EVERY: Duration = Duration::from_secs(1);
 /// Looking takes at most this share of the time: 1 in so many.
@@ -28,12 +32,15 @@ struct Shared {
     closing: CancellationToken,
     sender: broadcast::Sender<SystemEvent>,
     is_watching: Mutex<bool>,
+    /// When figures were looked at for a scrape; locked while somebody looks.
+    looked: Arc<tokio::sync::Mutex<Option<Instant>>>,
 }
 
 impl Events {
     pub(crate) fn new(broker: Broker, closing: CancellationToken) -> Self {
         let (sender, _) = broadcast::channel(BACKLOG);
-        Self(Arc::new(Shared { broker, closing, sender, is_watching: Mutex::new(false) }))
+        let (is_watching, looked) = (Mutex::new(false), Arc::default());
+        Self(Arc::new(Shared { broker, closing, sender, is_watching, looked }))
     }
 
     /// Everything from now on: comes back when there was a first look to compare with.
@@ -54,6 +61,23 @@ impl Events {
             let _ = first_look.await;
         }
         receiver
+    }
+
+    /// Brings the gauges of topics and groups up to date for whoever scrapes them: one look per [`FRESH`], and no scrape waits longer than [`PATIENCE`] for it.
+    pub(crate) async fn refresh(&self) {
+        let Ok(mut looked) = self.0.looked.clone().try_lock_owned() else { return };
+        if looked.is_some_and(|at| at.elapsed() < FRESH) {
+            return;
+        }
+        let broker = self.0.broker.clone();
+        let looking = tokio::spawn(async move {
+            if let Err(error) = look(&broker).await {
+                tracing::debug!(%error, "the engine cannot be looked at");
+            }
+            *looked = Some(Instant::now());
+        });
+        // One that takes longer goes on for the next scrape.
+        let _ = tokio::time::timeout(PATIENCE, looking).await;
     }
 
     /// Tells what no look at the engine shows.

@@ -185,3 +185,37 @@ async fn gateways_and_subscriptions_register_live_and_leave_over_grpc() {
     serving.await.unwrap();
     registry.close().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_python_client_generated_from_the_proto_registers_and_is_told_what_is_wrong() {
+    let mut quotas = RoutingConfig::default().subscriptions;
+    quotas.per_tenant = 2;
+    let registry = Registry::open(Engine::memory(), quotas).await.unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (address, stop) = (listener.local_addr().unwrap().to_string(), CancellationToken::new());
+    let service = RegistryService::new(registry.clone(), Some("secret"));
+    let serving = tokio::spawn(service.serve(listener, stop.clone()));
+    let proto = concat!(env!("CARGO_MANIFEST_DIR"), "/proto");
+    let (client, told) = crate::peers::start("registry_client.py", &[proto, &address, "secret"]).await;
+    for (what, ttl) in
+        [("gateway", 60), ("filter", 300), ("conditions", 60), ("gateway_lives", 60), ("lives", 60)]
+    {
+        assert_eq!(told[what], serde_json::json!({ "ttl_seconds": ttl }), "{what}: {told}");
+    }
+    for (what, code, text) in [
+        ("stranger", "UNAUTHENTICATED", "Bearer"),
+        ("too_many", "RESOURCE_EXHAUSTED", "per_tenant of 2"),
+        ("wrong", "INVALID_ARGUMENT", "CEL"),
+        ("unknown", "NOT_FOUND", "register it again"),
+    ] {
+        assert_eq!(told[what]["code"], code, "{what}: {told}");
+        assert!(told[what]["text"].as_str().unwrap().contains(text), "{what}: {told}");
+    }
+    assert_eq!(told["left"], serde_json::json!({ "subscriptions": 1 }));
+    assert_eq!((registry.len(), registry.gateways().len()), (1, 1));
+    assert_eq!(registry.matches(&order("1", serde_json::json!({ "n": 2 }))).unwrap().len(), 1);
+    drop(client);
+    stop.cancel();
+    serving.await.unwrap();
+    registry.close().await;
+}

@@ -61,5 +61,6 @@ pub(crate) async fn metrics(
         let detail = "this process counts nothing: only `firth serve` does";
         return Err(Problem::http(StatusCode::NOT_FOUND, ErrorKind::NotFound, detail));
     };
+    app.events().refresh().await;
     Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], metrics.render()))
 }

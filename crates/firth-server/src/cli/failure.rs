@@ -52,6 +52,21 @@ pub(crate) fn hint(kind: ErrorKind) -> &'static str {
     row(kind).1
 }
 
+/// Whether it is only that nobody reads the output any more, as with `| head`: no news for anybody.
+pub(crate) fn is_unread(error: &Error) -> bool {
+    let mut source = std::error::Error::source(error);
+    while let Some(cause) = source {
+        let io = cause.downcast_ref::<std::io::Error>();
+        if error.kind() == ErrorKind::Closed
+            && io.is_some_and(|io| io.kind() == std::io::ErrorKind::BrokenPipe)
+        {
+            return true;
+        }
+        source = cause.source();
+    }
+    false
+}
+
 /// On stderr: the error, its causes, and what to do.
 pub(crate) fn explain(error: &Error) {
     eprintln!("error: {error}");

@@ -185,6 +185,7 @@ enum Command {
 pub(crate) async fn run() -> ExitCode {
     match dispatch(Cli::parse().command).await {
         Ok(()) => ExitCode::SUCCESS,
+        Err(error) if failure::is_unread(&error) => ExitCode::SUCCESS,
         Err(error) => {
             failure::explain(&error);
             ExitCode::from(failure::exit_code(error.kind()))

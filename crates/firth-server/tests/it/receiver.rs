@@ -11,6 +11,7 @@ use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 
 #[derive(Default)]
 struct Seen {
@@ -18,6 +19,7 @@ struct Seen {
     documents: Vec<Value>,
     tokens: Vec<String>,
     refuses: bool,
+    calls: usize,
 }
 
 /// Lives as long as the runtime of the test.
@@ -25,12 +27,17 @@ struct Seen {
 pub(crate) struct Receiver {
     pub(crate) address: SocketAddr,
     seen: Arc<Mutex<Seen>>,
+    held: watch::Sender<bool>,
 }
 
 impl Receiver {
     pub(crate) async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let receiver = Self { address: listener.local_addr().unwrap(), seen: Arc::default() };
+        let receiver = Self {
+            address: listener.local_addr().unwrap(),
+            seen: Arc::default(),
+            held: watch::Sender::new(false),
+        };
         let own = receiver.clone();
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
@@ -52,6 +59,16 @@ impl Receiver {
         self.seen.lock().unwrap().refuses = refuses;
     }
 
+    /// From now on it takes its time for every answer, or answers again.
+    pub(crate) fn hold(&self, held: bool) {
+        self.held.send_replace(held);
+    }
+
+    /// How many batches came.
+    pub(crate) fn calls(&self) -> usize {
+        self.seen.lock().unwrap().calls
+    }
+
     /// The documents that it accepted, in order.
     pub(crate) fn documents(&self) -> Vec<Value> {
         self.seen.lock().unwrap().documents.clone()
@@ -65,6 +82,8 @@ impl Receiver {
         let token = request.headers().get("authorization").and_then(|value| value.to_str().ok());
         let token = token.unwrap_or_default().to_owned();
         let body = request.into_body().collect().await.unwrap().to_bytes();
+        self.seen.lock().unwrap().calls += 1;
+        self.held.subscribe().wait_for(|held| !held).await.unwrap();
         let mut seen = self.seen.lock().unwrap();
         seen.tokens.push(token);
         let Seen { inbox, documents, refuses, .. } = &mut *seen;

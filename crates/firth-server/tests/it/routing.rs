@@ -202,6 +202,65 @@ fn registrations_have_quotas_names_and_an_end() {
     server.call("DELETE", "/v1/routing/gateways/edge", None).problem(404, "not found");
 }
 
+/// Each quota is told by its name and its limit, on every server of the engine; what leaves makes room.
+#[test]
+fn quotas_hold_per_gateway_per_tenant_and_in_all() {
+    let mut command = firth();
+    command.args(["route", "run", "--engine", "memory:"]);
+    for quota in ["per_gateway=2", "per_tenant=3", "total=4"] {
+        command.args(["--set", &format!("routing.subscriptions.{quota}")]);
+    }
+    let server = Server::start(&mut command, None);
+    let add = |tenant: &str, id: &str, gateway: &str| {
+        let wish = json!({ "collection": "orders", "gateway": gateway });
+        server.put(&format!("/v1/routing/subscriptions/{tenant}/{id}"), &wish)
+    };
+    add("acme", "1", "east").expect(200);
+    add("acme", "2", "east").expect(200);
+    let told = add("acme", "3", "east").problem(429, "overloaded");
+    assert!(told.contains("per_gateway of 2"), "{told}");
+    add("acme", "3", "west").expect(200);
+    let told = add("acme", "4", "west").problem(429, "overloaded");
+    assert!(told.contains("per_tenant of 3"), "{told}");
+    add("other", "1", "west").expect(200);
+    let told = add("other", "2", "north").problem(429, "overloaded");
+    assert!(told.contains("total of 4"), "{told}");
+    server.call("DELETE", "/v1/routing/subscriptions/acme/3", None).success();
+    add("other", "2", "north").expect(200);
+}
+
+/// No more requests, no more reading, the batch on its way is finished, its verdict is stored: nothing comes again afterwards.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_router_that_is_asked_to_stop_finishes_what_is_on_its_way_and_goes_on_after_it() {
+    let (dir, receiver) = (tempfile::tempdir().unwrap(), Receiver::start().await);
+    let start = || {
+        let mut command = firth();
+        command.args(["route", "run", "--engine", &crate::world::engine(dir.path())]);
+        Server::start(&mut command, None)
+    };
+    let server = start();
+    server.put("/v1/topics/changes", &json!({ "partitions": 1 })).success();
+    server
+        .put("/v1/routing/gateways/edge", &json!({ "endpoint": receiver.endpoint(), "ttl_seconds": 3600 }))
+        .expect(200);
+    let wish = json!({ "collection": "orders", "gateway": "edge", "ttl_seconds": 3600 });
+    assert_eq!(subscribe(&server, "all", &wish), 200);
+    receiver.hold(true);
+    produce(&server, &[event("1", &json!({ "n": 1 }))]);
+    until(PATIENCE, "the batch is on its way", async || receiver.calls() == 1).await;
+    server.signal(nix::sys::signal::Signal::SIGTERM);
+    let address = server.address;
+    until(PATIENCE, "nobody is let in", async || std::net::TcpStream::connect(address).is_err()).await;
+    receiver.hold(false);
+    assert!(tokio::task::block_in_place(|| server.ended()), "it ends well");
+    assert_eq!(receiver.documents(), [json!({ "n": 1 })]);
+    let server = start();
+    produce(&server, &[event("2", &json!({ "n": 2 }))]);
+    until(PATIENCE, "the next event arrives", async || receiver.documents().len() == 2).await;
+    until(PATIENCE, "it is settled", async || books(&server)["delivered"] == 1).await;
+    assert_eq!(receiver.calls(), 2, "the first batch was stored as delivered, and came once");
+}
+
 #[test]
 fn subscriptions_are_browsed_page_by_page_on_a_server_that_routes_nothing() {
     let server = Server::memory();
