@@ -1,16 +1,19 @@
 //! Figures of the node that nobody counts on the way: the books, lag and health of each partition, and how many are registered.
 
-use super::partitions;
+use super::{books, partitions};
+use crate::wire::BooksShown;
 use firth::Broker;
 use firth_router::node::{Router, RouterOptions};
 use firth_router::registry::Registry;
 use metrics::gauge;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
 const EVERY: Duration = Duration::from_secs(2);
+/// How often books that stand still are told to the other nodes.
+const ALIVE: Duration = Duration::from_secs(10);
 
 /// Keeps the gauges up to date until `stop`.
 pub(super) async fn keep(
@@ -22,14 +25,23 @@ pub(super) async fn keep(
 ) {
     let mut ticks = interval(EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut told = None;
     loop {
         tokio::select! {
-            () = stop.cancelled() => return,
+            () = stop.cancelled() => break,
             _ = ticks.tick() => {}
         }
         gauge!("firth_router_subscriptions").set(registry.len() as f64);
         gauge!("firth_router_gateways").set(registry.gateways().len() as f64);
         gauge!("firth_router_running").set(f64::from(u8::from(router.is_running())));
+        let sum = router.books().into_values().map(BooksShown::from).sum();
+        // What did not change is told now and then, as a sign of life.
+        if told.is_none_or(|(at, last): (Instant, BooksShown)| last != sum || at.elapsed() >= ALIVE) {
+            match books::tell(&broker, &options, sum).await {
+                Ok(()) => told = Some((Instant::now(), sum)),
+                Err(error) => tracing::debug!(%error, "the books are not told to the others now"),
+            }
+        }
         for (partition, books) in router.books() {
             let places = [
                 ("taken", books.taken),
@@ -54,5 +66,8 @@ pub(super) async fn keep(
             }),
             Err(error) => tracing::debug!(%error, "the router's lag is not known now"),
         }
+    }
+    if let Err(error) = books::withdraw(&broker, &options).await {
+        tracing::debug!(%error, "the books of this node stay until the others forget them");
     }
 }

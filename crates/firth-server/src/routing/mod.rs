@@ -1,16 +1,18 @@
 //! The server's part of the router: the registry, opened when it is first needed, and a node where `routing:` is configured.
 
+mod books;
 mod metrics;
 mod node;
 mod wires;
 
-use crate::wire::invalid;
+use crate::wire::{BooksShown, invalid};
 use firth::{Broker, Error, ErrorKind, Result};
 use firth_router::config::{NodeConfig, RoutingConfig};
 use firth_router::node::{Health, LaneStatus, Router, Signs};
 use firth_router::registry::Registry;
 use node::Node;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::OnceCell;
 
 /// What is routed when nothing is configured: only looked at.
@@ -79,6 +81,15 @@ impl Routing {
     /// Every partition of a routed topic; none if there is no such topic.
     pub(crate) async fn partitions(&self, topic: &str, group: &str) -> Result<Vec<PartitionSeen>> {
         partitions(&self.broker, topic, group).await
+    }
+
+    /// What every node told of its books, by their names, each with how long ago.
+    pub(crate) async fn nodes(
+        &self,
+        topic: &str,
+        group: &str,
+    ) -> Result<Vec<(String, Duration, BooksShown)>> {
+        books::all(&self.broker, topic, group).await
     }
 
     /// The worst of all partitions; a node that ended is worse than any.

@@ -35,7 +35,7 @@ pub(crate) use message::{Outgoing, Placed, Receipts, Records, Shown, Values};
 pub(crate) use policy::{GroupPolicy, KeyOrder};
 pub(crate) use routing::{
     Alive, BooksShown, ExplainWish, Explained, ExplainedOne, GatewayGone, GatewayShown, GatewayWish,
-    Gateways, RoutedPartition, RoutingStatus, SubscriptionShown, SubscriptionWish, Subscriptions,
+    Gateways, NodeShown, RoutedPartition, RoutingStatus, SubscriptionShown, SubscriptionWish, Subscriptions,
 };
 pub(crate) use topic::{
     About, Delayed, KeyMapping, Topic, TopicChange, TopicSpec, Topics, TrimWish, TrimmedReport, limits,

@@ -130,7 +130,7 @@ pub(crate) struct Subscriptions {
 }
 
 /// Where events are: `taken = delivered + parked + dead + gapped + in_flight`.
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct BooksShown {
     pub(crate) taken: u64,
     pub(crate) delivered: u64,
@@ -148,6 +148,29 @@ impl From<Books> for BooksShown {
         let Books { taken, delivered, dead, gapped, parked, held } = books;
         Self { taken, delivered, parked, dead, gapped, in_flight: held, balanced: books.balance() }
     }
+}
+
+impl std::iter::Sum for BooksShown {
+    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
+        all.fold(Self { balanced: true, ..Self::default() }, |sum, one| Self {
+            taken: sum.taken + one.taken,
+            delivered: sum.delivered + one.delivered,
+            parked: sum.parked + one.parked,
+            dead: sum.dead + one.dead,
+            gapped: sum.gapped + one.gapped,
+            in_flight: sum.in_flight + one.in_flight,
+            balanced: sum.balanced && one.balanced,
+        })
+    }
+}
+
+/// A node of the router, and its books since it started.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct NodeShown {
+    pub(crate) node: String,
+    /// How long ago it told this; more than half a minute: it is gone.
+    pub(crate) told_ms: u64,
+    pub(crate) books: BooksShown,
 }
 
 /// A gateway, and how this node stands to it.
@@ -255,6 +278,12 @@ pub(crate) struct RoutingStatus {
     pub(crate) subscriptions: usize,
     pub(crate) gateways: usize,
     pub(crate) partitions: Vec<RoutedPartition>,
+    /// All nodes, as they told it a few seconds ago.
+    #[serde(default)]
+    pub(crate) nodes: Vec<NodeShown>,
+    /// The books of all nodes together.
+    #[serde(default)]
+    pub(crate) books: BooksShown,
 }
 
 /// An event to be explained, and perhaps the one subscription to ask about.

@@ -165,6 +165,60 @@ async fn what_a_gateway_refuses_is_listed_with_its_reason_retried_and_deleted() 
     assert_eq!((&books(&server)["dead"], &books(&server)["balanced"]), (&json!(2), &json!(true)));
 }
 
+/// Every server shows the books of all nodes, and their sum.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_books_of_all_nodes_are_added_up() {
+    let (redis, receiver) = (RedisServer::start(Flavor::Redis).await, Receiver::start().await);
+    let node = |name: &str| {
+        let mut command = firth();
+        command.args(["route", "run", "--engine", &redis.url(), "--node", name]);
+        Server::start(command.args(["--set", "routing.num_partitions=2"]), None)
+    };
+    let servers = [node("one"), node("two")];
+    let status = |server: &Server| server.get("/v1/routing").expect(200).json();
+    let owners = |server: &Server| {
+        let status = status(server);
+        let owner = |at: usize| status["partitions"][at]["owner"].as_str().map(str::to_owned);
+        (owner(0), owner(1))
+    };
+    until(PATIENCE, "each has a partition", async || {
+        let (first, second) = owners(&servers[0]);
+        first.is_some() && second.is_some() && first != second
+    })
+    .await;
+    servers[0].put("/v1/routing/gateways/edge", &json!({ "endpoint": receiver.endpoint() })).expect(200);
+    assert_eq!(subscribe(&servers[0], "all", &json!({ "collection": "orders", "gateway": "edge" })), 200);
+    until(PATIENCE, "both know of it", async || {
+        servers.iter().all(|server| status(server)["subscriptions"] == 1)
+    })
+    .await;
+    let events: Vec<Value> = (0..10)
+        .map(|n: u32| {
+            let mut event = event(&n.to_string(), &json!({ "n": n }));
+            event["partition"] = json!(n % 2);
+            event
+        })
+        .collect();
+    produce(&servers[1], &events);
+    for server in &servers {
+        until(PATIENCE, "all books are added up", async || {
+            let status = status(server);
+            let books = &status["books"];
+            books["delivered"] == 10 && books["in_flight"] == 0 && books["balanced"] == true
+        })
+        .await;
+    }
+    let names: Vec<_> =
+        status(&servers[0])["nodes"].as_array().unwrap().iter().map(|node| node["node"].clone()).collect();
+    assert_eq!(names, ["one", "two"]);
+    let shown = cli(&servers[0], &["route", "status"]);
+    assert!(shown.lines().any(|line| line.starts_with("all ") && line.contains(" 10 ")), "{shown}");
+    let [one, two] = servers;
+    assert!(tokio::task::block_in_place(|| two.terminate()));
+    let nodes = status(&one)["nodes"].as_array().unwrap().len();
+    assert_eq!(nodes, 1, "whoever leaves takes its books along");
+}
+
 #[test]
 fn registrations_have_quotas_names_and_an_end() {
     let server = Server::start(

@@ -3,7 +3,7 @@
 use crate::api::body::{Json, Query};
 use crate::app::App;
 use crate::problem::{Answer, Problem};
-use crate::wire::{BooksShown, RoutedPartition, RoutingStatus, millis};
+use crate::wire::{BooksShown, NodeShown, RoutedPartition, RoutingStatus, millis};
 use axum::extract::State;
 use firth::{Error, ErrorKind, GroupName, TopicName};
 use firth_router::node::Health;
@@ -42,6 +42,12 @@ pub(crate) async fn status(
     let seen = routing.partitions(topic.as_str(), group.as_str()).await?;
     let is_ended = router.is_some_and(|router| !router.is_running());
     let worst = seen.iter().map(|part| part.health).max().unwrap_or_default();
+    let nodes: Vec<NodeShown> = routing
+        .nodes(topic.as_str(), group.as_str())
+        .await?
+        .into_iter()
+        .map(|(node, ago, books)| NodeShown { node, told_ms: millis(ago), books })
+        .collect();
     let partitions = seen.into_iter().map(|part| RoutedPartition {
         partition: part.index,
         owner: part.owner,
@@ -60,6 +66,8 @@ pub(crate) async fn status(
         subscriptions: registry.len(),
         gateways: registry.gateways().len(),
         partitions: partitions.collect(),
+        books: nodes.iter().map(|node| node.books).sum(),
+        nodes,
     }))
 }
 

@@ -9,7 +9,9 @@ use super::target::Target;
 use super::units;
 use crate::client::{Client, escape};
 use crate::serve::{self, ServeArgs};
-use crate::wire::{ExplainWish, Explained, ExplainedOne, RoutedPartition, RoutingStatus, invalid};
+use crate::wire::{
+    BooksShown, ExplainWish, Explained, ExplainedOne, NodeShown, RoutedPartition, RoutingStatus, invalid,
+};
 use axum::http::Method;
 use clap::{Args, Subcommand};
 use firth::Result;
@@ -200,7 +202,26 @@ fn status(status: &RoutingStatus, as_json: bool) -> Result<()> {
             "BALANCED",
         ],
         status.partitions.iter().map(row).collect(),
-    )
+    )?;
+    nodes(status)
+}
+
+/// What all nodes told, and what that is together.
+fn nodes(status: &RoutingStatus) -> Result<()> {
+    if status.nodes.is_empty() {
+        return Ok(());
+    }
+    let row = |name: &str, told: String, books: BooksShown| {
+        let numbers = [books.taken, books.delivered, books.parked, books.dead, books.gapped, books.in_flight];
+        let [taken, delivered, parked, dead, gapped, in_flight] = numbers.map(units::count);
+        let balance = if books.balanced { "yes" } else { "NO" };
+        [name.to_owned(), told, taken, delivered, parked, dead, gapped, in_flight, balance.to_owned()]
+    };
+    let told = |node: &NodeShown| format!("{} ago", units::age(node.told_ms));
+    let mut rows: Vec<_> = status.nodes.iter().map(|node| row(&node.node, told(node), node.books)).collect();
+    rows.push(row("all", String::new(), status.books));
+    line("")?;
+    table(["NODE", "TOLD", "IN", "DELIVERED", "PARKED", "DEAD", "GAPPED", "IN FLIGHT", "BALANCED"], rows)
 }
 
 fn explain(explained: &Explained, as_json: bool) -> Result<()> {
