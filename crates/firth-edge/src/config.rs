@@ -56,7 +56,7 @@ pub struct Config {
     pub window: Window,
     /// What happens to slow clients, unless they choose.
     pub slow: SlowPolicy,
-    /// Under load each connection is written to once in this time; an idle one at once.
+    /// Under load each connection is written to once in this time; an idle one, or one of a hub with little to do, at once.
     pub tick: Duration,
     /// How often the gateway says that it is there.
     pub heartbeat: Duration,

@@ -1,4 +1,4 @@
-//! Who may connect, and what they may see: tokens ([`Keys`]), tickets ([`ticket`]), web pages ([`origin`]).
+//! Who may connect, and what they may see: tokens ([`Keys`]), tickets for those who cannot send a header, web pages ([`Origins`]).
 //!
 //! A client's tenant always comes from its token, never from what it says.
 

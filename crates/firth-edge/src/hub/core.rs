@@ -37,6 +37,7 @@ pub(crate) struct Core {
     /// Events come from a router, too.
     pub(super) is_routed: bool,
     deferred: Vec<Arc<Mailbox>>,
+    hurry: Hurry,
     hits: Vec<Hit>,
     matched: Vec<(usize, Hit)>,
     closed: Books,
@@ -94,6 +95,7 @@ impl Core {
             source: None,
             is_routed: false,
             deferred: Vec::new(),
+            hurry: Hurry::default(),
             hits: Vec::new(),
             matched: Vec::new(),
             closed: Books::default(),
@@ -196,6 +198,7 @@ impl Core {
             match wake {
                 Wake::No => {}
                 Wake::Now => due.push(mailbox.clone()),
+                Wake::Later if self.hurry.allows(now, self.config.tick) => due.push(mailbox.clone()),
                 Wake::Later => self.deferred.push(mailbox.clone()),
             }
             connections += 1;
@@ -290,6 +293,26 @@ impl Core {
             journal_bytes: self.journal_bytes,
             books,
         }
+    }
+}
+
+/// Writes that a hub with little to do makes at once, though the connection has just written.
+#[derive(Default)]
+struct Hurry {
+    tick_began: Option<Instant>,
+    made: usize,
+}
+
+/// So many of them in one tick cost little.
+const IN_A_HURRY: usize = 128;
+
+impl Hurry {
+    fn allows(&mut self, now: Instant, tick: Duration) -> bool {
+        if self.tick_began.is_none_or(|began| now.saturating_duration_since(began) >= tick) {
+            (self.tick_began, self.made) = (Some(now), 0);
+        }
+        self.made += 1;
+        self.made <= IN_A_HURRY
     }
 }
 

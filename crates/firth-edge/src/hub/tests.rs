@@ -7,6 +7,7 @@ use crate::journal::Window;
 use crate::protocol::Wish;
 use firth_router::Tenant;
 use firth_router::event::{Document, Operation};
+use futures_util::FutureExt as _;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -451,4 +452,23 @@ async fn isolation(wishes: Vec<RandomWish>, events: Vec<(usize, u8, u8, i64)>) {
         assert_eq!(seen.len(), expected);
     }
     assert!(hub.status().books.balance());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hub_with_little_to_do_writes_at_once_and_a_busy_one_once_in_a_tick() {
+    let hub = hub(Config::default());
+    let mut sessions: Vec<Session> = (0..300).map(|_| hub.join(grant("t0"), None).unwrap()).collect();
+    for session in &mut sessions {
+        session.subscribe(&[Wish::collection("w", "c")], None).unwrap();
+        while session.ready().now_or_never().is_some() {
+            drain(session);
+        }
+    }
+    // All have just written.
+    hub.publish(event("t0", "c", "k", 1)).unwrap();
+    let woken =
+        |sessions: &[Session]| sessions.iter().filter(|one| one.ready().now_or_never().is_some()).count();
+    assert_eq!(woken(&sessions), 128);
+    tokio::time::sleep(2 * hub.config().tick).await;
+    assert_eq!(woken(&sessions), 300 - 128, "the rest with the tick");
 }
