@@ -1,7 +1,7 @@
 //! [`Filter`]: which documents a subscription wants.
 //!
 //! Written in CEL over the variables `doc` (the document), `op`, `key` and `collection`, or as a list of [`Condition`]s. It is parsed once, checked
-//! against limits, and taken apart into atoms that an index answers and a rest for the interpreter ([`lower`]). A filter matches
+//! against limits, and taken apart into atoms that an index answers and a rest for the interpreter (`lower`). A filter matches
 //! when it is true; a missing field or a wrong type is no match, never a failure.
 
 mod atom;

@@ -262,22 +262,24 @@ impl Lane {
         round.released
     }
 
-    /// Takes everything live of a partition that is not on its way out of the lane, to be read from the topic later.
-    pub fn park(&mut self, partition: u32) -> Vec<Released> {
-        self.take_out(partition, true)
+    /// Takes everything live of a partition from a place on, that is not on its way, out of the lane, to be read from the topic later. What is
+    /// before that place is a dead letter that was replayed: nobody reads it again.
+    pub fn park(&mut self, partition: u32, from: u64) -> Vec<Released> {
+        self.take_out(partition, true, from)
     }
 
     /// Takes everything that was read again of a partition and is not on its way out of the lane; whoever feeds it next reads it once more.
     pub fn unfeed(&mut self, partition: u32) -> Vec<Released> {
-        self.take_out(partition, false)
+        self.take_out(partition, false, 0)
     }
 
-    fn take_out(&mut self, partition: u32, live: bool) -> Vec<Released> {
+    fn take_out(&mut self, partition: u32, live: bool, from: u64) -> Vec<Released> {
         let mut released = Vec::new();
-        for item in self.chains.drain(|item| item.live == live && item.position.partition == partition) {
+        let is_there = |at: Position| at.partition == partition && at.seq >= from;
+        for item in self.chains.drain(|item| item.live == live && is_there(item.position)) {
             self.release((item.position, item.ticket, item.bytes), Fate::Parked, &mut released);
         }
-        let parks = |left: &Left| left.live == live && left.position.partition == partition;
+        let parks = |left: &Left| left.live == live && is_there(left.position);
         let (parked, stay): (Vec<_>, Vec<_>) = self.gap.places.drain(..).partition(parks);
         self.gap.places = stay;
         for left in parked {

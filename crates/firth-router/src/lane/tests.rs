@@ -177,7 +177,7 @@ fn a_full_lane_refuses_and_can_be_parked() {
     assert_eq!(lane.pressure(), Pressure::Hard);
     assert_eq!(lane.offer(plain(21, "x"), now), Offer::Full);
     let batch = lane.poll(now).unwrap();
-    let parked = lane.park(1);
+    let parked = lane.park(1, 0);
     assert_eq!(parked.len(), 16);
     assert!(parked.iter().all(|one| one.fate == Fate::Parked));
     assert_eq!(
@@ -345,7 +345,7 @@ impl World {
             Step::Settle { .. } => {}
             Step::Wait(millis) => self.now += Duration::from_millis(u64::from(*millis)),
             Step::Park(odd) => {
-                let released = self.lane.park(u32::from(*odd));
+                let released = self.lane.park(u32::from(*odd), 0);
                 self.note(released)?;
             }
         }
@@ -468,7 +468,7 @@ fn what_is_refused_of_a_partition_that_is_anothers_now_is_not_given_up_and_leave
         assert_eq!((lane.foreign(), lane.books(1).dead), (vec![1], 0));
         now += Duration::from_secs(60);
     }
-    assert_eq!((lane.park(1).len(), lane.held()), (5, 0));
+    assert_eq!((lane.park(1, 0).len(), lane.held()), (5, 0));
     assert!(lane.foreign().is_empty());
     lane.own(BTreeMap::from([(1, 7)]));
     lane.offer(plain(1, "a"), now);

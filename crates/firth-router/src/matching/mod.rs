@@ -5,7 +5,7 @@
 //!                               (document key · field = value · value in field · prefix · range · field exists)
 //! ```
 //! A subscription hangs under the rarest thing that its filter demands, so an event only meets those that it has something in common with; the
-//! rest of the filter is checked then. One whose filter is a plain conjunction stands *directly* in its list, beside the [condition](conditions)
+//! rest of the filter is checked then. One whose filter is a plain conjunction stands *directly* in its list, beside the condition
 //! that is left to check: an event goes through an array of numbers. Others that ask for the same share a *group*. Filters that
 //! demand nothing an index knows stand in a *slow list*, whose length is limited per tenant. Tenants share nothing: another tenant's
 //! lists cannot even be reached.

@@ -62,8 +62,8 @@ fn settle(cell: &Cell, lanes: &Lanes, id: BatchId, outcome: Outcome) {
     };
     if came_back {
         // What comes back to a parked gateway is read from the topic again with the rest.
-        for partition in cell.behind() {
-            released.extend(cell.lane().park(partition));
+        for (partition, from) in cell.fed() {
+            released.extend(cell.lane().park(partition, from));
         }
     }
     metrics::released(&released);

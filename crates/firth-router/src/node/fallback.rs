@@ -5,7 +5,8 @@
 //! 2. *Feed*: a consumer of that group, pinned to the partition, puts events into the same lane as it empties. Live events for the gateway are left
 //!    out, and the last one left out is remembered.
 //! 3. *Resume*: once the feeder has taken everything that was left out and the lane is calm, live events go into the lane again, from the next one on.
-//!    When the feeder's events are settled its group is removed.
+//!    When the feeder's events are settled its group is removed. A group with dead letters stays, and the gateway is fed on, until they are retried,
+//!    deleted or expired: they would vanish with it.
 //!
 //! The group is also the durable sign that a gateway is parked: whoever owns the partition next finds it and goes on.
 
@@ -19,11 +20,12 @@ use crate::lane::{Fate, Item, Offer, Position, Pressure, Released};
 use crate::name::GatewayId;
 use firth::{Broker, Consumer, ConsumerConfig, ConsumerHandle, Epoch, GroupName, RecordId, TopicName};
 use firth_engine::Partition;
-use firth_engine::facet::{From, Reset};
+use firth_engine::facet::{From, GroupStatus, Reset};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 
 /// How many events of a parked gateway are read ahead.
 const AHEAD: usize = 200;
@@ -71,7 +73,7 @@ impl Fallback {
             }
         };
         cell.parked().insert(partition, Parked::Behind { from, skipped_to: last });
-        let released = cell.lane().park(partition);
+        let released = cell.lane().park(partition, from);
         self.lanes.records.release(cell.gateway.as_str(), &released);
         metrics::released(&released);
         metrics::parking("parked");
@@ -120,7 +122,7 @@ impl Fallback {
             if !self.is_feeding(&cell, partition) {
                 cell.parked().remove(&partition);
             }
-            metrics::released(&cell.lane().park(partition));
+            metrics::released(&cell.lane().park(partition, 0));
         }
         self.lanes.records.give_back(partition, Source::Live);
     }
@@ -131,7 +133,7 @@ impl Fallback {
             let foreign = cell.lane().foreign();
             for partition in foreign.into_iter().filter(|partition| !self.epochs().contains_key(partition)) {
                 let mut lane = cell.lane();
-                metrics::released(&lane.park(partition));
+                metrics::released(&lane.park(partition, 0));
                 if !self.is_feeding(&cell, partition) {
                     metrics::released(&lane.unfeed(partition));
                 }
@@ -274,6 +276,11 @@ impl Feeder {
                 continue;
             }
             consumer.close().await?;
+            // Now every verdict is stored.
+            if self.keeps_letters().await? {
+                self.fall_back();
+                return Ok(Fed::StartOver);
+            }
             self.fallback.broker.engine().delete_group(&self.fallback.at(self.partition)?, &group).await?;
             if let Some(Parked::Resumed { done, .. }) = self.cell.parked().get_mut(&self.partition) {
                 *done = true;
@@ -287,9 +294,14 @@ impl Feeder {
 
     /// Takes records until everything that was left out is taken; `taken` is how far it has come.
     async fn take(&self, consumer: &mut Consumer, taken: &mut u64) -> Result<Stop> {
+        let mut looked: Option<Instant> = None;
         loop {
-            if self.caught_up(*taken) {
-                return Ok(Stop::CaughtUp);
+            let is_due = looked.is_none_or(|looked| looked.elapsed() >= LOOK);
+            if is_due && self.is_near(*taken) {
+                looked = Some(Instant::now());
+                if !self.keeps_letters().await? && self.caught_up(*taken) {
+                    return Ok(Stop::CaughtUp);
+                }
             }
             let delivery = tokio::select! {
                 () = self.fallback.lanes.stop.cancelled() => return Ok(Stop::Gone),
@@ -314,8 +326,26 @@ impl Feeder {
 
     /// Everything up to here is done with for this gateway.
     async fn settled_to(&self) -> Result<u64> {
+        Ok(self.status().await?.frontier.seq)
+    }
+
+    /// Whether the group has dead letters, or some that are about to be tried again.
+    async fn keeps_letters(&self) -> Result<bool> {
+        let status = self.status().await?;
+        Ok(status.dead + status.due > 0)
+    }
+
+    async fn status(&self) -> Result<GroupStatus> {
         let (at, group) = (self.fallback.at(self.partition)?, self.fallback.group(&self.cell.gateway)?);
-        Ok(self.fallback.broker.engine().status(&at, &group).await?.frontier.seq)
+        Ok(self.fallback.broker.engine().status(&at, &group).await?)
+    }
+
+    /// Whether everything that was left out is taken.
+    fn is_near(&self, taken: u64) -> bool {
+        match self.cell.parked().get(&self.partition) {
+            Some(Parked::Behind { skipped_to, .. }) => taken >= *skipped_to,
+            _ => true,
+        }
     }
 
     /// Whether live events may go on from here; then they do.

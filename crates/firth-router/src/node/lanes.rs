@@ -69,8 +69,14 @@ impl Cell {
 
     /// The partitions that it is behind on.
     pub(super) fn behind(&self) -> Vec<u32> {
-        let is_behind = |(partition, parked): (&u32, &Parked)| {
-            matches!(parked, Parked::Behind { .. }).then_some(*partition)
+        self.fed().into_iter().map(|(partition, _)| partition).collect()
+    }
+
+    /// The partitions that it is fed from the topic for, and from where on.
+    pub(super) fn fed(&self) -> Vec<(u32, u64)> {
+        let is_behind = |(partition, parked): (&u32, &Parked)| match parked {
+            Parked::Behind { from, .. } => Some((*partition, *from)),
+            Parked::Resumed { .. } => None,
         };
         self.parked().iter().filter_map(is_behind).collect()
     }

@@ -10,7 +10,7 @@
 //! reason; replaying it delivers it again under the same number, and gateways that have it drop it.
 //!
 //! A gateway that holds up a partition is *parked*: it gets a group of its own on the topic and is fed from there until it has caught up, so that
-//! it slows nobody ([`fallback`]).
+//! it slows nobody (`fallback`).
 
 mod driver;
 mod fallback;

@@ -12,11 +12,22 @@ pub(super) async fn sweep(broker: Broker, options: RouterOptions) {
     turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         turns.tick().await;
-        let letters = broker.dead_letters(&options.topic).group(&options.group).older_than(max_age);
-        match letters.delete_all().await {
+        match remove(&broker, &options, max_age).await {
             Ok(0) => {}
             Ok(removed) => tracing::info!(removed, "dead letters of the router reached their age"),
             Err(error) => tracing::warn!(%error, "old dead letters of the router stay for now"),
         }
     }
+}
+
+/// Those of the router's group, and of the groups of parked gateways.
+async fn remove(broker: &Broker, options: &RouterOptions, max_age: Duration) -> firth::Result<u64> {
+    let (parked, mut removed) = (format!("{}.gw.", options.group), 0);
+    for group in broker.admin().groups(&options.topic).await? {
+        if group.as_str() == options.group || group.as_str().starts_with(&parked) {
+            let letters = broker.dead_letters(&options.topic).group(group.as_str()).older_than(max_age);
+            removed += letters.delete_all().await?;
+        }
+    }
+    Ok(removed)
 }

@@ -5,7 +5,7 @@
 //!                                                    gap on the bus ─► the node reads everything again
 //! ```
 //! The catalog decides; the bus only says where to look, and a slow round over all entries finds what a crash between the two left
-//! unsaid. A node that hears news twice, late or in another order ends with the same index ([`state`]). Time is counted by each node on
+//! unsaid. A node that hears news twice, late or in another order ends with the same index (`state`). Time is counted by each node on
 //! its own clock from when it last saw an entry change; whoever finds one expired removes it by compare-and-set, so a heartbeat
 //! in the same moment wins. Quotas are checked by the node that registers against what it knows, so nodes that register in
 //! the same moment may together exceed one by a few.

@@ -170,6 +170,34 @@ async fn an_event_reaches_its_gateways_on_a_server(flavor: Flavor) {
 on_both!(an_event_reaches_its_gateways_on_a_server);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn dead_letters_of_a_parked_gateway_stay_until_they_are_replayed() {
+    let mut world = World::memory().await;
+    let picky = world.gateway("picky", "doc.all").await;
+    picky.set(Mood::Hangs);
+    let node = world.node().await;
+    let is_parked = || node.lanes().iter().any(|lane| !lane.parked.is_empty());
+    world.send(200).await;
+    until(PATIENCE, "it is parked", async || is_parked()).await;
+    picky.set(Mood::Refuses("d3".to_owned()));
+    // Of an event that was on its way when the gateway was parked there may be two: it is also fed.
+    until(PATIENCE * 4, "all of it has arrived or is a dead letter", async || {
+        let held: u64 = node.books().values().map(|books| books.held).sum();
+        picky.count() == 180 && held == 0 && world.dead().await >= 20
+    })
+    .await;
+    picky.set(Mood::Fine);
+    world.send(50).await;
+    until(PATIENCE * 4, "it gets what comes", async || picky.count() == 230).await;
+    assert!(world.dead().await >= 20, "they are still there");
+    world.broker.dead_letters("changes").replay_all(firth::Replay::Group).await.unwrap();
+    until(PATIENCE * 4, "the replayed ones arrive", async || picky.count() == 250).await;
+    until(PATIENCE * 4, "it gets events as they happen again", async || !is_parked()).await;
+    assert_eq!(world.dead().await, 0);
+    balanced(&node);
+    node.close().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_event_refused_for_good_is_a_dead_letter_that_can_be_replayed() {
     let mut world = World::memory().await;
     let (fine, picky) = (world.gateway("fine", "doc.all").await, world.gateway("picky", "doc.all").await);
