@@ -12,7 +12,7 @@ use firth_router::deliver::{
     ByProtocol, Deliverer, GrpcDeliverer, GrpcOptions, HttpDeliverer, HttpOptions, NatsDeliverer, NatsOptions,
 };
 use firth_router::event::{Document, Event, Operation};
-use firth_router::lane::{Batch, Item, Outcome, Position};
+use firth_router::lane::{Answer, Batch, Item, Outcome, Position};
 use firth_router::node::{Router, RouterOptions, message};
 use firth_router::registry::{Registry, Subscription, Wanted};
 use firth_router::routing::Target;
@@ -146,6 +146,8 @@ pub(super) async fn raw(cell: &Cell, wire: &str) -> Result<Row> {
         }
         match sending.next().await {
             Some(Outcome::Accepted) => batches += 1,
+            // By NATS each event is answered.
+            Some(Outcome::Answered(all)) if all.iter().all(|one| *one == Answer::Accepted) => batches += 1,
             other => bail!("the gateway said {other:?}"),
         }
     }
