@@ -36,14 +36,14 @@ struct Browser {
 }
 
 impl Browser {
-    /// Opens the page; `None` if there is no browser.
+    /// Opens the page; `None` if there is no browser, or none that starts here.
     async fn open(url: &str) -> Option<Self> {
         let profile = tempfile::tempdir().unwrap();
         let mut command = Command::new("chromium");
         command.args(FLAGS).arg(format!("--user-data-dir={}", profile.path().display())).arg("about:blank");
         let silent = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        let child = silent.spawn().ok()?;
-        let address = debugger(profile.path()).await;
+        let mut child = silent.spawn().ok()?;
+        let address = debugger(profile.path(), &mut child).await?;
         let (socket, _) = tokio_tungstenite::connect_async(address).await.unwrap();
         let mut browser = Self { child, socket: Client(socket), page: String::new(), asked: 0, profile };
         let target = browser.ask("Target.createTarget", json!({ "url": url })).await;
@@ -114,13 +114,16 @@ impl Drop for Browser {
     }
 }
 
-/// Where the browser lets itself be debugged.
-async fn debugger(profile: &Path) -> String {
+/// Where the browser lets itself be debugged; `None` if it ended before it could.
+async fn debugger(profile: &Path, child: &mut Child) -> Option<String> {
     let file = profile.join("DevToolsActivePort");
     let told = wait::until_some(2 * PATIENCE, async || {
+        if child.try_wait().unwrap().is_some() {
+            return Some(None);
+        }
         let text = std::fs::read_to_string(&file).ok()?;
         let (port, path) = text.split_once('\n')?;
-        (!path.is_empty()).then(|| format!("ws://127.0.0.1:{}{}", port.trim(), path.trim()))
+        (!path.is_empty()).then(|| Some(format!("ws://127.0.0.1:{}{}", port.trim(), path.trim())))
     });
     told.await.expect("the browser started")
 }
@@ -130,7 +133,9 @@ async fn the_example_page_shows_events_resumes_after_a_cut_and_hears_of_a_restar
     let gateway = Gateway::start(Config::default()).await;
     let proxy = Proxy::start(gateway.address).await;
     let Some(mut page) = Browser::open(&format!("http://{}/v1/example", proxy.addr())).await else {
-        eprintln!("SKIPPED: there is no chromium here; `cargo xtask setup` installs it as root on Debian");
+        eprintln!(
+            "SKIPPED: there is no chromium here that starts; `cargo xtask setup` installs it as root on Debian"
+        );
         return gateway.close().await;
     };
     page.eval("document.getElementById('token').value = 'ann'; document.getElementById('form').requestSubmit(); true").await;
