@@ -23,7 +23,7 @@ pub(super) struct InRead {
 /// A look for due or delayed records that is on its way.
 pub(super) struct InLook {
     /// How many records it may bring in.
-    room: usize,
+    pub(super) room: usize,
     pub(super) answer: BoxFuture<'static, Result<Looked>>,
 }
 
@@ -134,10 +134,10 @@ impl Session<'_> {
         }
     }
 
-    /// Takes in the answer to a look.
-    pub(super) fn looked(&mut self, looked: Looked) -> Result<()> {
+    /// Takes in the answer to a look that had room for `room` records.
+    pub(super) fn looked(&mut self, room: usize, looked: Looked) -> Result<()> {
         match looked {
-            Looked::Due(due) => self.take_due(due),
+            Looked::Due(due) => self.take_due(due, room),
             Looked::Ripe(ripened) => {
                 let next = ripened.next.map(|delay| Instant::now() + delay);
                 self.ripen_at = sooner(self.ripen_at, next);
@@ -155,13 +155,14 @@ impl Session<'_> {
         self.due_at = sooner(self.due_at, next);
     }
 
-    fn take_due(&mut self, due: Due) -> Result<()> {
+    fn take_due(&mut self, due: Due, room: usize) -> Result<()> {
         let common = &self.lane.common;
         common.meter.lost.increment(due.lost);
         if due.lost > 0 && common.config.is_strict() {
             // Whose they were is gone with them: only a fresh look tells which keys still wait.
             return Err(Error::new(ErrorKind::Unavailable, "a lossy trim removed records that were due"));
         }
+        let was_cut = due.records.len() >= room;
         for record in due.records {
             let known = self.failed.take(record.id);
             let Some(record) = record.with(|| known) else {
@@ -172,6 +173,10 @@ impl Session<'_> {
             }
         }
         self.note_next_due(due.next);
+        if was_cut {
+            // There was no room for all of them: what has gathered need not gather again.
+            self.due_at = due.next.map(|delay| Instant::now() + delay);
+        }
         Ok(())
     }
 

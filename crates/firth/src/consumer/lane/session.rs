@@ -190,9 +190,10 @@ impl<'l> Session<'l> {
         // Verdicts ride along with a read: both go out in one write.
         let mut rides = false;
         if self.may_take() {
+            // What is due has waited longest: it gets room before what comes next in the log.
+            self.look_if_wanted();
             rides = self.read_if_wanted();
             self.hand_out();
-            self.look_if_wanted();
         }
         self.commit_if_wanted(rides || self.drain_until.is_some());
     }
@@ -233,7 +234,7 @@ impl<'l> Session<'l> {
         };
         let look = async {
             match &mut self.in_look {
-                Some(look) => (&mut look.answer).await,
+                Some(look) => (look.room, (&mut look.answer).await),
                 None => std::future::pending().await,
             }
         };
@@ -251,9 +252,9 @@ impl<'l> Session<'l> {
                 self.in_read = None;
                 self.answered(room, waited, answer)?;
             }
-            answer = look, if !draining => {
+            (room, answer) = look, if !draining => {
                 self.in_look = None;
-                self.looked(answer?)?;
+                self.looked(room, answer?)?;
             }
             () = lane.stop.cancelled(), if !draining => self.drain(),
             () = self.hint.wait(), if !draining => self.hinted(),
