@@ -175,7 +175,7 @@ impl Session<'_> {
         self.note_next_due(due.next);
         if was_cut {
             // There was no room for all of them: what has gathered need not gather again.
-            self.due_at = due.next.map(|delay| Instant::now() + delay);
+            self.due_at = sooner(self.due_at, due.next.map(|delay| Instant::now() + delay));
         }
         Ok(())
     }
