@@ -143,12 +143,17 @@ async fn raw(listener: TcpListener) -> Result<()> {
         }
     });
     let mut all: Vec<OwnedWriteHalf> = Vec::new();
-    let (mut orders, tenant) = (orders(), Tenant::new("bench")?);
+    let (mut orders, tenant, mut number) = (orders(), Tenant::new("bench")?, 0);
     while let Some(messages) = orders.recv().await {
         while let Ok(socket) = sockets.try_recv() {
             all.push(socket);
         }
-        let bytes: bytes::Bytes = frame(&tenant)?.repeat(messages).into();
+        let mut bytes = Vec::new();
+        for _ in 0..messages {
+            number += 1;
+            frame(&tenant, number, &mut bytes)?;
+        }
+        let bytes = bytes::Bytes::from(bytes);
         let half = all.split_off(all.len() / 2);
         let (one, two) =
             tokio::join!(tokio::spawn(write_all(all, bytes.clone())), tokio::spawn(write_all(half, bytes)));
@@ -165,13 +170,13 @@ async fn write_all(mut sockets: Vec<OwnedWriteHalf>, bytes: bytes::Bytes) -> Res
     Ok(sockets)
 }
 
-/// What the gateway sends for an event, as long as it is there.
-fn frame(tenant: &Tenant) -> Result<Vec<u8>> {
-    let at = "00000000000000ff:1000";
-    let event = String::from_utf8(event(tenant, 1000)?.to_json())?;
-    let text = format!(r#"{{"type":"event","at":"{at}","subs":["all"],"event":{event}}}"#);
-    let mut frame = vec![0x81, 126];
-    frame.extend_from_slice(&u16::try_from(text.len())?.to_be_bytes());
-    frame.extend_from_slice(text.as_bytes());
-    Ok(frame)
+/// What the gateway sends for an event.
+fn frame(tenant: &Tenant, number: u64, out: &mut Vec<u8>) -> Result<()> {
+    let event = String::from_utf8(event(tenant, number)?.to_json())?;
+    let text =
+        format!(r#"{{"type":"event","at":"00000000000000ff:{number}","subs":["all"],"event":{event}}}"#);
+    out.extend_from_slice(&[0x81, 126]);
+    out.extend_from_slice(&u16::try_from(text.len())?.to_be_bytes());
+    out.extend_from_slice(text.as_bytes());
+    Ok(())
 }

@@ -3,7 +3,10 @@
 //! Full means: the client is slow, and its [`SlowPolicy`] decides. Answers keep their place between events, so that a position that
 //! an answer names never overtakes an event before it.
 
+mod run;
 mod squeeze;
+
+pub(crate) use run::Run;
 
 use crate::books::Books;
 use crate::frame::Frame;
@@ -86,6 +89,7 @@ pub(crate) struct Gap {
 #[derive(Debug)]
 pub(crate) enum Item {
     Event(Parcel),
+    Run(Arc<Run>),
     Gap(Box<Gap>),
     /// A finished message.
     Text(Arc<str>),
@@ -104,14 +108,14 @@ pub(crate) struct Farewell {
 }
 
 /// When the connection's task must be woken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Wake {
     /// It knows already.
     No,
-    /// At once: it has been idle.
-    Now,
     /// With the next tick: it has just written.
     Later,
+    /// At once: it has been idle, or much waits.
+    Now,
 }
 
 /// How much may wait for one connection.
@@ -135,7 +139,8 @@ pub(crate) struct Outbox {
     /// The state of rooms, newest only; at most one for each subscription.
     presence: Vec<(Arc<str>, Arc<str>)>,
     heartbeat: bool,
-    scheduled: bool,
+    /// What it was told last.
+    scheduled: Wake,
     written_at: Option<Instant>,
     farewell: Option<Farewell>,
     books: Books,
@@ -154,7 +159,7 @@ impl Outbox {
             said: 0,
             presence: Vec::new(),
             heartbeat: false,
-            scheduled: false,
+            scheduled: Wake::No,
             written_at: None,
             farewell: None,
             books: Books::default(),
@@ -176,6 +181,21 @@ impl Outbox {
         self.events += 1;
         self.bytes += cost;
         self.items.push_back(Item::Event(parcel));
+        self.schedule(now)
+    }
+
+    /// Takes in events that come together.
+    pub(crate) fn push_run(&mut self, run: &Arc<Run>, now: Instant) -> Wake {
+        let count = run.shipments().len();
+        if self.is_cut() || !self.has_room(run) {
+            let each = run.shipments().iter().map(|shipment| self.push(Parcel::new(shipment.clone()), now));
+            return each.max().unwrap_or(Wake::No);
+        }
+        self.books.taken += count as u64;
+        self.books.queued += count as u64;
+        self.events += count;
+        self.bytes += run.cost;
+        self.items.push_back(Item::Run(run.clone()));
         self.schedule(now)
     }
 
@@ -238,6 +258,10 @@ impl Outbox {
                     let cost = cost(parcel);
                     (self.events, self.bytes, size) = (self.events - 1, self.bytes - cost, size + cost);
                 }
+                Item::Run(run) => {
+                    self.events -= run.shipments().len();
+                    (self.bytes, size) = (self.bytes - run.cost, size + run.cost);
+                }
                 Item::Text(text) => (self.said, size) = (self.said - text.len(), size + text.len()),
                 Item::Gap(_) | Item::Replay(_) => {}
             }
@@ -255,7 +279,7 @@ impl Outbox {
             }
         }
         taken.has_more = self.has_more();
-        self.scheduled = false;
+        self.scheduled = Wake::No;
         self.written_at = Some(now);
         taken
     }
@@ -301,17 +325,19 @@ impl Outbox {
     }
 
     fn schedule(&mut self, now: Instant) -> Wake {
-        if std::mem::replace(&mut self.scheduled, true) {
+        let has_just_written =
+            self.written_at.is_some_and(|at| now.saturating_duration_since(at) < self.room.tick);
+        let is_pressing = 2 * self.events > self.room.events || 2 * self.bytes > self.room.bytes;
+        let wake = if has_just_written && !is_pressing { Wake::Later } else { Wake::Now };
+        if wake <= self.scheduled {
             return Wake::No;
         }
-        match self.written_at {
-            Some(written) if now.saturating_duration_since(written) < self.room.tick => Wake::Later,
-            _ => Wake::Now,
-        }
+        self.scheduled = wake;
+        wake
     }
 
     fn wake_now(&mut self) -> Wake {
-        self.scheduled = true;
+        self.scheduled = Wake::Now;
         Wake::Now
     }
 }
@@ -322,7 +348,7 @@ pub(crate) const TRY_LATER: u16 = 1013;
 /// What [`Outbox::take`] gives out.
 #[derive(Debug, Default)]
 pub(crate) struct Taken {
-    pub(crate) items: Vec<Item>,
+    pub(crate) items: SmallVec<[Item; 2]>,
     pub(crate) presence: Vec<(Arc<str>, Arc<str>)>,
     /// Nothing comes any more.
     pub(crate) farewell: Option<Farewell>,
@@ -331,7 +357,11 @@ pub(crate) struct Taken {
 }
 
 fn cost(parcel: &Parcel) -> usize {
-    size_of::<Item>() + parcel.shipment.frame.text().len()
+    cost_of(&parcel.shipment)
+}
+
+fn cost_of(shipment: &Shipment) -> usize {
+    size_of::<Item>() + shipment.frame.text().len()
 }
 
 #[cfg(test)]

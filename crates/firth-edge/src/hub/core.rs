@@ -3,6 +3,7 @@
 //! Everything that must be seen as one step happens under one lock: a subscription becomes live at the same moment at which its history is
 //! cut off, so no event falls between the two and none is in both.
 
+use super::pending::{Made, Pending};
 use super::source::Source;
 use super::{HubStatus, Mailbox, Published};
 use crate::auth::Grant;
@@ -10,14 +11,13 @@ use crate::books::Books;
 use crate::config::Config;
 use crate::frame::Body;
 use crate::journal::{Journal, Missing};
-use crate::outbox::{Farewell, Mark, Outbox, Parcel, Room, Shipment, SlowPolicy, Wake};
+use crate::outbox::{Farewell, Mark, Outbox, Room, Shipment, SlowPolicy, Wake};
 use crate::position::Position;
 use crate::presence::Rooms;
 use crate::protocol::{Refusal, server};
 use firth_router::matching::{Hit, Index};
 use firth_router::{SubscriptionId, Tenant};
 use slab::Slab;
-use smallvec::SmallVec;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -36,6 +36,8 @@ pub(crate) struct Core {
     pub(super) source: Option<Source>,
     /// Events come from a router, too.
     pub(super) is_routed: bool,
+    /// Given to sessions when the burst ends, or before anything else is done here.
+    pub(super) pending: Pending,
     deferred: Vec<Arc<Mailbox>>,
     hurry: Hurry,
     hits: Vec<Hit>,
@@ -94,6 +96,7 @@ impl Core {
             journal_bytes: 0,
             source: None,
             is_routed: false,
+            pending: Pending::default(),
             deferred: Vec::new(),
             hurry: Hurry::default(),
             hits: Vec::new(),
@@ -129,7 +132,7 @@ impl Core {
         };
         let hello = server::hello(self.config.heartbeat, known);
         mailbox.outbox().say(hello);
-        mailbox.wake.notify_one();
+        mailbox.bell.ring();
         let seat = Seat { grant, mailbox: mailbox.clone(), subscriptions: Vec::new(), is_fresh: true };
         Ok((self.seats.insert(seat), mailbox))
     }
@@ -160,16 +163,15 @@ impl Core {
         Ok(())
     }
 
-    /// Places the event and gives it to every session that wants it. Who must be woken at once is added to `due`.
+    /// Places the event and notes it for every session that wants it.
     pub(super) fn publish(
         &mut self,
         body: Body,
         offset: Option<u64>,
         now: Instant,
-        due: &mut Vec<Arc<Mailbox>>,
     ) -> firth_router::Result<Published> {
         let Some(part) = self.tenants.get_mut(&body.event.tenant) else {
-            return Ok(Published { at: None, connections: 0 });
+            return Ok(Published::NOBODY);
         };
         self.index.matches_into(&body.event, &mut self.hits)?;
         let others = self.journal_bytes - part.journal.bytes();
@@ -180,30 +182,32 @@ impl Core {
         self.matched.clear();
         self.matched.extend(self.hits.iter().filter_map(|hit| Some((wanted(hit)?.seat, *hit))));
         self.matched.sort_unstable();
-        let mut connections = 0;
-        let mut made: SmallVec<[Arc<Shipment>; DIFFERENT]> = SmallVec::new();
+        let (mut connections, mut made) = (0, Made::default());
         for group in self.matched.chunk_by(|one, two| one.0 == two.0) {
             let marks = || group.iter().filter_map(|(_, hit)| Some((&wanted(hit)?.name, hit.leaves)));
-            let shipment = made.iter().find(|known| is_for(&known.marks, marks())).cloned();
-            let shipment = shipment.unwrap_or_else(|| {
+            let fresh = || {
                 let marks = marks().map(|(name, leaves)| Mark { name: name.clone(), leaves }).collect();
-                let fresh = Arc::new(Shipment::new(frame.clone(), marks));
-                if made.len() < DIFFERENT {
-                    made.push(fresh.clone());
-                }
-                fresh
-            });
-            let mailbox = &self.seats[group[0].0].mailbox;
-            let wake = mailbox.outbox().push(Parcel::new(shipment), now);
-            match wake {
-                Wake::No => {}
-                Wake::Now => due.push(mailbox.clone()),
-                Wake::Later if self.hurry.allows(now, self.config.tick) => due.push(mailbox.clone()),
-                Wake::Later => self.deferred.push(mailbox.clone()),
-            }
+                Shipment::new(frame.clone(), marks)
+            };
+            self.pending.add(group[0].0, &mut made, |known| is_for(&known.marks, marks()), fresh);
             connections += 1;
         }
         Ok(Published { at: Some(frame.at), connections })
+    }
+
+    /// Gives sessions what was noted for them. Who must be woken at once is added to `due`.
+    pub(super) fn deliver(&mut self, now: Instant, due: &mut Vec<Arc<Mailbox>>) {
+        let Self { pending, seats, hurry, deferred, config, .. } = self;
+        pending.drain(|seat, run| {
+            let mailbox = &seats[seat].mailbox;
+            let wake = mailbox.outbox().push_run(run, now);
+            match wake {
+                Wake::No => {}
+                Wake::Now => due.push(mailbox.clone()),
+                Wake::Later if hurry.allows(now, config.tick) => due.push(mailbox.clone()),
+                Wake::Later => deferred.push(mailbox.clone()),
+            }
+        });
     }
 
     /// The source has left out events, nobody knows whose: every client must fetch its state anew, and no position from before holds.
@@ -215,7 +219,7 @@ impl Core {
         for (_, seat) in self.seats.iter().filter(|(_, seat)| !seat.subscriptions.is_empty()) {
             let at = self.tenants[&seat.grant.tenant].journal.head();
             seat.mailbox.outbox().say(server::resync_required(Missing::SourceGap, at));
-            seat.mailbox.wake.notify_one();
+            seat.mailbox.bell.ring();
             crate::metrics::resync(Missing::SourceGap.as_str());
         }
     }
@@ -243,7 +247,7 @@ impl Core {
     pub(super) fn beat(&self, seat: usize) {
         let (mailbox, at) = (&self.seats[seat].mailbox, self.head(seat));
         mailbox.outbox().heartbeat(|| server::heartbeat(at));
-        mailbox.wake.notify_one();
+        mailbox.bell.ring();
     }
 
     pub(super) fn has_deferred(&self) -> bool {
@@ -252,7 +256,7 @@ impl Core {
 
     pub(super) fn wake_deferred(&mut self) {
         for mailbox in self.deferred.drain(..) {
-            mailbox.wake.notify_one();
+            mailbox.bell.ring();
         }
     }
 
@@ -262,7 +266,7 @@ impl Core {
         self.rooms.flush(self.config.limits.named_members, |seat, name, text| {
             let mailbox = &seats[seat].mailbox;
             mailbox.outbox().presence(name, text.clone());
-            mailbox.wake.notify_one();
+            mailbox.bell.ring();
         });
         self.forget_tenants(now);
     }
@@ -316,9 +320,6 @@ impl Hurry {
     }
 }
 
-/// How many messages with different names of subscriptions are shared, for one event. Pages of one kind use the same names.
-const DIFFERENT: usize = 4;
-
 /// Whether these are the same marks. Equal names are mostly the same text: see [`Core::share`].
 fn is_for<'a>(marks: &[Mark], wanted: impl Iterator<Item = (&'a Arc<str>, bool)>) -> bool {
     let same = |mark: &Mark, (name, leaves): (&Arc<str>, bool)| {
@@ -337,6 +338,6 @@ pub(crate) const RESTART: u16 = 1012;
 impl Seat {
     fn end(&self, farewell: Farewell) {
         self.mailbox.outbox().end(farewell);
-        self.mailbox.wake.notify_one();
+        self.mailbox.bell.ring();
     }
 }

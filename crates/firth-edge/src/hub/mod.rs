@@ -6,11 +6,14 @@
 //!                   journal (resume)   rooms (presence)
 //! ```
 
+mod bell;
 mod core;
+mod pending;
 mod session;
 mod source;
 mod subscribe;
 
+pub(crate) use session::Pieces;
 pub use session::{Outgoing, Session, Step};
 
 use crate::auth::Grant;
@@ -22,6 +25,7 @@ use crate::outbox::{Outbox, SlowPolicy};
 use crate::position::Position;
 use crate::protocol::{Code, Refusal};
 use crate::upstream::Registrar;
+use bell::Bell;
 use core::Core;
 use firth_router::Tenant;
 use firth_router::event::Event;
@@ -64,7 +68,7 @@ impl WeakHub {
 /// A connection's queue, and what wakes its task.
 pub(crate) struct Mailbox {
     outbox: Mutex<Outbox>,
-    wake: Notify,
+    bell: Bell,
 }
 
 /// What became of an event.
@@ -139,9 +143,9 @@ impl Hub {
         self.burst().publish(event)
     }
 
-    /// For several events that are there at once: clients are woken when the burst ends, so that each gets its own in one write.
+    /// For several events that are there at once: they reach clients when the burst ends, so that each gets its own in one write.
     pub fn burst(&self) -> Burst<'_> {
-        Burst { hub: self, due: Vec::new() }
+        Burst { hub: self }
     }
 
     /// The source has left events out: every client hears that it must fetch its state anew.
@@ -261,22 +265,48 @@ impl Hub {
         metrics::status(&status);
     }
 
+    /// The core, with nothing pending: whatever is done with it comes behind what was published before.
     fn core(&self) -> MutexGuard<'_, Core> {
+        let mut core = self.core_in_burst();
+        if !core.pending.is_empty() {
+            let mut due = Vec::new();
+            core.deliver(now(), &mut due);
+            due.iter().for_each(|mailbox| mailbox.bell.ring());
+            if core.has_deferred() {
+                self.0.deferred.notify_one();
+            }
+        }
+        core
+    }
+
+    fn core_in_burst(&self) -> MutexGuard<'_, Core> {
         self.0.core.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is pending reaches the clients.
+    fn deliver(&self) {
+        let mut due = Vec::new();
+        let mut core = self.core_in_burst();
+        core.deliver(now(), &mut due);
+        let has_deferred = core.has_deferred();
+        drop(core);
+        due.iter().for_each(|mailbox| mailbox.bell.ring());
+        if has_deferred {
+            self.0.deferred.notify_one();
+        }
     }
 }
 
 /// Events that come together. Dropping it ends it.
 pub struct Burst<'a> {
     hub: &'a Hub,
-    due: Vec<Arc<Mailbox>>,
 }
 
 impl Burst<'_> {
     /// As [`Hub::publish`].
     pub fn publish(&mut self, event: Event) -> firth_router::Result<Published> {
         {
-            let mut core = self.hub.core();
+            let mut core = self.hub.core_in_burst();
             if core.source.is_some() {
                 let message = "this hub follows a topic: events come from there alone";
                 return Err(firth_router::Error::invalid(message));
@@ -286,53 +316,54 @@ impl Burst<'_> {
             }
         }
         let body = Body::new(event)?;
-        let mut core = self.hub.core();
-        let published = core.publish(body, None, now(), &mut self.due)?;
-        if core.has_deferred() {
-            self.hub.0.deferred.notify_one();
-        }
-        Ok(published)
+        let mut core = self.hub.core_in_burst();
+        let published = core.publish(body, None, now());
+        self.go_on(core);
+        published
     }
 
     /// A record of the topic that the hub follows, with its number: an event, or something else that was passed.
     pub(crate) fn arrive(&mut self, event: Option<Event>, seq: u64) -> firth_router::Result<Published> {
         let body = event.map(Body::new).transpose();
-        let mut core = self.hub.core();
+        let mut core = self.hub.core_in_burst();
         // In one step: whoever stands at this number has the event, or is sent it.
         let is_new = core.arrive(seq);
         let published = body.and_then(|body| match body {
             Some(body) if is_new && core.keeps(&body.event.tenant, now()) => {
-                core.publish(body, Some(seq), now(), &mut self.due)
+                core.publish(body, Some(seq), now())
             }
             _ => Ok(Published::NOBODY),
         });
-        let has_deferred = core.has_deferred();
-        drop(core);
-        self.hub.0.moved.notify_waiters();
-        if has_deferred {
-            self.hub.0.deferred.notify_one();
-        }
+        self.go_on(core);
         published
+    }
+
+    /// A burst that is too large becomes several.
+    fn go_on(&self, core: MutexGuard<'_, Core>) {
+        let is_full = core.pending.is_full();
+        drop(core);
+        if is_full {
+            self.hub.deliver();
+        }
     }
 }
 
 impl Drop for Burst<'_> {
     fn drop(&mut self) {
-        for mailbox in self.due.drain(..) {
-            mailbox.wake.notify_one();
-        }
+        self.hub.deliver();
+        self.hub.0.moved.notify_waiters();
     }
 }
 
 impl std::fmt::Debug for Burst<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Burst({} connections)", self.due.len())
+        f.write_str("Burst")
     }
 }
 
 impl Mailbox {
     fn new(outbox: Outbox) -> Self {
-        Self { outbox: Mutex::new(outbox), wake: Notify::new() }
+        Self { outbox: Mutex::new(outbox), bell: Bell::default() }
     }
 
     fn outbox(&self) -> MutexGuard<'_, Outbox> {

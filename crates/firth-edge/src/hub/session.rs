@@ -7,13 +7,14 @@ use super::{Hub, Mailbox, now};
 use crate::auth::Grant;
 use crate::journal::Missing;
 use crate::limits::Bucket;
-use crate::outbox::{Farewell, Item, Parcel, Shipment, SlowPolicy};
+use crate::outbox::{Farewell, Item, Parcel, Run, Shipment, SlowPolicy};
 use crate::packet::Packet;
 use crate::position::Position;
 use crate::protocol::client::ClientMessage;
 use crate::protocol::{Refusal, Wish, server};
 use crate::replay::Replay;
 use crate::upstream::Hold;
+use smallvec::SmallVec;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -61,6 +62,10 @@ impl Outgoing {
         Self { at, content: Content::Own(packet) }
     }
 
+    fn shared(shipment: Arc<Shipment>) -> Self {
+        Self { at: Some(shipment.frame.at), content: Content::Shared(shipment) }
+    }
+
     /// JSON, in one line.
     pub fn text(&self) -> &str {
         self.packet().text()
@@ -78,6 +83,35 @@ impl Outgoing {
 impl AsRef<[u8]> for Outgoing {
     fn as_ref(&self) -> &[u8] {
         self.packet().as_ref()
+    }
+}
+
+/// One thing to write: a message, or several that are one piece.
+pub(crate) enum Piece {
+    Run(Arc<Run>),
+    Message(Outgoing),
+}
+
+impl AsRef<[u8]> for Piece {
+    fn as_ref(&self) -> &[u8] {
+        match self {
+            Self::Run(run) => (**run).as_ref(),
+            Self::Message(message) => message.as_ref(),
+        }
+    }
+}
+
+/// As a [`Step`], for WebSockets.
+#[derive(Default)]
+pub(crate) struct Pieces {
+    pub(crate) list: SmallVec<[Piece; 1]>,
+    pub(crate) close: Option<(u16, &'static str)>,
+    retry: Option<Duration>,
+}
+
+impl Pieces {
+    fn push(&mut self, message: Outgoing) {
+        self.list.push(Piece::Message(message));
     }
 }
 
@@ -202,45 +236,57 @@ impl Session {
     pub(crate) fn refuse(&self, refusal: &Refusal, reference: Option<u64>) {
         crate::metrics::refused(refusal.code);
         self.mailbox.outbox().say(server::error(refusal, reference));
-        self.mailbox.wake.notify_one();
+        self.mailbox.bell.ring();
     }
 
     /// Sends what waits, then ends.
     pub(crate) fn end(&self, code: u16, reason: &'static str) {
         self.mailbox.outbox().end(Farewell { code, reason, retry: None });
-        self.mailbox.wake.notify_one();
+        self.mailbox.bell.ring();
     }
 
     /// Waits until there is something to write. Safe to cancel.
     pub async fn ready(&self) {
         if self.replay.is_none() && self.over.is_none() {
-            self.mailbox.wake.notified().await;
+            std::future::poll_fn(|context| self.mailbox.bell.poll_heard(context)).await;
         }
     }
 
     /// Takes what to write next; empty when nothing waits. Says how to close when nothing comes any more.
     pub fn take(&mut self) -> Step {
-        let mut step = Step::default();
+        let Pieces { list, close, retry } = self.take_pieces();
+        let mut messages = Vec::with_capacity(list.len());
+        for piece in list {
+            match piece {
+                Piece::Message(message) => messages.push(message),
+                Piece::Run(run) => messages.extend(run.shipments().iter().cloned().map(Outgoing::shared)),
+            }
+        }
+        Step { messages, close, retry }
+    }
+
+    /// As [`take`](Self::take), in as few pieces as there are.
+    pub(crate) fn take_pieces(&mut self) -> Pieces {
+        let mut pieces = Pieces::default();
         if self.replay.is_some() {
-            self.read_history(&mut step);
-            return step;
+            self.read_history(&mut pieces);
+            return pieces;
         }
         let taken = self.mailbox.outbox().take(BATCH, now());
-        step.messages.reserve(taken.items.len() + taken.presence.len());
         for (name, tail) in &taken.presence {
-            step.messages.push(Outgoing::own(server::presence(name, tail), None));
+            pieces.push(Outgoing::own(server::presence(name, tail), None));
         }
         for item in taken.items {
-            self.put(item, &mut step);
+            self.put(item, &mut pieces);
         }
         if let Some(farewell) = taken.farewell.filter(|_| self.replay.is_none()) {
-            step.messages.push(Outgoing::own(Packet::new(&[&server::bye(&farewell)]), None));
-            (step.close, step.retry) = (Some((farewell.code, farewell.reason)), farewell.retry);
+            pieces.push(Outgoing::own(Packet::new(&[&server::bye(&farewell)]), None));
+            (pieces.close, pieces.retry) = (Some((farewell.code, farewell.reason)), farewell.retry);
             self.over = Some(farewell);
         } else if taken.has_more {
-            self.mailbox.wake.notify_one();
+            self.mailbox.bell.ring();
         }
-        step
+        pieces
     }
 
     /// What was taken last has been written.
@@ -288,16 +334,22 @@ impl Session {
         self.replay.is_none() && !self.mailbox.outbox().has_more()
     }
 
-    fn put(&mut self, item: Item, step: &mut Step) {
-        step.messages.push(match item {
+    fn put(&mut self, item: Item, pieces: &mut Pieces) {
+        pieces.push(match item {
             Item::Event(parcel) => {
                 self.in_write += 1;
                 let Parcel { shipment, replaced, .. } = parcel;
-                let at = Some(shipment.frame.at);
                 match replaced {
-                    0 => Outgoing { at, content: Content::Shared(shipment) },
-                    _ => Outgoing::own(server::event(&shipment.frame, &shipment.marks, replaced), at),
+                    0 => Outgoing::shared(shipment),
+                    _ => {
+                        let at = Some(shipment.frame.at);
+                        Outgoing::own(server::event(&shipment.frame, &shipment.marks, replaced), at)
+                    }
                 }
+            }
+            Item::Run(run) => {
+                self.in_write += run.shipments().len() as u64;
+                return pieces.list.push(Piece::Run(run));
             }
             Item::Gap(gap) => Outgoing::own(server::gap(&gap), Some(gap.until)),
             Item::Text(said) => Outgoing::own(Packet::new(&[&said]), None),
@@ -308,20 +360,20 @@ impl Session {
         });
     }
 
-    fn read_history(&mut self, step: &mut Step) {
+    fn read_history(&mut self, pieces: &mut Pieces) {
         let Some(mut replay) = self.replay.take() else { return };
-        let before = step.messages.len();
+        let before = pieces.list.len();
         let more = replay.read(REPLAY_STEP, |frame, marks| {
-            step.messages.push(Outgoing::own(server::event(frame, &marks, 0), Some(frame.at)));
+            pieces.push(Outgoing::own(server::event(frame, &marks, 0), Some(frame.at)));
         });
-        let found = (step.messages.len() - before) as u64;
+        let found = (pieces.list.len() - before) as u64;
         self.in_write += found;
         let mut outbox = self.mailbox.outbox();
         outbox.replayed(found);
         if more {
             self.replay = Some(replay);
         } else if outbox.has_more() {
-            self.mailbox.wake.notify_one();
+            self.mailbox.bell.ring();
         }
     }
 }

@@ -72,7 +72,7 @@ impl Core {
             outbox.replay(Box::new(Replay::new(history, own)));
         }
         drop(outbox);
-        here.mailbox.wake.notify_one();
+        here.mailbox.bell.ring();
         Ok(())
     }
 
@@ -135,7 +135,7 @@ impl Core {
         }
         outbox.say(server::unsubscribed(reference, names, at));
         drop(outbox);
-        here.mailbox.wake.notify_one();
+        here.mailbox.bell.ring();
     }
 }
 

@@ -248,6 +248,8 @@ enum Act {
         collection: u8,
         key: u8,
         n: i64,
+        /// Others come with it.
+        goes_on: bool,
     },
     /// The client reads so much of what waits.
     Read(usize),
@@ -261,7 +263,7 @@ enum Act {
 
 fn act() -> impl Strategy<Value = Act> {
     prop_oneof![
-        10 => (0..3_usize, 0..2_u8, 0..3_u8, 0..10_i64).prop_map(|(tenant, collection, key, n)| Act::Publish { tenant, collection, key, n }),
+        10 => (0..3_usize, 0..2_u8, 0..3_u8, 0..10_i64, any::<bool>()).prop_map(|(tenant, collection, key, n, goes_on)| Act::Publish { tenant, collection, key, n, goes_on }),
         4 => (0..4_usize).prop_map(Act::Read),
         3 => (0..4_usize, 0..6_usize).prop_map(|(client, unread)| Act::Break { client, unread }),
         1 => (0..40_u64).prop_map(Act::Wait),
@@ -336,14 +338,17 @@ fn world(hub: &Hub) -> Vec<Client> {
 async fn run(acts: Vec<Act>, window: Window) {
     let hub = hub(Config { window, ..Config::default() });
     let mut clients = world(&hub);
-    let mut number = 0;
+    let (mut number, mut burst) = (0, None);
     for act in acts {
         match act {
-            Act::Publish { tenant, collection, key, n } => {
+            Act::Publish { tenant, collection, key, n, goes_on } => {
                 number += 1;
                 let mut event = event(TENANTS[tenant], &format!("c{collection}"), &key.to_string(), n);
                 event.observed_ms = number;
-                hub.publish(event).unwrap();
+                burst.get_or_insert_with(|| hub.burst()).publish(event).unwrap();
+                if !goes_on {
+                    burst = None;
+                }
                 for client in clients
                     .iter_mut()
                     .filter(|client| client.tenant == TENANTS[tenant] && collection == 0 && n >= client.least)
@@ -364,6 +369,7 @@ async fn run(acts: Vec<Act>, window: Window) {
             Act::Wait(seconds) => tokio::time::sleep(Duration::from_secs(seconds)).await,
         }
     }
+    drop(burst);
     for client in &mut clients {
         if client.session.is_none() {
             client.excused = client.expected.len();
@@ -409,8 +415,9 @@ async fn isolation(wishes: Vec<RandomWish>, events: Vec<(usize, u8, u8, i64)>) {
     let starts: Vec<Session> = TENANTS.map(|tenant| hub.join(grant(tenant), None).unwrap()).into();
     let (early, late) = events.split_at(events.len() / 2);
     let publish = |list: &[(usize, u8, u8, i64)]| {
+        let mut burst = hub.burst();
         for (tenant, collection, key, n) in list {
-            hub.publish(event(TENANTS[*tenant], &format!("c{collection}"), &key.to_string(), *n)).unwrap();
+            burst.publish(event(TENANTS[*tenant], &format!("c{collection}"), &key.to_string(), *n)).unwrap();
         }
     };
     let before: Vec<Position> = starts.iter().map(Session::head).collect();
@@ -471,4 +478,35 @@ async fn a_hub_with_little_to_do_writes_at_once_and_a_busy_one_once_in_a_tick() 
     assert_eq!(woken(&sessions), 128);
     tokio::time::sleep(2 * hub.config().tick).await;
     assert_eq!(woken(&sessions), 300 - 128, "the rest with the tick");
+}
+
+/// What a burst brings reaches each session as one piece, and those that want the same share it.
+#[tokio::test(start_paused = true)]
+async fn sessions_that_want_the_same_of_a_burst_share_its_bytes() {
+    let hub = hub(Config::default());
+    let wishes = ["doc.n >= 0", "doc.n >= 0", "doc.n >= 2", "doc.n == 0", "doc.n >= 0"];
+    let mut sessions: Vec<Session> = wishes
+        .map(|filter| {
+            let mut session = hub.join(grant("t0"), None).unwrap();
+            session
+                .subscribe(&[Wish { filter: Some(filter.into()), ..Wish::collection("w", "c") }], None)
+                .unwrap();
+            drain(&mut session);
+            session
+        })
+        .into();
+    sessions[4].unsubscribe(&["w".into()]);
+    sessions[4].subscribe(&[Wish::collection("another name", "c")], None).unwrap();
+    drain(&mut sessions[4]);
+    let mut burst = hub.burst();
+    for n in 0..4 {
+        burst.publish(event("t0", "c", "k", n)).unwrap();
+    }
+    drop(burst);
+    let pieces: Vec<Pieces> = sessions.iter_mut().map(Session::take_pieces).collect();
+    assert!(pieces.iter().all(|pieces| pieces.list.len() == 1), "one piece each");
+    let places: Vec<*const u8> = pieces.iter().map(|pieces| pieces.list[0].as_ref().as_ptr()).collect();
+    assert_eq!(places[0], places[1]);
+    let different: std::collections::HashSet<_> = places.into_iter().collect();
+    assert_eq!(different.len(), 4);
 }

@@ -1,6 +1,6 @@
 //! Making room in an outbox: conflate, mark a gap, or cut.
 
-use super::{Gap, Item, Outbox, Parcel, Shipment, SlowPolicy, cost};
+use super::{Gap, Item, Outbox, Parcel, Run, Shipment, SlowPolicy, cost};
 use crate::position::Position;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -30,8 +30,30 @@ impl Outbox {
             || (self.events < self.room.events.div_ceil(part) && self.bytes + cost <= self.room.bytes / part)
     }
 
+    /// Whether a whole run fits.
+    pub(super) fn has_room(&self, run: &Run) -> bool {
+        self.events + run.shipments().len() <= self.room.events && self.bytes + run.cost <= self.room.bytes
+    }
+
+    /// Takes runs apart: from now on each event counts.
+    fn unroll(&mut self) {
+        if !self.items.iter().any(|item| matches!(item, Item::Run(_))) {
+            return;
+        }
+        for item in std::mem::take(&mut self.items) {
+            match item {
+                Item::Run(run) => {
+                    let parcels = run.shipments().iter().cloned().map(Parcel::new);
+                    self.items.extend(parcels.map(Item::Event));
+                }
+                other => self.items.push_back(other),
+            }
+        }
+    }
+
     /// Leaves out events that a newer one of the same document, for at least the same subscriptions, makes obsolete.
     fn conflate(&mut self) {
+        self.unroll();
         let mut newest: HashMap<(&str, &str), (usize, &Parcel)> = HashMap::new();
         let mut replaced_by: HashMap<usize, usize> = HashMap::new();
         for (at, item) in self.items.iter().enumerate().rev() {
@@ -73,6 +95,7 @@ impl Outbox {
 
     /// Leaves out every event that waits; one gap stands where the first was.
     fn mark_gap(&mut self) {
+        self.unroll();
         let mut gap: Option<Gap> = None;
         let (mut events, mut bytes, mut place, mut at) = (0, 0, 0, 0);
         self.items.retain(|item| {
@@ -82,7 +105,7 @@ impl Outbox {
                     gap_of(parcel)
                 }
                 Item::Gap(older) => **older,
-                Item::Text(_) | Item::Replay(_) => {
+                Item::Text(_) | Item::Replay(_) | Item::Run(_) => {
                     at += 1;
                     return true;
                 }

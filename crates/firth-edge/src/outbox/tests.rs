@@ -27,6 +27,10 @@ fn push_all(outbox: &mut Outbox, count: u64, keys: u64, now: Instant) {
 fn shown(taken: &Taken) -> Vec<String> {
     let show = |item: &Item| match item {
         Item::Event(parcel) => format!("{}+{}", parcel.shipment.frame.at.offset, parcel.replaced),
+        Item::Run(run) => {
+            let offsets: Vec<_> = run.shipments().iter().map(|one| one.frame.at.offset.to_string()).collect();
+            format!("run {}", offsets.join(" "))
+        }
         Item::Gap(gap) => format!("gap {}..{} of {}", gap.after.offset, gap.until.offset, gap.events),
         Item::Text(text) => text.to_string(),
         Item::Replay(_) => "replay".to_owned(),
@@ -117,6 +121,8 @@ fn of_a_room_only_the_newest_state_waits() {
 #[derive(Clone, Debug)]
 enum Act {
     Push(u8, u8),
+    /// Events with these keys together.
+    PushRun(Vec<u8>),
     Take(usize),
     Written,
     Say,
@@ -127,6 +133,7 @@ enum Act {
 fn act() -> impl Strategy<Value = Act> {
     prop_oneof![
         8 => (0_u8..6, 0_u8..3).prop_map(|(key, names)| Act::Push(key, names)),
+        3 => proptest::collection::vec(0_u8..6, 1..10).prop_map(Act::PushRun),
         2 => (1_usize..3000).prop_map(Act::Take),
         2 => Just(Act::Written),
         1 => Just(Act::Say),
@@ -150,6 +157,13 @@ proptest! {
                     let names: &[&str] = match names { 0 => &["a"], 1 => &["b"], _ => &["a", "b"] };
                     outbox.push(parcel(offset, &key.to_string(), names), now);
                 }
+                Act::PushRun(keys) => {
+                    let shipment = |(key, at): (u8, u64)| parcel(at, &key.to_string(), &["a"]).shipment;
+                    let until = offset + keys.len() as u64;
+                    let run = Run::new(keys.into_iter().zip(offset + 1..).map(shipment).collect());
+                    offset = until;
+                    outbox.push_run(&Arc::new(run), now);
+                }
                 Act::Take(bytes) => {
                     for item in outbox.take(bytes, now).items {
                         match item {
@@ -158,6 +172,13 @@ proptest! {
                                 told += u64::from(parcel.replaced);
                                 prop_assert!(parcel.shipment.frame.at.offset > covered, "order");
                                 covered = parcel.shipment.frame.at.offset;
+                            }
+                            Item::Run(run) => {
+                                in_write += run.shipments().len() as u64;
+                                for shipment in run.shipments() {
+                                    prop_assert!(shipment.frame.at.offset > covered, "order");
+                                    covered = shipment.frame.at.offset;
+                                }
                             }
                             Item::Gap(gap) => {
                                 prop_assert!(gap.until.offset > covered && gap.after.offset < gap.until.offset);
@@ -177,14 +198,19 @@ proptest! {
             }
             prop_assert!(outbox.books().balance(), "{:?}", outbox.books());
             prop_assert!(outbox.events <= 8 && outbox.said <= 4 << 10);
-            let queued = outbox.items.iter().filter(|item| matches!(item, Item::Event(_))).count();
-            prop_assert_eq!(queued, outbox.events);
+            let count = |item: &Item| match item {
+                Item::Event(parcel) => (1, cost(parcel)),
+                Item::Run(run) => (run.shipments().len(), run.cost),
+                _ => (0, 0),
+            };
+            let queued = outbox.items.iter().map(count).fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
+            prop_assert_eq!(queued, (outbox.events, outbox.bytes));
         }
         for item in outbox.take(usize::MAX, now).items {
             match item {
                 Item::Event(parcel) => told += u64::from(parcel.replaced),
                 Item::Gap(gap) => told += gap.events,
-                Item::Text(_) | Item::Replay(_) => {}
+                Item::Text(_) | Item::Replay(_) | Item::Run(_) => {}
             }
         }
         let books = outbox.books();

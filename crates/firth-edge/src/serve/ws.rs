@@ -7,7 +7,7 @@ mod frames;
 mod upgrade;
 
 use crate::edge::Edge;
-use crate::hub::{Session, Step};
+use crate::hub::{Pieces, Session};
 use crate::limits::Pass;
 use crate::packet::Packet;
 use crate::protocol::client::{Auth, ClientMessage};
@@ -84,7 +84,7 @@ async fn greet(edge: &Edge, socket: &mut Socket, token: Option<String>) -> Optio
                 _ => (POLICY, "refused"),
             };
             let said = [Packet::new(&[&server::error(&refusal, None)])];
-            let _ = write(socket, Frames::new(&said), Some((code, reason)), config.write_within).await;
+            let _ = write(socket, &said, Some((code, reason)), config.write_within).await;
             None
         }
     }
@@ -115,12 +115,11 @@ async fn converse(edge: &Edge, mut socket: Socket, mut session: Session, patienc
     loop {
         tokio::select! {
             () = session.ready() => {
-                let step = session.take();
-                if step.messages.is_empty() && step.close.is_none() {
+                let Pieces { list, close, .. } = session.take_pieces();
+                if list.is_empty() && close.is_none() {
                     continue;
                 }
-                let Step { messages, close, .. } = step;
-                let Ok(()) = write(&mut socket, Frames::new(&messages), close, patience).await else { return };
+                let Ok(()) = write(&mut socket, &list, close, patience).await else { return };
                 session.written();
                 if close.is_some() {
                     return goodbye(socket, patience).await;
@@ -150,7 +149,7 @@ async fn converse(edge: &Edge, mut socket: Socket, mut session: Session, patienc
 /// Everything in one write, then the close if there is one.
 async fn write<P: AsRef<[u8]>>(
     socket: &mut Socket,
-    mut frames: Frames<'_, P>,
+    pieces: &[P],
     closing: Option<(u16, &'static str)>,
     patience: Duration,
 ) -> Result<(), Broken> {
@@ -158,7 +157,11 @@ async fn write<P: AsRef<[u8]>>(
         // A pong may be half written.
         socket.flush().await.map_err(|_| Broken)?;
         let raw = socket.get_mut();
-        raw.write_all_buf(&mut frames).await.map_err(|_| Broken)?;
+        match pieces {
+            [one] => raw.write_all(one.as_ref()).await,
+            many => raw.write_all_buf(&mut Frames::new(many)).await,
+        }
+        .map_err(|_| Broken)?;
         raw.flush().await.map_err(|_| Broken)?;
         match closing {
             Some((code, reason)) => socket.send(close(code, reason)).await.map_err(|_| Broken),
