@@ -8,7 +8,7 @@ use super::micros;
 use super::scripts::SCRIPTS;
 use super::trouble::{odd_answer, of_call};
 use crate::checks;
-use crate::commit::{Commit, cut_reason};
+use crate::commit::{Commit, Retry, cut_reason};
 use crate::error::Result;
 use crate::facet::{Committed, Due, DueRecord, From, GroupStatus, Groups, Pending, Reply, Reset, TakeDue};
 use crate::hold::{Hold, LeaseName};
@@ -272,21 +272,30 @@ fn proof(call: ScriptCall, hold: &Hold) -> ScriptCall {
     call.arg(hold.epoch.0).arg(super::leases::print_token(hold.token))
 }
 
+/// Adds the verdicts. Retries that are alike are told once: most of a batch fail for one reason and wait equally long.
 fn verdicts(call: ScriptCall, commit: &Commit) -> ScriptCall {
-    let counts = [commit.done.len(), commit.retries.len(), commit.dead.len()];
-    let mut call = call.args(counts).args(commit.judged().map(|id| id.to_string()));
-    for retry in &commit.retries {
-        let kept = retry.kept.as_ref().map(Content::packed);
-        call = call
-            .arg(micros(retry.after))
-            .arg(cut_reason(&retry.reason))
-            .arg(u8::from(kept.is_some()))
-            .arg(kept.unwrap_or_default());
+    let mut retries: Vec<&Retry> = commit.retries.iter().collect();
+    retries.sort_by_key(|retry| sort_of(retry));
+    let sorts = || retries.chunk_by(|a, b| sort_of(a) == sort_of(b));
+    let mut call = call
+        .args([commit.done.len(), retries.len(), commit.dead.len(), sorts().count()])
+        .args(commit.done.iter().map(ToString::to_string))
+        .args(retries.iter().map(|retry| retry.id.to_string()))
+        .args(commit.dead.iter().map(|dead| dead.record.id.to_string()));
+    for sort in sorts() {
+        let (after, reason, kept) = sort_of(sort[0]);
+        call = call.arg(sort.len()).arg(after).arg(reason).arg(u8::from(kept));
     }
+    call = call.args(retries.iter().filter_map(|retry| retry.kept.as_ref()).map(Content::packed));
     for dead in &commit.dead {
         call = call.arg(dead.record.crashes).arg(cut_reason(&dead.reason)).arg(dead.record.content.packed());
     }
     call
+}
+
+/// What retries of one sort share: delay, reason, and whether their content is kept.
+fn sort_of(retry: &Retry) -> (u64, &str, bool) {
+    (micros(retry.after), cut_reason(&retry.reason), retry.kept.is_some())
 }
 
 /// A starting position as the scripts take it.

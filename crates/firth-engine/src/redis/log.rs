@@ -122,14 +122,15 @@ impl RedisEngine {
             None => ("", 0),
         };
         let keys = self.keys.partition(at);
-        let script = &SCRIPTS.append;
-        let call = script
-            .keys([&keys.meta, &keys.stream, &keys.delayed, &keys.producers, &keys.producer_use])
-            .arg(micros(batch.after))
-            .arg(producer)
-            .arg(first)
-            .arg(count)
-            .args(blob::pack(&batch.records));
+        let is_plain = batch.producer.is_none() && batch.after.is_zero();
+        let (script, call) = if is_plain {
+            (&SCRIPTS.append_plain, SCRIPTS.append_plain.keys([&keys.meta, &keys.stream]))
+        } else {
+            let all = [&keys.meta, &keys.stream, &keys.delayed, &keys.producers, &keys.producer_use];
+            let call = SCRIPTS.append.keys(all).arg(micros(batch.after)).arg(producer).arg(first).arg(count);
+            (&SCRIPTS.append, call)
+        };
+        let call = call.args(blob::pack(&batch.records));
         let durability = batch.durability.unwrap_or(self.steps.durability());
         let answer = self.steps.durable_as(durability, script, call).await?;
         let answer = About::partition(at).accept(answer)?;

@@ -54,6 +54,11 @@ impl Sizes {
         (entries.saturating_mul(largest) <= bytes).then_some(entries)
     }
 
+    /// Whether what is known will hold for some reads more.
+    pub(super) fn is_recent(&self) -> bool {
+        self.age() <= FRESH / 2
+    }
+
     /// How long ago something was learned.
     fn age(&self) -> Duration {
         let learned = Duration::from_millis(self.learned_ms.load(Ordering::Relaxed));
@@ -167,6 +172,7 @@ impl RedisEngine {
 impl Reading<'_> {
     /// Takes in the entries of a range, if there are any, read together with a [`head`].
     pub(super) fn take_range(&mut self, range: Option<Value<'_>>, head: Value<'_>) -> Result<()> {
+        let found = entries_of(range)?;
         let mut head = Parts::of(head);
         let largest = head.value()?;
         if largest.is_null() {
@@ -175,18 +181,16 @@ impl Reading<'_> {
         let largest =
             largest.as_i64().and_then(|largest| u64::try_from(largest).ok()).ok_or_else(odd_answer)?;
         let (trimmed, last) = (head.id()?, head.id()?);
-        let mut found = Vec::with_capacity(range.map_or(0, Value::len));
-        for entry in range.into_iter().flatten() {
-            let mut entry = Parts::of(entry);
-            let id = entry.id()?;
-            let blob = entry.value()?.get(1).and_then(Value::bytes).ok_or_else(odd_answer)?;
-            found.push((id, blob));
-        }
         let entries = found.len();
         self.keys.sizes.learn(largest, entries, records_in(&found));
         self.take(found, trimmed)?;
         self.is_done |= entries == 0 || self.after >= last;
         Ok(())
+    }
+
+    /// Takes in entries that came right behind what was known as the end.
+    pub(super) fn take_newest(&mut self, entries: Option<Value<'_>>) -> Result<()> {
+        self.take(entries_of(entries)?, self.after)
     }
 
     /// Takes in entries; done when a limit is reached.
@@ -215,6 +219,17 @@ impl Reading<'_> {
         self.is_done = self.records.len() >= self.max.records || self.bytes >= self.max.bytes;
         Ok(())
     }
+}
+
+/// The entries of an answer, if there are any: their ids and blobs.
+fn entries_of(range: Option<Value<'_>>) -> Result<Vec<(RecordId, Bytes)>> {
+    let entry = |entry: Value<'_>| {
+        let mut entry = Parts::of(entry);
+        let id = entry.id()?;
+        let blob = entry.value()?.get(1).and_then(Value::bytes).ok_or_else(odd_answer)?;
+        Ok((id, blob))
+    };
+    range.into_iter().flatten().map(entry).collect()
 }
 
 /// How many records lie in these entries, wanted or not: a reader with little room still learns how full they are.

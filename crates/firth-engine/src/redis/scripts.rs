@@ -56,6 +56,7 @@ scripts! {
     create_partition = "create_partition", WRITES, [];
     delete_partition = "delete_partition", ALLOW_OOM, [];
     append = "append", WRITES, [WRITE];
+    append_plain = "append_plain", WRITES, [WRITE];
     ripen = "ripen", WRITES, [BLOB, WRITE];
     adopt = "adopt", WRITES, [];
     follow = "follow", WRITES, [WRITE];

@@ -56,21 +56,30 @@ impl RedisEngine {
         };
         let mut reading = Reading::new(at, &keys, after, max);
         // A map with one pair: the stream and its entries. Nothing at all if nothing came.
-        reading.take_range(entries.value().iter().nth(1), head.value())?;
+        let entries = entries.value().iter().nth(1);
+        match head {
+            Some(head) => reading.take_range(entries, head.value())?,
+            None => reading.take_newest(entries)?,
+        }
         Ok(Some(reading.into_records()))
     }
 
+    /// Waits for entries. What else is to be known of the partition is asked for with them, unless it was of late: the server would
+    /// answer that before it hands out what was waited for.
     async fn wait_for_entries(
         &self,
         keys: &PartitionKeys,
         after: RecordId,
         entries: usize,
-    ) -> Result<(Frame, Frame), CallError> {
+    ) -> Result<(Frame, Option<Frame>), CallError> {
         let read = cmd("XREAD").arg("COUNT").arg(entries).arg("BLOCK").arg(PATIENCE.as_millis() as u64);
         let read = read.arg("STREAMS").key(&keys.stream).arg(after.to_string());
+        let (client, limit) = (&self.steps.client, PATIENCE + GRACE);
+        if keys.sizes.is_recent() {
+            return Ok((client.call::<Frame>(read).timeout(limit).await?, None));
+        }
         let both = pipe().then(read).then(head(keys)).together();
-        let (read, head) =
-            self.steps.client.pipeline::<(Frame, Frame)>(both).timeout(PATIENCE + GRACE).await?;
-        Ok((read?, head?))
+        let (read, head) = client.pipeline::<(Frame, Frame)>(both).timeout(limit).await?;
+        Ok((read?, Some(head?)))
     }
 }

@@ -16,22 +16,27 @@ if #ripe > 0 then
   local _, tseq = split(t)
   local ems, first, last, blob, index, at
   local some_kept, known = call('EXISTS', K) == 1, {}
-  for i = 5, #ARGV do known[ARGV[i]] = true end
+  -- What a lossy trim removed is gone for those, too, who still know it.
+  local some_gone = #call('ZRANGEBYSCORE', I, 1, tseq, 'LIMIT', 0, 1) > 0
+  for i = 5, #ARGV do known[ARGV[i]] = '' end
   local n = 0
   for i, id in ipairs(ripe) do
-    local ms, seq = split(id)
-    local content = known[id] and seq > tseq and '' or some_kept and call('HGET', K, id)
-    if not content and seq > tseq then
-      if ems ~= ms or seq < first or seq > last then
-        ems, first, last, blob = entry_at(S, id)
-        index, at = 0, nil
-      end
-      if ems == ms and seq >= first then
-        -- Records of one blob come in order more often than not: go on from the last one.
-        local wanted = seq - first + 1
-        if not at or wanted < index then index, at = 1, offset(blob, 0) end
-        while index < wanted do at, index = at + length(blob, index), index + 1 end
-        content = string.sub(blob, at, at + length(blob, index) - 1)
+    local content = not some_gone and known[id] or some_kept and call('HGET', K, id)
+    if not content then
+      local ms, seq = split(id)
+      if seq > tseq then
+        content = known[id]
+        if not content and (ems ~= ms or seq < first or seq > last) then
+          ems, first, last, blob = entry_at(S, id)
+          index, at = 0, nil
+        end
+        if not content and ems == ms and seq >= first then
+          -- Records of one blob come in order more often than not: go on from the last one.
+          local wanted = seq - first + 1
+          if not at or wanted < index then index, at = 1, offset(blob, 0) end
+          while index < wanted do at, index = at + length(blob, index), index + 1 end
+          content = string.sub(blob, at, at + length(blob, index) - 1)
+        end
       end
     end
     if not content then
@@ -51,4 +56,4 @@ if #lost > 0 then
   call('ZREM', I, unpack(lost))
   call('HDEL', E, unpack(lost))
 end
-return { #lost, next_due(D), found }
+return { #lost, next_due(D, now), found }

@@ -149,7 +149,8 @@ impl Session<'_> {
 
     /// Notes when the next record is due. While there is other work, due records gather.
     pub(super) fn note_next_due(&mut self, next: Option<Duration>) {
-        let busy = self.flow.ready() + self.flow.out() > 0;
+        let reading = self.in_read.as_ref().is_some_and(|read| !read.waits);
+        let busy = self.flow.ready() + self.flow.out() > 0 || reading || self.more;
         let soonest = busy.then(|| self.due_looked + DUE_EVERY);
         let next = next.map(|delay| (Instant::now() + delay).max(soonest.unwrap_or(self.due_looked)));
         self.due_at = sooner(self.due_at, next);

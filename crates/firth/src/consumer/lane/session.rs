@@ -220,6 +220,7 @@ impl<'l> Session<'l> {
     async fn wait(&mut self) -> Result<Next> {
         let (mut heard, timer, lane) = (Vec::new(), self.next_timer(), self.lane);
         let draining = self.drain_until.is_some();
+        let deaf = self.is_deaf();
         let stored = async {
             match &mut self.in_commit {
                 Some(commit) => commit.await,
@@ -257,7 +258,7 @@ impl<'l> Session<'l> {
                 self.looked(room, answer?)?;
             }
             () = lane.stop.cancelled(), if !draining => self.drain(),
-            () = self.hint.wait(), if !draining => self.hinted(),
+            () = self.hint.wait(), if !draining && !deaf => self.hinted(),
             () = changed(&mut self.stream), if !draining => self.hinted(),
             // The sender lives in the consumer; a consumer that is gone has cancelled `stop`.
             Ok(()) = self.paused.changed(), if !draining => self.pause(),
@@ -309,6 +310,12 @@ impl<'l> Session<'l> {
                 config.retry.judge(record, nack, in_order)
             }
         }
+    }
+
+    /// Whether a hint would bring nothing new: the lane waits at the end of the log, and will look for the rest soon anyway.
+    fn is_deaf(&self) -> bool {
+        self.in_read.as_ref().is_some_and(|read| read.waits)
+            && self.ripen_at.is_some_and(|at| at <= self.looked + super::fill::LOOK_EVERY)
     }
 
     fn hinted(&mut self) {
