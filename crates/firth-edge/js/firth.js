@@ -19,6 +19,12 @@
 const VERSION = 1;
 const MAX_NAME = 64;
 
+/** A position: its epoch, and one offset for each partition. */
+function read(at) {
+  const [epoch, offsets = ""] = at.split(":");
+  return [epoch, offsets.split(".").map(Number)];
+}
+
 /** One subscription; made by `Firth.subscribe`. */
 class Subscription {
   constructor(owner, id, wish, handlers) {
@@ -249,9 +255,10 @@ export class Firth {
   /** Notes where we stand; false if we were there already. */
   _stand(at) {
     if (!at) return true;
-    const [epoch, offset] = at.split(":");
-    const [oldEpoch, oldOffset] = (this.at ?? ":").split(":");
-    if (epoch === oldEpoch && Number(offset) <= Number(oldOffset)) return false;
+    const [epoch, offsets] = read(at);
+    const [oldEpoch, oldOffsets] = read(this.at ?? "");
+    // One offset for each partition; new is what is further in any of them.
+    if (epoch === oldEpoch && offsets.every((offset, at) => offset <= (oldOffsets[at] ?? 0))) return false;
     this.at = at;
     return true;
   }

@@ -5,6 +5,7 @@
 
 use crate::hub::Hub;
 use crate::metrics;
+use crate::position::Offsets;
 use firth::{Admin, Broker, ConsumerHandle, ErrorKind, Record, RecordId, Result, StartAt, TopicInfo};
 use firth_router::event::Event;
 use sha2::{Digest, Sha256};
@@ -19,6 +20,9 @@ const PREDECESSOR: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_millis(500);
 /// The pause between two looks at how much of the window is still to be read.
 const LOOK: Duration = Duration::from_millis(10);
+
+/// A topic with more partitions is not followed: a position would be too long, in every message.
+const FOLLOWED: usize = 64;
 
 /// So many records of a partition are given to clients in one go.
 const BURST: usize = 256;
@@ -36,14 +40,14 @@ impl TopicFeed {
     /// Begins to feed the hub with what is sent to the topic. `group` must be this gateway's alone: it is refused while another process
     /// reads with it, because each would see only a part.
     ///
-    /// If the topic has one partition, the hub follows it: it reads the window first, so that clients of other gateways and of an
-    /// earlier life can resume here. Otherwise it begins with what is sent from now on, and positions hold for this life alone.
+    /// If the topic has at most 64 partitions, the hub follows it: it reads the window first, so that clients of other gateways and of
+    /// an earlier life can resume here. Otherwise it begins with what is sent from now on, and positions hold for this life alone.
     pub async fn start(hub: Hub, broker: &Broker, topic: &str, group: &str) -> Result<Self> {
         let admin = broker.admin();
         free(&admin, topic, group).await?;
         let status = admin.topic(topic).await?;
         let partitions = status.partitions.len();
-        let follows = partitions == 1 && hub.follow(epoch(&status.info));
+        let follows = partitions <= FOLLOWED && hub.follow(epoch(&status.info), partitions);
         let start = if follows { StartAt::Age(hub.config().window.age) } else { StartAt::Newest };
         admin.create_group(topic, group, start).await?;
         let consumer = broker.consumer(topic, group).name("gateway").start_at(start).await?;
@@ -52,27 +56,37 @@ impl TopicFeed {
         handle.assigned(|owned| owned.len() >= partitions).await;
         let feeder = Arc::new(Feeder { hub: hub.clone(), follows, seen: Mutex::default() });
         let run = consumer.run_batches(BURST, move |records| {
-            feeder.take(&records);
-            std::future::ready(Ok(()))
+            let feeder = feeder.clone();
+            async move {
+                feeder.take(&records);
+                // Connections write now, or a backlog would run over before they can.
+                tokio::task::yield_now().await;
+                Ok(())
+            }
         });
         let task = tokio::spawn(run.into_future());
         let (topic, group) = (topic.to_owned(), group.to_owned());
         let feed = Self { broker: broker.clone(), topic, group, consumer: handle, task };
         if follows {
-            feed.catch_up(&hub, status.partitions[0].last.seq).await?;
+            let last = status.partitions.iter().map(|partition| (partition.index, partition.last.seq));
+            feed.catch_up(&hub, last.collect()).await?;
         }
         Ok(feed)
     }
 
     /// Reads the window, which must not come to clients as news.
-    async fn catch_up(&self, hub: &Hub, last: u64) -> Result<()> {
-        while hub.read_up_to() < last && !self.task.is_finished() {
+    async fn catch_up(&self, hub: &Hub, last: Vec<(u32, u64)>) -> Result<()> {
+        let mut goal = Offsets::default();
+        last.iter().for_each(|(partition, seq)| goal.raise(*partition, *seq));
+        while !hub.has_read(&goal) && !self.task.is_finished() {
             if self.broker.admin().group(&self.topic, &self.group).await?.lag() == 0 {
                 break;
             }
             tokio::time::sleep(LOOK).await;
         }
-        hub.begin(last);
+        for (partition, seq) in last {
+            hub.begin(partition, seq);
+        }
         Ok(())
     }
 
@@ -117,7 +131,7 @@ fn epoch(topic: &TopicInfo) -> u64 {
 /// What the batches of all partitions share.
 struct Feeder {
     hub: Hub,
-    /// The hub takes its offsets from the one partition.
+    /// The hub takes its offsets from the records.
     follows: bool,
     seen: Mutex<HashMap<u32, RecordId>>,
 }
@@ -137,7 +151,7 @@ impl Feeder {
                 Err(error) => (None, Some(error)),
             };
             let published = match event {
-                event if self.follows => burst.arrive(event, record.id().seq).err(),
+                event if self.follows => burst.arrive(event, (record.partition(), record.id().seq)).err(),
                 Some(event) => burst.publish(event).err(),
                 None => None,
             };

@@ -19,7 +19,10 @@ pub(crate) struct Body {
 
 /// An event in its place.
 pub(crate) struct Frame {
+    /// Where a client stands that has seen everything up to it.
     pub(crate) at: Position,
+    /// The partition whose record it is.
+    pub(crate) partition: u32,
     body: Body,
 }
 
@@ -77,8 +80,18 @@ impl Body {
 }
 
 impl Frame {
-    pub(crate) fn new(at: Position, body: Body) -> Self {
-        Self { at, body }
+    pub(crate) fn new(at: Position, partition: u32, body: Body) -> Self {
+        Self { at, partition, body }
+    }
+
+    /// The number of its record, or how many events of its tenant there were.
+    pub(crate) fn offset(&self) -> u64 {
+        self.at.offsets.get(self.partition)
+    }
+
+    /// Where a client stands that lacks this one, but nothing before.
+    pub(crate) fn before(&self) -> Position {
+        Position::new(self.at.epoch, self.at.offsets.before(self.partition))
     }
 
     pub(crate) fn event(&self) -> &Event {
@@ -90,7 +103,7 @@ impl Frame {
     }
 
     pub(crate) fn cost(&self) -> usize {
-        self.body.cost()
+        self.body.cost() + self.at.offsets.heap()
     }
 }
 

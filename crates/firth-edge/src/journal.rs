@@ -4,7 +4,7 @@
 //! the client must fetch its state anew.
 
 use crate::frame::{Body, Frame};
-use crate::position::Position;
+use crate::position::{Offsets, Position};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -52,27 +52,27 @@ impl Missing {
 /// The last events of a tenant.
 pub(crate) struct Journal {
     epoch: u64,
-    head: u64,
-    /// Everything behind this offset is kept.
-    base: u64,
+    head: Offsets,
+    /// Of each partition, everything behind this offset is kept.
+    base: Offsets,
     kept: VecDeque<(Instant, Arc<Frame>)>,
     bytes: usize,
 }
 
 impl Journal {
     /// Empty; whatever was up to `base` is not in it.
-    pub(crate) fn new(epoch: u64, base: u64) -> Self {
-        Self { epoch, head: base, base, kept: VecDeque::new(), bytes: 0 }
+    pub(crate) fn new(epoch: u64, base: Offsets) -> Self {
+        Self { epoch, head: base.clone(), base, kept: VecDeque::new(), bytes: 0 }
     }
 
     /// The place behind the newest event.
     pub(crate) fn head(&self) -> Position {
-        Position { epoch: self.epoch, offset: self.head }
+        Position::new(self.epoch, self.head.clone())
     }
 
     /// The place up to which nothing is kept.
-    pub(crate) fn base(&self) -> u64 {
-        self.base
+    pub(crate) fn base(&self) -> &Offsets {
+        &self.base
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -83,10 +83,19 @@ impl Journal {
         self.bytes
     }
 
-    /// Places the event at the end, at this offset or the next.
-    pub(crate) fn append(&mut self, body: Body, offset: Option<u64>, now: Instant) -> Arc<Frame> {
-        self.head = offset.unwrap_or(self.head + 1);
-        let frame = Arc::new(Frame::new(self.head(), body));
+    /// Places the event at the end: at its record, with how far all partitions have come, or simply as the next.
+    pub(crate) fn append(&mut self, body: Body, record: Option<(u32, &Offsets)>, now: Instant) -> Arc<Frame> {
+        let partition = match record {
+            Some((partition, offsets)) => {
+                self.head.clone_from(offsets);
+                partition
+            }
+            None => {
+                self.head.raise(0, self.head.get(0) + 1);
+                0
+            }
+        };
+        let frame = Arc::new(Frame::new(self.head(), partition, body));
         self.bytes += frame.cost();
         self.kept.push_back((now, frame.clone()));
         frame
@@ -109,21 +118,27 @@ impl Journal {
     }
 
     /// Everything behind the position, oldest first. `head` is how far the hub has come.
-    pub(crate) fn after(&self, position: Position, head: u64) -> Result<Vec<Arc<Frame>>, Missing> {
-        if position.epoch != self.epoch || position.offset > head {
+    ///
+    /// The position may come from a gateway that read the partitions in another order, so that it is further in one and less far in another:
+    /// each event counts by its own partition.
+    pub(crate) fn after(&self, position: &Position, head: &Offsets) -> Result<Vec<Arc<Frame>>, Missing> {
+        let Position { epoch, offsets } = position;
+        if *epoch != self.epoch || !head.covers(offsets) {
             return Err(Missing::UnknownEpoch);
         }
-        if position.offset < self.base {
+        if !offsets.covers(&self.base) {
             return Err(Missing::TooOld);
         }
-        let skip = self.kept.partition_point(|(_, frame)| frame.at.offset <= position.offset);
-        Ok(self.kept.range(skip..).map(|(_, frame)| frame.clone()).collect())
+        let skip = self.kept.partition_point(|(_, frame)| offsets.covers(&frame.at.offsets));
+        let is_new = |frame: &Frame| frame.offset() > offsets.get(frame.partition);
+        let behind = self.kept.range(skip..).filter(|(_, frame)| is_new(frame));
+        Ok(behind.map(|(_, frame)| frame.clone()).collect())
     }
 
     fn drop_oldest(&mut self) {
         if let Some((_, frame)) = self.kept.pop_front() {
             self.bytes -= frame.cost();
-            self.base = frame.at.offset;
+            self.base.raise(frame.partition, frame.offset());
         }
     }
 }
@@ -139,7 +154,7 @@ mod tests {
     }
 
     fn after(journal: &Journal, position: Position) -> Result<Vec<Arc<Frame>>, Missing> {
-        journal.after(position, journal.head().offset)
+        journal.after(&position, &journal.head().offsets)
     }
 
     fn window(events: usize) -> Window {
@@ -148,26 +163,25 @@ mod tests {
 
     #[test]
     fn only_a_position_inside_the_window_can_be_resumed() {
-        let (mut journal, now) = (Journal::new(7, 0), Instant::now());
+        let (mut journal, now) = (Journal::new(7, Offsets::default()), Instant::now());
         let start = journal.head();
         for _ in 0..5 {
             journal.append(body(), None, now);
             journal.fit(&window(3), 0, now);
         }
-        let at = |offset| Position { epoch: 7, offset };
-        let offsets =
-            |frames: Vec<Arc<Frame>>| frames.iter().map(|frame| frame.at.offset).collect::<Vec<_>>();
+        let at = |offset| Position::new(7, Offsets::single(offset));
+        let offsets = |frames: Vec<Arc<Frame>>| frames.iter().map(|frame| frame.offset()).collect::<Vec<_>>();
         assert_eq!(after(&journal, start).err(), Some(Missing::TooOld));
         assert_eq!(after(&journal, at(1)).err(), Some(Missing::TooOld));
         assert_eq!(offsets(after(&journal, at(2)).unwrap()), [3, 4, 5]);
         assert_eq!(offsets(after(&journal, at(5)).unwrap()), [0; 0]);
         assert_eq!(after(&journal, at(6)).err(), Some(Missing::UnknownEpoch));
-        assert_eq!(after(&journal, Position { epoch: 8, offset: 5 }).err(), Some(Missing::UnknownEpoch));
+        assert_eq!(after(&journal, Position::new(8, Offsets::single(5))).err(), Some(Missing::UnknownEpoch));
     }
 
     #[test]
     fn age_and_bytes_bound_it_too() {
-        let (mut journal, start) = (Journal::new(1, 0), Instant::now());
+        let (mut journal, start) = (Journal::new(1, Offsets::default()), Instant::now());
         let cost = body().cost();
         let tight = Window { bytes: 2 * cost, ..window(100) };
         for _ in 0..4 {
@@ -180,7 +194,7 @@ mod tests {
         journal.fit(&total, 9 * cost, start);
         assert_eq!(journal.bytes(), cost, "others leave room for one");
         journal.expire(&total, start + total.age + Duration::from_millis(1));
-        assert_eq!((journal.bytes(), journal.head().offset), (0, 5));
+        assert_eq!((journal.bytes(), journal.head().offsets.get(0)), (0, 5));
         assert!(after(&journal, journal.head()).unwrap().is_empty());
     }
 }

@@ -55,7 +55,7 @@ pub(crate) type Marks = SmallVec<[Mark; 1]>;
 
 impl Shipment {
     pub(crate) fn new(frame: Arc<Frame>, marks: Marks) -> Self {
-        let packet = server::event(&frame, &marks, 0);
+        let packet = server::event(&frame, &frame.at, &marks, 0);
         Self { frame, marks, packet }
     }
 }
@@ -66,19 +66,22 @@ pub(crate) struct Parcel {
     pub(crate) shipment: Arc<Shipment>,
     /// How many older events of the document it stands for as well.
     pub(crate) replaced: u32,
-    /// The offset of the oldest event that it stands for.
-    pub(crate) since: u64,
+    /// The oldest event that it stands for, unless that is itself.
+    pub(crate) oldest: Option<Arc<Frame>>,
 }
 
 impl Parcel {
     pub(crate) fn new(shipment: Arc<Shipment>) -> Self {
-        let since = shipment.frame.at.offset;
-        Self { shipment, replaced: 0, since }
+        Self { shipment, replaced: 0, oldest: None }
+    }
+
+    fn oldest(&self) -> &Arc<Frame> {
+        self.oldest.as_ref().unwrap_or(&self.shipment.frame)
     }
 }
 
 /// Events left out: all that matched behind `after`, up to and with `until`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Gap {
     pub(crate) after: Position,
     pub(crate) until: Position,

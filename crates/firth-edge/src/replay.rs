@@ -5,24 +5,29 @@
 
 use crate::frame::Frame;
 use crate::outbox::{Mark, Marks};
+use crate::position::Position;
 use firth_router::matching::{Hit, Index};
 use std::fmt;
 use std::sync::Arc;
 
 pub(crate) struct Replay {
+    /// Where the client stands.
+    at: Position,
     history: std::vec::IntoIter<Arc<Frame>>,
     wishes: Index<Arc<str>>,
     hits: Vec<Hit>,
 }
 
 impl Replay {
-    pub(crate) fn new(history: Vec<Arc<Frame>>, wishes: Index<Arc<str>>) -> Self {
-        Self { history: history.into_iter(), wishes, hits: Vec::new() }
+    pub(crate) fn new(at: Position, history: Vec<Arc<Frame>>, wishes: Index<Arc<str>>) -> Self {
+        Self { at, history: history.into_iter(), wishes, hits: Vec::new() }
     }
 
     /// Looks through the next `count` events; false when it is through.
-    pub(crate) fn read(&mut self, count: usize, mut found: impl FnMut(&Frame, Marks)) -> bool {
+    pub(crate) fn read(&mut self, count: usize, mut found: impl FnMut(&Frame, Position, Marks)) -> bool {
         for frame in self.history.by_ref().take(count) {
+            // What the client saw elsewhere may be further than this place here.
+            self.at.offsets.raise_all(&frame.at.offsets);
             if self.wishes.matches_into(frame.event(), &mut self.hits).is_err() || self.hits.is_empty() {
                 continue;
             }
@@ -30,7 +35,7 @@ impl Replay {
                 let name = self.wishes.get(hit.number)?.1.clone();
                 Some(Mark { name, leaves: hit.leaves })
             };
-            found(&frame, self.hits.iter().filter_map(mark).collect());
+            found(&frame, self.at.clone(), self.hits.iter().filter_map(mark).collect());
         }
         self.history.len() > 0
     }

@@ -12,7 +12,7 @@ use crate::config::Config;
 use crate::frame::Body;
 use crate::journal::{Journal, Missing};
 use crate::outbox::{Farewell, Mark, Outbox, Room, Shipment, SlowPolicy, Wake};
-use crate::position::Position;
+use crate::position::{Offsets, Position};
 use crate::presence::Rooms;
 use crate::protocol::{Refusal, server};
 use firth_router::matching::{Hit, Index};
@@ -163,11 +163,11 @@ impl Core {
         Ok(())
     }
 
-    /// Places the event and notes it for every session that wants it.
+    /// Places the event, of this partition if the hub follows a topic, and notes it for every session that wants it.
     pub(super) fn publish(
         &mut self,
         body: Body,
-        offset: Option<u64>,
+        partition: Option<u32>,
         now: Instant,
     ) -> firth_router::Result<Published> {
         let Some(part) = self.tenants.get_mut(&body.event.tenant) else {
@@ -175,7 +175,8 @@ impl Core {
         };
         self.index.matches_into(&body.event, &mut self.hits)?;
         let others = self.journal_bytes - part.journal.bytes();
-        let frame = part.journal.append(body, offset, now);
+        let head = self.source.as_ref().map(|source| &source.head);
+        let frame = part.journal.append(body, partition.zip(head), now);
         part.journal.fit(&self.config.window, others, now);
         self.journal_bytes = others + part.journal.bytes();
         let wanted = |hit: &Hit| self.index.get(hit.number).map(|(_, wanted)| wanted);
@@ -192,7 +193,7 @@ impl Core {
             self.pending.add(group[0].0, &mut made, |known| is_for(&known.marks, marks()), fresh);
             connections += 1;
         }
-        Ok(Published { at: Some(frame.at), connections })
+        Ok(Published { at: Some(frame.at.clone()), connections })
     }
 
     /// Gives sessions what was noted for them. Who must be woken at once is added to `due`.
@@ -213,7 +214,7 @@ impl Core {
     /// The source has left out events, nobody knows whose: every client must fetch its state anew, and no position from before holds.
     pub(super) fn source_gap(&mut self) {
         for part in self.tenants.values_mut() {
-            part.journal = Journal::new(fastrand::u64(1..), 0);
+            part.journal = Journal::new(fastrand::u64(1..), Offsets::default());
         }
         self.journal_bytes = 0;
         for (_, seat) in self.seats.iter().filter(|(_, seat)| !seat.subscriptions.is_empty()) {

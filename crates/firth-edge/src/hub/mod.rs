@@ -22,7 +22,7 @@ use crate::config::Config;
 use crate::frame::Body;
 use crate::metrics;
 use crate::outbox::{Outbox, SlowPolicy};
-use crate::position::Position;
+use crate::position::{Offsets, Position};
 use crate::protocol::{Code, Refusal};
 use crate::upstream::Registrar;
 use bell::Bell;
@@ -72,7 +72,7 @@ pub(crate) struct Mailbox {
 }
 
 /// What became of an event.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Published {
     /// Its place; `None` if the tenant has no clients here and had none lately.
     pub at: Option<Position>,
@@ -154,10 +154,10 @@ impl Hub {
     }
 
     /// Takes offsets from a topic from now on: see [`source`]. False if events come from a router as well, which have none.
-    pub(crate) fn follow(&self, epoch: u64) -> bool {
+    pub(crate) fn follow(&self, epoch: u64, partitions: usize) -> bool {
         let mut core = self.core();
         if !core.is_routed {
-            core.follow(epoch);
+            core.follow(epoch, partitions);
         }
         !core.is_routed
     }
@@ -167,18 +167,18 @@ impl Hub {
         self.core().is_routed = true;
     }
 
-    /// The topic has nothing to read up to this record.
-    pub(crate) fn begin(&self, seq: u64) {
-        self.core().begin(seq);
+    /// A partition of the topic has nothing to read up to this record.
+    pub(crate) fn begin(&self, partition: u32, seq: u64) {
+        self.core().begin(partition, seq);
     }
 
-    /// How far it has read the topic that it follows.
-    pub(crate) fn read_up_to(&self) -> u64 {
-        self.core().source.as_ref().map_or(0, |source| source.head)
+    /// Whether it has read so far in the topic that it follows.
+    pub(crate) fn has_read(&self, offsets: &Offsets) -> bool {
+        self.core().source.as_ref().is_some_and(|source| source.head.covers(offsets))
     }
 
     /// Waits until this hub has read as far as the position says, but not for long: another gateway may have been quicker.
-    pub(crate) async fn reach(&self, position: Position) {
+    pub(crate) async fn reach(&self, position: &Position) {
         let reached = async {
             loop {
                 let moved = self.0.moved.notified();
@@ -209,7 +209,7 @@ impl Hub {
     pub(crate) fn head_of(&self, tenant: &Tenant) -> Position {
         let core = self.core();
         let is_known = core.tenants.contains_key(tenant);
-        if is_known { core.head_of(tenant) } else { Position { epoch: 0, offset: 0 } }
+        if is_known { core.head_of(tenant) } else { Position::nowhere() }
     }
 
     /// Lets a client in whose token was checked.
@@ -322,15 +322,19 @@ impl Burst<'_> {
         published
     }
 
-    /// A record of the topic that the hub follows, with its number: an event, or something else that was passed.
-    pub(crate) fn arrive(&mut self, event: Option<Event>, seq: u64) -> firth_router::Result<Published> {
+    /// A record of the topic that the hub follows, with its partition and number: an event, or something else that was passed.
+    pub(crate) fn arrive(
+        &mut self,
+        event: Option<Event>,
+        (partition, seq): (u32, u64),
+    ) -> firth_router::Result<Published> {
         let body = event.map(Body::new).transpose();
         let mut core = self.hub.core_in_burst();
         // In one step: whoever stands at this number has the event, or is sent it.
-        let is_new = core.arrive(seq);
+        let is_new = core.arrive(partition, seq);
         let published = body.and_then(|body| match body {
             Some(body) if is_new && core.keeps(&body.event.tenant, now()) => {
-                core.publish(body, Some(seq), now())
+                core.publish(body, Some(partition), now())
             }
             _ => Ok(Published::NOBODY),
         });

@@ -63,7 +63,7 @@ impl Outgoing {
     }
 
     fn shared(shipment: Arc<Shipment>) -> Self {
-        Self { at: Some(shipment.frame.at), content: Content::Shared(shipment) }
+        Self { at: Some(shipment.frame.at.clone()), content: Content::Shared(shipment) }
     }
 
     /// JSON, in one line.
@@ -151,7 +151,9 @@ impl Session {
     /// Takes in what the client said. Answers, also to mistakes, are among the next messages.
     pub(crate) fn hear(&mut self, message: &ClientMessage) {
         let outcome = match message {
-            ClientMessage::Subscribe(wish) => self.make_live(&wish.subscriptions, wish.after, wish.reference),
+            ClientMessage::Subscribe(wish) => {
+                self.make_live(&wish.subscriptions, wish.after.clone(), wish.reference)
+            }
             ClientMessage::Unsubscribe(wish) => {
                 self.hub.core().unsubscribe(self.seat, &wish.subscriptions, wish.reference);
                 self.let_go(&wish.subscriptions);
@@ -166,7 +168,7 @@ impl Session {
 
     /// Waits for what must be there before subscriptions can be made live: that the router knows of them, and that this hub has come as
     /// far as the client. Carriers call it first.
-    pub(crate) async fn prepare(&mut self, wishes: &[Wish], after: Option<Position>) -> Result<(), Refusal> {
+    pub(crate) async fn prepare(&mut self, wishes: &[Wish], after: Option<&Position>) -> Result<(), Refusal> {
         if let Some(registrar) = self.hub.registrar() {
             self.hub.core().may_subscribe(self.seat, wishes, after.is_some())?;
             let tenant = self.hub.core().seats[self.seat].grant.tenant.clone();
@@ -200,7 +202,7 @@ impl Session {
         reference: Option<u64>,
     ) -> Result<(), Refusal> {
         let prepared = std::mem::take(&mut self.prepared);
-        let after = after.map(|after| match prepared.iter().all(|(_, hold)| hold.covers(after)) {
+        let after = after.map(|after| match prepared.iter().all(|(_, hold)| hold.covers(&after)) {
             true => Ok(after),
             false => Err(Missing::TooOld),
         });
@@ -342,8 +344,8 @@ impl Session {
                 match replaced {
                     0 => Outgoing::shared(shipment),
                     _ => {
-                        let at = Some(shipment.frame.at);
-                        Outgoing::own(server::event(&shipment.frame, &shipment.marks, replaced), at)
+                        let (frame, at) = (&shipment.frame, &shipment.frame.at);
+                        Outgoing::own(server::event(frame, at, &shipment.marks, replaced), Some(at.clone()))
                     }
                 }
             }
@@ -363,8 +365,8 @@ impl Session {
     fn read_history(&mut self, pieces: &mut Pieces) {
         let Some(mut replay) = self.replay.take() else { return };
         let before = pieces.list.len();
-        let more = replay.read(REPLAY_STEP, |frame, marks| {
-            pieces.push(Outgoing::own(server::event(frame, &marks, 0), Some(frame.at)));
+        let more = replay.read(REPLAY_STEP, |frame, at, marks| {
+            pieces.push(Outgoing::own(server::event(frame, &at, &marks, 0), Some(at)));
         });
         let found = (pieces.list.len() - before) as u64;
         self.in_write += found;

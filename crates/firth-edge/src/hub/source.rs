@@ -1,5 +1,6 @@
-//! A hub that follows a topic: an event's offset is the number of its record, and the epoch belongs to the topic. So a position means the same at
-//! every gateway that follows it, and in every life of one.
+//! A hub that follows a topic: an event's offset is the number of its record, and the epoch belongs to the topic. So a position, which says how far
+//! each partition has come, means the same at every gateway that follows it, and in every life of one, though each reads the partitions in an
+//! order of its own.
 //!
 //! Whoever resumes at a hub that has seen everything behind its position gets it from the journal; at one that has not, it must start
 //! anew. `start` and `forgotten` say what has been seen: nothing up to `start` was read, and of tenants without a journal nothing up to
@@ -8,7 +9,7 @@
 use super::core::{Core, Part};
 use crate::frame::Frame;
 use crate::journal::{Journal, Missing};
-use crate::position::Position;
+use crate::position::{Offsets, Position};
 use firth_router::Tenant;
 use std::sync::Arc;
 use std::time::Instant;
@@ -16,39 +17,62 @@ use std::time::Instant;
 #[derive(Debug)]
 pub(super) struct Source {
     pub(super) epoch: u64,
-    /// The last record that was read.
-    pub(super) head: u64,
-    /// The record before the first that was read; `None` while none was.
-    start: Option<u64>,
-    /// Events up to this one may have been thrown away with their tenant's journal.
-    forgotten: u64,
+    /// The last record of each partition that was read.
+    pub(super) head: Offsets,
+    /// The record before the first that was read, for each partition; `None` while none was.
+    start: Vec<Option<u64>>,
+    /// Events up to these may have been thrown away with their tenant's journal.
+    forgotten: Offsets,
+}
+
+impl Source {
+    fn start(&mut self, partition: u32) -> &mut Option<u64> {
+        let at = partition as usize;
+        if self.start.len() <= at {
+            self.start.resize(at + 1, None);
+        }
+        &mut self.start[at]
+    }
+
+    /// Whether everything behind the offsets was read.
+    fn has_seen(&self, offsets: &Offsets) -> bool {
+        let is_seen = |(partition, start): (u32, &Option<u64>)| {
+            start.is_some_and(|start| start <= offsets.get(partition))
+        };
+        (0..).zip(&self.start).all(is_seen)
+    }
 }
 
 impl Core {
     /// Takes offsets from a topic from now on. Positions of before do not hold.
-    pub(super) fn follow(&mut self, epoch: u64) {
-        self.source = Some(Source { epoch, head: 0, start: None, forgotten: 0 });
+    pub(super) fn follow(&mut self, epoch: u64, partitions: usize) {
+        let (head, forgotten) = (Offsets::default(), Offsets::default());
+        self.source = Some(Source { epoch, head, start: vec![None; partitions], forgotten });
         for part in self.tenants.values_mut() {
-            part.journal = Journal::new(epoch, 0);
+            part.journal = Journal::new(epoch, Offsets::default());
         }
         self.journal_bytes = 0;
     }
 
     /// A record was read. False if it came before.
-    pub(super) fn arrive(&mut self, seq: u64) -> bool {
+    pub(super) fn arrive(&mut self, partition: u32, seq: u64) -> bool {
         let Some(source) = &mut self.source else { return false };
-        if source.start.is_some() && seq <= source.head {
+        let (head, start) = (source.head.get(partition), source.start(partition));
+        if start.is_some() && seq <= head {
             return false;
         }
-        source.start.get_or_insert(seq.saturating_sub(1));
-        source.head = seq;
+        start.get_or_insert(seq.saturating_sub(1));
+        source.head.raise(partition, seq);
         true
     }
 
-    /// There is nothing to read up to this record.
-    pub(super) fn begin(&mut self, seq: u64) {
-        if let Some(source) = self.source.as_mut().filter(|source| source.start.is_none()) {
-            (source.start, source.head) = (Some(seq), seq);
+    /// There is nothing to read in the partition up to this record.
+    pub(super) fn begin(&mut self, partition: u32, seq: u64) {
+        let Some(source) = &mut self.source else { return };
+        let start = source.start(partition);
+        if start.is_none() {
+            *start = Some(seq);
+            source.head.raise(partition, seq);
         }
     }
 
@@ -60,7 +84,7 @@ impl Core {
         }
         let Some(source) = &mut self.source else { return false };
         if self.journal_bytes >= self.config.window.total_bytes / 2 {
-            source.forgotten = source.head;
+            source.forgotten.clone_from(&source.head);
             return false;
         }
         self.tenants.insert(tenant.clone(), Part::new(self.fresh_journal(), now));
@@ -69,37 +93,37 @@ impl Core {
 
     pub(super) fn fresh_journal(&self) -> Journal {
         match &self.source {
-            Some(source) => Journal::new(source.epoch, source.forgotten),
-            None => Journal::new(fastrand::u64(1..), 0),
+            Some(source) => Journal::new(source.epoch, source.forgotten.clone()),
+            None => Journal::new(fastrand::u64(1..), Offsets::default()),
         }
     }
 
     /// Everything of the tenant behind the position.
-    pub(super) fn history(&self, tenant: &Tenant, after: Position) -> Result<Vec<Arc<Frame>>, Missing> {
+    pub(super) fn history(&self, tenant: &Tenant, after: &Position) -> Result<Vec<Arc<Frame>>, Missing> {
         let journal = &self.tenants[tenant].journal;
         match &self.source {
-            None => journal.after(after, journal.head().offset),
-            Some(source) if source.start.is_none_or(|start| after.offset < start) => Err(match after.epoch {
+            None => journal.after(after, &journal.head().offsets),
+            Some(source) if !source.has_seen(&after.offsets) => Err(match after.epoch {
                 epoch if epoch == source.epoch => Missing::TooOld,
                 _ => Missing::UnknownEpoch,
             }),
-            Some(source) => journal.after(after, source.head),
+            Some(source) => journal.after(after, &source.head),
         }
     }
 
     /// The place behind everything that was queued for clients of the tenant.
     pub(super) fn head_of(&self, tenant: &Tenant) -> Position {
         match &self.source {
-            Some(Source { epoch, head, .. }) => Position { epoch: *epoch, offset: *head },
+            Some(Source { epoch, head, .. }) => Position::new(*epoch, head.clone()),
             None => self.tenants[tenant].journal.head(),
         }
     }
 
     /// Whether the position is of this topic, and further on than what was read here.
-    pub(super) fn is_behind(&self, position: Position) -> bool {
-        self.source
-            .as_ref()
-            .is_some_and(|source| source.epoch == position.epoch && source.head < position.offset)
+    pub(super) fn is_behind(&self, position: &Position) -> bool {
+        let is_behind =
+            |source: &Source| source.epoch == position.epoch && !source.head.covers(&position.offsets);
+        self.source.as_ref().is_some_and(is_behind)
     }
 
     /// Forgets tenants that nobody asks for.
@@ -111,7 +135,7 @@ impl Core {
                 || now.saturating_duration_since(part.left_at) <= window.age
                 || source.is_some() && !part.journal.is_empty();
             if let (false, Some(source)) = (stays, source.as_mut()) {
-                source.forgotten = source.forgotten.max(part.journal.base());
+                source.forgotten.raise_all(part.journal.base());
             }
             stays
         });

@@ -32,7 +32,7 @@ impl Core {
         for wish in &mut checked {
             wish.name = self.share(wish.name.clone());
         }
-        let own = after.map(|_| own_index(&checked)).transpose()?;
+        let own = after.as_ref().map(|_| own_index(&checked)).transpose()?;
         let limits = self.config.limits;
         let mut added = Vec::with_capacity(checked.len());
         for Checked { name, interest, .. } in &checked {
@@ -49,7 +49,10 @@ impl Core {
         }
         let at = self.head(seat);
         let tenant = &self.seats[seat].grant.tenant;
-        let history = after.map(|after| after.and_then(|after| self.history(tenant, after)));
+        let history = after.as_ref().map(|after| match after {
+            Ok(after) => self.history(tenant, after),
+            Err(missing) => Err(*missing),
+        });
         let here = &mut self.seats[seat];
         here.is_fresh = false;
         for (id, Checked { wish, name, interest }) in added.into_iter().zip(&checked) {
@@ -62,14 +65,14 @@ impl Core {
         let mut outbox = here.mailbox.outbox();
         if let Some(Err(missing)) = history {
             // Before the answer: a client that gets only one of them must not take itself for up to date.
-            outbox.say(server::resync_required(missing, at));
+            outbox.say(server::resync_required(missing, at.clone()));
             crate::metrics::resync(missing.as_str());
         }
         let resumed = history.and_then(Result::ok);
         let stands = after.and_then(Result::ok).filter(|_| resumed.is_some()).unwrap_or(at);
-        outbox.say(server::subscribed(reference, names, stands, resumed.is_some()));
+        outbox.say(server::subscribed(reference, names, stands.clone(), resumed.is_some()));
         if let (Some(history), Some(own)) = (resumed.filter(|history| !history.is_empty()), own) {
-            outbox.replay(Box::new(Replay::new(history, own)));
+            outbox.replay(Box::new(Replay::new(stands, history, own)));
         }
         drop(outbox);
         here.mailbox.bell.ring();

@@ -286,7 +286,7 @@ impl Client {
     fn connect(&mut self, hub: &Hub) {
         let mut session = hub.join(grant(self.tenant), None).unwrap();
         let filter = Some(format!("doc.n >= {}", self.least));
-        session.subscribe(&[Wish { filter, ..Wish::collection("mine", "c0") }], self.at).unwrap();
+        session.subscribe(&[Wish { filter, ..Wish::collection("mine", "c0") }], self.at.clone()).unwrap();
         self.session = Some(session);
     }
 
@@ -435,7 +435,7 @@ async fn isolation(wishes: Vec<RandomWish>, events: Vec<(usize, u8, u8, i64)>) {
                 filter: Some(filter.into()),
                 ..Wish::collection("w", format!("c{collection}"))
             };
-            session.subscribe(&[asked], resumes.then_some(before[tenant])).unwrap();
+            session.subscribe(&[asked], resumes.then(|| before[tenant].clone())).unwrap();
             (wish, session)
         })
         .collect();

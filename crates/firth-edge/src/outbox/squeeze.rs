@@ -1,7 +1,6 @@
 //! Making room in an outbox: conflate, mark a gap, or cut.
 
 use super::{Gap, Item, Outbox, Parcel, Run, Shipment, SlowPolicy, cost};
-use crate::position::Position;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
@@ -73,10 +72,12 @@ impl Outbox {
         }
         for (old, new) in &replaced_by {
             let Item::Event(older) = &self.items[*old] else { continue };
-            let (count, since) = (older.replaced + 1, older.since);
+            let (count, oldest) = (older.replaced + 1, older.oldest().clone());
             if let Item::Event(newer) = &mut self.items[*new] {
                 newer.replaced += count;
-                newer.since = newer.since.min(since);
+                if oldest.at.offsets.order() < newer.oldest().at.offsets.order() {
+                    newer.oldest = Some(oldest);
+                }
             }
         }
         let mut at = 0;
@@ -104,7 +105,7 @@ impl Outbox {
                     (events, bytes) = (events + 1, bytes + cost(parcel));
                     gap_of(parcel)
                 }
-                Item::Gap(older) => **older,
+                Item::Gap(older) => (**older).clone(),
                 Item::Text(_) | Item::Replay(_) | Item::Run(_) => {
                     at += 1;
                     return true;
@@ -140,14 +141,17 @@ impl Shipment {
 impl Gap {
     /// Covers what the other covers as well.
     fn join(&mut self, other: Self) {
-        self.after.offset = self.after.offset.min(other.after.offset);
-        self.until.offset = self.until.offset.max(other.until.offset);
+        if other.after.offsets.order() < self.after.offsets.order() {
+            self.after = other.after;
+        }
+        if other.until.offsets.order() > self.until.offsets.order() {
+            self.until = other.until;
+        }
         self.events += other.events;
     }
 }
 
 fn gap_of(parcel: &Parcel) -> Gap {
-    let until = parcel.shipment.frame.at;
-    let after = Position { offset: parcel.since.saturating_sub(1), ..until };
+    let (after, until) = (parcel.oldest().before(), parcel.shipment.frame.at.clone());
     Gap { after, until, events: 1 + u64::from(parcel.replaced) }
 }

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::frame::Body;
+use crate::position::Offsets;
 use firth_router::Tenant;
 use firth_router::event::{Event, Operation};
 use proptest::prelude::*;
@@ -12,8 +13,8 @@ fn room(policy: SlowPolicy) -> Room {
 
 fn parcel(offset: u64, key: &str, names: &[&str]) -> Parcel {
     let event = Event::new(Operation::Update, Tenant::new("t").unwrap(), "c", key);
-    let at = Position { epoch: 1, offset };
-    let frame = Arc::new(Frame::new(at, Body::new(event).unwrap()));
+    let at = Position::new(1, Offsets::single(offset));
+    let frame = Arc::new(Frame::new(at, 0, Body::new(event).unwrap()));
     let marks = names.iter().map(|name| Mark { name: (*name).into(), leaves: false }).collect();
     Parcel::new(Arc::new(Shipment::new(frame, marks)))
 }
@@ -26,12 +27,14 @@ fn push_all(outbox: &mut Outbox, count: u64, keys: u64, now: Instant) {
 
 fn shown(taken: &Taken) -> Vec<String> {
     let show = |item: &Item| match item {
-        Item::Event(parcel) => format!("{}+{}", parcel.shipment.frame.at.offset, parcel.replaced),
+        Item::Event(parcel) => format!("{}+{}", parcel.shipment.frame.offset(), parcel.replaced),
         Item::Run(run) => {
-            let offsets: Vec<_> = run.shipments().iter().map(|one| one.frame.at.offset.to_string()).collect();
+            let offsets: Vec<_> = run.shipments().iter().map(|one| one.frame.offset().to_string()).collect();
             format!("run {}", offsets.join(" "))
         }
-        Item::Gap(gap) => format!("gap {}..{} of {}", gap.after.offset, gap.until.offset, gap.events),
+        Item::Gap(gap) => {
+            format!("gap {}..{} of {}", gap.after.offsets.get(0), gap.until.offsets.get(0), gap.events)
+        }
         Item::Text(text) => text.to_string(),
         Item::Replay(_) => "replay".to_owned(),
     };
@@ -170,19 +173,19 @@ proptest! {
                             Item::Event(parcel) => {
                                 in_write += 1;
                                 told += u64::from(parcel.replaced);
-                                prop_assert!(parcel.shipment.frame.at.offset > covered, "order");
-                                covered = parcel.shipment.frame.at.offset;
+                                prop_assert!(parcel.shipment.frame.offset() > covered, "order");
+                                covered = parcel.shipment.frame.offset();
                             }
                             Item::Run(run) => {
                                 in_write += run.shipments().len() as u64;
                                 for shipment in run.shipments() {
-                                    prop_assert!(shipment.frame.at.offset > covered, "order");
-                                    covered = shipment.frame.at.offset;
+                                    prop_assert!(shipment.frame.offset() > covered, "order");
+                                    covered = shipment.frame.offset();
                                 }
                             }
                             Item::Gap(gap) => {
-                                prop_assert!(gap.until.offset > covered && gap.after.offset < gap.until.offset);
-                                covered = gap.until.offset;
+                                prop_assert!(gap.until.offsets.get(0) > covered && gap.after.offsets.get(0) < gap.until.offsets.get(0));
+                                covered = gap.until.offsets.get(0);
                                 told += gap.events;
                             }
                             Item::Text(_) | Item::Replay(_) => {}

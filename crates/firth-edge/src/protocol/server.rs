@@ -112,10 +112,10 @@ pub(crate) fn presence(name: &str, tail: &str) -> Packet {
     Packet::new(&[r#"{"type":"presence","sub":"#, name, ",", tail.strip_prefix('{').unwrap_or(tail)])
 }
 
-/// An event for these subscriptions; it stands for so many older ones as well.
-pub(crate) fn event(frame: &Frame, marks: &[Mark], replaced: u32) -> Packet {
+/// An event for these subscriptions of a client that stands at `at` then; it stands for so many older ones as well.
+pub(crate) fn event(frame: &Frame, at: &Position, marks: &[Mark], replaced: u32) -> Packet {
     let mut head = String::with_capacity(96);
-    let _ = write!(head, r#"{{"type":"event","at":"{}","#, frame.at);
+    let _ = write!(head, r#"{{"type":"event","at":"{at}","#);
     names(&mut head, "subs", marks.iter().filter(|mark| !mark.leaves));
     names(&mut head, "leaves", marks.iter().filter(|mark| mark.leaves));
     if replaced > 0 {

@@ -46,8 +46,8 @@ pub(super) async fn poll(
     }
     let _pass = edge.enter(address(&extensions))?;
     let mut session = edge.admit_request(None, &headers, asked.slow)?;
-    session.prepare(&asked.subscriptions, asked.after).await?;
-    session.subscribe(&asked.subscriptions, asked.after)?;
+    session.prepare(&asked.subscriptions, asked.after.as_ref()).await?;
+    session.subscribe(&asked.subscriptions, asked.after.clone())?;
     let longest = edge.hub().config().poll_wait;
     // Without a position there is nothing to wait for: the answer says where the client begins.
     let wait = asked.after.map_or(Duration::ZERO, |_| asked.wait_ms.map_or(longest, Duration::from_millis));
@@ -62,20 +62,23 @@ async fn collect(session: &mut Session, until: Instant) -> (String, Position) {
     loop {
         // Everything up to here is queued already, and is taken below.
         let mut at = session.head();
-        let mut last = at;
+        let mut last = at.clone();
         loop {
             let before = messages.len();
             let step = session.take();
             for message in step.messages {
-                let Some(stands) = message.at.or_else(|| resync(message.text()).then_some(at)) else {
+                let stands = message.at.clone().or_else(|| resync(message.text()).then(|| at.clone()));
+                let Some(stands) = stands else {
                     continue;
                 };
                 if !messages.is_empty() {
                     messages.push(',');
                 }
                 messages.push_str(message.text());
+                if stands.offsets.order() > at.offsets.order() {
+                    at.clone_from(&stands);
+                }
                 last = stands;
-                at = if stands.offset > at.offset { stands } else { at };
             }
             if messages.len() > ANSWER {
                 return (messages, last);

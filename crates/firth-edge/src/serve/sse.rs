@@ -51,7 +51,7 @@ pub(super) async fn events(
     let pass = edge.enter(address(&extensions))?;
     let mut session = edge.admit_request(asked.ticket.as_deref(), &headers, asked.slow)?;
     let (wishes, after) = (asked.wishes()?, asked.after(&headers)?);
-    session.prepare(&wishes, after).await?;
+    session.prepare(&wishes, after.as_ref()).await?;
     session.subscribe(&wishes, after)?;
     let (chunks, out) = mpsc::channel::<Bytes>(1);
     tokio::spawn(drive(edge, session, chunks, pass));
@@ -126,7 +126,7 @@ fn chunk(step: &Step) -> Bytes {
     let size = step.messages.iter().map(|message| message.text().len() + 48).sum();
     let mut out = String::with_capacity(size);
     for message in &step.messages {
-        if let Some(at) = message.at {
+        if let Some(at) = &message.at {
             let _ = writeln!(out, "id: {at}");
         }
         out.push_str("data: ");

@@ -215,7 +215,7 @@ async fn hear(
 
 async fn take(session: &mut Session, message: &ClientMessage) {
     if let ClientMessage::Subscribe(wish) = message
-        && let Err(refusal) = session.prepare(&wish.subscriptions, wish.after).await
+        && let Err(refusal) = session.prepare(&wish.subscriptions, wish.after.as_ref()).await
     {
         session.refuse(&refusal, wish.reference);
         if refusal.code == Code::Unavailable {

@@ -98,7 +98,7 @@ impl Registrar {
         let key = Key::new(tenant, wish);
         let mut changed = self.0.changed.subscribe();
         self.table().hold(&key, wish, now())?;
-        let mut hold = Hold { registrar: self.clone(), key, since: Position { epoch: 0, offset: 0 } };
+        let mut hold = Hold { registrar: self.clone(), key, since: Position::nowhere() };
         self.0.wanted.notify_one();
         let settled = async {
             loop {
@@ -159,7 +159,7 @@ impl Registrar {
         let ask = |errand: table::Errand| async move {
             let answer = self.0.upstream.register(&errand.tenant, &errand.id, &errand.wish).await;
             let hub = self.0.hub.upgrade();
-            let since = hub.map_or(Position { epoch: 0, offset: 0 }, |hub| hub.head_of(&errand.tenant));
+            let since = hub.map_or_else(Position::nowhere, |hub| hub.head_of(&errand.tenant));
             self.table().settle(&errand.key, answer.map(|()| since))
         };
         let mut asked = futures_util::stream::iter(errands).map(ask).buffer_unordered(AT_A_TIME);
@@ -197,8 +197,8 @@ pub(crate) struct Hold {
 
 impl Hold {
     /// Whether everything behind the position came here.
-    pub(crate) fn covers(&self, position: Position) -> bool {
-        self.since.epoch != position.epoch || self.since.offset <= position.offset
+    pub(crate) fn covers(&self, position: &Position) -> bool {
+        self.since.epoch != position.epoch || position.offsets.covers(&self.since.offsets)
     }
 }
 

@@ -177,7 +177,7 @@ mod tests {
     const LINGER: Duration = Duration::from_secs(180);
 
     fn at(offset: u64) -> Position {
-        Position { epoch: 1, offset }
+        Position::new(1, crate::position::Offsets::single(offset))
     }
 
     #[test]

@@ -7,6 +7,7 @@ mod feed;
 mod javascript;
 mod moving;
 mod poll;
+mod routed;
 mod slow;
 mod sse;
 mod tls;
