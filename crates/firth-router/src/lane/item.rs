@@ -3,8 +3,10 @@
 use crate::event::{Event, Priority};
 use crate::name::SubscriptionId;
 use crate::registry::{Overflow, Wanted};
+use foldhash::fast::RandomState;
 use std::fmt;
-use std::sync::Arc;
+use std::hash::BuildHasher;
+use std::sync::{Arc, LazyLock};
 
 /// The place of an event in the topic. With the epoch it is the event's idempotency key: receivers drop what they have seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -47,6 +49,8 @@ pub struct Item {
     pub ticket: Ticket,
     /// Whether it came as it happened, and not from reading the topic again.
     pub live: bool,
+    /// The hash of its document's name, made once.
+    document: u64,
 }
 
 /// A caller's number for an event in a lane.
@@ -72,7 +76,20 @@ impl Item {
             .collect();
         let bytes = 200 + texts + names + event.key.len() + event.collection.len();
         let overflow = overflow.unwrap_or_default();
-        Self { position, epoch, event, wanted, priority, overflow, bytes, refusals: 0, ticket: 0, live: true }
+        let document = Key::hash_of(&event);
+        Self {
+            position,
+            epoch,
+            event,
+            wanted,
+            priority,
+            overflow,
+            bytes,
+            refusals: 0,
+            ticket: 0,
+            live: true,
+            document,
+        }
     }
 
     /// With the caller's number.
@@ -91,7 +108,7 @@ impl Item {
 
     /// What keeps its order: events of one document.
     pub(super) fn key(&self) -> Key {
-        Key { event: Arc::clone(&self.event) }
+        Key { hash: self.document, event: Arc::clone(&self.event) }
     }
 }
 
@@ -105,10 +122,16 @@ impl fmt::Debug for Item {
 /// A document, named by one of its events so that no text is copied.
 #[derive(Clone)]
 pub(super) struct Key {
+    hash: u64,
     event: Arc<Event>,
 }
 
 impl Key {
+    fn hash_of(event: &Event) -> u64 {
+        static SEED: LazyLock<RandomState> = LazyLock::new(RandomState::default);
+        SEED.hash_one((event.tenant.as_str(), &event.collection, &event.key))
+    }
+
     fn parts(&self) -> (&str, &str, &str) {
         (self.event.tenant.as_str(), &self.event.collection, &self.event.key)
     }
@@ -116,7 +139,7 @@ impl Key {
 
 impl PartialEq for Key {
     fn eq(&self, other: &Self) -> bool {
-        self.parts() == other.parts()
+        Arc::ptr_eq(&self.event, &other.event) || (self.hash == other.hash && self.parts() == other.parts())
     }
 }
 
@@ -124,7 +147,7 @@ impl Eq for Key {}
 
 impl std::hash::Hash for Key {
     fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
-        self.parts().hash(state);
+        state.write_u64(self.hash);
     }
 }
 

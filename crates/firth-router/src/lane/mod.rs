@@ -110,6 +110,8 @@ pub struct Lane {
     pause_until: Option<Instant>,
     /// `None`: nobody has told.
     epochs: Option<BTreeMap<u32, u64>>,
+    /// The partitions whose live events are read from the topic again, and from where on.
+    spared: BTreeMap<u32, u64>,
 }
 
 impl Lane {
@@ -135,6 +137,7 @@ impl Lane {
             waiting_since: None,
             pause_until: None,
             epochs: None,
+            spared: BTreeMap::new(),
             config,
         }
     }
@@ -146,12 +149,19 @@ impl Lane {
         self.epochs = Some(epochs);
     }
 
+    /// From this place of a partition on, live events are read from the topic again: one that comes back refused is not given up here, for it gets
+    /// all its attempts there. `None`: that is over.
+    pub fn spare(&mut self, partition: u32, from: Option<u64>) {
+        match from {
+            Some(from) => drop(self.spared.insert(partition, from)),
+            None => drop(self.spared.remove(&partition)),
+        }
+    }
+
     /// Puts an event into the lane. Under pressure, one of low priority may be left out instead, or take the place of an older one; a gap
     /// marker tells the gateway.
     pub fn offer(&mut self, item: Item, now: Instant) -> Offer {
-        let limits = &self.config.backpressure;
-        let is_full = self.events >= limits.queue_size || self.bytes + item.bytes > limits.queue_bytes;
-        if is_full && self.events > 0 {
+        if self.is_full(&item) {
             return Offer::Full;
         }
         self.ledger.take(item.position.partition);
@@ -178,6 +188,13 @@ impl Lane {
         self.waiting_since.get_or_insert(now);
         self.weigh();
         Offer::Taken
+    }
+
+    /// Whether there is no room for an event. An empty lane takes any.
+    pub fn is_full(&self, item: &Item) -> bool {
+        let limits = &self.config.backpressure;
+        let is_full = self.events >= limits.queue_size || self.bytes + item.bytes > limits.queue_bytes;
+        is_full && self.events > 0
     }
 
     /// The next batch to send, if one should go out now.
@@ -309,11 +326,16 @@ impl Lane {
             .min()
     }
 
-    /// Whether an event that was just taken is worth a look of the driver: the first one that waits, one that may go at once, or one that
-    /// makes a batch full. The others ride along.
-    pub fn is_due(&self) -> bool {
-        let ready = self.chains.ready();
-        ready <= 1 || self.out.is_empty() || ready.is_multiple_of(self.config.batch.max_size.max(1))
+    /// Whether events that were just taken are worth a look of the driver, if so many were ready before them: the first ones that wait, some
+    /// that may go at once, or some that make a batch full. The others ride along.
+    pub fn is_due(&self, before: usize) -> bool {
+        let (max, ready) = (self.config.batch.max_size.max(1), self.chains.ready());
+        before == 0 || self.out.is_empty() || before / max != ready / max
+    }
+
+    /// How many events could go out now.
+    pub fn ready(&self) -> usize {
+        self.chains.ready()
     }
 
     /// How full it is.
@@ -411,7 +433,13 @@ impl Lane {
             self.chains.put_back(key, back, Some(rest));
             return;
         }
-        if first.epoch < self.epoch(first.position.partition) {
+        let Position { partition, seq } = first.position;
+        if first.live && self.spared.get(&partition).is_some_and(|from| *from <= seq) {
+            let rest = round.now + backoff(retry, 1, round.jitter);
+            self.chains.put_back(key, back, Some(rest));
+            return;
+        }
+        if first.epoch < self.epoch(partition) {
             self.chains.put_back(key, back, None);
             return;
         }

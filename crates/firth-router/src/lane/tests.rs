@@ -503,3 +503,34 @@ fn rises_of_pressure_and_events_that_are_sent_again_are_counted() {
     }
     assert_eq!(lane.books(0).dead + lane.books(1).dead, 1);
 }
+
+#[test]
+fn what_is_read_from_the_topic_again_is_not_given_up_here_however_often_it_is_refused() {
+    let (mut lane, mut now) = (Lane::new(config()), Instant::now());
+    let partition = plain(1, "a").position.partition;
+    lane.offer(plain(1, "a"), now);
+    for _ in 0..10 {
+        // It is on its way while its gateway is parked, from this very event on.
+        let batch = lane.poll(now).expect("it is tried again");
+        lane.spare(partition, Some(1));
+        let released = lane.settle(batch.id, Outcome::Answered(vec![refuse()]), now, 0.0);
+        assert_eq!(released, [], "its letter, if any, is written by whoever reads it again");
+        now = lane.wake(now).expect("it rests meanwhile");
+    }
+    assert_eq!(lane.park(partition, 1).len(), 1);
+    // What was fed, what is before that place, and what comes when that is over is given up as ever.
+    for (seq, from, is_fed) in [(2, Some(1), true), (3, Some(4), false), (5, None, false)] {
+        lane.spare(partition, from);
+        let item = if is_fed { plain(seq, "b").read_again() } else { plain(seq, "b") };
+        lane.offer(item, now);
+        let mut released = Vec::new();
+        for _ in 0..3 {
+            let batch = lane.poll(now).expect("it is tried again");
+            lane.spare(partition, from);
+            released = lane.settle(batch.id, Outcome::Answered(vec![refuse()]), now, 0.0);
+            now = lane.wake(now).unwrap_or(now);
+        }
+        assert!(matches!(released[..], [Released { fate: Fate::Dead(_), .. }]), "{seq}: {released:?}");
+    }
+    assert!(lane.books(partition).balance() && lane.held() == 0);
+}

@@ -11,13 +11,14 @@
 //! The group is also the durable sign that a gateway is parked: whoever owns the partition next finds it and goes on.
 
 use super::lanes::{Cell, Lanes, Parked};
-use super::reader::{destinations, refuse};
+use super::reader::refuse;
 use super::records::{InHand, Source};
 use super::{RouterOptions, metrics};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;
 use crate::lane::{Fate, Item, Offer, Position, Pressure, Released};
 use crate::name::GatewayId;
+use crate::registry::Destinations;
 use firth::{Broker, Consumer, ConsumerConfig, ConsumerHandle, Epoch, GroupName, RecordId, TopicName};
 use firth_engine::Partition;
 use firth_engine::facet::{From, GroupStatus, Reset};
@@ -57,22 +58,18 @@ impl Fallback {
             let context = "the partition is another node's now";
             return Err(Error::new(ErrorKind::Unavailable, context));
         }
-        let lowest = cell.lane().lowest(partition);
-        let first = lowest.and_then(|seq| self.lanes.records.id(partition, seq));
-        let fed = cell.parked().get(&partition).copied().filter(|_| self.is_feeding(cell, partition));
-        let from = match (fed, first) {
-            (Some(Parked::Behind { from, .. } | Parked::Resumed { from, .. }), _) => from,
-            (None, first) => {
-                // Without a known live event in the lane: everything that is not settled for all.
-                let after = match first {
-                    Some(first) => RecordId { seq: first.seq - 1, ..first },
-                    None => self.frontier(partition).await?,
-                };
-                self.make_group(&self.at(partition)?, &self.group(&cell.gateway)?, after).await?;
-                after.seq + 1
-            }
+        let lowest = {
+            let mut lane = cell.lane();
+            // What comes back refused from here on is fed again: it is not given up meanwhile.
+            lane.spare(partition, Some(0));
+            lane.lowest(partition)
         };
-        cell.parked().insert(partition, Parked::Behind { from, skipped_to: last });
+        let from = self.group_for(cell, partition, lowest).await;
+        if let Ok(from) = from {
+            cell.parked().insert(partition, Parked::Behind { from, skipped_to: last });
+        }
+        cell.tell_lane(partition);
+        let from = from?;
         let released = cell.lane().park(partition, from);
         self.lanes.records.release(cell.gateway.as_str(), &released);
         metrics::released(&released);
@@ -80,6 +77,21 @@ impl Fallback {
         tracing::info!(gateway = %cell.gateway, partition, events = released.len(), "a gateway is parked: it is fed from the topic");
         self.feed(cell, partition);
         Ok(())
+    }
+
+    /// Where the feeding of a gateway begins, whose lowest live event is this one; its group is there then.
+    async fn group_for(&self, cell: &Cell, partition: u32, lowest: Option<u64>) -> Result<u64> {
+        let fed = cell.parked().get(&partition).copied().filter(|_| self.is_feeding(cell, partition));
+        if let Some(Parked::Behind { from, .. } | Parked::Resumed { from, .. }) = fed {
+            return Ok(from);
+        }
+        // Without a known live event in the lane: everything that is not settled for all.
+        let after = match lowest.and_then(|seq| self.lanes.records.id(partition, seq)) {
+            Some(first) => RecordId { seq: first.seq - 1, ..first },
+            None => self.frontier(partition).await?,
+        };
+        self.make_group(&self.at(partition)?, &self.group(&cell.gateway)?, after).await?;
+        Ok(after.seq + 1)
     }
 
     /// The partitions that this node owns.
@@ -110,6 +122,7 @@ impl Fallback {
             let _turn = cell.turn.lock().await;
             let Some(frontier) = self.frontier_of(&at, &self.group(&gateway)?).await? else { continue };
             cell.parked().insert(partition, Parked::Behind { from: frontier.seq + 1, skipped_to });
+            cell.tell_lane(partition);
             self.feed(&cell, partition);
         }
         Ok(())
@@ -121,6 +134,7 @@ impl Fallback {
         for cell in self.lanes.all() {
             if !self.is_feeding(&cell, partition) {
                 cell.parked().remove(&partition);
+                cell.tell_lane(partition);
             }
             metrics::released(&cell.lane().park(partition, 0));
         }
@@ -263,6 +277,7 @@ impl Feeder {
                 } else {
                     self.retire();
                     self.cell.parked().remove(&self.partition);
+                    self.cell.tell_lane(self.partition);
                 }
                 let source = Source::Again(self.cell.number);
                 metrics::released(&self.cell.lane().unfeed(self.partition));
@@ -300,6 +315,7 @@ impl Feeder {
             if is_due && self.is_near(*taken) {
                 looked = Some(Instant::now());
                 if !self.keeps_letters().await? && self.caught_up(*taken) {
+                    self.cell.tell_lane(self.partition);
                     return Ok(Stop::CaughtUp);
                 }
             }
@@ -376,9 +392,10 @@ impl Feeder {
                 return true;
             }
         };
-        let (lanes, max_fanout) = (&self.fallback.lanes, self.fallback.options.routing.max_fanout);
-        let wanted = match destinations(&lanes.registry, &event, max_fanout).await {
-            Ok(by_gateway) => by_gateway.into_iter().find(|(gateway, _)| *gateway == self.cell.gateway),
+        let lanes = &self.fallback.lanes;
+        let wanted = match self.destinations(&event).await {
+            Ok(Some(by_gateway)) => by_gateway.into_iter().find(|(gateway, _)| *gateway == self.cell.gateway),
+            Ok(None) => return false,
             Err(error) => {
                 refuse(delivery, &error);
                 return true;
@@ -390,7 +407,7 @@ impl Feeder {
         };
         // The numbers of the router's own group, so that receivers see one history.
         let Some(epoch) = self.fallback.handle.epochs().get(&self.partition).copied() else { return false };
-        let ticket = lanes.records.open(delivery, Source::Again(self.cell.number), 1);
+        let ticket = lanes.records.open([(delivery, 1)], Source::Again(self.cell.number)).start;
         let item = Item::new(position, epoch.0, event, &wanted).with_ticket(ticket).read_again();
         loop {
             let room = self.cell.room.notified();
@@ -404,6 +421,25 @@ impl Feeder {
                 () = tokio::time::sleep(LOOK) => {
                     if !self.is_ours() {
                         return false;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Who wants an event. If somebody does and there is no gateway to give it to, it waits, while there is a point in it.
+    async fn destinations(&self, event: &Event) -> Result<Option<Destinations>> {
+        let (lanes, max_fanout) = (&self.fallback.lanes, self.fallback.options.routing.max_fanout);
+        loop {
+            match lanes.registry.destinations(event, max_fanout) {
+                Err(error) if error.kind() == ErrorKind::Unavailable => {}
+                found => return found.map(Some),
+            }
+            tokio::select! {
+                () = lanes.stop.cancelled() => return Ok(None),
+                () = tokio::time::sleep(LOOK) => {
+                    if !self.is_ours() {
+                        return Ok(None);
                     }
                 }
             }
@@ -431,10 +467,13 @@ impl Feeder {
 
     /// What is given back must be fed again before live events count as everything.
     fn fall_back(&self) {
-        let mut parked = self.cell.parked();
-        if let Some(Parked::Resumed { from, after, .. }) = parked.get(&self.partition).copied() {
-            parked.insert(self.partition, Parked::Behind { from, skipped_to: after });
+        {
+            let mut parked = self.cell.parked();
+            if let Some(Parked::Resumed { from, after, .. }) = parked.get(&self.partition).copied() {
+                parked.insert(self.partition, Parked::Behind { from, skipped_to: after });
+            }
         }
+        self.cell.tell_lane(self.partition);
     }
 
     /// From now on this partition has no feeder: whoever parks next starts one. Called in the cell's turn, so that nobody takes a feeder

@@ -81,6 +81,16 @@ impl Cell {
         self.parked().iter().filter_map(is_behind).collect()
     }
 
+    /// Tells the lane how it stands to a partition; after each change of that.
+    pub(super) fn tell_lane(&self, partition: u32) {
+        let parked = self.parked();
+        let from = match parked.get(&partition) {
+            Some(Parked::Behind { from, .. }) => Some(*from),
+            Some(Parked::Resumed { .. }) | None => None,
+        };
+        self.lane().spare(partition, from);
+    }
+
     /// Whether a live event goes into the lane; otherwise it was or will be read from the topic for it.
     pub(super) fn admits(&self, partition: u32, seq: u64) -> bool {
         let mut parked = self.parked();
@@ -104,14 +114,39 @@ impl Cell {
 
     /// Puts an event in if there is room.
     pub(super) fn offer(&self, item: &Item) -> Offer {
-        let mut lane = self.lane();
-        let offer = lane.offer(item.clone(), Instant::now());
-        let is_due = offer == Offer::Taken && lane.is_due();
+        match self.put([item.clone()]).next() {
+            None => Offer::Taken,
+            Some(_) => Offer::Full,
+        }
+    }
+
+    /// Puts events of one partition in, in order, as far as there is room and the gateway gets events as they happen; answers the rest.
+    pub(super) fn offer_all(&self, items: Vec<Item>) -> impl Iterator<Item = Item> + use<> {
+        let is_parked =
+            items.first().is_some_and(|item| self.parked().contains_key(&item.position.partition));
+        let (now, later) = if is_parked { (Vec::new(), items) } else { (items, Vec::new()) };
+        self.put(now).chain(later)
+    }
+
+    /// Puts events in until one finds no room; answers it and those behind it.
+    fn put<I: IntoIterator<Item = Item>>(&self, items: I) -> impl Iterator<Item = Item> + use<I> {
+        let (mut items, now) = (items.into_iter(), Instant::now());
+        let (mut lane, mut left, mut taken) = (self.lane(), None, 0);
+        let before = lane.ready();
+        for item in items.by_ref() {
+            if lane.is_full(&item) {
+                left = Some(item);
+                break;
+            }
+            lane.offer(item, now);
+            taken += 1;
+        }
+        let is_due = taken > 0 && lane.is_due(before);
         drop(lane);
         if is_due {
             self.work.notify_one();
         }
-        offer
+        left.into_iter().chain(items)
     }
 }
 
@@ -122,6 +157,8 @@ pub(super) struct Lanes {
     pub(super) registry: Registry,
     pub(super) deliverer: Arc<dyn Deliverer>,
     pub(super) records: Arc<Records>,
+    /// The node is closing: nobody waits for anything new.
+    pub(super) closing: CancellationToken,
     pub(super) stop: CancellationToken,
     handle: ConsumerHandle,
     config: RoutingConfig,
@@ -137,8 +174,17 @@ impl Lanes {
         records: Arc<Records>,
         handle: ConsumerHandle,
     ) -> Self {
-        let (stop, cells) = (CancellationToken::new(), Mutex::default());
-        Self { registry, deliverer, records, stop, handle, config, ejections: Ejections::default(), cells }
+        Self {
+            registry,
+            deliverer,
+            records,
+            closing: CancellationToken::new(),
+            stop: CancellationToken::new(),
+            handle,
+            config,
+            ejections: Ejections::default(),
+            cells: Mutex::default(),
+        }
     }
 
     /// The lane of a gateway.

@@ -5,10 +5,17 @@ use crate::name::GatewayId;
 use metrics::{counter, gauge, histogram};
 use std::time::Duration;
 
-/// An event was matched and put into lanes, or found to be for nobody.
-pub(super) fn routed(took: Duration, gateways: usize) {
-    histogram!("firth_router_routing_seconds").record(took);
-    counter!("firth_router_events_total", "wanted" => if gateways > 0 { "yes" } else { "no" }).increment(1);
+/// Events were matched together: so many that some gateway wants, and so many for nobody.
+pub(super) fn routed(took: Duration, wanted: usize, unwanted: usize) {
+    let count = wanted + unwanted;
+    if count > 0 {
+        let each = took.as_secs_f64() / count as f64;
+        histogram!("firth_router_routing_seconds").record_many(each, count);
+    }
+    for (is_wanted, count) in [("yes", wanted), ("no", unwanted)].into_iter().filter(|(_, count)| *count > 0)
+    {
+        counter!("firth_router_events_total", "wanted" => is_wanted).increment(count as u64);
+    }
 }
 
 /// A record was given up before it reached a lane.

@@ -151,6 +151,7 @@ impl Router {
 
     /// Stops reading, lets batches on their way finish, stores every verdict, and hands the partitions over.
     pub async fn close(&self) -> Result<()> {
+        self.lanes.closing.cancel();
         self.handle.close();
         let reader = self.reader.lock().unwrap_or_else(PoisonError::into_inner).take();
         let ended = match reader {

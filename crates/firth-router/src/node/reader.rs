@@ -8,9 +8,10 @@ use super::{RouterOptions, metrics};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;
 use crate::lane::{Item, Offer, Position};
-use crate::registry::{Destinations, Registry};
-use firth::{Broker, Consumer, ConsumerHandle, Epoch};
-use std::collections::{HashMap, VecDeque};
+use crate::name::GatewayId;
+use crate::registry::Destinations;
+use firth::{Broker, Consumer, ConsumerHandle, Delivery, Epoch};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, MissedTickBehavior, interval};
@@ -25,6 +26,13 @@ pub(super) struct Reader {
     options: RouterOptions,
     fallback: Arc<Fallback>,
     partitions: HashMap<u32, Progress>,
+}
+
+/// A record that some gateways want.
+struct Matched {
+    delivery: InHand,
+    event: Arc<Event>,
+    by_gateway: Destinations,
 }
 
 /// How far a partition was read, and when.
@@ -54,9 +62,7 @@ impl Reader {
                 biased;
                 _ = looks.tick() => self.look().await,
                 deliveries = consumer.next_many(CHUNK) => match deliveries {
-                    Some(Ok(deliveries)) => for delivery in deliveries.into_iter().map(InHand::new).collect::<Vec<_>>() {
-                        self.route(delivery).await;
-                    },
+                    Some(Ok(deliveries)) => self.route(deliveries).await,
                     Some(Err(error)) => break Err(error.into()),
                     None => break Ok(()),
                 }
@@ -66,31 +72,83 @@ impl Reader {
         ended
     }
 
-    async fn route(&mut self, delivery: InHand) {
-        let started = Instant::now();
-        let (position, epoch) =
-            (Position { partition: delivery.partition(), seq: delivery.id().seq }, delivery.epoch());
-        if !self.note(position, epoch).await {
-            // Of an ownership that is over: it comes again.
-            return;
+    /// Routes records of one partition that were handed out together.
+    async fn route(&mut self, deliveries: Vec<Delivery>) {
+        let mut waiting: VecDeque<_> = deliveries.into_iter().map(InHand::new).collect();
+        let Some(first) = waiting.front() else { return };
+        let (partition, epoch) = (first.partition(), first.epoch());
+        let last = waiting.iter().map(|delivery| delivery.id().seq).max().unwrap_or_default();
+        // What is dropped here, because the ownership that it was read under is over, comes again.
+        if self.note(Position { partition, seq: last }, epoch).await {
+            while !waiting.is_empty() {
+                let matched = self.take_matched(&mut waiting);
+                self.spread(matched, partition, epoch).await;
+                if !waiting.is_empty() && !self.pause(partition, epoch).await {
+                    return;
+                }
+            }
         }
-        let event = match Event::from_payload(delivery.payload()) {
-            Ok(event) => Arc::new(event),
-            Err(error) => return refuse(delivery, &error),
-        };
-        let by_gateway =
-            match destinations(&self.lanes.registry, &event, self.options.routing.max_fanout).await {
-                Ok(by_gateway) => by_gateway,
-                Err(error) => return refuse(delivery, &error),
-            };
-        metrics::routed(started.elapsed(), by_gateway.len());
-        if by_gateway.is_empty() {
-            return delivery.ack();
+    }
+
+    /// Finds out who wants records, in order, until there is no gateway for one; settles those that nobody wants.
+    fn take_matched(&self, waiting: &mut VecDeque<InHand>) -> Vec<Matched> {
+        let (started, mut unwanted) = (Instant::now(), Vec::new());
+        let mut matched = Vec::with_capacity(waiting.len());
+        while let Some(delivery) = waiting.pop_front() {
+            match self.find(&delivery) {
+                Ok((_, by_gateway)) if by_gateway.is_empty() => unwanted.push(delivery),
+                Ok((event, by_gateway)) => matched.push(Matched { delivery, event, by_gateway }),
+                Err(error) if error.kind() == ErrorKind::Unavailable => {
+                    waiting.push_front(delivery);
+                    break;
+                }
+                Err(error) => refuse(delivery, &error),
+            }
         }
-        let ticket = self.lanes.records.open(delivery, Source::Live, by_gateway.len());
-        for (gateway, wanted) in by_gateway {
-            let item = Item::new(position, epoch.0, Arc::clone(&event), &wanted).with_ticket(ticket);
-            self.offer(&self.lanes.cell(&gateway), &item).await;
+        metrics::routed(started.elapsed(), matched.len(), unwanted.len());
+        InHand::ack_all(unwanted);
+        matched
+    }
+
+    fn find(&self, delivery: &InHand) -> Result<(Arc<Event>, Destinations)> {
+        let event = Arc::new(Event::from_payload(delivery.payload())?);
+        let found = self.lanes.registry.destinations(&event, self.options.routing.max_fanout)?;
+        Ok((event, found))
+    }
+
+    /// Gives each lane its share at once: one look of its driver, not one per event.
+    async fn spread(&self, matched: Vec<Matched>, partition: u32, epoch: Epoch) {
+        let (mut open, mut events) = (Vec::with_capacity(matched.len()), Vec::with_capacity(matched.len()));
+        for Matched { delivery, event, by_gateway } in matched {
+            let position = Position { partition, seq: delivery.id().seq };
+            open.push((delivery, by_gateway.len()));
+            events.push((position, event, by_gateway));
+        }
+        let mut shares: BTreeMap<GatewayId, Vec<Item>> = BTreeMap::new();
+        let tickets = self.lanes.records.open(open, Source::Live);
+        for (ticket, (position, event, by_gateway)) in tickets.zip(events) {
+            for (gateway, wanted) in by_gateway {
+                let item = Item::new(position, epoch.0, Arc::clone(&event), &wanted).with_ticket(ticket);
+                shares.entry(gateway).or_default().push(item);
+            }
+        }
+        for (gateway, items) in shares {
+            self.offer_all(&self.lanes.cell(&gateway), items).await;
+        }
+    }
+
+    /// Waits a moment for a gateway; false if there is no point in waiting any more.
+    async fn pause(&self, partition: u32, epoch: Epoch) -> bool {
+        tokio::select! {
+            () = self.lanes.closing.cancelled() => false,
+            () = tokio::time::sleep(LOOK) => self.fallback.epochs().get(&partition) == Some(&epoch),
+        }
+    }
+
+    /// Puts events of one partition into a lane, in order.
+    async fn offer_all(&self, cell: &Arc<Cell>, items: Vec<Item>) {
+        for item in cell.offer_all(items) {
+            self.offer(cell, &item).await;
         }
     }
 
@@ -177,18 +235,4 @@ pub(super) fn refuse(delivery: InHand, error: &Error) {
     metrics::unroutable();
     tracing::warn!(partition = delivery.partition(), seq = delivery.id().seq, %error, "a record cannot be routed");
     delivery.reject(error);
-}
-
-/// The gateways that want an event, each with its subscriptions. If somebody wants it and there is no gateway to give it to, it waits.
-pub(super) async fn destinations(
-    registry: &Registry,
-    event: &Event,
-    max_fanout: usize,
-) -> Result<Destinations> {
-    loop {
-        match registry.destinations(event, max_fanout) {
-            Err(error) if error.kind() == ErrorKind::Unavailable => tokio::time::sleep(LOOK).await,
-            found => return found,
-        }
-    }
 }

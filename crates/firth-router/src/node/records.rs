@@ -4,6 +4,7 @@ use crate::lane::{Fate, Released, Ticket};
 use firth::{Delivery, RecordId};
 use foldhash::fast::RandomState;
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Open records by ticket. Bounded by the consumers' windows: 500 per partition and consumer.
@@ -82,14 +83,21 @@ impl Records {
         Self { open: Mutex::default(), keep_dead }
     }
 
-    /// Keeps a record until so many lanes have released it.
-    pub(super) fn open(&self, delivery: InHand, source: Source, lanes: usize) -> Ticket {
+    /// Keeps records, each until so many lanes have released it; answers their tickets, in order.
+    pub(super) fn open(
+        &self,
+        records: impl IntoIterator<Item = (InHand, usize)>,
+        source: Source,
+    ) -> Range<Ticket> {
         let mut open = self.lock();
-        open.last += 1;
-        let ticket = open.last;
-        *open.counts.entry((delivery.partition(), source)).or_default() += 1;
-        open.records.insert(ticket, Record { delivery, source, lanes, dead: Vec::new() });
-        ticket
+        let first = open.last + 1;
+        for (delivery, lanes) in records {
+            open.last += 1;
+            let ticket = open.last;
+            *open.counts.entry((delivery.partition(), source)).or_default() += 1;
+            open.records.insert(ticket, Record { delivery, source, lanes, dead: Vec::new() });
+        }
+        first..open.last + 1
     }
 
     /// Takes note of what a lane released for its gateway; settles the records that wait for nobody any more.

@@ -25,6 +25,21 @@ pub(super) enum News {
     Gateway { g: GatewayId, v: u64 },
 }
 
+/// A subscription as it stands in the catalog.
+pub(super) struct Listed {
+    pub(super) key: (Tenant, SubscriptionId),
+    pub(super) version: u64,
+    pub(super) value: Bytes,
+}
+
+impl Listed {
+    fn new(entry: &firth_engine::facet::Entry) -> Option<Self> {
+        let (tenant, id) = entry.name.split_once('/')?;
+        let key = (Tenant::new(tenant).ok()?, SubscriptionId::new(id).ok()?);
+        Some(Self { key, version: entry.version, value: entry.value.clone() })
+    }
+}
+
 impl News {
     pub(super) fn subscription(tenant: &Tenant, id: &SubscriptionId, version: u64) -> Self {
         Self::Subscription { t: tenant.clone(), s: id.clone(), v: version }
@@ -76,15 +91,15 @@ impl Store {
         Ok(self.engine.remove(&key(tenant, id)?, expect).await?)
     }
 
-    /// One shard of the subscriptions, with versions. Entries that this version cannot read are left out and logged.
-    pub(super) async fn shard(&self, shard: u64) -> Result<Vec<(u64, Subscription)>> {
+    /// One shard of the subscriptions, not read yet. Entries whose names this version cannot read are left out and logged.
+    pub(super) async fn shard(&self, shard: u64) -> Result<Vec<Listed>> {
         let entries = self.engine.list_all(&space(shard), "").await?;
-        let read = |entry: firth_engine::facet::Entry| match Subscription::decode(&entry.value) {
-            Ok(subscription) => Some((entry.version, subscription)),
-            Err(error) => {
-                tracing::warn!(entry = %entry.name, %error, "a registered subscription is left out");
-                None
+        let read = |entry: firth_engine::facet::Entry| {
+            let listed = Listed::new(&entry);
+            if listed.is_none() {
+                tracing::warn!(entry = %entry.name, "a registered subscription is left out: its name is none");
             }
+            listed
         };
         Ok(entries.into_iter().filter_map(read).collect())
     }

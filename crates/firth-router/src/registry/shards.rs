@@ -2,13 +2,14 @@
 
 use super::catalog::{SHARDS, shard_of};
 use super::state::{Key, Known};
+use foldhash::fast::RandomState;
 use std::collections::HashMap;
 
-pub(super) struct Shards(Vec<HashMap<Key, Known>>);
+pub(super) struct Shards(Vec<HashMap<Key, Known, RandomState>>);
 
 impl Default for Shards {
     fn default() -> Self {
-        Self((0..SHARDS).map(|_| HashMap::new()).collect())
+        Self((0..SHARDS).map(|_| HashMap::default()).collect())
     }
 }
 

@@ -219,6 +219,11 @@ impl State {
         self.known.of(shard).map(|(key, known)| (key, known.version))
     }
 
+    /// Whether this version of it, or a newer one, is known.
+    pub(super) fn knows(&self, key: &Key, version: u64) -> bool {
+        self.known.get(key).is_some_and(|known| known.version >= version)
+    }
+
     pub(super) fn version(&self, key: &Key) -> Option<(u64, Arc<Subscription>)> {
         self.known.get(key).map(|known| (known.version, Arc::clone(&known.subscription)))
     }

@@ -1,9 +1,10 @@
 //! Keeps a node's view in step with the catalog: hears news, makes slow rounds, ends what expired.
 
-use super::catalog::{News, SHARDS, Store};
+use super::catalog::{Listed, News, SHARDS, Store};
 use super::state::State;
 use crate::error::Result;
 use firth_engine::facet::{Expect, Put, Signal, Subscription as Listener};
+use foldhash::fast::RandomState;
 use std::collections::HashSet;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
@@ -89,22 +90,29 @@ impl Follower {
         Ok(())
     }
 
-    /// What was known before the reading began and is not in it was removed. What was learned meanwhile is left alone.
+    /// What was known before the reading began and is not in it was removed. What was learned meanwhile is left alone. Most is known already, and
+    /// is not read again.
     async fn read_shard(&self, shard: u64) -> Result<()> {
         let before: Vec<_> = {
             let state = self.read();
             state.versions(shard).map(|(key, version)| (key.clone(), version)).collect()
         };
         let entries = self.store.shard(shard).await?;
-        let there: HashSet<_> = entries
-            .iter()
-            .map(|(_, subscription)| (subscription.tenant.clone(), subscription.id.clone()))
-            .collect();
-        for (version, subscription) in entries {
-            self.learn(version, subscription);
+        let news: Vec<&Listed> = {
+            let state = self.read();
+            entries.iter().filter(|entry| !state.knows(&entry.key, entry.version)).collect()
+        };
+        for Listed { key, version, value } in news {
+            match super::Subscription::decode(value) {
+                Ok(subscription) => self.learn(*version, subscription),
+                Err(error) => {
+                    tracing::warn!(subscription = %key.1, %error, "a registered subscription is left out");
+                }
+            }
         }
-        for (key, version) in before.into_iter().filter(|(key, _)| !there.contains(key)) {
-            self.write().forget(&key, version);
+        let there: HashSet<_, RandomState> = entries.iter().map(|entry| &entry.key).collect();
+        for (key, version) in before.iter().filter(|(key, _)| !there.contains(key)) {
+            self.write().forget(key, *version);
         }
         Ok(())
     }

@@ -1,5 +1,6 @@
 //! Whole nodes: topic, matching, lanes, HTTP/2, real gateways; and what happens when parts of it fail.
 
+use crate::chaos::nothing_was_given_up;
 use crate::gateway::{Mood, TestGateway};
 use crate::world::*;
 use firth::Broker;
@@ -7,7 +8,8 @@ use firth_engine::Engine;
 use firth_router::config::{Protocol, RoutingConfig};
 use firth_router::deliver::{Bearer, Deliverer, HttpDeliverer, HttpOptions, SigningKey};
 use firth_router::node::{Router, RouterOptions, message};
-use firth_router::registry::{Gateway, Registry};
+use firth_router::registry::{Gateway, Registry, Subscription};
+use firth_router::routing::Target;
 use firth_testkit::{Flavor, on_both};
 use serde_json::json;
 use std::collections::HashMap;
@@ -356,6 +358,57 @@ async fn two_nodes_share_the_partitions_and_hand_over_without_loss() {
     world.settled().await;
     balanced(&second);
     second.close().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_whose_events_have_no_gateway_closes_and_another_one_delivers_them() {
+    let mut world = World::memory().await;
+    world.options.drain = Duration::from_millis(100);
+    let spread = Subscription { target: Target::Hash, ..wish("spread", "doc.second", "g") };
+    world.registry.register(spread).await.unwrap();
+    world.registry.register(wish("direct", "doc.first", "g")).await.unwrap();
+    let node = world.node().await;
+    let events = ["first", "second"].map(|name| message(&order("d1", json!({ name: true })), 2).unwrap());
+    let producer = world.broker.producer("changes").await.unwrap();
+    producer.send_all(events.to_vec()).await.unwrap();
+    // The first one waits in the lane of its gateway, the second one for any gateway at all.
+    until(PATIENCE, "the node has come to the second one", async || {
+        node.books().values().any(|books| books.taken == 1)
+    })
+    .await;
+    let closing = tokio::time::timeout(PATIENCE * 2, node.close()).await;
+    closing.expect("it does not wait for a gateway that may never come").unwrap();
+    let gateway = TestGateway::start("g").await;
+    world.registry.register_gateway(gateway.registration()).await.unwrap();
+    let node = world.node().await;
+    until(PATIENCE * 2, "the next node delivers both", async || gateway.count() == 2).await;
+    nothing_was_given_up(&world).await;
+    node.close().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_topic_that_grows_while_a_gateway_is_parked_keeps_no_group_for_it_when_it_has_caught_up() {
+    let mut world = World::memory().await;
+    let stuck = world.gateway("stuck", "doc.all").await;
+    stuck.set(Mood::Hangs);
+    let node = world.node().await;
+    world.send(100).await;
+    until(PATIENCE, "it is parked on both", async || {
+        node.lanes().first().is_some_and(|lane| lane.parked == [0, 1])
+    })
+    .await;
+    // The new partition comes with all groups of the topic, and so with that of the parked gateway.
+    world.broker.grow_topic("changes", 3).await.unwrap();
+    stuck.set(Mood::Fine);
+    world.has_all(&stuck).await;
+    until(PATIENCE * 4, "no group but the router's is left to hold the log", async || {
+        let groups = world.broker.admin().groups("changes").await.unwrap();
+        groups.len() == 1 && node.lanes().iter().all(|lane| lane.parked.is_empty())
+    })
+    .await;
+    world.settled().await;
+    balanced(&node);
+    node.close().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
