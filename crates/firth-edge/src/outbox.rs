@@ -88,14 +88,20 @@ pub(crate) struct Gap {
     pub(crate) events: u64,
 }
 
+/// A finished message, and where the client stands once it has it, if that is said.
+#[derive(Debug)]
+pub(crate) struct Said {
+    pub(crate) text: Arc<str>,
+    pub(crate) at: Option<Box<Position>>,
+}
+
 /// One thing to send.
 #[derive(Debug)]
 pub(crate) enum Item {
     Event(Parcel),
     Run(Arc<Run>),
     Gap(Box<Gap>),
-    /// A finished message.
-    Text(Arc<str>),
+    Text(Said),
     /// History, to be read before anything behind it is sent.
     Replay(Box<Replay>),
 }
@@ -204,24 +210,33 @@ impl Outbox {
 
     /// Takes an answer in. Answers are never left out: whoever lets them pile up is cut.
     pub(crate) fn say(&mut self, text: Arc<str>) -> Wake {
+        self.answer(Said { text, at: None })
+    }
+
+    /// As [`say`](Self::say), of a message that says where the client stands.
+    pub(crate) fn say_at(&mut self, text: Arc<str>, at: Position) -> Wake {
+        self.answer(Said { text, at: Some(Box::new(at)) })
+    }
+
+    fn answer(&mut self, said: Said) -> Wake {
         if self.is_cut() {
             return Wake::No;
         }
-        self.said += text.len();
+        self.said += said.text.len();
         if self.said > self.room.bytes {
             self.cut();
         } else {
-            self.items.push_back(Item::Text(text));
+            self.items.push_back(Item::Text(said));
         }
         self.wake_now()
     }
 
-    /// As [`say`](Self::say), unless one is waiting.
-    pub(crate) fn heartbeat(&mut self, text: impl FnOnce() -> Arc<str>) -> Wake {
+    /// Says that the gateway is there, and where the client stands; unless that is waiting already.
+    pub(crate) fn heartbeat(&mut self, at: Position) -> Wake {
         if std::mem::replace(&mut self.heartbeat, true) {
             return Wake::No;
         }
-        self.say(text())
+        self.say_at(server::heartbeat(&at), at)
     }
 
     /// Replaces the state of a room.
@@ -265,7 +280,9 @@ impl Outbox {
                     self.events -= run.shipments().len();
                     (self.bytes, size) = (self.bytes - run.cost, size + run.cost);
                 }
-                Item::Text(text) => (self.said, size) = (self.said - text.len(), size + text.len()),
+                Item::Text(Said { text, .. }) => {
+                    (self.said, size) = (self.said - text.len(), size + text.len());
+                }
                 Item::Gap(_) | Item::Replay(_) => {}
             }
             let is_replay = matches!(item, Item::Replay(_));

@@ -98,7 +98,7 @@ impl fmt::Display for Position {
 
 /// The text is not a position that a gateway gave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a position is the text that came as `at`, unchanged")]
+#[error("`after` is not a position: give the text that came as `at`, unchanged")]
 pub struct NotAPosition;
 
 impl FromStr for Position {

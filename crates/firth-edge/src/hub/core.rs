@@ -219,7 +219,7 @@ impl Core {
         self.journal_bytes = 0;
         for (_, seat) in self.seats.iter().filter(|(_, seat)| !seat.subscriptions.is_empty()) {
             let at = self.tenants[&seat.grant.tenant].journal.head();
-            seat.mailbox.outbox().say(server::resync_required(Missing::SourceGap, at));
+            seat.mailbox.outbox().say_at(server::resync_required(Missing::SourceGap, &at), at);
             seat.mailbox.bell.ring();
             crate::metrics::resync(Missing::SourceGap.as_str());
         }
@@ -247,7 +247,7 @@ impl Core {
 
     pub(super) fn beat(&self, seat: usize) {
         let (mailbox, at) = (&self.seats[seat].mailbox, self.head(seat));
-        mailbox.outbox().heartbeat(|| server::heartbeat(at));
+        mailbox.outbox().heartbeat(at);
         mailbox.bell.ring();
     }
 

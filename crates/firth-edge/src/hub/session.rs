@@ -7,7 +7,7 @@ use super::{Hub, Mailbox, now};
 use crate::auth::Grant;
 use crate::journal::Missing;
 use crate::limits::Bucket;
-use crate::outbox::{Farewell, Item, Parcel, Run, Shipment, SlowPolicy};
+use crate::outbox::{Farewell, Item, Parcel, Run, Said, Shipment, SlowPolicy};
 use crate::packet::Packet;
 use crate::position::Position;
 use crate::protocol::client::ClientMessage;
@@ -45,7 +45,7 @@ pub struct Session {
 /// One message to the client.
 #[derive(Clone, Debug)]
 pub struct Outgoing {
-    /// Where the client stands once it has it.
+    /// Where the client stands once it has it, if the message says so.
     pub at: Option<Position>,
     content: Content,
 }
@@ -354,7 +354,7 @@ impl Session {
                 return pieces.list.push(Piece::Run(run));
             }
             Item::Gap(gap) => Outgoing::own(server::gap(&gap), Some(gap.until)),
-            Item::Text(said) => Outgoing::own(Packet::new(&[&said]), None),
+            Item::Text(Said { text, at }) => Outgoing::own(Packet::new(&[&text]), at.map(|at| *at)),
             Item::Replay(replay) => {
                 self.replay = Some(replay);
                 return;

@@ -65,12 +65,13 @@ impl Core {
         let mut outbox = here.mailbox.outbox();
         if let Some(Err(missing)) = history {
             // Before the answer: a client that gets only one of them must not take itself for up to date.
-            outbox.say(server::resync_required(missing, at.clone()));
+            outbox.say_at(server::resync_required(missing, &at), at.clone());
             crate::metrics::resync(missing.as_str());
         }
         let resumed = history.and_then(Result::ok);
         let stands = after.and_then(Result::ok).filter(|_| resumed.is_some()).unwrap_or(at);
-        outbox.say(server::subscribed(reference, names, stands.clone(), resumed.is_some()));
+        let answer = server::subscribed(reference, names, &stands, resumed.is_some());
+        outbox.say_at(answer, stands.clone());
         if let (Some(history), Some(own)) = (resumed.filter(|history| !history.is_empty()), own) {
             outbox.replay(Box::new(Replay::new(stands, history, own)));
         }
@@ -136,7 +137,7 @@ impl Core {
                 outbox.forget_presence(&name);
             }
         }
-        outbox.say(server::unsubscribed(reference, names, at));
+        outbox.say_at(server::unsubscribed(reference, names, &at), at);
         drop(outbox);
         here.mailbox.bell.ring();
     }

@@ -35,7 +35,7 @@ fn shown(taken: &Taken) -> Vec<String> {
         Item::Gap(gap) => {
             format!("gap {}..{} of {}", gap.after.offsets.get(0), gap.until.offsets.get(0), gap.events)
         }
-        Item::Text(text) => text.to_string(),
+        Item::Text(said) => said.text.to_string(),
         Item::Replay(_) => "replay".to_owned(),
     };
     taken.items.iter().map(show).collect()

@@ -110,6 +110,11 @@ impl ClientMessage {
         })
     }
 
+    /// The number that a message wants in its answer, though it cannot be read as a whole.
+    pub(crate) fn reference_in(text: &str) -> Option<u64> {
+        serde_json::from_str::<serde_json::Value>(text).ok()?.get("ref")?.as_u64()
+    }
+
     pub(crate) fn reference(&self) -> Option<u64> {
         match self {
             Self::Subscribe(subscribe) => subscribe.reference,

@@ -25,21 +25,21 @@ enum Message<'a> {
         #[serde(rename = "ref", skip_serializing_if = "Option::is_none")]
         reference: Option<u64>,
         subscriptions: Vec<&'a str>,
-        at: Position,
+        at: &'a Position,
         resumed: bool,
     },
     Unsubscribed {
         #[serde(rename = "ref", skip_serializing_if = "Option::is_none")]
         reference: Option<u64>,
         subscriptions: &'a [String],
-        at: Position,
+        at: &'a Position,
     },
     ResyncRequired {
         reason: &'static str,
-        at: Position,
+        at: &'a Position,
     },
     Heartbeat {
-        at: Position,
+        at: &'a Position,
     },
     Error {
         #[serde(rename = "ref", skip_serializing_if = "Option::is_none")]
@@ -71,19 +71,19 @@ pub(crate) fn hello(heartbeat: Duration, limits: HelloLimits) -> Arc<str> {
     text(&Message::Hello { version: VERSION, heartbeat_ms: millis(heartbeat), limits })
 }
 
-pub(crate) fn subscribed(reference: Option<u64>, names: Vec<&str>, at: Position, resumed: bool) -> Arc<str> {
+pub(crate) fn subscribed(reference: Option<u64>, names: Vec<&str>, at: &Position, resumed: bool) -> Arc<str> {
     text(&Message::Subscribed { reference, subscriptions: names, at, resumed })
 }
 
-pub(crate) fn unsubscribed(reference: Option<u64>, names: &[String], at: Position) -> Arc<str> {
+pub(crate) fn unsubscribed(reference: Option<u64>, names: &[String], at: &Position) -> Arc<str> {
     text(&Message::Unsubscribed { reference, subscriptions: names, at })
 }
 
-pub(crate) fn resync_required(missing: Missing, at: Position) -> Arc<str> {
+pub(crate) fn resync_required(missing: Missing, at: &Position) -> Arc<str> {
     text(&Message::ResyncRequired { reason: missing.as_str(), at })
 }
 
-pub(crate) fn heartbeat(at: Position) -> Arc<str> {
+pub(crate) fn heartbeat(at: &Position) -> Arc<str> {
     text(&Message::Heartbeat { at })
 }
 

@@ -52,6 +52,13 @@ async fn ready(State(edge): State<Edge>) -> (StatusCode, &'static str) {
     }
 }
 
+async fn nothing_here() -> Response {
+    let message =
+        "there is nothing here: /v1/ws, /v1/events and /v1/poll serve clients, /v1/example is a page";
+    let refusal = Refusal::invalid("path", message);
+    (StatusCode::NOT_FOUND, json(server::error(&refusal, None).to_string())).into_response()
+}
+
 async fn page() -> impl IntoResponse {
     let headers =
         [(header::CONTENT_TYPE, "text/html; charset=utf-8"), (header::CONTENT_SECURITY_POLICY, PAGE_MAY)];
@@ -117,7 +124,7 @@ pub(crate) async fn listen(
     certificate: Option<Certificate>,
     shutdown: impl Future<Output = ()>,
 ) {
-    let routes = edge.routes();
+    let routes = edge.routes().fallback(nothing_here);
     let mut shutdown = std::pin::pin!(shutdown);
     loop {
         let accepted = tokio::select! {

@@ -67,8 +67,7 @@ async fn collect(session: &mut Session, until: Instant) -> (String, Position) {
             let before = messages.len();
             let step = session.take();
             for message in step.messages {
-                let stands = message.at.clone().or_else(|| resync(message.text()).then(|| at.clone()));
-                let Some(stands) = stands else {
+                let Some(stands) = message.at.clone().filter(|_| concerns(message.text())) else {
                     continue;
                 };
                 if !messages.is_empty() {
@@ -96,7 +95,9 @@ async fn collect(session: &mut Session, until: Instant) -> (String, Position) {
     }
 }
 
-/// Of the messages without a position of an event, only this one concerns a poll.
-fn resync(text: &str) -> bool {
-    text.starts_with(r#"{"type":"resync-required""#)
+/// Answers and heartbeats do not concern a poll.
+fn concerns(text: &str) -> bool {
+    [r#"{"type":"event""#, r#"{"type":"gap""#, r#"{"type":"resync-required""#]
+        .iter()
+        .any(|kind| text.starts_with(kind))
 }

@@ -192,7 +192,7 @@ async fn hear(
                     }
                 }
                 Ok(message) => take(session, &message).await,
-                Err(refusal) => session.refuse(&refusal, None),
+                Err(refusal) => session.refuse(&refusal, ClientMessage::reference_in(&text)),
             }
             Ok(())
         }

@@ -64,6 +64,26 @@ async fn a_browser_resumes_by_the_last_id_alone() {
     closing.await.unwrap();
 }
 
+/// The answer to the subscription has an id, or who is cut off before its first event would begin anew in silence.
+#[tokio::test]
+async fn a_browser_that_is_cut_off_before_its_first_event_misses_nothing() {
+    let gateway = Gateway::start(Config::default()).await;
+    let token = ("authorization", "Bearer ann");
+    let mut events = Events::open(&gateway, "collection=orders", &[token]).await;
+    assert_eq!(events.next().await.unwrap().1, None, "hello");
+    let (subscribed, id) = events.next().await.unwrap();
+    assert_eq!(subscribed["at"].as_str(), id.as_deref());
+    drop(events);
+    gateway.publish(order("acme", "k", 1));
+    let (id, query) = (id.unwrap(), "collection=orders");
+    let mut events = Events::open(&gateway, query, &[token, ("last-event-id", &id)]).await;
+    assert_eq!(events.next().await.unwrap().0["type"], "hello");
+    assert_eq!(events.next().await.unwrap().0["resumed"], true);
+    assert_eq!(events.next().await.unwrap().0["event"]["after"]["n"], 1);
+    drop(events);
+    gateway.close().await;
+}
+
 #[tokio::test]
 async fn a_ticket_opens_a_stream_once() {
     let gateway = Gateway::start(Config::default()).await;
@@ -101,6 +121,7 @@ async fn wrong_requests_and_strange_pages_are_refused() {
         ("/v1/events?collection=orders", &[], 401),
         ("/v1/events?collection=orders", evil, 403),
         ("/v1/ws", bob, 400),
+        ("/", bob, 404),
     ];
     for (path, headers, expected) in cases {
         let (status, body) = gateway.http("GET", path, headers, "").await;

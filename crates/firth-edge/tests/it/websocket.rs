@@ -120,7 +120,12 @@ async fn mistakes_are_answered_with_field_and_limit_and_the_connection_lives() {
             "filter",
         ),
         (
-            json!({"type": "subscribe", "subscriptions": [{"id": "a", "colection": "orders"}]}),
+            json!({"type": "subscribe", "ref": 7, "subscriptions": [{"id": "a", "colection": "orders"}]}),
+            "invalid",
+            "message",
+        ),
+        (
+            json!({"type": "subscribe", "ref": 8, "subscriptions": [wish("a", "orders")], "after": "x"}),
             "invalid",
             "message",
         ),
