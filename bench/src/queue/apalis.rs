@@ -1,4 +1,5 @@
-//! apalis-redis without task locks, results and events, in bulk both ways. A backlog of some ten thousand stops it, so the sender keeps near.
+//! apalis-redis without task locks, in bulk both ways; `apalis-bare` also gives up the results and events that it keeps of each task. A
+//! backlog of some ten thousand stops it, so the sender keeps near.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,15 +29,15 @@ struct Run {
 }
 
 impl Apalis {
-    pub(crate) async fn open(place: &Place) -> Result<Self> {
+    pub(crate) async fn open(place: &Place, bare: bool) -> Result<Self> {
         let url = format!("redis://127.0.0.1:{}/", place.port());
         let connection = apalis_redis::connect(url).await.context("connect")?;
         let config = Config::default()
             .queue("bench")
             .batch_size(100)
             .lock_tasks(false)
-            .persist_results(false)
-            .emit_events(false);
+            .persist_results(!bare)
+            .emit_events(!bare);
         Ok(Self { storage: RedisStorage::new(connection).with_config(config) })
     }
 }

@@ -43,7 +43,8 @@ async fn speed(cell: &Cell, workload: Workload) -> Result<Row> {
         "firth" => run.act(&firth::Firth::open(&place, workload.number).await?).await?,
         "raw" => run.act(&limit::Limit::open(&place, workload.number)).await?,
         "jetstream-memory" | "jetstream-file" => run.act(&jetstream::JetStream::open(&place).await?).await?,
-        "apalis" => run.act(&apalis::Apalis::open(&place).await?).await?,
+        "apalis" => run.act(&apalis::Apalis::open(&place, false).await?).await?,
+        "apalis-bare" => run.act(&apalis::Apalis::open(&place, true).await?).await?,
         "bullmq" => bullmq::measure(&place, workload.act, run.goal)?,
         other => bail!("no subject {other}"),
     };

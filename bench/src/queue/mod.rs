@@ -36,7 +36,7 @@ pub(crate) fn suite() -> Suite {
         Some(_) => subjects.extend(["jetstream-memory", "jetstream-file"]),
         None => eprintln!("no nats-server found: JetStream is left out (`cargo xtask bench queue` fetches it)"),
     }
-    subjects.push("apalis");
+    subjects.extend(["apalis", "apalis-bare"]);
     match bullmq::home() {
         Some(_) => subjects.push("bullmq"),
         None => eprintln!("no Node.js or no BullMQ found: BullMQ is left out (`cargo xtask bench queue` fetches it)"),

@@ -115,7 +115,7 @@ impl Workload {
             "jetstream-memory" => single && matches!(self.engine, Engine::Redis | Engine::Memory),
             "jetstream-file" => single && matches!(self.engine, Engine::RedisAof | Engine::Embedded | Engine::Synced),
             // It stalls at a paced rate.
-            "apalis" => single && on_redis && self.act != Act::Latency,
+            "apalis" | "apalis-bare" => single && on_redis && self.act != Act::Latency,
             "bullmq" => single && on_redis,
             _ => false,
         }
@@ -126,8 +126,9 @@ impl Workload {
 pub(crate) fn messages(subject: &str, workload: Workload, quick: bool) -> u64 {
     let many: u64 = match (subject, workload.act) {
         (_, Act::Latency) => return if quick { 2_000 } else { 4_000 },
-        ("apalis", Act::Consume) => 8_000,
-        ("apalis" | "bullmq", _) => 12_000,
+        ("apalis" | "apalis-bare", Act::Consume) => 8_000,
+        ("apalis" | "apalis-bare", Act::EndToEnd) => 60_000,
+        ("apalis" | "apalis-bare" | "bullmq", _) => 12_000,
         ("jetstream-memory" | "jetstream-file", _) => 100_000,
         (_, Act::Failing) => 3_000_000,
         (_, _) if workload.engine == Engine::Synced => 200_000,

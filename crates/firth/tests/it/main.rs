@@ -20,4 +20,5 @@ mod promises;
 mod retrying;
 mod sharing;
 mod topics;
+mod trickle;
 mod world;
