@@ -28,7 +28,7 @@ async fn answer(mut connection: Connection) -> Result<()> {
         )
     };
     let (single, batch) = (reply(1), reply(100));
-    while let Some((_, body)) = connection.message().await? {
+    while let Some(body) = connection.message().await? {
         let reply = if body.starts_with(b"[") { &batch } else { &single };
         connection.write(reply.as_bytes()).await?;
     }

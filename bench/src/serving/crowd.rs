@@ -96,7 +96,7 @@ async fn consume(
     let path = format!("/v1/topics/crowd-{}/groups/g{}", seat % TOPICS, seat / TOPICS % GROUPS);
     let fetch = request("POST", &format!("{path}/fetch"), r#"{"max": 50, "wait_ms": 2000}"#);
     while Instant::now() < until {
-        let answer: Value = serde_json::from_slice(&connection.ask(&fetch).await?)?;
+        let answer: Value = serde_json::from_slice(connection.ask(&fetch).await?)?;
         let deliveries = answer["deliveries"].as_array().context("deliveries")?;
         let ack: Vec<_> = deliveries.iter().map(|delivery| &delivery["delivery"]).collect();
         if ack.is_empty() {
@@ -105,7 +105,7 @@ async fn consume(
         let began = Instant::now();
         let verdicts = serde_json::json!({ "ack": ack }).to_string();
         let report = connection.ask(&request("POST", &format!("{path}/settle"), &verdicts)).await?;
-        let report: Value = serde_json::from_slice(&report)?;
+        let report: Value = serde_json::from_slice(report)?;
         ensure!(report["failed"].as_array().is_some_and(Vec::is_empty), "not settled: {}", report["failed"]);
         samples.push(began.elapsed());
         counts.settled.fetch_add(ack.len() as u64, Relaxed);

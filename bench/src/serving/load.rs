@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use tokio::time::timeout_at;
 
 use super::process::Process;
-use super::wire::{Connection, request};
+use super::wire::{Connection, PATIENCE, request};
 use crate::cell::Cell;
 use crate::measure::{Clock, Row, Samples, percentiles, precise};
 
@@ -69,7 +70,7 @@ async fn round(
             let (mut requests, mut samples) = (0_u64, Samples::with_capacity(1 << 15));
             while Instant::now() < until {
                 let began = Instant::now();
-                let answer = connection.ask(&request).await?;
+                let answer = connection.exchange(&request).await?;
                 ensure!(answer.starts_with(b"{\"receipts\":["), "no receipts");
                 samples.push(began.elapsed());
                 requests += 1;
@@ -79,7 +80,8 @@ async fn round(
     });
     let (mut connections, mut requests, mut samples) = (Vec::new(), 0, Vec::new());
     for task in tasks.collect::<Vec<_>>() {
-        let (connection, done, latencies) = task.await.context("a connection failed")??;
+        let ended = timeout_at((until + PATIENCE).into(), task).await.context("no answer in time")?;
+        let (connection, done, latencies) = ended.context("a connection failed")??;
         connections.push(connection);
         requests += done;
         samples.push(latencies);

@@ -8,7 +8,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 /// Longer than any answer takes.
-const PATIENCE: Duration = Duration::from_secs(70);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(70);
 
 /// A request, ready to be written.
 pub(crate) fn request(method: &str, path: &str, body: &str) -> Vec<u8> {
@@ -23,6 +23,14 @@ pub(crate) fn request(method: &str, path: &str, body: &str) -> Vec<u8> {
 pub(crate) struct Connection {
     stream: TcpStream,
     buffer: Vec<u8>,
+    /// So much of the buffer was a message that its reader is done with.
+    read: usize,
+}
+
+/// A message where it lies in the buffer.
+struct Message {
+    start: usize,
+    end: usize,
 }
 
 impl Connection {
@@ -33,18 +41,21 @@ impl Connection {
     }
 
     pub(crate) fn over(stream: TcpStream) -> Self {
-        Self { stream, buffer: Vec::with_capacity(64 * 1024) }
+        Self { stream, buffer: Vec::with_capacity(64 * 1024), read: 0 }
     }
 
-    /// Sends a request and reads its answer, which must be a success; gives the body.
-    pub(crate) async fn ask(&mut self, request: &[u8]) -> Result<Vec<u8>> {
-        let asking = async {
-            self.stream.write_all(request).await?;
-            self.message().await?.context("the server closed the connection")
-        };
-        let (head, body) = tokio::time::timeout(PATIENCE, asking).await.context("no answer in time")??;
-        let status = head.get(9..12).unwrap_or_default();
-        ensure!(status.starts_with('2'), "status {status}: {}", String::from_utf8_lossy(&body));
+    /// Sends a request and reads its answer, which must be a success and come in time; gives the body.
+    pub(crate) async fn ask(&mut self, request: &[u8]) -> Result<&[u8]> {
+        tokio::time::timeout(PATIENCE, self.exchange(request)).await.context("no answer in time")?
+    }
+
+    /// As [`ask`](Self::ask), for as long as it takes.
+    pub(crate) async fn exchange(&mut self, request: &[u8]) -> Result<&[u8]> {
+        self.write(request).await?;
+        let Message { start, end } = self.receive().await?.context("the server closed the connection")?;
+        let (status, body) = (&self.buffer[9..12], &self.buffer[start..end]);
+        let shown = String::from_utf8_lossy;
+        ensure!(status.starts_with(b"2"), "status {}: {}", shown(status), shown(body));
         Ok(body)
     }
 
@@ -52,16 +63,21 @@ impl Connection {
         Ok(self.stream.write_all(bytes).await?)
     }
 
-    /// The next message: its head and its body; `None` at the end.
-    pub(crate) async fn message(&mut self) -> Result<Option<(String, Vec<u8>)>> {
+    /// The body of the next message; `None` at the end.
+    pub(crate) async fn message(&mut self) -> Result<Option<&[u8]>> {
+        let message = self.receive().await?;
+        Ok(message.map(|Message { start, end }| &self.buffer[start..end]))
+    }
+
+    async fn receive(&mut self) -> Result<Option<Message>> {
+        self.buffer.drain(..std::mem::take(&mut self.read));
         loop {
             if let Some(end) = find(&self.buffer, b"\r\n\r\n") {
-                let head = String::from_utf8_lossy(&self.buffer[..end]).into_owned();
-                let (start, length) = (end + 4, content_length(&head)?);
-                if self.buffer.len() >= start + length {
-                    let body = self.buffer[start..start + length].to_vec();
-                    self.buffer.drain(..start + length);
-                    return Ok(Some((head, body)));
+                let start = end + 4;
+                let end = start + content_length(&self.buffer[..end])?;
+                if self.buffer.len() >= end {
+                    self.read = end;
+                    return Ok(Some(Message { start, end }));
                 }
             }
             if self.stream.read_buf(&mut self.buffer).await? == 0 {
@@ -75,7 +91,8 @@ fn find(text: &[u8], part: &[u8]) -> Option<usize> {
     text.windows(part.len()).position(|window| window == part)
 }
 
-fn content_length(head: &str) -> Result<usize> {
+fn content_length(head: &[u8]) -> Result<usize> {
+    let head = std::str::from_utf8(head).context("a head that is no text")?;
     for line in head.lines() {
         if let Some((name, value)) = line.split_once(':')
             && name.eq_ignore_ascii_case("content-length")
@@ -95,6 +112,6 @@ mod tests {
     fn a_request_says_its_length() {
         let text = String::from_utf8(request("POST", "/x", "{}")).unwrap();
         assert!(text.ends_with("\r\n\r\n{}"));
-        assert_eq!(content_length(&text).unwrap(), 2);
+        assert_eq!(content_length(text.as_bytes()).unwrap(), 2);
     }
 }

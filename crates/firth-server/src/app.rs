@@ -1,5 +1,6 @@
 //! What every handler shares: the broker, the delivery desk, the crew of workers, cached producers, the guard, the limits. Closed once, at the end.
 
+use crate::api::Meter;
 use crate::auth::{Audit, Buckets, Guard};
 use crate::config::Limits;
 use crate::crew::Crew;
@@ -40,6 +41,7 @@ struct Inner {
     callers: Buckets<String>,
     failures: Buckets<Option<IpAddr>>,
     metrics: Option<PrometheusHandle>,
+    meter: Meter,
     telemetry: Telemetry,
     events: Events,
     routing: Routing,
@@ -108,6 +110,7 @@ impl App {
             callers: Buckets::new(),
             failures: Buckets::new(),
             metrics,
+            meter: Meter::default(),
             telemetry,
             events,
             routing,
@@ -148,6 +151,10 @@ impl App {
 
     pub(crate) fn telemetry(&self) -> &Telemetry {
         &self.0.telemetry
+    }
+
+    pub(crate) fn meter(&self) -> &Meter {
+        &self.0.meter
     }
 
     pub(crate) fn metrics(&self) -> Option<&PrometheusHandle> {

@@ -22,6 +22,10 @@ mod wire;
 
 use std::process::ExitCode;
 
+/// A request is allocated on one thread and freed on another; with the system's allocator, threads wait for each other's locks then.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 #[tokio::main]
 async fn main() -> ExitCode {
     cli::run().await

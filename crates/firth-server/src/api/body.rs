@@ -16,8 +16,9 @@ use serde::de::DeserializeOwned;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
-/// A whole body with its media type, within the limits. Its room is given back when it is dropped.
+/// A whole request: its headers, and its body within the limits. The body's room is given back when it is dropped.
 pub(crate) struct Raw {
+    pub(crate) headers: HeaderMap,
     pub(crate) media: String,
     pub(crate) bytes: Bytes,
     _room: Option<OwnedSemaphorePermit>,
@@ -27,16 +28,17 @@ impl FromRequest<App> for Raw {
     type Rejection = Problem;
 
     async fn from_request(request: Request, app: &App) -> Answer<Self> {
-        let media = media_type(request.headers())?;
+        let (Parts { headers, .. }, mut body) = request.into_parts();
+        let media = media_type(&headers)?;
         let limits = app.limits();
-        let announced = request.headers().get(header::CONTENT_LENGTH);
+        let announced = headers.get(header::CONTENT_LENGTH);
         let announced = announced.and_then(|value| value.to_str().ok()?.parse::<usize>().ok()).unwrap_or(0);
         if announced > limits.request_size {
             return Err(too_large(limits.request_size));
         }
         let mut room = Room { app, taken: None };
         room.take(announced)?;
-        let (mut body, mut parts, mut size) = (request.into_body(), Vec::new(), 0);
+        let (mut parts, mut size) = (Vec::new(), 0);
         let until = Instant::now() + limits.body_time;
         loop {
             let Ok(frame) = tokio::time::timeout_at(until, body.frame()).await else {
@@ -55,7 +57,7 @@ impl FromRequest<App> for Raw {
             parts.push(data);
         }
         let bytes = if parts.len() == 1 { parts.remove(0) } else { parts.concat().into() };
-        Ok(Self { media, bytes, _room: room.taken })
+        Ok(Self { headers, media, bytes, _room: room.taken })
     }
 }
 

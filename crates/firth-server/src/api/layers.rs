@@ -22,18 +22,21 @@ const FAILURES_PER_SECOND: f64 = 0.2;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Peer(pub(crate) IpAddr);
 
-/// Outermost: bounds, time, metrics, traces.
-pub(super) async fn limit_and_measure(State(app): State<App>, mut request: Request, next: Next) -> Response {
-    let route = request.extensions().get::<MatchedPath>().map_or("none", MatchedPath::as_str).to_owned();
-    let _running = Running::new(&route);
-    let (method, started) = (method_name(request.method()), Instant::now());
+/// Around everything: bounds, time, metrics, traces, and the guard.
+pub(super) async fn wrap(State(app): State<App>, mut request: Request, next: Next) -> Response {
+    let matched = request.extensions().get::<MatchedPath>().cloned();
+    let route = matched.as_ref().map_or("none", MatchedPath::as_str);
+    let running = app.meter().begin(route);
+    let method = method_name(request.method());
     let trace = app.telemetry().request(request.headers());
     request.extensions_mut().insert(trace);
     let limit = app.limits().request_time;
     let answer = async {
-        match bounded_head(request.headers()) {
-            Ok(()) => next.run(request).await,
-            Err(problem) => problem.into_response(),
+        match (bounded_head(request.headers()), &matched) {
+            (Err(problem), _) => problem.into_response(),
+            (Ok(()), Some(route)) => guard(&app, route.as_str(), request, next).await,
+            // What is not there is told to everyone: the fallbacks answer.
+            (Ok(()), None) => next.run(request).await,
         }
     };
     let mut response = match tokio::time::timeout(limit, answer).await {
@@ -49,41 +52,37 @@ pub(super) async fn limit_and_measure(State(app): State<App>, mut request: Reque
     let headers = response.headers_mut();
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
-    let (status, took) = (response.status().as_u16(), started.elapsed());
-    let labels = [("method", method.to_owned()), ("route", route.clone()), ("status", status.to_string())];
-    metrics::counter!("firth_http_requests_total", &labels).increment(1);
-    metrics::histogram!("firth_http_seconds", "route" => route.clone()).record(took.as_secs_f64());
-    app.telemetry().answered(trace, method, &route, status);
-    tracing::debug!(method, route, status, ?took, "request");
+    let status = response.status().as_u16();
+    running.answered(method, status);
+    app.telemetry().answered(trace, method, route, status);
+    tracing::debug!(method, route, status, took = ?running.took(), "request");
     response
 }
 
 /// Who asks, how often, and whether that is allowed; changes go to the audit log.
-pub(super) async fn guard(State(app): State<App>, request: Request, next: Next) -> Response {
-    let route = request.extensions().get::<MatchedPath>().map(|route| route.as_str().to_owned());
-    // What is not there is told to everyone: the fallbacks answer.
-    let Some(route) = route else { return next.run(request).await };
-    let need = need(request.method(), &route);
+async fn guard(app: &App, route: &str, request: Request, next: Next) -> Response {
+    let need = need(request.method(), route);
     if need == Need::Nothing {
         return next.run(request).await;
     }
     let peer = request.extensions().get::<Peer>().map(|peer| peer.0);
-    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
-    let (caller, response) = match identify(&app, request.headers(), peer) {
+    let is_audited = need.is_audited(request.method());
+    let audited = is_audited.then(|| (method_name(request.method()), request.uri().path().to_owned()));
+    let (caller, response) = match identify(app, request.headers(), peer) {
         Err(problem) => (None, problem.into_response()),
         Ok(caller) => {
-            let response = match admit(&app, &caller, need, peer, request).await {
+            let response = match admit(app, &caller, need, peer, request).await {
                 Ok(request) => next.run(request).await,
                 Err(problem) => problem.into_response(),
             };
             (Some(caller), response)
         }
     };
-    if need.is_audited(&method) {
+    if let Some((method, path)) = audited {
         app.audit().write(&Entry {
             who: caller.as_ref().map_or("unknown", Caller::name),
             from: peer.map(|peer| peer.to_string()),
-            method: method_name(&method),
+            method,
             path: &path,
             status: response.status().as_u16(),
         });
@@ -170,23 +169,6 @@ fn bounded_head(headers: &HeaderMap) -> Answer<()> {
         return wrong(format!("headers of {bytes} bytes; at most {MAX_HEAD_BYTES}"), MAX_HEAD_BYTES);
     }
     Ok(())
-}
-
-/// Counts a request as long as it runs, also one whose client hangs up.
-struct Running(metrics::Gauge);
-
-impl Running {
-    fn new(route: &str) -> Self {
-        let gauge = metrics::gauge!("firth_http_requests_running", "route" => route.to_owned());
-        gauge.increment(1);
-        Self(gauge)
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.0.decrement(1);
-    }
 }
 
 /// Methods as a bounded label.

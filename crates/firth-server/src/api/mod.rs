@@ -10,6 +10,7 @@ mod feed;
 mod groups;
 mod health;
 mod layers;
+mod meter;
 mod openapi;
 mod policy;
 mod records;
@@ -21,6 +22,7 @@ mod unit_data;
 mod workers;
 
 pub(crate) use layers::Peer;
+pub(crate) use meter::Meter;
 
 use crate::app::App;
 use crate::problem::Problem;
@@ -43,8 +45,7 @@ pub(crate) fn router(app: App) -> Router {
         .route("/openapi.json", axum::routing::get(move || openapi::serve(document.clone())))
         .method_not_allowed_fallback(wrong_method)
         .fallback(no_route)
-        .layer(middleware::from_fn_with_state(app.clone(), layers::guard))
-        .layer(middleware::from_fn_with_state(app.clone(), layers::limit_and_measure))
+        .layer(middleware::from_fn_with_state(app.clone(), layers::wrap))
         .with_state(app)
 }
 

@@ -47,18 +47,17 @@ pub(crate) async fn produce(
     State(app): State<App>,
     (Path(topic), Query(how)): (Path<String>, Query<HowSent>),
     Extension(trace): Extension<RequestTrace>,
-    headers: HeaderMap,
     raw: Raw,
 ) -> Answer<Json<Receipts>> {
-    let key = idempotency_key(&headers)?;
+    let key = idempotency_key(&raw.headers)?;
     let trace = trace.for_messages().map(|trace| trace.to_string());
     expect_media(&raw.media, &[JSON, LINES, BYTES])?;
     let producer = app.producer(how.sending(&topic)?).await.map_err(not_promised)?;
-    let messages = messages(&raw, &headers, trace.as_deref(), producer.partitions())?;
+    let messages = messages(&raw, trace.as_deref(), producer.partitions())?;
     let sent = match key {
         None => send_all(&producer, messages).await,
         Some(key) => {
-            let name = request_name(&app, &topic, &key, &headers, &raw)?;
+            let name = request_name(&app, &topic, &key, &raw)?;
             let sent = producer.send_once(&name, messages).await;
             let changed = |error: &firth::Error| {
                 error.kind() == ErrorKind::Invalid && error.context().contains("producer")
@@ -132,13 +131,13 @@ fn idempotency_key(headers: &HeaderMap) -> Answer<Option<Vec<u8>>> {
 }
 
 /// The name of a request in the engine: made of its key and all that it says, so that another request under the same key is never taken for this one.
-fn request_name(app: &App, topic: &str, key: &[u8], headers: &HeaderMap, raw: &Raw) -> Answer<String> {
+fn request_name(app: &App, topic: &str, key: &[u8], raw: &Raw) -> Answer<String> {
     let mut whole = Sha256::new();
     whole.update((key.len() as u64).to_le_bytes());
     whole.update(key);
     whole.update(raw.media.as_bytes());
     for (name, value) in
-        headers.iter().filter(|(name, _)| raw.media == BYTES && name.as_str().starts_with("firth-"))
+        raw.headers.iter().filter(|(name, _)| raw.media == BYTES && name.as_str().starts_with("firth-"))
     {
         whole.update(name.as_str());
         whole.update([0]);
@@ -157,9 +156,9 @@ fn request_name(app: &App, topic: &str, key: &[u8], headers: &HeaderMap, raw: &R
     Ok(format!("http-{}", hex(&whole)))
 }
 
-fn messages(raw: &Raw, headers: &HeaderMap, trace: Option<&str>, partitions: u32) -> Answer<Vec<Message>> {
+fn messages(raw: &Raw, trace: Option<&str>, partitions: u32) -> Answer<Vec<Message>> {
     if raw.media == BYTES {
-        return Ok(vec![binary(raw, headers, trace, partitions)?]);
+        return Ok(vec![binary(raw, trace, partitions)?]);
     }
     let all: Vec<Object<Outgoing>> = if raw.media == LINES {
         let lines = raw.bytes.split(|byte| *byte == b'\n').enumerate();
@@ -193,8 +192,8 @@ fn check_place(partition: Option<u32>, at_ms: Option<u64>, partitions: u32) -> A
 }
 
 /// One message whose payload is the body and whose rest stands in HTTP headers.
-fn binary(raw: &Raw, headers: &HeaderMap, trace: Option<&str>, partitions: u32) -> Answer<Message> {
-    let text = |name: &'static str| match headers.get(name) {
+fn binary(raw: &Raw, trace: Option<&str>, partitions: u32) -> Answer<Message> {
+    let text = |name: &'static str| match raw.headers.get(name) {
         None => Ok(None),
         Some(value) => match std::str::from_utf8(value.as_bytes()) {
             Ok(text) => Ok(Some(text)),
@@ -237,7 +236,7 @@ fn binary(raw: &Raw, headers: &HeaderMap, trace: Option<&str>, partitions: u32) 
         message = message.to_partition(partition);
     }
     let mut has_trace = false;
-    for (name, value) in headers {
+    for (name, value) in &raw.headers {
         if let Some(name) = name.as_str().strip_prefix(HEADER_PREFIX) {
             has_trace |= name == firth::TRACEPARENT;
             message = message.header(name, value.as_bytes().to_vec());
