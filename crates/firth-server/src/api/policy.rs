@@ -24,7 +24,7 @@ pub(crate) async fn show_policy(
 
 /// Sets how failed records of a group are tried again; what is left out has its default
 ///
-/// This server leaves the group, its streams end, and the next fetch joins under the new policy; other servers follow when they join next.
+/// The group is left, here at once and at other servers as soon as they hear of it: streams end, and the next fetch joins under the new policy.
 #[utoipa::path(put, path = "/v1/topics/{topic}/groups/{group}/policy", tag = "groups",
     params(("topic" = String, Path), ("group" = String, Path)), request_body = GroupPolicy,
     responses((status = 200, body = GroupPolicy)))]
@@ -35,7 +35,7 @@ pub(crate) async fn set_policy(
 ) -> Answer<Json<GroupPolicy>> {
     check(&policy)?;
     exists(&app, &topic, &group).await?;
-    app.desk().set_policy((&topic, &group), &policy).await?;
+    app.desk().set_policy((&topic, &group), Some(&policy)).await?;
     Ok(Json(policy.in_effect()))
 }
 
@@ -47,8 +47,7 @@ pub(crate) async fn drop_policy(
     Path((topic, group)): Path<(String, String)>,
 ) -> Answer<StatusCode> {
     exists(&app, &topic, &group).await?;
-    app.desk().forget_policies(&topic, Some(&group)).await?;
-    app.desk().leave(&topic, Some(&group)).await;
+    app.desk().set_policy((&topic, &group), None).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 

@@ -1,6 +1,7 @@
 //! One pair of topic and group on the desk: its consumer, and what lies there unsettled.
 
 use crate::telemetry::Telemetry;
+use crate::wire::GroupPolicy;
 use firth::{Consumer, Delivery, Error, ErrorKind, Nack, Result};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -25,6 +26,8 @@ pub(super) struct Counter {
     pub(super) consumer: tokio::sync::Mutex<Option<Consumer>>,
     /// Whether the group was joined once.
     pub(super) joined: AtomicBool,
+    /// The policy that the group was joined under.
+    policy: Mutex<Option<GroupPolicy>>,
     held: Mutex<Held>,
 }
 
@@ -76,7 +79,18 @@ impl Counter {
         let held =
             Held { next: 0, users: 0, last_use: Instant::now(), soonest: None, deliveries: HashMap::new() };
         let joined = AtomicBool::new(false);
-        Self { closing, consumer: tokio::sync::Mutex::new(None), joined, held: Mutex::new(held) }
+        let (consumer, policy) = (tokio::sync::Mutex::new(None), Mutex::new(None));
+        Self { closing, consumer, joined, policy, held: Mutex::new(held) }
+    }
+
+    /// The group is joined under this policy.
+    pub(super) fn follow(&self, policy: GroupPolicy) {
+        *self.policy.lock().expect("nothing panics under this lock") = Some(policy);
+    }
+
+    /// The policy that the group was joined under, if it was.
+    pub(super) fn followed(&self) -> Option<GroupPolicy> {
+        self.policy.lock().expect("nothing panics under this lock").clone()
     }
 
     fn lock(&self) -> MutexGuard<'_, Held> {

@@ -51,15 +51,18 @@ struct Shared {
     closing: CancellationToken,
     counters: Mutex<HashMap<Place, Arc<Counter>>>,
     handles: Handles,
+    /// Held while groups are left for the sake of their policy.
+    policies: tokio::sync::Mutex<()>,
 }
 
 impl Desk {
-    /// An empty desk and the task that watches deadlines, which ends after [`close`](Self::close).
+    /// An empty desk, and the tasks that watch deadlines and policies, which end after [`close`](Self::close).
     pub(crate) fn open(broker: Broker, telemetry: Telemetry) -> Self {
         let closing = CancellationToken::new();
-        let (counters, handles) = (Mutex::default(), Handles::new());
-        let desk = Self(Arc::new(Shared { broker, telemetry, closing, counters, handles }));
+        let (counters, handles, policies) = (Mutex::default(), Handles::new(), tokio::sync::Mutex::default());
+        let desk = Self(Arc::new(Shared { broker, telemetry, closing, counters, handles, policies }));
         tokio::spawn(desk.clone().watch());
+        tokio::spawn(desk.clone().follow_policies());
         desk
     }
 
@@ -151,9 +154,13 @@ impl Desk {
         policy::get(&self.0.broker, place).await
     }
 
-    /// Changes it; the group is left here, so that the next fetch joins under the new one.
-    pub(crate) async fn set_policy(&self, place: (&str, &str), policy: &GroupPolicy) -> Result<()> {
-        policy::set(&self.0.broker, place, policy).await?;
+    /// Changes it, or goes back to the defaults; the group is left here, so that the next fetch joins under the new one.
+    pub(crate) async fn set_policy(&self, place: (&str, &str), policy: Option<&GroupPolicy>) -> Result<()> {
+        let _alone = self.0.policies.lock().await;
+        match policy {
+            Some(policy) => policy::set(&self.0.broker, place, policy).await?,
+            None => self.forget_policies(place.0, Some(place.1)).await?,
+        }
         self.leave(place.0, Some(place.1)).await;
         Ok(())
     }
@@ -213,6 +220,7 @@ impl Desk {
                 let consumer = consumer.max_in_flight(MAX_UNSETTLED).concurrency(MAX_UNSETTLED);
                 let policy = policy::get(&self.0.broker, place).await?;
                 let consumer = consumer.retry(policy.retry()).ordering(policy.ordering());
+                counter.follow(policy);
                 consumer.lease(Duration::from_secs(5)).drain(Duration::from_secs(5)).await?
             }
         };
@@ -260,6 +268,37 @@ impl Desk {
                 tokio::spawn(close_all(idle.into_iter().map(|(_, counter)| counter)));
             }
         }
+    }
+
+    /// Leaves groups whose policy another server changed, so that the next fetch joins under the new one.
+    async fn follow_policies(self) {
+        let mut watch = policy::Watch::new(&self.0.broker);
+        loop {
+            let changed = tokio::select! {
+                changed = watch.changed() => changed,
+                () = self.0.closing.cancelled() => return,
+            };
+            match changed {
+                Ok(policies) => {
+                    let _alone = self.0.policies.lock().await;
+                    self.leave_outdated(&policies).await;
+                }
+                Err(error) => {
+                    tracing::debug!(%error, "cannot look at the groups' policies");
+                    tokio::time::sleep(TICK).await;
+                }
+            }
+        }
+    }
+
+    async fn leave_outdated(&self, policies: &HashMap<String, GroupPolicy>) {
+        let is_outdated = |place: &Place, counter: &Counter| {
+            let now = policies.get(&policy::name((&place.0, &place.1))).cloned().unwrap_or_default();
+            counter.followed().is_some_and(|followed| followed != now)
+        };
+        let outdated: Vec<_> =
+            self.counters().extract_if(|place, counter| is_outdated(place, counter)).collect();
+        close_all(outdated.into_iter().map(|(_, counter)| counter)).await;
     }
 
     fn handle(&self, number: u64) -> String {

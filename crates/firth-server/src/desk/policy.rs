@@ -2,8 +2,9 @@
 
 use crate::wire::GroupPolicy;
 use firth::{Broker, Error, ErrorKind, Result};
-use firth_engine::SpaceName;
 use firth_engine::facet::{EntryKey, Expect};
+use firth_engine::{CatalogWatch, SpaceName};
+use std::collections::HashMap;
 
 /// Entries of one look at the catalog.
 const PAGE: usize = 500;
@@ -13,18 +14,41 @@ fn space() -> SpaceName {
 }
 
 fn key((topic, group): (&str, &str)) -> Result<EntryKey> {
-    EntryKey::new(space(), format!("{topic}/{group}"))
+    EntryKey::new(space(), name((topic, group)))
+}
+
+pub(super) fn name((topic, group): (&str, &str)) -> String {
+    format!("{topic}/{group}")
 }
 
 /// What was set, or the defaults.
 pub(super) async fn get(broker: &Broker, place: (&str, &str)) -> Result<GroupPolicy> {
     match broker.engine().get(&key(place)?).await? {
         None => Ok(GroupPolicy::default()),
-        Some(entry) => serde_json::from_slice(&entry.value).map_err(|error| {
-            let (topic, group) = place;
-            let why = format!("the policy of {group} on {topic} cannot be read: set it again");
-            Error::new(ErrorKind::Corrupt, why).with_source(error)
-        }),
+        Some(entry) => {
+            read(&entry.value).map_err(|error| error.during(format!("{} on {}", place.1, place.0)))
+        }
+    }
+}
+
+fn read(value: &[u8]) -> Result<GroupPolicy> {
+    serde_json::from_slice(value).map_err(|error| {
+        Error::new(ErrorKind::Corrupt, "the group's policy cannot be read: set it again").with_source(error)
+    })
+}
+
+/// Every policy that was set, by topic and group, whenever one changes, here or at another server.
+pub(super) struct Watch(CatalogWatch);
+
+impl Watch {
+    pub(super) fn new(broker: &Broker) -> Self {
+        Self(broker.engine().watch_catalog(space(), ""))
+    }
+
+    /// As [`CatalogWatch::changed`]. One that cannot be read is left out: joining tells of it.
+    pub(super) async fn changed(&mut self) -> Result<HashMap<String, GroupPolicy>> {
+        let entries = self.0.changed().await?.into_iter();
+        Ok(entries.filter_map(|entry| Some((entry.name, read(&entry.value).ok()?))).collect())
     }
 }
 

@@ -1,7 +1,7 @@
 //! What the library can do, reached over HTTP and on the command line: policies of groups, filters and streams of dead letters, the newest records, mappings of keys.
 
 use crate::talk::Entries;
-use crate::world::{PATIENCE, Reply, Server, Value, json, run, stdout};
+use crate::world::{PATIENCE, Reply, Server, Value, json, run, side_by_side, stdout};
 use std::time::Instant;
 
 crate::on_engines!(
@@ -156,4 +156,22 @@ fn a_policy_outlives_its_server() {
     server.kill();
     let server = Server::on(dir.path());
     assert_eq!(fail_all(&server, "orders", "bar"), 1);
+}
+
+#[test]
+fn a_changed_policy_reaches_servers_that_joined_before() {
+    side_by_side(|[here, there]| {
+        let (group, fetch) = ("/v1/topics/orders/groups/bar", "/v1/topics/orders/groups/bar/fetch");
+        here.topic("orders", &[]);
+        here.post(fetch, &json!({})).expect(200);
+        std::thread::scope(|scope| {
+            // Ends as soon as the group is left.
+            let waiting = scope.spawn(|| here.post(fetch, &json!({ "wait_ms": 30_000 })));
+            here.fetches_running(1);
+            there.put(&format!("{group}/policy"), &json!({ "max_attempts": 1 })).expect(200);
+            assert_eq!(waiting.join().unwrap().expect(200).json()["deliveries"], json!([]));
+        });
+        there.post("/v1/topics/orders/records", &json!({ "payload": "one" })).expect(200);
+        assert_eq!(fail_all(here, "orders", "bar"), 1);
+    });
 }

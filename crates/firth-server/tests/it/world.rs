@@ -201,10 +201,15 @@ impl Server {
 
 /// Runs a law on a server over a Redis of its own.
 pub(crate) fn on_redis(law: fn(&Server)) {
+    side_by_side(|[server]| law(server));
+}
+
+/// Runs a law on servers that share a Redis of their own.
+pub(crate) fn side_by_side<const N: usize>(law: impl Fn(&[Server; N])) {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let redis = runtime.block_on(RedisServer::start(Flavor::Redis));
     let engine = format!("redis://127.0.0.1:{}?prefix=ours&durability=fast", redis.port());
-    law(&Server::start(firth().args(["serve", "--engine", &engine]), None));
+    law(&std::array::from_fn(|_| Server::start(firth().args(["serve", "--engine", &engine]), None)));
 }
 
 /// Makes a test of each law for each engine: memory, files and Redis.
