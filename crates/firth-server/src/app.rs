@@ -96,6 +96,7 @@ impl App {
         let desk = Desk::open(broker.clone(), telemetry.clone());
         let crew = Crew::new(broker.clone());
         let events = Events::new(broker.clone(), closing.clone());
+        telemetry.refresh_with(&events);
         let routing = Routing::new(broker.clone(), routing);
         let room = limits.buffered.clamp(1024, Semaphore::MAX_PERMITS);
         Self(Arc::new(Inner {

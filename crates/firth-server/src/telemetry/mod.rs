@@ -10,6 +10,7 @@ mod prometheus;
 pub(crate) use context::TraceParent;
 
 use crate::config::Otlp;
+use crate::events::Events;
 use axum::http::HeaderMap;
 use firth::Record;
 use metrics_exporter_prometheus::PrometheusHandle;
@@ -71,6 +72,16 @@ impl Telemetry {
             );
         }
         Self::default()
+    }
+
+    /// Has the gauges of topics and groups brought up to date whenever metrics are sent.
+    pub(crate) fn refresh_with(&self, events: &Events) {
+        #[cfg(feature = "otlp")]
+        if let Some(exporter) = &self.exporter {
+            exporter.refresh_with(events.clone());
+        }
+        #[cfg(not(feature = "otlp"))]
+        let _ = events;
     }
 
     /// From now on this share of new traces is kept.

@@ -6,6 +6,7 @@
 use super::prometheus::{self, Family, Labels};
 use super::{Span, TraceParent};
 use crate::config::Otlp;
+use crate::events::Events;
 use axum::body::Body;
 use axum::http::{Method, Request, header};
 use hyper_util::client::legacy::Client;
@@ -14,7 +15,7 @@ use hyper_util::rt::TokioExecutor;
 use metrics_exporter_prometheus::PrometheusHandle;
 use serde_json::{Value, json};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::{mpsc, oneshot};
 
@@ -41,16 +42,26 @@ struct Inner {
     /// The bits of the share of new traces that is kept.
     sample: AtomicU64,
     closed: Mutex<bool>,
+    gauges: Gauges,
 }
+
+/// Who brings the gauges of topics and groups up to date, once there is somebody.
+type Gauges = Arc<OnceLock<Events>>;
 
 impl Exporter {
     pub(super) fn start(config: Otlp, metrics: PrometheusHandle) -> Self {
         let (orders, waiting) = mpsc::channel(MAX_WAITING);
         let sample = AtomicU64::new(config.sample.to_bits());
         let sockets = Client::builder(TokioExecutor::new()).build_http();
-        let sender = Sender { sockets, metrics, start: SystemTime::now(), config };
+        let gauges = Gauges::default();
+        let sender = Sender { sockets, metrics, gauges: gauges.clone(), start: SystemTime::now(), config };
         tokio::spawn(sender.run(waiting));
-        Self(Arc::new(Inner { orders, sample, closed: Mutex::new(false) }))
+        Self(Arc::new(Inner { orders, sample, closed: Mutex::new(false), gauges }))
+    }
+
+    pub(super) fn refresh_with(&self, events: Events) {
+        // It is told once.
+        let _ = self.0.gauges.set(events);
     }
 
     pub(super) fn set_sample(&self, share: f64) {
@@ -86,6 +97,7 @@ impl Exporter {
 struct Sender {
     sockets: Client<HttpConnector, Body>,
     metrics: PrometheusHandle,
+    gauges: Gauges,
     start: SystemTime,
     config: Otlp,
 }
@@ -131,6 +143,9 @@ impl Sender {
     }
 
     async fn send_metrics(&self) {
+        if let Some(gauges) = self.gauges.get() {
+            gauges.refresh().await;
+        }
         self.metrics.run_upkeep();
         let families = prometheus::read(&self.metrics.render());
         let (start, now) = (nanos(self.start), nanos(SystemTime::now()));

@@ -114,6 +114,11 @@ fn spans_and_metrics_reach_a_collector() {
         assert!(Instant::now() < deadline, "metrics never came");
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
+    // Nobody scrapes: the exporter itself looks at topics and groups.
+    while counted("firth_group_lag").is_none() {
+        assert!(Instant::now() < deadline, "lag never came");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
     assert!(counted("firth_http_seconds").unwrap()["histogram"]["dataPoints"][0]["count"].is_string());
     assert!(server.terminate());
 }
