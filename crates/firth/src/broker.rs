@@ -184,7 +184,7 @@ impl Broker {
             (Err(missing), Some(config)) if missing.kind() == ErrorKind::NotFound => {
                 match topics.create(name, config).await {
                     Err(error) if error.kind() == ErrorKind::AlreadyExists => topics.get(name).await,
-                    made => made,
+                    made => made.inspect(|_| tracing::info!(topic = %name, "a missing topic was made")),
                 }
             }
             (found, _) => found,

@@ -12,7 +12,7 @@ pub(crate) use print::effective_file;
 pub(crate) use table::SETTINGS;
 pub(crate) use values::{Given, Values};
 
-use firth::Result;
+use firth::{MAX_PARTITIONS, Result, TopicConfig};
 use firth_router::config::NodeConfig;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -30,6 +30,8 @@ pub(crate) struct Config {
     pub(crate) token: Option<Secret>,
     pub(crate) audit_file: Option<PathBuf>,
     pub(crate) tls: Option<TlsFiles>,
+    /// Missing topics are made like this if it is there.
+    pub(crate) auto_create: Option<TopicConfig>,
     pub(crate) limits: Limits,
     pub(crate) otlp: Option<Otlp>,
     /// A node of the router runs if this is there.
@@ -122,6 +124,7 @@ impl Config {
             token: values.option("auth.token").map(|token| Secret(token.to_owned())),
             audit_file: path("auth.audit_file"),
             tls,
+            auto_create: auto_create(values)?,
             limits: limits(values)?,
             otlp: otlp(values)?,
             routing: routing(values)?,
@@ -154,6 +157,13 @@ fn limits(values: &Values) -> Result<Limits> {
         burst: small("limits.burst")?,
         failures: small("limits.failures")?,
     })
+}
+
+fn auto_create(values: &Values) -> Result<Option<TopicConfig>> {
+    let wanted = values.parse("topics.auto_create", "true or false", |text| text.parse::<bool>().ok())?;
+    let count = |text: &str| text.parse().ok().filter(|count| (1..=MAX_PARTITIONS).contains(count));
+    let partitions = values.parse("topics.partitions", "a number from 1 to 4096", count)?;
+    Ok(wanted.then(|| TopicConfig { partitions, ..TopicConfig::default() }))
 }
 
 /// The section `routing:`, read by the router itself.

@@ -24,7 +24,7 @@ const fn live(key: &'static str, env: &'static str, default: &'static str, doc: 
 }
 
 /// The table, in the order of the printed file.
-pub(crate) const SETTINGS: [Setting; 25] = [
+pub(crate) const SETTINGS: [Setting; 27] = [
     fixed(
         "engine",
         "FIRTH_ENGINE",
@@ -72,6 +72,18 @@ pub(crate) const SETTINGS: [Setting; 25] = [
         "PEM file with the certificate and its chain; then the server speaks HTTPS only",
     ),
     live("tls.key", "FIRTH_TLS_KEY", "", "PEM file with its private key"),
+    fixed(
+        "topics.auto_create",
+        "FIRTH_TOPICS_AUTO_CREATE",
+        "false",
+        "true: a missing topic is made by the first who may send to it or consume from it; false: that is 404",
+    ),
+    fixed(
+        "topics.partitions",
+        "FIRTH_TOPICS_PARTITIONS",
+        "1",
+        "How many partitions a topic gets that is made so",
+    ),
     fixed(
         "limits.connections",
         "FIRTH_LIMITS_CONNECTIONS",

@@ -101,6 +101,10 @@ pub(crate) async fn run_given(given: Given) -> Result<()> {
     let metrics = start_metrics()?;
     let telemetry = Telemetry::start(config.otlp.clone(), metrics.clone());
     let broker = Broker::connect(config.engine.expose()).await?;
+    let broker = match &config.auto_create {
+        Some(like) => broker.auto_create(like.clone()),
+        None => broker,
+    };
     let extras = Extras { limits: config.limits.clone(), audit, telemetry, routing: config.routing.clone() };
     let app = App::with(broker, guard, Some(metrics), extras);
     if let Err(error) = app.routing().start().await {

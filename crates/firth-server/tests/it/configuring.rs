@@ -46,6 +46,8 @@ fn a_wrong_name_or_value_is_refused_with_what_to_write() {
         ("listen: here\n", "127.0.0.1:7171"),
         ("tls:\n  cert: x.pem\n", "tls.key"),
         ("log: [a\n", "YAML"),
+        ("topics:\n  auto_create: maybe\n", "true or false"),
+        ("topics:\n  partitions: 5000\n", "1 to 4096"),
     ] {
         let output = config(dir.path(), file, &[], &[]);
         let errors = String::from_utf8(output.stderr).unwrap();
@@ -61,6 +63,22 @@ fn secrets_are_never_printed() {
     let told = stdout(&config(dir.path(), "", &env, &[]));
     assert!(!told.contains("planted"), "{told}");
     assert!(told.contains("redis://me:") && told.contains("(set, not shown)"), "{told}");
+}
+
+#[test]
+fn a_missing_topic_is_made_at_its_first_use_only_if_the_configuration_says_so() {
+    let (one, fetch) = (json!({ "payload": "one" }), json!({}));
+    let strict = Server::memory();
+    strict.post("/v1/topics/orders/records", &one).problem(404, "not found");
+    strict.post("/v1/topics/orders/groups/bar/fetch", &fetch).problem(404, "not found");
+    let generous = Server::with(&["topics.auto_create=true", "topics.partitions=3"]);
+    generous.get("/v1/topics/orders").problem(404, "not found");
+    generous.post("/v1/topics/orders/records", &one).expect(200);
+    generous.post("/v1/topics/mail/groups/bar/fetch", &fetch).expect(200);
+    for topic in ["orders", "mail"] {
+        assert_eq!(generous.get(&format!("/v1/topics/{topic}")).expect(200).json()["partitions"], 3);
+    }
+    generous.post("/v1/topics/a%20b/records", &one).problem(400, "invalid");
 }
 
 #[test]
