@@ -24,47 +24,46 @@ const MAX_PAGE: u64 = 500;
 const MAX_IDS: u64 = 10_000;
 const MAX_PARTITION: u64 = 4095;
 
-#[derive(Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(crate) struct Filter {
-    /// Only those that this group gave up.
-    group: Option<String>,
-    /// Only those whose reason contains this text.
-    reason: Option<String>,
-    /// Only those of this partition.
-    #[param(maximum = 4095)]
-    partition: Option<u32>,
-    /// Only those with this key.
-    key: Option<String>,
-    /// Only those that died at least so long ago.
-    #[param(maximum = 3_155_760_000_000_u64)]
-    older_than_ms: Option<u64>,
+/// A query with what all filters of dead letters have, and more. (Flattened structs would take unknown fields.)
+macro_rules! filter {
+    ($name:ident { $($(#[$about:meta])* $field:ident: $kind:ty,)* }) => {
+        #[derive(Deserialize, IntoParams)]
+        #[serde(deny_unknown_fields)]
+        #[into_params(parameter_in = Query)]
+        pub(crate) struct $name {
+            /// Only those that this group gave up.
+            group: Option<String>,
+            /// Only those whose reason contains this text.
+            reason: Option<String>,
+            /// Only those of this partition.
+            #[param(maximum = 4095)]
+            partition: Option<u32>,
+            /// Only those with this key.
+            key: Option<String>,
+            /// Only those that died at least so long ago.
+            #[param(maximum = 3_155_760_000_000_u64)]
+            older_than_ms: Option<u64>,
+            $($(#[$about])* $field: $kind,)*
+        }
+    };
 }
 
-#[derive(Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(crate) struct Wanted {
-    /// Only those that this group gave up.
-    group: Option<String>,
-    /// Only those whose reason contains this text.
-    reason: Option<String>,
-    /// Only those of this partition.
-    #[param(maximum = 4095)]
-    partition: Option<u32>,
-    /// Only those with this key.
-    key: Option<String>,
-    /// Only those that died at least so long ago.
-    #[param(maximum = 3_155_760_000_000_u64)]
-    older_than_ms: Option<u64>,
+filter!(Filter {});
+
+filter!(Wanted {
     /// Go on after this one.
     #[param(pattern = "^[A-Za-z0-9_-]{1,64}/[0-9]{1,4}/[0-9]{1,18}-[0-9]{1,18}$")]
     after: Option<String>,
     /// At most so many; 100 unless set.
     #[param(minimum = 1, maximum = 500)]
     max: Option<u64>,
-}
+});
+
+filter!(Followed {
+    /// End after this long.
+    #[param(maximum = 3_155_760_000_000_u64)]
+    for_ms: Option<u64>,
+});
 
 /// Which letters are meant.
 #[derive(Default)]
@@ -138,27 +137,6 @@ pub(crate) async fn count(
 ) -> Answer<Json<Count>> {
     let letters = chosen!(filter).view(&app, &topic)?;
     Ok(Json(Count { count: letters.count().await? }))
-}
-
-#[derive(Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(crate) struct Followed {
-    /// Only those that this group gave up.
-    group: Option<String>,
-    /// Only those whose reason contains this text.
-    reason: Option<String>,
-    /// Only those of this partition.
-    #[param(maximum = 4095)]
-    partition: Option<u32>,
-    /// Only those with this key.
-    key: Option<String>,
-    /// Only those that died at least so long ago.
-    #[param(maximum = 3_155_760_000_000_u64)]
-    older_than_ms: Option<u64>,
-    /// End after this long.
-    #[param(maximum = 3_155_760_000_000_u64)]
-    for_ms: Option<u64>,
 }
 
 struct Following {

@@ -36,21 +36,8 @@ pub(crate) struct ConsumeArgs {
     /// The group; each group gets every record once it is settled
     #[arg(long)]
     group: String,
-    /// Where a new group starts: oldest, newest, or an age such as 1h; one that exists goes on where it was
-    #[arg(long, value_name = "WHERE")]
-    from: Option<String>,
-    /// Wait for more instead of ending when nothing comes
-    #[arg(long)]
-    follow: bool,
-    /// End after this many records
-    #[arg(long, value_name = "N")]
-    max: Option<u64>,
-    /// How long to wait for the first or next record without --follow
-    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = units::duration)]
-    wait: Duration,
-    /// Run this for each record; its exit code is the verdict
-    #[arg(long, value_name = "COMMAND")]
-    exec: Option<String>,
+    #[command(flatten)]
+    how: ReadArgs,
     /// With --exec: how many run at a time; never two of one key
     #[arg(long, value_name = "N", default_value_t = 1, requires = "exec", value_parser = clap::value_parser!(u64).range(1..=100))]
     jobs: u64,
@@ -59,18 +46,38 @@ pub(crate) struct ConsumeArgs {
     lease: Duration,
 }
 
+// How records are read, whoever owns them. (A doc comment would become the help of whatever command has these flags.)
+#[derive(Args)]
+pub(super) struct ReadArgs {
+    /// Where a new group starts: oldest, newest, or an age such as 1h; one that exists goes on where it was
+    #[arg(long, value_name = "WHERE")]
+    pub(super) from: Option<String>,
+    /// Wait for more instead of ending when nothing comes
+    #[arg(long)]
+    pub(super) follow: bool,
+    /// End after this many records
+    #[arg(long, value_name = "N")]
+    pub(super) max: Option<u64>,
+    /// How long to wait for the first or next record without --follow
+    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = units::duration)]
+    pub(super) wait: Duration,
+    /// Run this for each record; its exit code is the verdict
+    #[arg(long, value_name = "COMMAND")]
+    pub(super) exec: Option<String>,
+}
+
 pub(crate) async fn run(client: &Client, args: ConsumeArgs, as_json: bool) -> Result<()> {
     let reading = Reading {
         client,
         path: group_path(&args.topic, &args.group),
         lease: args.lease,
-        follow: args.follow,
+        follow: args.how.follow,
     };
-    if let Some(from) = &args.from {
+    if let Some(from) = &args.how.from {
         super::group::create(client, &args.topic, &args.group, from).await?;
     }
     let mut stop = std::pin::pin!(stopped());
-    match &args.exec {
+    match &args.how.exec {
         None => print(&reading, &args, as_json, &mut stop).await,
         Some(command) => execute(&reading, &args, command, as_json, &mut stop).await,
     }
@@ -141,9 +148,9 @@ struct Patience {
 }
 
 impl Patience {
-    fn new(args: &ConsumeArgs) -> Self {
-        let limit = (!args.follow).then_some(args.wait);
-        Self { limit, left: args.wait }
+    fn new(how: &ReadArgs) -> Self {
+        let limit = (!how.follow).then_some(how.wait);
+        Self { limit, left: how.wait }
     }
 
     fn next_wait(&self) -> Duration {
@@ -164,7 +171,7 @@ async fn print(
     as_json: bool,
     stop: &mut (impl Future<Output = ()> + Unpin),
 ) -> Result<()> {
-    let (mut left, mut patience) = (args.max.unwrap_or(u64::MAX), Patience::new(args));
+    let (mut left, mut patience) = (args.how.max.unwrap_or(u64::MAX), Patience::new(&args.how));
     while left > 0 {
         let wait = patience.next_wait();
         let fetch = reading.fetch(left, wait);
@@ -218,7 +225,7 @@ async fn execute(
     as_json: bool,
     stop: &mut (impl Future<Output = ()> + Unpin),
 ) -> Result<()> {
-    let (mut left, mut patience) = (args.max.unwrap_or(u64::MAX), Patience::new(args));
+    let (mut left, mut patience) = (args.how.max.unwrap_or(u64::MAX), Patience::new(&args.how));
     let (mut running, mut is_stopping) = (JoinSet::new(), false);
     loop {
         let room = (args.jobs - running.len() as u64).min(left);

@@ -4,6 +4,7 @@
 //! runs the claim is renewed beside it, and the command is killed when that fails.
 
 use super::claims::path;
+use super::consume::{self, ReadArgs};
 use super::exec::{self, Verdict};
 use super::output::{json, line, note, plain};
 use super::units;
@@ -45,24 +46,11 @@ pub(crate) struct FollowArgs {
     /// The group whose progress it is; one of the service's own unless given
     #[arg(long)]
     group: Option<String>,
-    /// Where the unit's first owner begins: oldest, newest, or an age such as 1h
-    #[arg(long, value_name = "WHERE")]
-    from: Option<String>,
     /// Take the unit from whoever has it
     #[arg(long)]
     seize: bool,
-    /// Wait for more instead of ending when nothing comes
-    #[arg(long)]
-    follow: bool,
-    /// End after this many records
-    #[arg(long, value_name = "N")]
-    max: Option<u64>,
-    /// How long to wait for the first or next record without --follow
-    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = units::duration)]
-    wait: Duration,
-    /// Run this for each record; its exit code is the verdict
-    #[arg(long, value_name = "COMMAND")]
-    exec: Option<String>,
+    #[command(flatten)]
+    how: ReadArgs,
     /// How long after this worker dies or hangs others may take the unit
     #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = units::duration)]
     ttl: Duration,
@@ -73,7 +61,7 @@ pub(crate) struct FollowArgs {
 
 pub(crate) async fn run(client: &Client, args: FollowArgs, as_json: bool) -> Result<()> {
     let name = args.worker.clone().unwrap_or_else(|| format!("cli-{:08x}", fastrand::u32(..)));
-    let start = args.from.as_deref().map_or(Ok(NewGroup::default()), super::group::start)?;
+    let start = args.how.from.as_deref().map_or(Ok(NewGroup::default()), super::group::start)?;
     let place = format!("{}/workers/{}", path(&args.service), escape(&name));
     let wish = WorkerJoin {
         ttl_ms: Some(units::millis(args.ttl)),
@@ -84,7 +72,7 @@ pub(crate) async fn run(client: &Client, args: FollowArgs, as_json: bool) -> Res
     let joined: Joined = client.send(Method::PUT, &place, &wish).await?;
     let mut reader =
         Reader { client, args: &args, place, session: joined.session, claim: String::new(), start };
-    let mut stop = std::pin::pin!(super::consume::stopped());
+    let mut stop = std::pin::pin!(consume::stopped());
     let done = reader.work(as_json, &mut stop).await;
     let left = reader.leave().await;
     done.and(left)
@@ -106,16 +94,16 @@ impl Reader<'_> {
         let taken: ClaimTaken =
             self.client.send(Method::POST, &format!("{}/{how}", self.place), &take).await?;
         self.claim = taken.claim.claim.unwrap_or_default();
-        let (mut left, mut heard) = (self.args.max.unwrap_or(u64::MAX), Instant::now());
+        let (mut left, mut heard) = (self.args.how.max.unwrap_or(u64::MAX), Instant::now());
         while left > 0 {
             let read = self.read(left.min(MOST));
-            let (page, is_last) = super::consume::finish(read, stop).await;
+            let (page, is_last) = consume::finish(read, stop).await;
             let page = page?;
             left -= page.records.len() as u64;
             if !page.records.is_empty() {
                 heard = Instant::now();
             }
-            match &self.args.exec {
+            match &self.args.how.exec {
                 None => self.print(page.records, as_json).await?,
                 Some(command) => {
                     for FeedRecord { record, .. } in page.records {
@@ -126,7 +114,7 @@ impl Reader<'_> {
             if page.recalled {
                 note("the unit is wanted back");
             }
-            let is_quiet = !self.args.follow && heard.elapsed() >= self.args.wait;
+            let is_quiet = !self.args.how.follow && heard.elapsed() >= self.args.how.wait;
             if is_last || is_quiet || page.recalled {
                 break;
             }
@@ -135,7 +123,7 @@ impl Reader<'_> {
     }
 
     async fn read(&self, max: u64) -> Result<FeedPage> {
-        let wait = self.args.wait.min(WAIT).min(self.args.ttl / 3);
+        let wait = self.args.how.wait.min(WAIT).min(self.args.ttl / 3);
         let wish = ReadFeed {
             session: self.session.clone(),
             claim: self.claim.clone(),
