@@ -424,7 +424,8 @@ async fn isolation(wishes: Vec<RandomWish>, events: Vec<(usize, u8, u8, i64)>) {
     publish(early);
     let mut sessions: Vec<(RandomWish, Session)> = wishes
         .into_iter()
-        .map(|wish| {
+        .enumerate()
+        .map(|(at, wish)| {
             let (tenant, collection, key, filter, resumes) = wish;
             // Filters that would match any tenant's document, if they ever met one.
             let filter = ["true", "doc.n >= 0", "doc.tenant != ''", "doc.tenant == 't0' || doc.n < 5"]
@@ -433,7 +434,8 @@ async fn isolation(wishes: Vec<RandomWish>, events: Vec<(usize, u8, u8, i64)>) {
             let asked = Wish {
                 document: key.map(|key| key.to_string()),
                 filter: Some(filter.into()),
-                ..Wish::collection("w", format!("c{collection}"))
+                // More names than messages that are shared.
+                ..Wish::collection(format!("w{}", at % 6), format!("c{collection}"))
             };
             session.subscribe(&[asked], resumes.then(|| before[tenant].clone())).unwrap();
             (wish, session)

@@ -25,10 +25,10 @@ use tokio_rustls::TlsConnector;
 /// The flow-control window of a connection and of a stream: batches are large and answers small.
 const WINDOW: u32 = 8 << 20;
 /// The largest answer that is read, in bytes.
-pub(super) const MAX_ANSWER: usize = 1 << 20;
+pub(crate) const MAX_ANSWER: usize = 1 << 20;
 
 /// The body of a request, whole or in pieces as they come.
-pub(super) type Outgoing = UnsyncBoxBody<Bytes, Infallible>;
+pub(crate) type Outgoing = UnsyncBoxBody<Bytes, Infallible>;
 
 type Sender = SendRequest<Outgoing>;
 
@@ -47,7 +47,7 @@ impl Bearer {
         &self.0
     }
 
-    pub(super) fn add(&self, request: Builder) -> Result<Builder> {
+    pub(crate) fn add(&self, request: Builder) -> Result<Builder> {
         let mut value = HeaderValue::try_from(format!("Bearer {}", self.0))
             .map_err(|_| Error::invalid("the bearer token has characters that no header can carry"))?;
         value.set_sensitive(true);
@@ -62,7 +62,7 @@ impl std::fmt::Debug for Bearer {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Connections {
+pub(crate) struct Connections {
     open: Mutex<HashMap<GatewayId, (String, Sender)>>,
     tls: Option<Tls>,
 }
@@ -74,12 +74,12 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> Socket for S {}
 
 impl Connections {
     /// With these settings for `https://` endpoints, instead of the system's.
-    pub(super) fn with_tls(tls: Tls) -> Self {
+    pub(crate) fn with_tls(tls: Tls) -> Self {
         Self { tls: Some(tls), ..Self::default() }
     }
 
     /// Sends a request to a gateway and waits for the head of the answer.
-    pub(super) async fn send(
+    pub(crate) async fn send(
         &self,
         to: &Gateway,
         request: Request<Outgoing>,
@@ -93,7 +93,7 @@ impl Connections {
     }
 
     /// The next request makes a new connection.
-    pub(super) fn forget(&self, gateway: &GatewayId) {
+    pub(crate) fn forget(&self, gateway: &GatewayId) {
         self.lock().remove(gateway);
     }
 

@@ -8,7 +8,7 @@
 //! | anything else: no connection, timeout, 5xx, redirection, nonsense | unreached; the breaker counts it |
 
 mod choice;
-mod connect;
+pub(crate) mod connect;
 pub(crate) mod grpc;
 mod http;
 #[cfg(feature = "nats")]

@@ -20,7 +20,7 @@ mod sync;
 mod view;
 
 pub use explain::Verdict;
-pub use service::{GrpcBody, RegistryService};
+pub use service::{GrpcBody, RegistryClient, RegistryService};
 pub use subscription::{Gateway, Overflow, Subscription, TTL};
 pub use view::{GatewaySeen, Seen, Select};
 

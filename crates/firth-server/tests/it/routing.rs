@@ -96,11 +96,28 @@ async fn an_event_goes_from_a_topic_through_the_router_and_a_gateway_to_a_client
 /// Nobody registers by hand: the gateway asks the router for what its clients ask for, once for all who want the same.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_gateway_registers_what_its_clients_subscribe_to_and_takes_it_away_at_the_end() {
-    let (dir, internal) = (tempfile::tempdir().unwrap(), Port::reserve());
+    let dir = tempfile::tempdir().unwrap();
     let server = router(dir.path(), &[]);
+    registers(&server, &server.url()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_registers_by_grpc_as_well() {
+    let (dir, grpc) = (tempfile::tempdir().unwrap(), Port::reserve());
+    let server = router(dir.path(), &["--set", &format!("routing.listen={}", grpc.addr())]);
+    registers(&server, &format!("grpc://{}", grpc.addr())).await;
+}
+
+async fn registers(server: &Server, url: &str) {
+    let internal = Port::reserve();
     let at = internal.addr().to_string();
-    let args = ["gateway", "--router", &server.url(), "--internal", &at, "--id", "edge", "--tenant", "acme"];
-    let gateway = Server::start(firth().args(args).env("FIRTH_TOKEN", "shared"), None);
+    let args = ["gateway", "--router", url, "--internal", &at, "--id", "edge", "--tenant", "acme"];
+    let mut command = firth();
+    command.args(args).env("FIRTH_TOKEN", "shared");
+    if url.starts_with("grpc") {
+        command.env("FIRTH_ROUTER_TOKEN", "shared");
+    }
+    let gateway = Server::start(&mut command, None);
     let registered = || {
         let page = server.get("/v1/routing/subscriptions?gateway=edge").expect(200).json();
         page["subscriptions"].as_array().unwrap().len()
@@ -112,22 +129,22 @@ async fn a_gateway_registers_what_its_clients_subscribe_to_and_takes_it_away_at_
         assert_eq!((&events.next()["type"], &events.next()["type"]), (&json!("hello"), &json!("subscribed")));
     }
     assert_eq!(registered(), 2, "those who ask for the same share one");
-    produce(&server, &[event("1", &json!({ "n": 7 })), event("2", &json!({ "n": 700 }))]);
+    produce(server, &[event("1", &json!({ "n": 7 })), event("2", &json!({ "n": 700 }))]);
     for events in &mut all {
         for n in [7, 700] {
             assert_eq!(events.next()["event"]["after"]["n"], n);
         }
     }
     assert_eq!(big.next()["event"]["after"]["n"], 700);
-    until(PATIENCE, "it is settled", async || books(&server)["delivered"] == 2).await;
+    until(PATIENCE, "it is settled", async || books(server)["delivered"] == 2).await;
 
     // A client that was away for a moment finds nothing missing: what it asked for stays registered.
     let position = {
         let mut away = all.pop().unwrap();
-        produce(&server, &[event("3", &json!({ "n": 8 }))]);
+        produce(server, &[event("3", &json!({ "n": 8 }))]);
         away.next()["at"].as_str().unwrap().to_owned()
     };
-    produce(&server, &[event("4", &json!({ "n": 9 }))]);
+    produce(server, &[event("4", &json!({ "n": 9 }))]);
     assert_eq!(all[0].next()["event"]["after"]["n"], 8);
     assert_eq!(all[0].next()["event"]["after"]["n"], 9);
     let mut back = Events::ask(gateway.address, &format!("collection=orders&after={position}"));

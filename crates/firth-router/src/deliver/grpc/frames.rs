@@ -42,7 +42,7 @@ pub(super) fn next<M: Message + Default>(arrived: &mut BytesMut) -> Result<Optio
 }
 
 /// The one message of a whole answer.
-pub(super) fn only<M: Message + Default>(body: Bytes) -> Result<M> {
+pub(crate) fn only<M: Message + Default>(body: Bytes) -> Result<M> {
     let mut arrived = BytesMut::from(body);
     match next(&mut arrived)? {
         Some(message) if arrived.is_empty() => Ok(message),

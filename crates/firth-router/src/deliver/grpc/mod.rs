@@ -17,8 +17,8 @@ use crate::error::{Error, Result};
 use crate::lane::{Answer, Batch, Outcome};
 use crate::registry::Gateway;
 use crate::wire::NODE_HEADER;
-pub(crate) use frames::frame;
-use frames::{broken, only};
+use frames::broken;
+pub(crate) use frames::{frame, only};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::header::{CONTENT_TYPE, HeaderMap, TE};
 use hyper::{Request, Response};
@@ -157,6 +157,7 @@ fn is_content(code: u32) -> bool {
     matches!(code, 3 | 9 | 11)
 }
 
-fn status(headers: &HeaderMap) -> Option<u32> {
+/// The result of a call, where it stands.
+pub(crate) fn status(headers: &HeaderMap) -> Option<u32> {
     headers.get("grpc-status")?.to_str().ok()?.parse().ok()
 }

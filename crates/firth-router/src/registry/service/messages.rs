@@ -6,6 +6,7 @@ use crate::filter::Condition;
 use crate::name::{GatewayId, SubscriptionId, Tenant};
 use crate::routing::Target;
 use prost::Message;
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -84,6 +85,15 @@ pub(super) struct Removed {
 }
 
 impl GatewayMessage {
+    pub(super) fn of(gateway: &Gateway) -> Self {
+        Self {
+            id: gateway.id.to_string(),
+            endpoint: gateway.endpoint.clone(),
+            protocol: gateway.protocol.as_ref().map(word).unwrap_or_default(),
+            ttl_seconds: seconds(gateway.ttl_seconds),
+        }
+    }
+
     pub(super) fn read(self) -> Result<Gateway> {
         let mut gateway = Gateway::new(GatewayId::new(self.id)?, self.endpoint);
         gateway.protocol = given(self.protocol).map(|word| one_of("protocol", &word)).transpose()?;
@@ -95,18 +105,52 @@ impl GatewayMessage {
 }
 
 impl GatewayName {
+    pub(super) fn of(id: &GatewayId) -> Self {
+        Self { id: id.to_string() }
+    }
+
     pub(super) fn read(self) -> Result<GatewayId> {
         GatewayId::new(self.id)
     }
 }
 
 impl SubscriptionName {
+    pub(super) fn of(tenant: &Tenant, id: &SubscriptionId) -> Self {
+        Self { tenant: tenant.to_string(), id: id.to_string() }
+    }
+
     pub(super) fn read(self) -> Result<(Tenant, SubscriptionId)> {
         Ok((Tenant::new(self.tenant)?, SubscriptionId::new(self.id)?))
     }
 }
 
 impl SubscriptionMessage {
+    pub(super) fn of(subscription: &Subscription) -> Self {
+        let (mode, gateway) = match &subscription.target {
+            Target::Direct(gateway) => ("direct", gateway.to_string()),
+            Target::Hash => ("hash", String::new()),
+            Target::Broadcast => ("broadcast", String::new()),
+        };
+        let condition = |condition: &Condition| ConditionMessage {
+            field: condition.field.clone(),
+            op: word(&condition.op),
+            value_json: condition.value.to_string(),
+        };
+        Self {
+            id: subscription.id.to_string(),
+            tenant: subscription.tenant.to_string(),
+            collection: subscription.collection.to_string(),
+            document: subscription.document.as_deref().unwrap_or_default().to_owned(),
+            filter: subscription.filter.clone().unwrap_or_default(),
+            conditions: subscription.conditions.iter().map(condition).collect(),
+            gateway,
+            mode: mode.to_owned(),
+            priority: word(&subscription.priority),
+            overflow: word(&subscription.overflow),
+            ttl_seconds: seconds(subscription.ttl_seconds),
+        }
+    }
+
     pub(super) fn read(self) -> Result<Subscription> {
         let target = Target::read(given(self.mode).as_deref(), given(self.gateway).as_deref())?;
         let (id, tenant) = (SubscriptionId::new(self.id)?, Tenant::new(self.tenant)?);
@@ -141,6 +185,16 @@ impl ConditionMessage {
 
 fn given(text: String) -> Option<String> {
     (!text.is_empty()).then_some(text)
+}
+
+/// The other way round than [`one_of`].
+fn word(choice: &impl Serialize) -> String {
+    let value = serde_json::to_value(choice).ok();
+    value.and_then(|value| value.as_str().map(str::to_owned)).unwrap_or_default()
+}
+
+fn seconds(count: u64) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
 }
 
 /// A word for one of a few choices, as the JSON form has it.

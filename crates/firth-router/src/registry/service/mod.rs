@@ -1,6 +1,9 @@
 //! [`RegistryService`]: the registry over gRPC, the service of `proto/registry.proto`. Unary calls only, so hyper and prost are enough.
 
+mod client;
 mod messages;
+
+pub use client::RegistryClient;
 
 use super::Registry;
 use crate::deliver::grpc::frame;

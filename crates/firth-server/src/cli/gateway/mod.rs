@@ -1,6 +1,7 @@
 //! `firth gateway`: serves change events of a topic, or of a router, to browsers, until a signal or until no more can come.
 //! SIGHUP reads the key file and the certificate again.
 
+mod grpc;
 mod source;
 mod upstream;
 
@@ -40,7 +41,7 @@ pub(crate) struct GatewayArgs {
     #[arg(long, value_name = "TOPIC", required_unless_present = "router")]
     topic: Option<String>,
     /// Instead of reading a topic: a server that routes, with which this gateway registers what its clients subscribe to, with the token
-    /// FIRTH_ROUTER_TOKEN if it needs one
+    /// FIRTH_ROUTER_TOKEN if it needs one: http://, https://, or grpc:// and grpcs:// for the address of `routing.listen`
     #[arg(long, env = "FIRTH_ROUTER", value_name = "URL", conflicts_with = "topic", requires = "internal")]
     router: Option<String>,
     /// Where the router reaches the internal address [default: http://INTERNAL]

@@ -1,5 +1,6 @@
 //! Where a gateway's events come from: a topic that it reads itself, or a router with which it registers what clients ask for.
 
+use super::grpc::RouterByGrpc;
 use super::upstream::RouterApi;
 use super::{GatewayArgs, refused};
 use crate::client::Client;
@@ -23,6 +24,10 @@ impl Source {
             }
             let token = std::env::var("FIRTH_ROUTER_TOKEN").ok().filter(|token| !token.is_empty());
             let endpoint = args.endpoint.clone().unwrap_or_else(|| format!("http://{internal}"));
+            if let Some(api) = RouterByGrpc::at(router, token.clone(), &args.id, endpoint.clone()) {
+                let api = api.map_err(|error| invalid(error.context().to_owned()))?;
+                return Registrar::start(hub, api).await.map(Self::Router).map_err(refused);
+            }
             let client = Client::remote(router, token)?;
             let api = RouterApi { client, gateway: args.id.clone(), endpoint };
             return Registrar::start(hub, api).await.map(Self::Router).map_err(refused);

@@ -123,10 +123,16 @@ fn subscription(tenant: &Tenant, id: &SubscriptionId) -> String {
 fn told(error: &Error) -> Refusal {
     match error.kind() {
         ErrorKind::Invalid => Refusal::new(Code::Invalid, error.context().to_owned()),
-        ErrorKind::Overloaded => Refusal::new(Code::Limit, "the router takes no more subscriptions"),
-        _ => {
-            tracing::warn!(%error, "the router does not register");
-            Refusal::new(Code::Unavailable, "the router cannot be reached: try again later")
-        }
+        ErrorKind::Overloaded => full(),
+        _ => away(error),
     }
+}
+
+pub(super) fn full() -> Refusal {
+    Refusal::new(Code::Limit, "the router takes no more subscriptions")
+}
+
+pub(super) fn away(error: &dyn std::fmt::Display) -> Refusal {
+    tracing::warn!(%error, "the router does not register");
+    Refusal::new(Code::Unavailable, "the router cannot be reached: try again later")
 }

@@ -1,0 +1,115 @@
+//! The registry of a router, over gRPC: `--router grpc://HOST:PORT`, or `grpcs://` with TLS.
+
+use firth_edge::{Code, Refusal, Upstream, Wish};
+use firth_router::config::{Protocol, TlsFiles};
+use firth_router::deliver::{Bearer, Tls};
+use firth_router::registry::{Gateway, RegistryClient, Subscription};
+use firth_router::routing::Target;
+use firth_router::{Error, ErrorKind, GatewayId, Result, SubscriptionId, Tenant};
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
+use std::time::Duration;
+
+pub(super) struct RouterByGrpc {
+    client: RegistryClient,
+    gateway: Gateway,
+}
+
+impl RouterByGrpc {
+    /// `None` if the address is none of gRPC.
+    pub(super) fn at(
+        router: &str,
+        token: Option<String>,
+        id: &str,
+        endpoint: String,
+    ) -> Option<Result<Self>> {
+        let (scheme, rest) = router.split_once("://")?;
+        let address = match scheme {
+            "grpc" => format!("http://{rest}"),
+            "grpcs" => format!("https://{rest}"),
+            _ => return None,
+        };
+        let open = || {
+            let mut client = RegistryClient::new(address, token.map(Bearer::new))?;
+            if let Some(ca_file) = std::env::var_os("FIRTH_CA_FILE").map(Into::into) {
+                let trusted = TlsFiles { ca_file: Some(ca_file), ..TlsFiles::default() };
+                client = client.with_tls(Tls::from_files(&trusted)?);
+            }
+            let mut gateway = Gateway::new(GatewayId::new(id)?, endpoint);
+            gateway.protocol = Some(Protocol::Http);
+            Ok(Self { client, gateway })
+        };
+        Some(open())
+    }
+}
+
+impl Upstream for RouterByGrpc {
+    fn gateway(&self) -> &str {
+        self.gateway.id.as_str()
+    }
+
+    fn announce(&self, anew: bool) -> BoxFuture<'_, std::result::Result<Duration, Refusal>> {
+        async move {
+            if anew {
+                self.client.unregister_gateway(&self.gateway.id).await.map_err(|error| told(&error))?;
+            }
+            let ttl = self.client.register_gateway(&self.gateway).await.map_err(|error| told(&error))?;
+            Ok(ttl.max(Duration::from_secs(3)))
+        }
+        .boxed()
+    }
+
+    fn heartbeat(&self) -> BoxFuture<'_, std::result::Result<bool, Refusal>> {
+        async move {
+            match self.client.heartbeat_gateway(&self.gateway.id).await {
+                Ok(_) => Ok(true),
+                Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+                Err(error) => Err(told(&error)),
+            }
+        }
+        .boxed()
+    }
+
+    fn register<'a>(
+        &'a self,
+        tenant: &'a Tenant,
+        id: &'a SubscriptionId,
+        wish: &'a Wish,
+    ) -> BoxFuture<'a, std::result::Result<(), Refusal>> {
+        async move {
+            let target = Target::Direct(self.gateway.id.clone());
+            let mut wanted = Subscription::new(id.clone(), tenant.clone(), wish.collection.as_str(), target);
+            wanted.document = wish.document.as_deref().map(Into::into);
+            wanted.filter.clone_from(&wish.filter);
+            wanted.conditions = wish.conditions.clone().unwrap_or_default();
+            self.client.register(&wanted).await.map(drop).map_err(|error| told(&error))
+        }
+        .boxed()
+    }
+
+    fn unregister<'a>(
+        &'a self,
+        tenant: &'a Tenant,
+        id: &'a SubscriptionId,
+    ) -> BoxFuture<'a, std::result::Result<(), Refusal>> {
+        async move { self.client.unregister(tenant, id).await.map(drop).map_err(|error| told(&error)) }
+            .boxed()
+    }
+
+    fn leave(&self) -> BoxFuture<'_, std::result::Result<(), Refusal>> {
+        async move {
+            let gone = self.client.unregister_gateway(&self.gateway.id).await;
+            gone.map(drop).map_err(|error| told(&error))
+        }
+        .boxed()
+    }
+}
+
+/// What a client is told of it, as over HTTP.
+fn told(error: &Error) -> Refusal {
+    match error.kind() {
+        ErrorKind::Invalid => Refusal::new(Code::Invalid, error.context().to_owned()),
+        ErrorKind::Quota => super::upstream::full(),
+        _ => super::upstream::away(error),
+    }
+}
