@@ -320,6 +320,7 @@ fn a_worker_of_the_command_line_that_is_killed_is_taken_over() {
         .args(["claims", "work", "calls", "--worker", "doomed", "--ttl", "2s", "--exec", shell])
         .args(["--server", &server.url()])
         .stdin(Stdio::null())
+        .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
