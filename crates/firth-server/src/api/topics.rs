@@ -24,11 +24,11 @@ pub(crate) async fn list(
     Ok(Json(Topics { topics: seen.map(Topic::from).collect() }))
 }
 
-/// One topic in figures
+/// One topic in figures, with each of its partitions
 #[utoipa::path(get, path = "/v1/topics/{topic}", tag = "topics", params(("topic" = String, Path)),
     responses((status = 200, body = Topic)))]
 pub(crate) async fn show(State(app): State<App>, Path(topic): Path<String>) -> Answer<Json<Topic>> {
-    Ok(Json(app.broker().admin().topic(&topic).await?.into()))
+    Ok(Json(Topic::in_detail(app.broker().admin().topic(&topic).await?)))
 }
 
 /// Creates a topic, or confirms that it is there as wanted

@@ -4,7 +4,8 @@ use super::output::{json, line, plain, table};
 use super::units;
 use crate::client::{Client, escape, topic_path};
 use crate::wire::{
-    Adoption, ImportGroup, KeyMapping, Records, Start, Topic, TopicSpec, Topics, TrimWish, TrimmedReport,
+    Adoption, ImportGroup, KeyMapping, Records, Start, Topic, TopicPart, TopicSpec, Topics, TrimWish,
+    TrimmedReport,
 };
 use axum::http::Method;
 use clap::{Args, Subcommand, ValueEnum};
@@ -109,7 +110,7 @@ pub(crate) enum TopicCommand {
     /// List all topics
     #[command(after_help = "Example:\n  firth topic list --json")]
     List,
-    /// Show one topic
+    /// Show a topic partition by partition
     #[command(after_help = "Example:\n  firth topic show orders")]
     Show {
         /// Its name
@@ -259,7 +260,10 @@ pub(crate) async fn run(client: &Client, command: TopicCommand, as_json: bool) -
             };
             return browse(client, &topic, partition, &which, as_json).await;
         }
-        TopicCommand::Show { topic } => vec![client.get(&topic_path(&topic)).await?],
+        TopicCommand::Show { topic } => {
+            let topic: Topic = client.get(&topic_path(&topic)).await?;
+            return if as_json { json(&topic) } else { show(&topic) };
+        }
         TopicCommand::List => {
             let all: Topics = client.get("/v1/topics").await?;
             if as_json {
@@ -281,6 +285,15 @@ pub(crate) async fn run(client: &Client, command: TopicCommand, as_json: bool) -
         [topic.name, topic.partitions.to_string(), records, total, delayed]
     };
     table(["TOPIC", "PARTITIONS", "RECORDS", "TOTAL", "DELAYED"], topics.into_iter().map(row).collect())
+}
+
+fn show(topic: &Topic) -> Result<()> {
+    let row = |part: &TopicPart| {
+        let id = |id: &Option<String>| id.clone().unwrap_or_else(|| "-".to_owned());
+        let [records, delayed] = [part.records, part.delayed].map(units::count);
+        [part.partition.to_string(), records, id(&part.trimmed), id(&part.last), delayed]
+    };
+    table(["PARTITION", "RECORDS", "TRIMMED UP TO", "LAST", "DELAYED"], topic.parts.iter().map(row).collect())
 }
 
 async fn browse(

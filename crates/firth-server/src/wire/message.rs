@@ -144,6 +144,17 @@ pub(crate) struct Shown {
     pub(crate) json: Option<Box<RawValue>>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) headers: BTreeMap<String, Values>,
+    /// Where it stood before it was replayed for everyone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) replayed_from: Option<ReplayedFrom>,
+}
+
+/// The dead letter that a record was: its place, and the group that had given it up.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct ReplayedFrom {
+    pub(crate) partition: u32,
+    pub(crate) id: String,
+    pub(crate) group: String,
 }
 
 impl Shown {
@@ -186,6 +197,11 @@ impl From<&Record> for Shown {
             payload_base64,
             json,
             headers: headers(record),
+            replayed_from: record.origin().map(|origin| ReplayedFrom {
+                partition: origin.at.index,
+                id: origin.id.to_string(),
+                group: origin.group.to_string(),
+            }),
         }
     }
 }

@@ -38,7 +38,8 @@ pub(crate) use routing::{
     Gateways, NodeShown, RoutedPartition, RoutingStatus, SubscriptionShown, SubscriptionWish, Subscriptions,
 };
 pub(crate) use topic::{
-    About, Delayed, KeyMapping, Topic, TopicChange, TopicSpec, Topics, TrimWish, TrimmedReport, limits,
+    About, Delayed, KeyMapping, Topic, TopicChange, TopicPart, TopicSpec, Topics, TrimWish, TrimmedReport,
+    limits,
 };
 
 use base64::alphabet;

@@ -1,8 +1,8 @@
 //! Topics on the wire.
 
 use super::lenient::maybe_whole;
-use super::millis;
-use firth::{Limits, Mapping, Retention, TopicStatus};
+use super::{millis, unix_ms};
+use firth::{Limits, Mapping, PartitionInfo, RecordId, Retention, TopicStatus};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -111,6 +111,48 @@ pub(crate) struct Topic {
     pub(crate) dead_letters_ms: Option<u64>,
     #[serde(default)]
     pub(crate) mapping: Option<KeyMapping>,
+    /// When it was made, as Unix time on the clock of whoever did.
+    #[serde(default)]
+    pub(crate) created_ms: u64,
+    /// When its settings last changed.
+    #[serde(default)]
+    pub(crate) updated_ms: u64,
+    /// Each partition, where one topic is shown.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) parts: Vec<TopicPart>,
+}
+
+/// A partition in figures.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct TopicPart {
+    pub(crate) partition: u32,
+    pub(crate) records: u64,
+    /// The newest record that was removed: what is kept comes after it.
+    pub(crate) trimmed: Option<String>,
+    /// The newest record.
+    pub(crate) last: Option<String>,
+    pub(crate) delayed: u64,
+}
+
+impl From<&PartitionInfo> for TopicPart {
+    fn from(part: &PartitionInfo) -> Self {
+        let shown = |id: RecordId| (id != RecordId::ZERO).then(|| id.to_string());
+        Self {
+            partition: part.index,
+            records: part.records,
+            trimmed: shown(part.trimmed),
+            last: shown(part.last),
+            delayed: part.delayed,
+        }
+    }
+}
+
+impl Topic {
+    /// With each of its partitions.
+    pub(crate) fn in_detail(status: TopicStatus) -> Self {
+        let parts = status.partitions.iter().map(TopicPart::from).collect();
+        Self { parts, ..status.into() }
+    }
 }
 
 impl From<TopicStatus> for Topic {
@@ -130,6 +172,9 @@ impl From<TopicStatus> for Topic {
             lossy: config.lossy,
             dead_letters_ms: config.dead_letters_for.map(millis),
             mapping: Some(config.mapping.into()),
+            created_ms: unix_ms(status.info.created),
+            updated_ms: unix_ms(status.info.updated),
+            parts: Vec::new(),
         }
     }
 }

@@ -8,6 +8,7 @@ crate::on_engines!(
     a_groups_policy_says_how_often_its_records_are_tried,
     dead_letters_are_filtered_and_followed,
     the_newest_records_are_seen_without_consuming_them,
+    a_topic_is_shown_partition_by_partition_and_a_replayed_record_with_its_origin,
 );
 
 fn field(reply: Reply, status: u16) -> String {
@@ -144,6 +145,31 @@ fn the_newest_records_are_seen_without_consuming_them(server: &Server) {
     assert_eq!((&row["partition"], &row["payload"]), (&json!(1), &json!("4")));
     let all = stdout(&run(&["topic", "browse", "orders", "--partition", "1", "--server", &at]));
     assert_eq!(all.lines().count(), 6, "{all}");
+}
+
+fn a_topic_is_shown_partition_by_partition_and_a_replayed_record_with_its_origin(server: &Server) {
+    server.topic("orders", &[]);
+    let send = |n: u32| {
+        let sent =
+            server.post("/v1/topics/orders/records", &json!({ "payload": n.to_string(), "partition": 1 }));
+        sent.expect(200).json()["receipts"][0]["id"].as_str().unwrap().to_owned()
+    };
+    let [first, last] = [0, 1].map(send);
+    server.post("/v1/topics/orders/trim", &json!({ "keep": 1 })).expect(200);
+    let topic = server.get("/v1/topics/orders").expect(200).json();
+    let untouched = json!({ "partition": 0, "records": 0, "trimmed": null, "last": null, "delayed": 0 });
+    let used = json!({ "partition": 1, "records": 1, "trimmed": first, "last": last, "delayed": 0 });
+    assert_eq!(topic["parts"], json!([untouched, used]));
+    assert!(topic["created_ms"].as_u64().unwrap() > 1_600_000_000_000, "{topic}");
+    assert!(topic["updated_ms"].as_u64() >= topic["created_ms"].as_u64(), "{topic}");
+    assert!(server.get("/v1/topics").expect(200).json()["topics"][0].get("parts").is_none());
+    let rows = stdout(&run(&["topic", "show", "orders", "--server", &server.url()]));
+    assert!(rows.lines().count() == 3 && rows.contains(&last), "{rows}");
+    reject(server, 1);
+    let all = json!({ "all": true, "everyone": true });
+    assert_eq!(server.post("/v1/topics/orders/dead/replay", &all).expect(200).json()["count"], 1);
+    let again = server.fetch("orders", "bar", &json!({ "wait_ms": 20_000 })).remove(0)["record"].clone();
+    assert_eq!(again["replayed_from"], json!({ "partition": 1, "id": last, "group": "bar" }));
 }
 
 #[test]
