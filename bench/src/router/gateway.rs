@@ -1,7 +1,6 @@
 //! The gateway under the bench: takes every batch without looking into it more than it must, and notes when marked events came.
 
 use std::convert::Infallible;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
@@ -20,7 +19,7 @@ use hyper::{HeaderMap, Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use prost::Message;
 use tokio::net::TcpListener;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 use crate::queue::nats::Nats;
 
@@ -54,7 +53,7 @@ struct BatchAck {
 struct Seen {
     base: Instant,
     took: Arc<Mutex<Vec<u64>>>,
-    stalled: Arc<AtomicBool>,
+    stalled: watch::Receiver<bool>,
 }
 
 /// A listening gateway; ends with the runtime.
@@ -62,8 +61,8 @@ pub(super) struct Taker {
     pub(super) registration: Gateway,
     /// How long marked events took, in nanoseconds.
     pub(super) took: Arc<Mutex<Vec<u64>>>,
-    /// Set it, and it takes requests and answers none.
-    pub(super) stalled: Arc<AtomicBool>,
+    /// While it is set it takes requests and answers none.
+    pub(super) stalled: watch::Sender<bool>,
     /// The server between, for NATS.
     _nats: Option<Nats>,
 }
@@ -76,18 +75,19 @@ pub(super) const MARK: &[u8] = b"\"mark\":";
 
 impl Taker {
     pub(super) async fn start(wire: &str, name: &str, base: Instant) -> Result<Self> {
-        let seen = Seen { base, took: Arc::default(), stalled: Arc::default() };
+        let (stalled, is_stalled) = watch::channel(false);
+        let seen = Seen { base, took: Arc::default(), stalled: is_stalled };
         let protocol = match wire {
             "http2" => Protocol::Http,
             "grpc" | "grpc-stream" => Protocol::Grpc,
-            "nats" | "jetstream" => return Self::behind_nats(name, wire == "nats", seen).await,
+            "nats" | "jetstream" => return Self::behind_nats(name, wire == "nats", seen, stalled).await,
             _ => anyhow::bail!("no wire {wire}"),
         };
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let endpoint = format!("http://{}", listener.local_addr()?);
         let mut registration = Gateway::new(GatewayId::new(name)?, endpoint);
         (registration.protocol, registration.ttl_seconds) = (Some(protocol), 0);
-        let (took, stalled) = (Arc::clone(&seen.took), Arc::clone(&seen.stalled));
+        let took = Arc::clone(&seen.took);
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
                 let _ = stream.set_nodelay(true);
@@ -102,7 +102,12 @@ impl Taker {
     }
 
     /// Behind a server of its own. What JetStream stores is delivered, so nobody reads it.
-    async fn behind_nats(name: &str, answers: bool, seen: Seen) -> Result<Self> {
+    async fn behind_nats(
+        name: &str,
+        answers: bool,
+        seen: Seen,
+        stalled: watch::Sender<bool>,
+    ) -> Result<Self> {
         let nats = Nats::start(false)?;
         let mut registration = Gateway::new(GatewayId::new(name)?, nats.url());
         (registration.protocol, registration.ttl_seconds) = (Some(Protocol::Nats), 0);
@@ -121,7 +126,7 @@ impl Taker {
                 }
             });
         }
-        Ok(Self { registration, took: seen.took, stalled: seen.stalled, _nats: Some(nats) })
+        Ok(Self { registration, took: seen.took, stalled, _nats: Some(nats) })
     }
 }
 
@@ -130,9 +135,8 @@ async fn take(request: Request<Incoming>, protocol: Protocol, seen: Seen) -> Res
         return stream_of(request.into_body(), seen);
     }
     let mut body = request.into_body().collect().await?.to_bytes();
-    if seen.stalled.load(Ordering::Relaxed) {
-        std::future::pending::<()>().await;
-    }
+    // An error means that the bench is over.
+    seen.stalled.clone().wait_for(|is_stalled| !is_stalled).await?;
     note(&body, &seen);
     if protocol == Protocol::Http {
         return Ok(Response::new(Full::new(Bytes::new()).boxed_unsync()));

@@ -4,7 +4,8 @@
 //! - `deliver/WIRE`: a topic that is full, one node with 100 000 subscriptions, one gateway that takes batches of 100. An operation is one event, accepted by
 //!   the gateway and settled. `raw` hands ready batches to the same wire with nothing before it, which is the limit.
 //! - `deliver/nats` is request and reply through a nats-server of its own, `deliver/jetstream` ends when JetStream has stored the batch.
-//! - `stall/64`: 2000 events a second in turn for 64 gateways, one of which takes batches and answers none: the others' latency, beside that before.
+//! - `stall/64`: 2000 events a second in turn for 64 gateways, one of which takes batches and answers none, for two seconds out of four: the others'
+//!   latency then, beside that between.
 //! - `latency/WIRE`: 500 events a second through the same node, from before the send until the gateway has it.
 //!
 //! Both ends share the process, as the ceilings in the targets were measured.

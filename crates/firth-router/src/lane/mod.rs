@@ -97,6 +97,8 @@ pub struct Lane {
     config: RoutingConfig,
     chains: Chains,
     out: BTreeMap<BatchId, Batch>,
+    /// When each of them was sent.
+    sent: BTreeMap<BatchId, Instant>,
     gap: Gap,
     window: Window,
     breaker: Breaker,
@@ -125,6 +127,7 @@ impl Lane {
         Self {
             chains: Chains::default(),
             out: BTreeMap::new(),
+            sent: BTreeMap::new(),
             gap: Gap::default(),
             window: Window::new(config.delivery.max_in_flight),
             breaker: Breaker::new(config.delivery.breaker.clone(), ejections),
@@ -225,6 +228,7 @@ impl Lane {
         self.waiting_since = (self.chains.ready() > 0).then_some(now);
         let batch = Batch { id: self.batches, items: Arc::new(items), gap };
         self.breaker.sent();
+        self.sent.insert(batch.id, now);
         self.out.insert(batch.id, batch.clone());
         Some(batch)
     }
@@ -248,6 +252,7 @@ impl Lane {
     pub fn settle(&mut self, id: BatchId, outcome: Outcome, now: Instant, jitter: f64) -> Vec<Released> {
         // A batch that was settled before, by a timeout say, is not settled again.
         let Some(batch) = self.out.remove(&id) else { return Vec::new() };
+        self.sent.remove(&id);
         let answers = match outcome {
             Outcome::Accepted => None,
             Outcome::Answered(answers) => Some(answers),
@@ -336,6 +341,17 @@ impl Lane {
     /// How many events could go out now.
     pub fn ready(&self) -> usize {
         self.chains.ready()
+    }
+
+    /// Whether the gateway is ejected, or has not answered a batch for so long.
+    pub fn is_silent(&self, now: Instant, patience: Duration) -> bool {
+        let is_old = self.sent.values().next().is_some_and(|sent| *sent + patience <= now);
+        is_old || self.breaker.state() != Circuit::Closed
+    }
+
+    /// Whether more events would only lie here: the gateway is silent, and some wait already.
+    pub fn is_stuck(&self, now: Instant, patience: Duration) -> bool {
+        self.chains.ready() > 0 && self.is_silent(now, patience)
     }
 
     /// How full it is.

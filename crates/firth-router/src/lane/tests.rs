@@ -534,3 +534,24 @@ fn what_is_read_from_the_topic_again_is_not_given_up_here_however_often_it_is_re
     }
     assert!(lane.books(partition).balance() && lane.held() == 0);
 }
+
+#[test]
+fn a_lane_is_stuck_when_events_wait_and_the_gateway_is_silent_or_ejected() {
+    let (mut lane, start, patience) = (Lane::new(config()), Instant::now(), Duration::from_secs(1));
+    lane.offer(plain(1, "a"), start);
+    let batch = lane.poll(start).unwrap();
+    let later = start + patience;
+    assert!(
+        !lane.is_stuck(later, patience),
+        "nothing waits behind the silent batch: one more event may tell more"
+    );
+    lane.offer(plain(2, "b"), start);
+    assert!(!lane.is_stuck(start, patience) && lane.is_stuck(later, patience));
+    lane.settle(batch.id, Outcome::Accepted, later, 0.0);
+    assert!(!lane.is_stuck(later, patience));
+    for _ in 0..lane.config.delivery.breaker.failures {
+        let batch = lane.poll(later).expect("it is closed still");
+        lane.settle(batch.id, Outcome::Unreached, later, 0.0);
+    }
+    assert!(lane.is_stuck(later, patience), "it is ejected");
+}

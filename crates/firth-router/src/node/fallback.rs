@@ -13,7 +13,7 @@
 use super::lanes::{Cell, Lanes, Parked};
 use super::reader::refuse;
 use super::records::{InHand, Source};
-use super::{RouterOptions, metrics};
+use super::{FEED, RouterOptions, metrics};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;
 use crate::lane::{Fate, Item, Offer, Position, Pressure, Released};
@@ -30,6 +30,8 @@ use tokio::time::Instant;
 
 /// How many events of a parked gateway are read ahead.
 const AHEAD: usize = 200;
+/// How many records are taken at a time.
+const CHUNK: usize = 100;
 /// How often a feeder looks whether it is done, and whether the partition is still this node's.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -110,7 +112,7 @@ impl Fallback {
     /// perhaps this very node, has parked stay so.
     pub(super) async fn begin(self: &Arc<Self>, partition: u32) -> Result<()> {
         self.lose(partition);
-        let (at, prefix) = (self.at(partition)?, format!("{}.gw.", self.options.group));
+        let (at, prefix) = (self.at(partition)?, format!("{}{FEED}", self.options.group));
         let engine = self.broker.engine();
         let groups = engine.groups(&at).await?;
         let parked = groups.iter().filter_map(|group| group.as_str().strip_prefix(&prefix));
@@ -209,7 +211,7 @@ impl Fallback {
     }
 
     fn group(&self, gateway: &GatewayId) -> Result<GroupName> {
-        Ok(GroupName::new(format!("{}.gw.{gateway}", self.options.group))?)
+        Ok(GroupName::new(format!("{}{FEED}{gateway}", self.options.group))?)
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<(u64, u32), JoinHandle<()>>> {
@@ -319,9 +321,13 @@ impl Feeder {
                     return Ok(Stop::CaughtUp);
                 }
             }
-            let delivery = tokio::select! {
+            let room = self.cell.room.notified();
+            let is_stuck = self.cell.lane().is_stuck(Instant::now(), self.fallback.options.patience);
+            let deliveries = tokio::select! {
                 () = self.fallback.lanes.stop.cancelled() => return Ok(Stop::Gone),
-                delivery = consumer.next() => delivery,
+                // What a silent gateway does not take is not read for it either: that would cost as much as reading for all the others.
+                deliveries = consumer.next_many(CHUNK), if !is_stuck => deliveries,
+                () = room, if is_stuck => continue,
                 () = tokio::time::sleep(LOOK) => {
                     if !self.is_ours() {
                         return Ok(Stop::Gone);
@@ -331,12 +337,16 @@ impl Feeder {
                     continue;
                 }
             };
-            let Some(delivery) = delivery.transpose()? else { return Ok(Stop::Gone) };
-            let seq = delivery.id().seq;
-            if !self.route(InHand::new(delivery)).await {
-                return Ok(Stop::Gone);
+            let Some(deliveries) = deliveries.transpose()? else { return Ok(Stop::Gone) };
+            let mut unwanted = Vec::new();
+            for delivery in deliveries.into_iter().map(InHand::new).collect::<Vec<_>>() {
+                let seq = delivery.id().seq;
+                if !self.route(delivery, &mut unwanted).await {
+                    return Ok(Stop::Gone);
+                }
+                *taken = seq.max(*taken);
             }
-            *taken = seq.max(*taken);
+            InHand::ack_all(unwanted);
         }
     }
 
@@ -369,7 +379,8 @@ impl Feeder {
         let mut parked = self.cell.parked();
         let calm = {
             let lane = self.cell.lane();
-            lane.pressure() == Pressure::None && lane.held() < AHEAD
+            let is_silent = lane.is_silent(Instant::now(), self.fallback.options.patience);
+            lane.pressure() == Pressure::None && lane.held() < AHEAD && !is_silent
         };
         match parked.get(&self.partition) {
             Some(&Parked::Behind { from, skipped_to }) if calm && taken >= skipped_to => {
@@ -382,13 +393,13 @@ impl Feeder {
     }
 
     /// Puts a record into the lane if the gateway wants it, as soon as the lane is calm; false if there is no point in waiting any more.
-    async fn route(&self, delivery: InHand) -> bool {
+    async fn route(&self, delivery: InHand, unwanted: &mut Vec<InHand>) -> bool {
         let position = Position { partition: self.partition, seq: delivery.id().seq };
         let event = match Event::from_payload(delivery.payload()) {
             Ok(event) => Arc::new(event),
             // The router's own group has it as a dead letter.
             Err(_) => {
-                delivery.ack();
+                unwanted.push(delivery);
                 return true;
             }
         };
@@ -402,7 +413,7 @@ impl Feeder {
             }
         };
         let Some((_, wanted)) = wanted else {
-            delivery.ack();
+            unwanted.push(delivery);
             return true;
         };
         // The numbers of the router's own group, so that receivers see one history.

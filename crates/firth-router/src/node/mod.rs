@@ -91,6 +91,14 @@ impl RouterOptions {
     }
 }
 
+/// What the name of a group that feeds a parked gateway begins with: the router's, this, and then the gateway's.
+const FEED: &str = ".gw.";
+
+/// Whether a group is that of a router, or one by which it feeds a parked gateway.
+pub fn is_routers(router: &str, group: &str) -> bool {
+    group.strip_prefix(router).is_some_and(|rest| rest.is_empty() || rest.starts_with(FEED))
+}
+
 /// How many records of a partition may be unsettled; the queue allows no more.
 const MAX_OPEN: usize = 500;
 

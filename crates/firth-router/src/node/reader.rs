@@ -62,7 +62,11 @@ impl Reader {
                 biased;
                 _ = looks.tick() => self.look().await,
                 deliveries = consumer.next_many(CHUNK) => match deliveries {
-                    Some(Ok(deliveries)) => self.route(deliveries).await,
+                    Some(Ok(deliveries)) => {
+                        self.route(deliveries).await;
+                        // Drivers send this while another worker goes on reading; pieces that come meanwhile are taken as one.
+                        tokio::task::yield_now().await;
+                    }
                     Some(Err(error)) => break Err(error.into()),
                     None => break Ok(()),
                 }

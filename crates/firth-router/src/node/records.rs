@@ -44,11 +44,7 @@ impl InHand {
         Self(Some(delivery))
     }
 
-    /// The verdict is noted at once; nobody needs to know when it is stored.
-    pub(super) fn ack(self) {
-        Self::ack_all([self]);
-    }
-
+    /// The verdicts are noted at once; nobody needs to know when they are stored.
     pub(super) fn ack_all(all: impl IntoIterator<Item = Self>) {
         Delivery::ack_all(all.into_iter().filter_map(|mut one| one.0.take()));
     }

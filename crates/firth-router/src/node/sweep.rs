@@ -22,9 +22,9 @@ pub(super) async fn sweep(broker: Broker, options: RouterOptions) {
 
 /// Those of the router's group, and of the groups of parked gateways.
 async fn remove(broker: &Broker, options: &RouterOptions, max_age: Duration) -> firth::Result<u64> {
-    let (parked, mut removed) = (format!("{}.gw.", options.group), 0);
+    let mut removed = 0;
     for group in broker.admin().groups(&options.topic).await? {
-        if group.as_str() == options.group || group.as_str().starts_with(&parked) {
+        if super::is_routers(&options.group, group.as_str()) {
             let letters = broker.dead_letters(&options.topic).group(group.as_str()).older_than(max_age);
             removed += letters.delete_all().await?;
         }

@@ -202,6 +202,8 @@ async fn dead_letters_of_a_parked_gateway_stay_until_they_are_replayed() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_event_refused_for_good_is_a_dead_letter_that_can_be_replayed() {
     let mut world = World::memory().await;
+    // However long a starved machine takes, its gateway is not parked: then the letters would be of another group.
+    world.options.patience = Duration::from_secs(600);
     let (fine, picky) = (world.gateway("fine", "doc.all").await, world.gateway("picky", "doc.all").await);
     picky.set(Mood::Refuses("d3".to_owned()));
     let node = world.node().await;
@@ -447,6 +449,8 @@ async fn a_slow_gateway_that_also_moves_on_slows_nobody() {
 async fn dead_letters_go_when_they_are_old_or_never_come_if_nobody_wants_them() {
     for enabled in [true, false] {
         let mut world = World::memory().await;
+        // However long a starved machine takes, its gateway is not parked: then the letters would be of another group.
+        world.options.patience = Duration::from_secs(600);
         world.options.routing.dlq.enabled = enabled;
         world.options.routing.dlq.max_age = Duration::from_millis(300);
         let gateway = world.gateway("g", "doc.all").await;

@@ -164,7 +164,7 @@ pub(crate) async fn run(client: &Client, command: DeadCommand, as_json: bool) ->
             return follow(client, &format!("{}/dead/stream?{query}", topic_path(&topic))).await;
         }
         DeadCommand::List { topic, filter, max, .. } => {
-            return list(client, &topic, &filter, max.unwrap_or(usize::MAX), as_json).await;
+            return list(client, &topic, &[filter], max.unwrap_or(usize::MAX), as_json).await;
         }
         DeadCommand::Count { topic, filter } => {
             let query = filter.query();
@@ -198,36 +198,43 @@ async fn get(client: &Client, topic: &str, id: &str) -> Result<Letter> {
     found.ok_or_else(|| Error::new(ErrorKind::NotFound, format!("topic {topic} has no dead letter {id}")))
 }
 
-async fn pick(client: &Client, what: &str, which: Which, everyone: bool) -> Result<Count> {
+pub(super) async fn pick(client: &Client, what: &str, which: Which, everyone: bool) -> Result<Count> {
     let Which { topic, ids, all, group, reason, partition, key, older_than } = which;
     let older_than_ms = older_than.map(units::millis);
     let pick = Pick { ids, all, group, reason, partition, key, older_than_ms, everyone };
     client.send(Method::POST, &format!("{}/dead/{what}", topic_path(&topic)), &pick).await
 }
 
-/// Page after page; people get one table per page.
-async fn list(client: &Client, topic: &str, filter: &Filter, mut left: usize, as_json: bool) -> Result<()> {
-    let (query, mut after) = (filter.query(), String::new());
-    loop {
-        let max = left.clamp(1, 500);
-        let path = format!("{}/dead?max={max}{query}{after}", topic_path(topic));
-        let page: Letters = client.get(&path).await?;
-        left = left.saturating_sub(page.letters.len());
-        if as_json {
-            page.letters.iter().try_for_each(json)?;
-        } else {
-            let rows = page.letters.into_iter().map(|letter| {
-                let key = letter.record.key.as_deref().map_or("-".to_owned(), plain);
-                let age = units::age(letter.age_ms);
-                [letter.id, key, letter.attempts.to_string(), age, plain(&letter.reason)]
-            });
-            table(["ID", "KEY", "ATTEMPTS", "AGE", "REASON"], rows.collect())?;
-        }
-        match page.next {
-            Some(next) if left > 0 => after = format!("&after={}", escape(&next)),
-            _ => return Ok(()),
+/// Filter after filter and page after page; people get one table per page, and none for a further filter that nothing passes.
+pub(super) async fn list(
+    client: &Client,
+    topic: &str,
+    filters: &[Filter],
+    mut left: usize,
+    as_json: bool,
+) -> Result<()> {
+    for (number, filter) in filters.iter().enumerate() {
+        let (query, mut after) = (filter.query(), Some(String::new()));
+        while let Some(place) = after
+            && (left > 0 || number == 0)
+        {
+            let path = format!("{}/dead?max={}{query}{place}", topic_path(topic), left.clamp(1, 500));
+            let page: Letters = client.get(&path).await?;
+            left = left.saturating_sub(page.letters.len());
+            after = page.next.filter(|_| left > 0).map(|next| format!("&after={}", escape(&next)));
+            if as_json {
+                page.letters.iter().try_for_each(json)?;
+            } else if number == 0 || !page.letters.is_empty() {
+                let rows = page.letters.into_iter().map(|letter| {
+                    let key = letter.record.key.as_deref().map_or("-".to_owned(), plain);
+                    let age = units::age(letter.age_ms);
+                    [letter.id, key, letter.attempts.to_string(), age, plain(&letter.reason)]
+                });
+                table(["ID", "KEY", "ATTEMPTS", "AGE", "REASON"], rows.collect())?;
+            }
         }
     }
+    Ok(())
 }
 
 /// Letters without end, as they come.

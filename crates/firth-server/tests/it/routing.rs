@@ -175,6 +175,17 @@ async fn what_a_gateway_refuses_is_listed_with_its_reason_retried_and_deleted() 
     let first = cli(&server, &["route", "dead", "--json"]);
     let first: Value = serde_json::from_str(first.lines().next().unwrap()).unwrap();
     assert_eq!(cli(&server, &["route", "dead", "delete", first["id"].as_str().unwrap()]), "1\n");
+    // Letters of a group by which a parked gateway is fed are the router's, too; those of others are not.
+    for group in ["router.gw.far", "other"] {
+        let some = server.fetch("changes", group, &json!({ "wait_ms": 5000, "max": 1 }));
+        let reject = json!([{ "delivery": some[0]["delivery"], "reason": "far away" }]);
+        assert_eq!(server.settle("changes", group, &json!({ "reject": reject }))["settled"], 1);
+    }
+    let listed = cli(&server, &["route", "dead"]);
+    assert!(listed.contains("router.gw.far/0/") && !listed.contains("other/0/"), "{listed}");
+    assert_eq!(listed.lines().filter(|line| line.starts_with("router")).count(), 2, "{listed}");
+    assert_eq!(cli(&server, &["route", "dead", "list", "--max", "1"]).lines().count(), 2);
+    assert_eq!(cli(&server, &["dead", "delete", "changes", "--all", "--group", "router.gw.far"]), "1\n");
     receiver.refuse(false);
     assert_eq!(cli(&server, &["route", "dead", "retry", "--all"]), "1\n");
     until(PATIENCE, "the other arrives", async || receiver.documents().len() == 1).await;

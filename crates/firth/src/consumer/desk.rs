@@ -71,6 +71,18 @@ impl Desk {
         }
     }
 
+    /// Adds what lies ready behind a chunk, as far as it is of the same partition and fits whole: what came in pieces goes on as one.
+    pub(crate) fn join(&self, chunk: &mut Chunk, max: usize) {
+        let Some(partition) = chunk.front().map(|first| first.record().partition()) else { return };
+        let mut state = self.lock();
+        while let Some((next, more)) = state.chunks.front()
+            && *next == partition
+            && chunk.len() + more.len() <= max
+        {
+            chunk.extend(state.chunks.pop_front().into_iter().flat_map(|(_, more)| more));
+        }
+    }
+
     /// The next delivery; `None` after [`close`](Self::close). Cancel-safe.
     pub(crate) async fn delivery(&self) -> Option<Delivery> {
         loop {

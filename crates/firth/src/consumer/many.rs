@@ -12,7 +12,8 @@ impl Consumer {
     /// Never waits for more. Use it alone or beside [`next`](Self::next). Cancel-safe.
     pub async fn next_many(&mut self, max: usize) -> Option<Result<Vec<Delivery>>> {
         self.common.chunk.store(max.max(1), Ordering::Relaxed);
-        while let Some(chunk) = self.common.desk.chunk().await {
+        while let Some(mut chunk) = self.common.desk.chunk().await {
+            self.common.desk.join(&mut chunk, max);
             let mut deliveries: Vec<Delivery> = chunk.into();
             deliveries.retain_mut(Delivery::start);
             if !deliveries.is_empty() {
@@ -43,5 +44,28 @@ impl Delivery {
         }
         drop(pile);
         drop(ends);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::Broker;
+
+    #[tokio::test]
+    async fn deliveries_that_were_handed_out_in_pieces_are_taken_as_one() {
+        let broker = Broker::memory();
+        broker.create_topic("pieces").partitions(1).await.unwrap();
+        let producer = broker.producer("pieces").await.unwrap();
+        producer.send_all((0..30).map(|number: u32| number.to_string())).await.unwrap();
+        let mut consumer = broker.consumer("pieces", "all").concurrency(100).await.unwrap();
+        // One by one is how they are handed out until somebody asks for many.
+        let first = consumer.next().await.unwrap().unwrap();
+        let some = consumer.next_many(20).await.unwrap().unwrap();
+        let rest = consumer.next_many(20).await.unwrap().unwrap();
+        let seqs = |some: &[crate::Delivery]| some.iter().map(|one| one.id().seq).collect::<Vec<_>>();
+        assert_eq!((seqs(&some), seqs(&rest)), ((2..=21).collect(), (22..=30).collect()));
+        crate::Delivery::ack_all(std::iter::once(first).chain(some).chain(rest));
+        consumer.close().await.unwrap();
+        assert_eq!(broker.admin().group("pieces", "all").await.unwrap().lag(), 0);
     }
 }

@@ -1,10 +1,12 @@
-//! `firth route dead`: the dead letters of the router's group.
+//! `firth route dead`: the dead letters of the router's group, and of the groups by which it feeds parked gateways.
 
-use crate::cli::dead::{self, DeadCommand as Letters, Filter, Which};
-use crate::client::Client;
-use crate::wire::RoutingStatus;
+use crate::cli::dead::{self, Filter, Which};
+use crate::cli::output::{json, line};
+use crate::client::{Client, topic_path};
+use crate::wire::{Count, Groups, RoutingStatus};
 use clap::Subcommand;
 use firth::Result;
+use firth_router::node::is_routers;
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
@@ -54,18 +56,32 @@ pub(super) async fn run(
     router: &RoutingStatus,
     as_json: bool,
 ) -> Result<()> {
-    let topic = router.topic.clone();
-    let which = |ids: Vec<String>, all: bool| {
-        let group = all.then(|| router.group.clone());
-        Which { topic: router.topic.clone(), ids, all, group, ..Which::default() }
-    };
-    let command = match command.unwrap_or(DeadCommand::List { reason: None, max: None }) {
+    let (what, ids, all) = match command.unwrap_or(DeadCommand::List { reason: None, max: None }) {
         DeadCommand::List { reason, max } => {
-            let filter = Filter { group: Some(router.group.clone()), reason, ..Filter::default() };
-            Letters::List { topic, filter, max, follow: false }
+            let filter = |group| Filter { group: Some(group), reason: reason.clone(), ..Filter::default() };
+            let filters: Vec<_> = groups(client, router).await?.into_iter().map(filter).collect();
+            return dead::list(client, &router.topic, &filters, max.unwrap_or(usize::MAX), as_json).await;
         }
-        DeadCommand::Retry { ids, all } => Letters::Replay { which: which(ids, all), everyone: false },
-        DeadCommand::Delete { ids, all } => Letters::Delete { which: which(ids, all) },
+        DeadCommand::Retry { ids, all } => ("replay", ids, all),
+        DeadCommand::Delete { ids, all } => ("delete", ids, all),
     };
-    dead::run(client, command, as_json).await
+    let which =
+        |group| Which { topic: router.topic.clone(), ids: ids.clone(), all, group, ..Which::default() };
+    let mut done = Count { count: 0 };
+    if all {
+        for group in groups(client, router).await? {
+            done.count += dead::pick(client, what, which(Some(group)), false).await?.count;
+        }
+    } else {
+        done = dead::pick(client, what, which(None), false).await?;
+    }
+    if as_json { json(&done) } else { line(&done.count.to_string()) }
+}
+
+/// The groups that are the router's, its own first.
+async fn groups(client: &Client, router: &RoutingStatus) -> Result<Vec<String>> {
+    let all: Groups = client.get(&format!("{}/groups", topic_path(&router.topic))).await?;
+    let feeds = all.groups.into_iter().map(|group| group.group);
+    let feeds = feeds.filter(|group| *group != router.group && is_routers(&router.group, group));
+    Ok([router.group.clone()].into_iter().chain(feeds).collect())
 }
