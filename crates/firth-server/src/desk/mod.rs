@@ -279,10 +279,7 @@ impl Desk {
                 () = self.0.closing.cancelled() => return,
             };
             match changed {
-                Ok(policies) => {
-                    let _alone = self.0.policies.lock().await;
-                    self.leave_outdated(&policies).await;
-                }
+                Ok(policies) => self.leave_outdated(&policies).await,
                 Err(error) => {
                     tracing::debug!(%error, "cannot look at the groups' policies");
                     tokio::time::sleep(TICK).await;
@@ -292,13 +289,20 @@ impl Desk {
     }
 
     async fn leave_outdated(&self, policies: &HashMap<String, GroupPolicy>) {
-        let is_outdated = |place: &Place, counter: &Counter| {
-            let now = policies.get(&policy::name((&place.0, &place.1))).cloned().unwrap_or_default();
-            counter.followed().is_some_and(|followed| followed != now)
-        };
-        let outdated: Vec<_> =
-            self.counters().extract_if(|place, counter| is_outdated(place, counter)).collect();
-        close_all(outdated.into_iter().map(|(_, counter)| counter)).await;
+        let followed = |place: &Place| self.counters().get(place).and_then(|counter| counter.followed());
+        let places: Vec<_> = self.counters().keys().cloned().collect();
+        for place in places {
+            let known = policies.get(&policy::name((&place.0, &place.1))).cloned().unwrap_or_default();
+            if followed(&place).is_none_or(|followed| followed == known) {
+                continue;
+            }
+            // It may have been changed and joined again since: nobody is sent away for old news.
+            let _alone = self.0.policies.lock().await;
+            let now = policy::get(&self.0.broker, (&place.0, &place.1)).await;
+            if followed(&place).is_some_and(|followed| now.is_ok_and(|now| followed != now)) {
+                self.leave(&place.0, Some(&place.1)).await;
+            }
+        }
     }
 
     fn handle(&self, number: u64) -> String {
