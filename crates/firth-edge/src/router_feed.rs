@@ -77,7 +77,10 @@ async fn take(State(feed): State<RouterFeed>, headers: HeaderMap, body: Bytes) -
         return Refusal::new(Code::Unauthorized, "send the header `Authorization: Bearer TOKEN`")
             .into_response();
     }
-    match feed.receive(&body) {
+    let received = feed.receive(&body);
+    // Connections write now, before the next batch.
+    tokio::task::yield_now().await;
+    match received {
         Ok(answer) => ([(header::CONTENT_TYPE, "application/json")], answer).into_response(),
         Err(error) => Refusal::invalid("batch", error.context().to_owned()).into_response(),
     }

@@ -20,6 +20,9 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tower_service::Service as _;
 
+/// What a client must take within the time that a write may be stuck.
+const PART: usize = 64 << 10;
+
 /// The client for browsers, and a page that shows it.
 const CLIENT: &str = include_str!("../../js/firth.js");
 const PAGE: &str = include_str!("../../js/example.html");

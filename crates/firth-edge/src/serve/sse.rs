@@ -3,7 +3,7 @@
 //! `GET /v1/events?subscriptions=[…]`, or for a single one `?collection=…&document=…&filter=…`; `after` or the header `Last-Event-ID`
 //! resumes. The token is a header, or a ticket in the address.
 
-use super::address;
+use super::{PART, address};
 use crate::edge::Edge;
 use crate::hub::{Session, Step};
 use crate::limits::Pass;
@@ -17,6 +17,7 @@ use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use std::convert::Infallible;
 use std::fmt::Write as _;
+use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::{sleep_until, timeout};
 
@@ -103,7 +104,7 @@ async fn drive(edge: Edge, mut session: Session, chunks: mpsc::Sender<Bytes>, pa
                     continue;
                 }
                 let is_last = step.close.is_some();
-                if !matches!(timeout(patience, chunks.send(chunk(&step))).await, Ok(Ok(()))) {
+                if !send(&chunks, chunk(&step), patience).await {
                     break;
                 }
                 session.written();
@@ -120,6 +121,17 @@ async fn drive(edge: Edge, mut session: Session, chunks: mpsc::Sender<Bytes>, pa
         }
     }
     drop(pass);
+}
+
+/// Sends it in parts, each of which must be taken in time; false if one was not.
+async fn send(chunks: &mpsc::Sender<Bytes>, mut bytes: Bytes, patience: Duration) -> bool {
+    while !bytes.is_empty() {
+        let part = bytes.split_to(bytes.len().min(PART));
+        if !matches!(timeout(patience, chunks.send(part)).await, Ok(Ok(()))) {
+            return false;
+        }
+    }
+    true
 }
 
 fn chunk(step: &Step) -> Bytes {

@@ -6,12 +6,14 @@
 mod frames;
 mod upgrade;
 
+use super::PART;
 use crate::edge::Edge;
 use crate::hub::{Pieces, Session};
 use crate::limits::Pass;
 use crate::packet::Packet;
 use crate::protocol::client::{Auth, ClientMessage};
 use crate::protocol::{Code, Refusal, VERSION, server};
+use bytes::Buf as _;
 use frames::Frames;
 use futures_util::{SinkExt as _, StreamExt as _};
 use hyper::upgrade::Upgraded;
@@ -146,29 +148,38 @@ async fn converse(edge: &Edge, mut socket: Socket, mut session: Session, patienc
     }
 }
 
-/// Everything in one write, then the close if there is one.
+/// Everything in one write, then the close if there is one. What is long goes in parts, each of which must get through in time: slow is not stuck.
 async fn write<P: AsRef<[u8]>>(
     socket: &mut Socket,
     pieces: &[P],
     closing: Option<(u16, &'static str)>,
     patience: Duration,
 ) -> Result<(), Broken> {
-    let all = async {
+    let mut frames = Frames::new(pieces);
+    while frames.remaining() > PART {
+        let part = async {
+            socket.flush().await.map_err(|_| Broken)?;
+            let mut part = (&mut frames).take(PART);
+            socket.get_mut().write_all_buf(&mut part).await.map_err(|_| Broken)
+        };
+        timeout(patience, part).await.unwrap_or(Err(Broken))?;
+    }
+    let rest = async {
         // A pong may be half written.
         socket.flush().await.map_err(|_| Broken)?;
         let raw = socket.get_mut();
-        match pieces {
-            [one] => raw.write_all(one.as_ref()).await,
-            many => raw.write_all_buf(&mut Frames::new(many)).await,
+        if frames.chunk().len() == frames.remaining() {
+            raw.write_all(frames.chunk()).await.map_err(|_| Broken)?;
+        } else {
+            raw.write_all_buf(&mut frames).await.map_err(|_| Broken)?;
         }
-        .map_err(|_| Broken)?;
         raw.flush().await.map_err(|_| Broken)?;
         match closing {
             Some((code, reason)) => socket.send(close(code, reason)).await.map_err(|_| Broken),
             None => Ok(()),
         }
     };
-    timeout(patience, all).await.unwrap_or(Err(Broken))
+    timeout(patience, rest).await.unwrap_or(Err(Broken))
 }
 
 async fn hear(

@@ -112,3 +112,24 @@ async fn a_client_that_takes_nothing_is_given_up_after_a_while() {
     drop(stuck);
     gateway.close().await;
 }
+
+/// One read of a topic may hold more than a connection's whole room.
+#[tokio::test]
+async fn a_large_burst_alone_makes_nobody_slow() {
+    let gateway = Gateway::start(Config { limits: Limits::default(), ..config() }).await;
+    let mut ann = gateway.connect("ann").await;
+    ann.subscribe("orders", None).await;
+    let mut burst = gateway.edge.hub().burst();
+    let padding = "x".repeat(2000);
+    for n in 0..1500 {
+        let document = Document::from_value(&json!({ "n": n, "padding": padding })).unwrap();
+        burst.publish(order("acme", "k", n).with_after(document)).unwrap();
+    }
+    drop(burst);
+    for n in 0..1500 {
+        let event = ann.hear().await;
+        assert_eq!((&event["type"], &event["event"]["after"]["n"]), (&json!("event"), &json!(n)));
+    }
+    drop(ann);
+    gateway.close().await;
+}
