@@ -173,6 +173,7 @@ pass! {
     }
     Streams {
         fn adopt(at: &'a Partition, adopt: Adopt) -> bool;
+        fn unfollow(at: &'a Partition) -> ();
         fn stream_group(at: &'a Partition, group: &'a str) -> StreamGroup;
     }
     Groups {

@@ -98,6 +98,10 @@ impl Streams for Embedded {
         Box::pin(async move { Err(no_streams(&adopt.stream)) })
     }
 
+    fn unfollow<'a>(&'a self, _: &'a Partition) -> Reply<'a, ()> {
+        Box::pin(async { Ok(()) })
+    }
+
     fn stream_group<'a>(&'a self, at: &'a Partition, _: &'a str) -> Reply<'a, StreamGroup> {
         Box::pin(async move { Err(no_streams(at.topic.as_str())) })
     }

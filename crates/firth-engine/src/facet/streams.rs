@@ -20,11 +20,14 @@ pub const TOO_LARGE: &str = "redis-too-large";
 /// - The stream itself is only read. It is neither trimmed nor are its groups touched, unless [`Adopt::removing`] says so.
 /// - A stream that was deleted and made anew with smaller ids is followed from its start again.
 ///
-/// Only Redis and Valkey have such streams; elsewhere everything here is `Unsupported`.
+/// Only Redis and Valkey have such streams; elsewhere everything else here is `Unsupported`.
 pub trait Streams {
     /// Makes a partition that follows a stream; false, and nothing changes, if there is one that holds records or groups, or if somebody else did
     /// the same with another wish within the last ten seconds. The stream may be missing yet; a key that holds something else is `Invalid`.
     fn adopt<'a>(&'a self, at: &'a Partition, adopt: Adopt) -> Reply<'a, bool>;
+
+    /// Makes a partition that holds no records yet follow nothing. Where there are no streams, that is so already.
+    fn unfollow<'a>(&'a self, at: &'a Partition) -> Reply<'a, ()>;
 
     /// A consumer group of the stream that a partition follows, as the server tells it; `NotFound` if there is none.
     fn stream_group<'a>(&'a self, at: &'a Partition, group: &'a str) -> Reply<'a, StreamGroup>;

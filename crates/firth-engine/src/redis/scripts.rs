@@ -59,6 +59,7 @@ scripts! {
     append_plain = "append_plain", WRITES, [WRITE];
     ripen = "ripen", WRITES, [BLOB, WRITE];
     adopt = "adopt", WRITES, [];
+    unfollow = "unfollow", ALLOW_OOM, [];
     follow = "follow", WRITES, [WRITE];
     bounds = "bounds", READS, [];
     read = "read", READS, [];

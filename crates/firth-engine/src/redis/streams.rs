@@ -75,6 +75,13 @@ impl Streams for RedisEngine {
         })
     }
 
+    fn unfollow<'a>(&'a self, at: &'a Partition) -> Reply<'a, ()> {
+        Box::pin(async move {
+            let script = &SCRIPTS.unfollow;
+            self.steps.durable(script, script.key(&self.keys.partition(at).meta)).await.map(drop)
+        })
+    }
+
     fn stream_group<'a>(&'a self, at: &'a Partition, group: &'a str) -> Reply<'a, StreamGroup> {
         Box::pin(async move {
             let fields = cmd("HMGET").key(&self.keys.partition(at).meta).arg("as").arg("l");

@@ -1,7 +1,7 @@
 //! The catalog of topics: read, create, grow, delete. Called by the broker, producers and consumers.
 //!
 //! Order of steps, so that a crash between any two leaves something that the next call finishes:
-//! create = partitions, then entry · grow = partitions and the groups on them, then entry ·
+//! create = partitions, then entry, then what the entry says of following · grow = partitions and the groups on them, then entry ·
 //! delete = mark the entry, partitions, then remove the entry. A marked entry counts as missing; creating over it finishes the
 //! deletion first, so that an old record never comes back to life.
 
@@ -116,7 +116,9 @@ impl Topics {
             }
             let now = now_ms();
             let stored = Stored { config: config.clone(), created: now, updated: now, deleting: false };
-            if self.put(name, &stored, Expect::Absent).await?.is_some() {
+            let is_made = self.put(name, &stored, Expect::Absent).await?.is_some();
+            self.follow_as_told(name).await?;
+            if is_made {
                 return self.get(name).await;
             }
         }
@@ -218,6 +220,17 @@ impl Topics {
             self.engine.create_partition(&Partition::new(name.clone(), index)).await?;
         }
         Ok(())
+    }
+
+    /// The entry decides between two that make a topic at once, a plain one and one that follows a stream. Whoever was there looks back: what the
+    /// loser had told the partition, or a crash had left to it, counts for nothing.
+    async fn follow_as_told(&self, name: &TopicName) -> Result<()> {
+        match self.look(name).await? {
+            Some(known) if !known.deleting && known.info.config.adopted.is_none() => {
+                Ok(self.engine.unfollow(&Partition::new(name.clone(), 0)).await?)
+            }
+            _ => Ok(()),
+        }
     }
 
     async fn follow(&self, name: &TopicName, adopted: &Adopted, from: From) -> Result<()> {

@@ -1,7 +1,9 @@
 //! Streams of others: written by plain clients, consumed here, and left alone.
 
-use crate::world::{Diary, Reader, eventually, fails, lag, soon};
+use crate::world::{Diary, Reader, eventually, fails, lag, payloads, soon};
 use firth::{AS_JSON, Broker, ErrorKind, Message, Nack, RecordId, Replay, RetryPolicy, STREAM_ID, StartAt};
+use firth_engine::facet::Adopt;
+use firth_engine::{Partition, TopicName};
 use firth_testkit::{Flavor, RedisCluster, RedisServer, on_both};
 use std::collections::HashMap;
 use std::time::Duration;
@@ -13,7 +15,9 @@ on_both!(
     fields_become_key_payload_and_headers,
     a_stream_is_moved_only_if_told_so,
     a_stream_that_was_made_anew_is_followed_again,
-    of_two_that_adopt_at_once_one_wins_with_its_own_fields
+    of_two_that_adopt_at_once_one_wins_with_its_own_fields,
+    of_two_that_make_and_adopt_at_once_one_wins_and_nothing_else_is_followed,
+    a_topic_made_over_a_broken_adoption_follows_nothing
 );
 
 /// The stream as its own programs see it: how many entries, and where its groups stand.
@@ -252,4 +256,39 @@ async fn of_two_that_adopt_at_once_one_wins_with_its_own_fields(flavor: Flavor) 
         delivery.ack().await.unwrap();
         consumer.close().await.unwrap();
     }
+}
+
+/// What a topic holds after an entry came to the stream of its name; what follows no stream is sent a record.
+async fn holds(server: &RedisServer, broker: &Broker, topic: &str) -> Vec<String> {
+    server.command(&["XADD", topic, "*", "n", "1"]).await;
+    if broker.topic(topic).await.unwrap().config.adopted.is_none() {
+        broker.producer(topic).await.unwrap().send("sent").await.unwrap();
+    }
+    let at = Partition::new(TopicName::new(topic).unwrap(), 0);
+    broker.engine().ripen(&at, 10).await.unwrap();
+    payloads(broker.engine(), topic, 0).await
+}
+
+async fn of_two_that_make_and_adopt_at_once_one_wins_and_nothing_else_is_followed(flavor: Flavor) {
+    let server = RedisServer::start(flavor).await;
+    let (one, other) =
+        (Broker::connect(&server.url()).await.unwrap(), Broker::connect(&server.url()).await.unwrap());
+    for round in 0..20 {
+        let topic = format!("orders-{round}");
+        let (made, adopted) =
+            tokio::join!(one.create_topic(&topic).into_future(), other.adopt_stream(&topic).into_future());
+        assert!(made.is_ok() != adopted.is_ok(), "one wins: {made:?} {adopted:?}");
+        let expected = if made.is_ok() { "sent" } else { r#"{"n":"1"}"# };
+        assert_eq!(holds(&server, &one, &topic).await, [expected], "round {round}");
+    }
+}
+
+async fn a_topic_made_over_a_broken_adoption_follows_nothing(flavor: Flavor) {
+    let server = RedisServer::start(flavor).await;
+    let broker = Broker::connect(&server.url()).await.unwrap();
+    let at = Partition::new(TopicName::new("orders").unwrap(), 0);
+    let adopt = Adopt { stream: "orders".to_owned(), ..Default::default() };
+    assert!(broker.engine().adopt(&at, adopt).await.unwrap());
+    broker.create_topic("orders").await.unwrap();
+    assert_eq!(holds(&server, &broker, "orders").await, ["sent"]);
 }

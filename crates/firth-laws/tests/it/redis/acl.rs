@@ -120,7 +120,7 @@ async fn a_stream_is_adopted_under_the_documented_rules(flavor: Flavor) {
     world::fails(engine.stream_group(&at, "nobody").await, ErrorKind::NotFound);
     let left = world::unmade_partition();
     assert!(engine.adopt(&left, adopt()).await.unwrap());
-    engine.create_partition(&left).await.unwrap();
+    engine.unfollow(&left).await.unwrap();
     assert_eq!(engine.ripen(&left, 10).await.unwrap().moved, 0, "a plain partition follows nothing");
     engine.close().await.unwrap();
     let denied = server.command(&["ACL", "LOG"]).await;
