@@ -86,6 +86,13 @@ mod tests {
     }
 
     #[test]
+    fn large_whole_numbers_stay_whole_when_they_are_written_with_a_point() {
+        let number = |text: &str| whole::<_, u64>(&mut serde_json::Deserializer::from_str(text)).unwrap();
+        assert_eq!(number("3995597631774970.0"), 3_995_597_631_774_970);
+        assert_eq!(number("9007199254740991.0"), 9_007_199_254_740_991);
+    }
+
+    #[test]
     fn numbers_are_whole_however_they_are_written_and_objects_are_objects() {
         let read = |text: &str| serde_json::from_str::<Object<Wish>>(text).map(|Object(wish)| wish.count);
         assert_eq!(read(r#"{"count": 5}"#).unwrap(), Some(5));
