@@ -38,6 +38,11 @@ impl NatsServer {
         Self::launch(None, None, &format!("max_payload: {bytes}\n")).await
     }
 
+    /// A server without TLS, with more lines of configuration.
+    pub async fn with_conf(extra: &str) -> Self {
+        Self::launch(None, None, extra).await
+    }
+
     /// A server that speaks TLS only, asks clients for a certificate of the same authority, and for a token.
     pub async fn with_tls(certs: &Certs, token: &str) -> Self {
         Self::launch(Some(certs.clone()), Some(token.to_owned()), "").await

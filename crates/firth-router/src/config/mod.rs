@@ -14,7 +14,7 @@
 //!     breaker: { failures: 5, open_for: 30s, max_ejected: 10 }   # percent of gateways that count as unreachable at once
 //!     grpc: { stream: true }   # false: one call per batch
 //!     tls: { ca_file: ca.pem, cert_file: node.pem, key_file: node.key }   # for https:// endpoints and NATS over TLS
-//!     nats: { url: "nats://host:4222", subject: syntrix.streamer.events, ack: reply, token_file: token }   # or ack: jetstream, stream: NAME
+//!     nats: { url: "nats://host:4222", subject: syntrix.streamer.events, ack: reply, token_file: token }   # or ack: jetstream, stream: NAME; or nkey_file, creds_file
 //!   broadcast: { max_fanout: 64 }
 //!   subscriptions: { ttl: 5m, per_gateway: 10000, per_tenant: 50000, total: 1000000, unindexed_per_tenant: 1000 }
 //!   dlq: { enabled: true, max_age: 7d }

@@ -110,6 +110,10 @@ fn a_mistake_is_named_with_what_to_do() {
         ),
         (json!({ "delivery": { "nats": { "stream": "S" } } }), "then ack must be jetstream"),
         (json!({ "delivery": { "nats": { "ack": "publish" } } }), "give one of reply, jetstream"),
+        (
+            json!({ "delivery": { "nats": { "nkey_file": "n", "creds_file": "c" } } }),
+            "more than one of token_file, nkey_file and creds_file",
+        ),
         (json!({ "dlq": true }), "routing.dlq must hold options with names"),
         (json!([]), "routing must hold options with names"),
     ];
@@ -150,6 +154,8 @@ fn wires_are_configured_by_files_and_words() {
         ack: NatsAck::JetStream,
         stream: Some("S".to_owned()),
         token_file: file("t"),
+        nkey_file: None,
+        creds_file: None,
     };
     assert_eq!(delivery.nats, nats);
     let error = crate::deliver::Tls::from_files(&tls).unwrap_err().to_string();

@@ -38,12 +38,24 @@ pub struct NatsConfig {
     pub stream: Option<String>,
     /// A file with the token that the server asks for.
     pub token_file: Option<PathBuf>,
+    /// A file with the seed of the nkey that the server knows us by.
+    pub nkey_file: Option<PathBuf>,
+    /// A file with the credentials of a user, JWT and seed, as `nsc` writes it.
+    pub creds_file: Option<PathBuf>,
 }
 
 impl Default for NatsConfig {
     fn default() -> Self {
         let subject = crate::wire::NATS_SUBJECT.to_owned();
-        Self { url: None, subject, ack: NatsAck::Reply, stream: None, token_file: None }
+        Self {
+            url: None,
+            subject,
+            ack: NatsAck::Reply,
+            stream: None,
+            token_file: None,
+            nkey_file: None,
+            creds_file: None,
+        }
     }
 }
 
@@ -71,6 +83,8 @@ impl NatsConfig {
         )?;
         section.words("stream", &mut self.stream)?;
         section.file("token_file", &mut self.token_file)?;
+        section.file("nkey_file", &mut self.nkey_file)?;
+        section.file("creds_file", &mut self.creds_file)?;
         self.subject = subject.unwrap_or_else(|| self.subject.clone());
         self.check()
     }
@@ -95,6 +109,11 @@ impl NatsConfig {
         if self.stream.is_some() && self.ack != NatsAck::JetStream {
             return Err(Error::invalid("routing.delivery.nats.stream is given; then ack must be jetstream"));
         }
+        if [&self.token_file, &self.nkey_file, &self.creds_file].into_iter().flatten().count() > 1 {
+            return Err(Error::invalid(
+                "routing.delivery.nats has more than one of token_file, nkey_file and creds_file; give the one that the server asks for",
+            ));
+        }
         Ok(())
     }
 }
@@ -103,9 +122,9 @@ impl NatsConfig {
 pub(crate) fn check_nats_url(url: &str) -> Result<()> {
     let rest = ["nats://", "tls://"].iter().find_map(|scheme| url.strip_prefix(scheme));
     match rest {
-        Some(rest) if rest.contains('@') => {
-            Err(Error::invalid("a NATS address must hold no secrets; give them in a token_file"))
-        }
+        Some(rest) if rest.contains('@') => Err(Error::invalid(
+            "a NATS address must hold no secrets; give them in a token_file, nkey_file or creds_file",
+        )),
         Some(rest) if !rest.is_empty() => Ok(()),
         _ => Err(Error::invalid("a NATS address is nats://host:port or tls://host:port")),
     }

@@ -42,11 +42,6 @@ impl Bearer {
         Self(token.into())
     }
 
-    #[cfg(feature = "nats")]
-    pub(super) fn expose(&self) -> &str {
-        &self.0
-    }
-
     pub(crate) fn add(&self, request: Builder) -> Result<Builder> {
         let mut value = HeaderValue::try_from(format!("Bearer {}", self.0))
             .map_err(|_| Error::invalid("the bearer token has characters that no header can carry"))?;

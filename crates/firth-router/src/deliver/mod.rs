@@ -22,7 +22,7 @@ pub use connect::Bearer;
 pub use grpc::{GrpcDeliverer, GrpcOptions};
 pub use http::{HttpDeliverer, HttpOptions};
 #[cfg(feature = "nats")]
-pub use nats::{NatsDeliverer, NatsOptions};
+pub use nats::{NatsAuth, NatsDeliverer, NatsOptions};
 pub use sign::{ID_HEADER, SIGNATURE_HEADER, SigningKey, TIME_HEADER, verify};
 pub use tls::Tls;
 

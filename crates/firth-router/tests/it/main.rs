@@ -7,6 +7,7 @@ mod gateway;
 mod grpc;
 mod leases;
 mod nats;
+mod nats_auth;
 mod node;
 mod peers;
 mod registry;

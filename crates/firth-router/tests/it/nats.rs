@@ -4,7 +4,7 @@ use crate::node::{ByDocument, World, balanced};
 use crate::world::*;
 use async_nats::jetstream;
 use firth_router::config::{NatsAck, Protocol};
-use firth_router::deliver::{Bearer, Deliverer, NatsDeliverer, NatsOptions, Tls};
+use firth_router::deliver::{Deliverer, NatsAuth, NatsDeliverer, NatsOptions, Tls};
 use firth_router::event::Event;
 use firth_router::lane::{Batch, Item, Outcome, Position};
 use firth_router::receive::{Inbox, nats};
@@ -20,7 +20,7 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What a gateway took in, in order; it refuses document d3 so many times first.
 #[derive(Default)]
-struct Seen {
+pub(crate) struct Seen {
     events: Mutex<Vec<(String, u64)>>,
     refusals: Mutex<usize>,
 }
@@ -37,7 +37,7 @@ impl Seen {
         Ok(())
     }
 
-    fn by_document(&self) -> ByDocument {
+    pub(crate) fn by_document(&self) -> ByDocument {
         let mut documents = ByDocument::new();
         for (document, number) in &*self.events.lock().unwrap() {
             documents.entry(document.clone()).or_default().push(*number);
@@ -55,7 +55,7 @@ fn subject(gateway: &str) -> String {
 }
 
 /// A gateway that answers requests, once its subscription is with the server.
-async fn answering(client: async_nats::Client, seen: &Arc<Seen>) -> JoinHandle<()> {
+pub(crate) async fn answering(client: async_nats::Client, seen: &Arc<Seen>) -> JoinHandle<()> {
     let (own, taken) = (client.clone(), Arc::clone(seen));
     let task = tokio::spawn(async move {
         let mut inbox = Inbox::default();
@@ -184,7 +184,7 @@ async fn jetstream_keeps_batches_for_a_gateway_that_comes_later_and_refuses() {
     gateway.abort();
 }
 
-fn batch(seqs: std::ops::RangeInclusive<u64>) -> Batch {
+pub(crate) fn batch(seqs: std::ops::RangeInclusive<u64>) -> Batch {
     let item = |seq| {
         let event: Event = order(&format!("d{seq}"), json!({ "n": seq, "all": true }));
         Item::new(Position { partition: 0, seq }, 1, Arc::new(event), &[])
@@ -222,14 +222,14 @@ async fn nats_over_mutual_tls_with_a_token_works_and_without_them_does_not() {
     let tls = Tls::from_pem(Some(certs.ca_pem().as_bytes()), Some(identity)).unwrap();
     let options = NatsOptions {
         tls: Some(tls),
-        token: Some(Bearer::new("s3cret")),
+        auth: NatsAuth::Token("s3cret".to_owned()),
         url: Some(server.url()),
         ..NatsOptions::new("node", Duration::from_secs(20))
     };
     let to = Gateway::new(gateway("g"), "");
     let anonymous = Tls::from_pem(Some(certs.ca_pem().as_bytes()), None).unwrap();
     for wrong in [
-        NatsOptions { token: None, ..options.clone() },
+        NatsOptions { auth: NatsAuth::Anyone, ..options.clone() },
         NatsOptions { tls: Some(anonymous), ..options.clone() },
         NatsOptions { url: None, ..options.clone() },
         NatsOptions { url: Some("nats://user:secret@127.0.0.1".to_owned()), ..options.clone() },

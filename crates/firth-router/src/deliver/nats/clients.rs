@@ -68,9 +68,7 @@ async fn connect(url: &str, options: &NatsOptions) -> Result<Client> {
         .request_timeout(None)
         .ignore_discovered_servers()
         .reconnect_delay_callback(|attempts| Duration::from_millis(50 << attempts.min(5)));
-    if let Some(token) = &options.token {
-        connect = connect.token(token.expose().to_owned());
-    }
+    connect = options.auth.add(connect)?;
     if let Some(tls) = &options.tls {
         connect = connect.tls_client_config(tls.plain()).require_tls(url.starts_with("tls://"));
     }

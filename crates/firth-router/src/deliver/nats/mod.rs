@@ -8,10 +8,12 @@
 //! A gateway answers a request as it would by HTTP (the results, or nothing), or by the headers of NATS services:
 //! `Nats-Service-Error-Code` with a status of HTTP, `Retry-After` beside it.
 
+mod auth;
 mod clients;
 mod parts;
 
-use super::connect::Bearer;
+pub use auth::NatsAuth;
+
 use super::tls::Tls;
 use super::verdict::{self, unreachable};
 use super::{Deliverer, Delivering};
@@ -42,8 +44,8 @@ pub struct NatsOptions {
     pub ack: NatsAck,
     /// The stream of JetStream that batches must go to; made if it is not there.
     pub stream: Option<String>,
-    /// The token that the server asks for.
-    pub token: Option<Bearer>,
+    /// Who we are to the server.
+    pub auth: NatsAuth,
     /// TLS, for servers that want it.
     pub tls: Option<Tls>,
 }
@@ -52,7 +54,8 @@ impl NatsOptions {
     /// Requests and replies, with the documented subject.
     pub fn new(node: impl Into<String>, timeout: Duration) -> Self {
         let (node, subject) = (node.into(), NATS_SUBJECT.to_owned());
-        Self { node, timeout, url: None, subject, ack: NatsAck::Reply, stream: None, token: None, tls: None }
+        let auth = NatsAuth::default();
+        Self { node, timeout, url: None, subject, ack: NatsAck::Reply, stream: None, auth, tls: None }
     }
 }
 
@@ -74,18 +77,10 @@ impl NatsDeliverer {
 
     /// As `routing.delivery` says.
     pub(super) fn configured(node: &str, delivery: &Delivery, tls: Option<Tls>) -> Result<Self> {
-        let NatsConfig { url, subject, ack, stream, token_file } = delivery.nats.clone();
-        let read = |file: std::path::PathBuf| {
-            let token = std::fs::read_to_string(&file).map_err(|error| {
-                let file = file.display();
-                Error::invalid(format!("routing.delivery.nats.token_file: {file} cannot be read"))
-                    .with_source(error)
-            })?;
-            Ok::<_, Error>(Bearer::new(token.trim()))
-        };
-        let token = token_file.map(read).transpose()?;
+        let auth = NatsAuth::from_files(&delivery.nats)?;
+        let NatsConfig { url, subject, ack, stream, .. } = delivery.nats.clone();
         let options = NatsOptions::new(node, delivery.timeout);
-        Ok(Self::new(NatsOptions { url, subject, ack, stream, token, tls, ..options }))
+        Ok(Self::new(NatsOptions { url, subject, ack, stream, auth, tls, ..options }))
     }
 
     async fn send(&self, to: &Gateway, batch: &Batch) -> Result<Outcome> {
