@@ -165,7 +165,7 @@ impl Firth {
         let group = GroupName::new(format!("group-{}", self.groups))?;
         if let Some(former) = self.reader.take() {
             // Its dead letters would fill the server: what is measured is giving records up, not keeping them.
-            self.engine.delete_group(&self.at, &former.group).await?;
+            self.engine.delete_group(&self.at, &former.group, None).await?;
         }
         let wish = Acquire::new(LeaseName::group(&self.at, &group), HolderName::new("bench")?, HOUR);
         let hold = self.engine.acquire(wish).await?.granted().context("the lease is free")?;

@@ -5,6 +5,7 @@ use crate::facet::Acquire;
 use crate::hold::{Hold, LeaseName};
 use crate::id::RecordId;
 use crate::limits::{MAX_ENTRY, MAX_NOTE, MAX_RENEW, MAX_SIGNAL, MAX_TTL, MAX_VERDICTS};
+use crate::name::{GroupName, Partition};
 use std::time::Duration;
 
 pub(crate) fn wish(wish: &Acquire) -> Result<()> {
@@ -60,6 +61,14 @@ pub(crate) fn signal(payload: &[u8]) -> Result<()> {
 }
 
 /// Whether a hold is for exactly this lease.
+/// The group whose lease on this partition a hold is for.
+pub(crate) fn group_on<'h>(hold: &'h Hold, at: &Partition) -> Result<&'h GroupName> {
+    match &hold.lease {
+        LeaseName::Group { at: on, group } if on == at => Ok(group),
+        lease => Err(Error::invalid(format!("the hold is for {lease}, not for a group on {at}"))),
+    }
+}
+
 pub(crate) fn is_for(hold: &Hold, name: &LeaseName) -> Result<()> {
     if hold.lease != *name {
         return Err(Error::invalid(format!("the hold is for {}, not for {name}", hold.lease)));

@@ -185,7 +185,7 @@ pass! {
         fn groups(at: &'a Partition) -> Vec<GroupName>;
         fn pending(at: &'a Partition, group: &'a GroupName, after: RecordId, max: usize) -> Vec<Pending>;
         fn reset(at: &'a Partition, group: &'a GroupName, reset: Reset) -> RecordId;
-        fn delete_group(at: &'a Partition, group: &'a GroupName) -> bool;
+        fn delete_group(at: &'a Partition, group: &'a GroupName, by: Option<&'a Hold>) -> bool;
     }
     DeadLetters {
         fn dead(at: &'a Partition, group: &'a GroupName, after: RecordId, max: usize) -> Vec<DeadLetter>;

@@ -263,8 +263,8 @@ pub async fn a_deleted_group_comes_back_empty(engine: Engine) {
         owner.settle(&record, verdict);
     }
     owner.commit().await;
-    assert!(engine.delete_group(&at, &name).await.unwrap());
-    assert!(!engine.delete_group(&at, &name).await.unwrap());
+    assert!(engine.delete_group(&at, &name, None).await.unwrap());
+    assert!(!engine.delete_group(&at, &name, None).await.unwrap());
     assert!(owner.send(Commit::default()).await.is_err());
     assert_eq!(engine.groups(&at).await.unwrap(), std::slice::from_ref(&other));
     let mut again = Owner::new(&engine, &at, &name).await;
@@ -273,6 +273,28 @@ pub async fn a_deleted_group_comes_back_empty(engine: Engine) {
     assert!(engine.dead(&at, &name, RecordId::ZERO, 9).await.unwrap().is_empty());
     assert_eq!(again.drain().await, (0..5).collect::<Vec<_>>());
     assert_eq!(status(&engine, &at, &other).await.lag(), 5);
+}
+
+/// Whoever lost a lease on the partition deletes no group by it, its own or another; the newest holder does.
+pub async fn a_zombie_deletes_no_group(engine: Engine) {
+    let at = partition(&engine).await;
+    let (name, served, elsewhere) = (group("g"), group("g.served"), partition(&engine).await);
+    append(&engine, &at, 0, 5).await;
+    engine.create_group(&at, &served, From::Start).await.unwrap();
+    let zombie = Owner::new(&engine, &at, &name).await;
+    let owner = Owner::after_crash(&engine, &at, &name).await;
+    for victim in [&served, &name] {
+        fails(engine.delete_group(&at, victim, Some(&zombie.hold)).await, ErrorKind::Fenced);
+    }
+    assert_eq!(engine.groups(&at).await.unwrap(), [name.clone(), served.clone()]);
+    fails(engine.delete_group(&elsewhere, &served, Some(&owner.hold)).await, ErrorKind::Invalid);
+    assert!(engine.delete_group(&at, &served, Some(&owner.hold)).await.unwrap());
+    assert!(!engine.delete_group(&at, &served, Some(&owner.hold)).await.unwrap());
+    assert!(engine.release(&owner.hold).await.unwrap());
+    fails(engine.delete_group(&at, &name, Some(&owner.hold)).await, ErrorKind::Fenced);
+    let last = Owner::new(&engine, &at, &name).await;
+    assert!(engine.delete_group(&at, &name, Some(&last.hold)).await.unwrap());
+    assert!(engine.groups(&at).await.unwrap().is_empty());
 }
 
 /// Looking at nothing is not found; opening makes the group.

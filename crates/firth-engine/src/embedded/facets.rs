@@ -1,6 +1,7 @@
 //! The facets of the embedded engine: each call checks what needs no stored state, then runs its step.
 
 use super::Embedded;
+use super::step::Step;
 use super::steps::catalog::Listing;
 use super::steps::dead::Taken;
 use super::steps::log::PackedAppend;
@@ -184,10 +185,16 @@ impl Groups for Embedded {
         Box::pin(self.driver.change(SMALL, move |step| groups::reset(step, &at, &group, reset)))
     }
 
-    fn delete_group<'a>(&'a self, at: &'a Partition, group: &'a GroupName) -> Reply<'a, bool> {
+    fn delete_group<'a>(
+        &'a self,
+        at: &'a Partition,
+        group: &'a GroupName,
+        by: Option<&'a Hold>,
+    ) -> Reply<'a, bool> {
         Box::pin(async move {
-            let (at, group) = (at.clone(), group.clone());
-            let was_there = self.driver.change(SMALL, move |step| groups::delete(step, &at, &group)).await?;
+            let (at, group, by) = (at.clone(), group.clone(), by.cloned());
+            let delete = move |step: &mut Step<'_>| groups::delete(step, &at, &group, by.as_ref());
+            let was_there = self.driver.change(SMALL, delete).await?;
             self.sweep().await?;
             Ok(was_there)
         })

@@ -55,6 +55,8 @@ pub enum Mutation {
     ShareDue,
     /// A reset leaves the old owner in charge.
     ResetWithoutFence,
+    /// Whoever once had the lease may delete a group.
+    DeleteWithoutFence,
     /// A catalog change ignores the expected version.
     IgnoreVersion,
     /// A crashed owner is not counted.
@@ -112,6 +114,7 @@ impl Mutation {
         Self::TrimByStaleSum,
         Self::ShareDue,
         Self::ResetWithoutFence,
+        Self::DeleteWithoutFence,
         Self::IgnoreVersion,
         Self::ForgetCrashes,
         Self::RevokeIsCrash,

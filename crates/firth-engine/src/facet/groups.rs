@@ -79,7 +79,15 @@ pub trait Groups {
     fn reset<'a>(&'a self, at: &'a Partition, group: &'a GroupName, reset: Reset) -> Reply<'a, RecordId>;
 
     /// Deletes the group with its due records and dead letters, and fences its owner; true if it was there.
-    fn delete_group<'a>(&'a self, at: &'a Partition, group: &'a GroupName) -> Reply<'a, bool>;
+    ///
+    /// With a hold, of this group's lease or of another group's on the same partition, only its newest holder does: for anyone
+    /// else the answer is `Fenced`, and nothing changes.
+    fn delete_group<'a>(
+        &'a self,
+        at: &'a Partition,
+        group: &'a GroupName,
+        by: Option<&'a Hold>,
+    ) -> Reply<'a, bool>;
 }
 
 /// Where a group starts.

@@ -198,16 +198,25 @@ impl Groups for RedisEngine {
         })
     }
 
-    fn delete_group<'a>(&'a self, at: &'a Partition, group: &'a GroupName) -> Reply<'a, bool> {
+    fn delete_group<'a>(
+        &'a self,
+        at: &'a Partition,
+        group: &'a GroupName,
+        by: Option<&'a Hold>,
+    ) -> Reply<'a, bool> {
         Box::pin(async move {
             let keys = self.keys.partition(at);
+            let by_group = by.map(|hold| checks::group_on(hold, at)).transpose()?;
             let others = GROUP_KINDS.iter().filter(|kind| **kind != 'g');
             let others = others.map(|kind| keys.group_stem(*kind) + group.as_str());
-            let first =
-                [keys.meta.clone(), keys.group(group).meta, keys.groups.clone(), keys.lease_version.clone()];
+            let holder = keys.group(by_group.unwrap_or(group)).meta;
+            let (own, groups) = (keys.group(group).meta, keys.groups.clone());
+            let first = [keys.meta.clone(), own, groups, keys.lease_version.clone(), holder];
             let script = &SCRIPTS.delete_group;
             let call = script.keys(first.into_iter().chain(others)).arg(group.as_str());
-            let answer = About::group(at, group).accept(self.steps.durable(script, call).await?)?;
+            let call = by.into_iter().fold(call, proof);
+            let about = About { hold: by, ..About::group(at, group) };
+            let answer = about.accept(self.steps.durable(script, call).await?)?;
             answer.value().as_i64().map(|was_there| was_there == 1).ok_or_else(odd_answer)
         })
     }

@@ -301,7 +301,7 @@ impl Run {
     }
 
     async fn delete_group(&mut self, name: &'static str) {
-        let was_there = self.engine.delete_group(&self.at, &group(name)).await.unwrap();
+        let was_there = self.engine.delete_group(&self.at, &group(name), None).await.unwrap();
         assert_eq!(was_there, self.model.groups.remove(name).is_some());
         let lane = self.lanes.remove(name);
         self.zombies.extend(lane.map(|lane| (name, lane.owner.hold)));

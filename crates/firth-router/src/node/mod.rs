@@ -14,6 +14,7 @@
 
 mod driver;
 mod fallback;
+mod feeder;
 mod health;
 mod lanes;
 mod metrics;

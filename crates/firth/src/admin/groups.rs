@@ -162,7 +162,7 @@ impl Admin {
         }
         let mut was_there = false;
         for at in self.broker.topic(topic.as_str()).await?.partitions() {
-            was_there |= self.engine().delete_group(&at, &group).await?;
+            was_there |= self.engine().delete_group(&at, &group, None).await?;
         }
         Ok(was_there)
     }

@@ -147,10 +147,10 @@ fn start(
         follows: info.config.adopted.as_ref().map(|adopted| adopted.stream.clone()),
     });
     let keeper = Keeper::new(common.clone(), topic, me.clone(), holds.clone(), assigned);
-    let renewals = tokio::spawn(holds.keep_renewing());
+    let renewals = tokio::spawn(holds.clone().keep_renewing());
     let keeper = tokio::spawn(keeper.run(closing.clone()));
     let in_flight = common.meter.in_flight.clone();
-    let handle = ConsumerHandle { name: me, paused: Arc::new(paused), closing, assignment, in_flight };
+    let handle = ConsumerHandle { name: me, paused: Arc::new(paused), closing, assignment, holds, in_flight };
     Consumer { common, handle, keeper: Some(keeper), renewals }
 }
 

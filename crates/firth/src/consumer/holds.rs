@@ -3,7 +3,7 @@
 //! Renewal depends on nothing else: not on handlers, not on lanes, not on the keeper. A hold counts as valid only until its own deadline
 //! on the monotonic clock, measured from before the renewal was sent; whoever hands out a record asks [`Held::is_valid`] first.
 
-use firth_engine::{Engine, Hold};
+use firth_engine::{Engine, Hold, LeaseName};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::watch;
@@ -55,6 +55,12 @@ impl Holds {
 
     pub(crate) fn remove(&self, held: &Arc<Held>) {
         self.lock().retain(|other| !Arc::ptr_eq(other, held));
+    }
+
+    /// The proof of owning a partition.
+    pub(crate) fn of(&self, partition: u32) -> Option<Hold> {
+        let is_it = |held: &&Arc<Held>| matches!(&held.hold.lease, LeaseName::Group { at, .. } if at.index == partition);
+        self.lock().iter().rfind(is_it).map(|held| held.hold.clone())
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Arc<Held>>> {

@@ -32,7 +32,8 @@ pub use run::Run;
 
 use crate::error::{Error, Result};
 use crate::metrics::InFlight;
-use firth_engine::Epoch;
+use firth_engine::{Epoch, Hold};
+use holds::Holds;
 use lane::Common;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -59,6 +60,7 @@ pub struct ConsumerHandle {
     paused: Arc<watch::Sender<bool>>,
     closing: CancellationToken,
     assignment: watch::Receiver<BTreeMap<u32, Epoch>>,
+    holds: Holds,
     in_flight: InFlight,
 }
 
@@ -91,6 +93,11 @@ impl ConsumerHandle {
     /// The partitions that it owns now, each with the epoch of this ownership.
     pub fn epochs(&self) -> BTreeMap<u32, Epoch> {
         self.assignment.borrow().clone()
+    }
+
+    /// The proof of owning a partition, for steps of the engine that a former owner must not take.
+    pub fn hold(&self, partition: u32) -> Option<Hold> {
+        self.holds.of(partition)
     }
 
     /// Waits until partitions or their epochs are others than when this handle last answered here, and answers them; `None` after the

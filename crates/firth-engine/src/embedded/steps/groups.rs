@@ -185,8 +185,17 @@ pub(in crate::embedded) fn reset(
     Ok(frontier)
 }
 
-pub(in crate::embedded) fn delete(step: &mut Step<'_>, at: &Partition, group: &GroupName) -> Result<bool> {
+pub(in crate::embedded) fn delete(
+    step: &mut Step<'_>,
+    at: &Partition,
+    group: &GroupName,
+    by: Option<&Hold>,
+) -> Result<bool> {
     let part = step.partition(at)?;
+    if let Some(hold) = by.filter(|_| !step.planted(Mutation::DeleteWithoutFence)) {
+        crate::checks::group_on(hold, at)?;
+        leases::fence(step, hold, &hold.lease)?;
+    }
     let Some(meta) = step.load::<GroupMeta>(&keys::group(part.no, group))? else {
         return Ok(false);
     };
