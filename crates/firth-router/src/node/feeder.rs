@@ -10,7 +10,7 @@ use crate::error::{ErrorKind, Result};
 use crate::event::Event;
 use crate::lane::{Item, Offer, Position, Pressure};
 use crate::registry::Destinations;
-use firth::{Consumer, ConsumerConfig, GroupName};
+use firth::{Consumer, ConsumerConfig, ConsumerHandle, GroupName};
 use firth_engine::facet::GroupStatus;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -146,7 +146,7 @@ impl Feeder {
                 }
             }
             let room = self.cell.room.notified();
-            let is_stuck = self.cell.lane().is_stuck(Instant::now(), self.fallback.options.patience);
+            let is_stuck = self.rests(&consumer.handle());
             let deliveries = tokio::select! {
                 () = self.fallback.lanes.stop.cancelled() => return Ok(Stop::Gone),
                 deliveries = consumer.next_many(CHUNK), if !is_stuck => deliveries,
@@ -171,6 +171,18 @@ impl Feeder {
             }
             InHand::ack_all(unwanted);
         }
+    }
+
+    /// Whether the gateway is silent while events wait for it. What it does not take is not read for it either: that would cost as much as reading
+    /// for all the others. So the consumer is paused meanwhile, and not woken by what happens.
+    fn rests(&self, consumer: &ConsumerHandle) -> bool {
+        let is_stuck = self.cell.lane().is_stuck(Instant::now(), self.fallback.options.patience);
+        match (is_stuck, consumer.is_paused()) {
+            (true, false) => consumer.pause(),
+            (false, true) => consumer.resume(),
+            _ => {}
+        }
+        is_stuck
     }
 
     /// Everything up to here is done with for this gateway.

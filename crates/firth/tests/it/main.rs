@@ -15,6 +15,7 @@ mod faults;
 mod faulty;
 mod features;
 mod many;
+mod pausing;
 mod producing;
 mod promises;
 mod retrying;

@@ -220,7 +220,7 @@ impl<'l> Session<'l> {
     async fn wait(&mut self) -> Result<Next> {
         let (mut heard, timer, lane) = (Vec::new(), self.next_timer(), self.lane);
         let draining = self.drain_until.is_some();
-        let deaf = self.is_deaf();
+        let (deaf, is_paused) = (self.is_deaf(), *self.paused.borrow());
         let stored = async {
             match &mut self.in_commit {
                 Some(commit) => commit.await,
@@ -259,7 +259,7 @@ impl<'l> Session<'l> {
             }
             () = lane.stop.cancelled(), if !draining => self.drain(),
             () = self.hint.wait(), if !draining && !deaf => self.hinted(),
-            () = changed(&mut self.stream), if !draining => self.hinted(),
+            () = changed(&mut self.stream), if !draining && !is_paused => self.hinted(),
             // The sender lives in the consumer; a consumer that is gone has cancelled `stop`.
             Ok(()) = self.paused.changed(), if !draining => self.pause(),
             Ok(()) = self.renewals.changed(), if !draining => {}
@@ -312,10 +312,13 @@ impl<'l> Session<'l> {
         }
     }
 
-    /// Whether a hint would bring nothing new: the lane waits at the end of the log, and will look for the rest soon anyway.
+    /// Whether a hint would bring nothing new: the lane is paused, or waits at the end of the log and will look for the rest soon anyway. What
+    /// is not heard now is heard later.
     fn is_deaf(&self) -> bool {
-        self.in_read.as_ref().is_some_and(|read| read.waits)
-            && self.ripen_at.is_some_and(|at| at <= self.looked + super::fill::LOOK_EVERY)
+        let is_paused = *self.paused.borrow();
+        let waits = self.in_read.as_ref().is_some_and(|read| read.waits)
+            && self.ripen_at.is_some_and(|at| at <= self.looked + super::fill::LOOK_EVERY);
+        is_paused || waits
     }
 
     fn hinted(&mut self) {
