@@ -1,8 +1,9 @@
 //! The desk: where lanes put deliveries and the consumer's side takes them.
 //!
 //! Holds at most what the lanes' windows allow. A lane that gives its partition up recalls what nobody has taken yet, so that a slow
-//! reader never delays a handover.
+//! reader never delays a handover. Where a [`Crew`] works, nothing lies here: a lane starts the worker of a chunk itself.
 
+use super::crew::Crew;
 use super::delivery::Delivery;
 use std::collections::VecDeque;
 use std::sync::Mutex;
@@ -20,13 +21,44 @@ pub(crate) struct Desk {
 #[derive(Default)]
 struct State {
     chunks: VecDeque<(u32, Chunk)>,
+    crew: Option<Crew>,
     closed: bool,
 }
 
 impl Desk {
     pub(crate) fn put(&self, partition: u32, chunk: Chunk) {
-        self.lock().chunks.push_back((partition, chunk));
-        self.filled.notify_one();
+        let mut state = self.lock();
+        match &mut state.crew {
+            Some(crew) => crew.start(chunk),
+            None => {
+                state.chunks.push_back((partition, chunk));
+                drop(state);
+                self.filled.notify_one();
+            }
+        }
+    }
+
+    /// From now on a crew works on everything that comes, and on what lies here.
+    pub(crate) fn engage(&self, mut crew: Crew) {
+        let mut state = self.lock();
+        state.chunks.drain(..).for_each(|(_, chunk)| crew.start(chunk));
+        state.crew = Some(crew);
+    }
+
+    /// Takes the crew away, with whoever still works.
+    pub(crate) fn dismiss(&self) -> Option<Crew> {
+        self.lock().crew.take()
+    }
+
+    /// Resolves after [`close`](Self::close).
+    pub(crate) async fn closed(&self) {
+        loop {
+            if self.lock().closed {
+                self.filled.notify_one();
+                return;
+            }
+            self.filled.notified().await;
+        }
     }
 
     /// Takes back what nobody has taken of this partition; the lane hears of each record as unstarted.

@@ -1,13 +1,14 @@
 //! Consumers: members of a group that share a topic's partitions, each handled by one lane.
 //!
 //! ```text
-//! keeper (who owns what) ─► lane per partition ─► desk ─► run(handler) or next()
+//! keeper (who owns what) ─► lane per partition ─► desk ─► next(), or the crew of run(handler)
 //! renewals (leases)          read, window, commit ◄── verdicts ──┘
 //! ```
 //! Nothing here assumes one process: members see each other only through the engine's leases.
 
 mod build;
 mod config;
+mod crew;
 mod delivery;
 mod desk;
 mod flow;

@@ -1,15 +1,15 @@
-//! [`Run`]: a consumer with a handler. The loop only spawns workers; lanes decide what may run at the same time.
+//! [`Run`]: a consumer with a handler. It only waits for the end; lanes start the workers.
 
-use super::worker::{Handler, Verdicts, work};
+use super::crew::Crew;
+use super::desk::Desk;
+use super::worker::{Handler, Verdicts};
 use super::{Consumer, Nack};
 use crate::error::Result;
 use crate::record::Record;
 use futures_util::future::BoxFuture;
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use tokio::task::JoinSet;
 
 /// How many records a serial lane hands to its worker at once.
 const SERIAL_CHUNK: usize = 64;
@@ -97,27 +97,35 @@ impl Run {
         self
     }
 
-    async fn go(mut self) -> Result<()> {
-        let (common, handler) = (self.consumer.common.clone(), Arc::new(self.handler));
-        common.chunk.store(self.chunk, Ordering::Relaxed);
-        let mut until = self.until.take().unwrap_or_else(|| Box::pin(std::future::pending()));
-        let (mut workers, mut closing) = (JoinSet::new(), false);
-        loop {
+    async fn go(self) -> Result<()> {
+        let Self { mut consumer, handler, chunk, until } = self;
+        let common = consumer.common.clone();
+        common.chunk.store(chunk, Ordering::Relaxed);
+        common.desk.engage(Crew::new(handler, common.clone()));
+        let at_work = AtWork(&common.desk);
+        if let Some(until) = until {
             tokio::select! {
-                chunk = common.desk.chunk() => match chunk {
-                    Some(chunk) => drop(workers.spawn(work(chunk, handler.clone(), common.clone()))),
-                    None => break,
-                },
-                Some(_) = workers.join_next() => {}
-                () = &mut until, if !closing => {
-                    closing = true;
-                    self.consumer.handle.closing.cancel();
-                }
+                () = common.desk.closed() => {}
+                () = until => consumer.handle.closing.cancel(),
             }
         }
+        common.desk.closed().await;
         // The lanes are gone: what still runs was abandoned and ends by itself.
-        workers.shutdown().await;
-        self.consumer.end().await
+        if let Some(crew) = common.desk.dismiss() {
+            crew.stop().await;
+        }
+        drop(at_work);
+        consumer.end().await
+    }
+}
+
+/// However a run ends, its handlers do not go on without it.
+struct AtWork<'d>(&'d Desk);
+
+impl Drop for AtWork<'_> {
+    fn drop(&mut self) {
+        // Outside of the desk's lock: chunks that never started tell their lanes.
+        drop(self.0.dismiss());
     }
 }
 

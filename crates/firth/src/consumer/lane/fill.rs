@@ -73,7 +73,7 @@ impl Session<'_> {
         if self.in_read.is_some() || room == 0 || !half {
             return false;
         }
-        let waits = !self.more && self.tail.is_wanted(Instant::now());
+        let waits = self.would_wait();
         if !waits && !self.more && !self.tail.has_ended() {
             return false;
         }
@@ -92,6 +92,11 @@ impl Session<'_> {
         };
         self.in_read = Some(InRead { room, waits, answer: Box::pin(answer) });
         !waits
+    }
+
+    /// Whether the next read would wait at the end of the log.
+    pub(super) fn would_wait(&self) -> bool {
+        self.in_read.is_none() && !self.more && self.tail.is_wanted(Instant::now())
     }
 
     /// Takes in the answer to a read.

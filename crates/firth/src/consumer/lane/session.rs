@@ -15,6 +15,7 @@ use firth_engine::facet::Committed;
 use firth_engine::{Hint, HintKey, Partition, Verdict, Window};
 use futures_util::future::BoxFuture;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
@@ -173,7 +174,10 @@ impl<'l> Session<'l> {
             if self.is_drained() {
                 return Ended::Stopped;
             }
-            self.turn();
+            if self.turn() == Turn::LetGo {
+                let_others_go().await;
+                continue;
+            }
             if self.is_drained() {
                 return Ended::Stopped;
             }
@@ -186,23 +190,30 @@ impl<'l> Session<'l> {
     }
 
     /// Everything that can be done now.
-    fn turn(&mut self) {
+    fn turn(&mut self) -> Turn {
         // Verdicts ride along with a read: both go out in one write.
         let mut rides = false;
         if self.may_take() {
+            // Nothing is gained by asking early for what is not there yet: handlers begin first.
+            if self.would_wait() && self.hand_out() {
+                return Turn::LetGo;
+            }
             // What is due has waited longest: it gets room before what comes next in the log.
             self.look_if_wanted();
             rides = self.read_if_wanted();
             self.hand_out();
         }
         self.commit_if_wanted(rides || self.drain_until.is_some());
+        Turn::Wait
     }
 
     fn may_take(&self) -> bool {
         self.drain_until.is_none() && !*self.paused.borrow() && self.lane.held.is_valid()
     }
 
-    fn hand_out(&mut self) {
+    /// Hands out what may go; true if anything did.
+    fn hand_out(&mut self) -> bool {
+        let before = self.chunks_out;
         let common = self.lane.common.clone();
         let careful = self.careful > 0;
         let (chunk, limit) = if careful { (1, 1) } else { (common.chunk(), common.config.concurrency) };
@@ -215,6 +226,7 @@ impl<'l> Session<'l> {
             self.chunks_out += 1;
             common.desk.put(self.lane.at.index, deliveries);
         }
+        self.chunks_out > before
     }
 
     async fn wait(&mut self) -> Result<Next> {
@@ -470,6 +482,27 @@ async fn changed(hint: &mut Option<Hint>) {
         Some(hint) => hint.wait().await,
         None => std::future::pending().await,
     }
+}
+
+/// Gives way to whatever is ready to run.
+async fn let_others_go() {
+    let mut gave_way = false;
+    std::future::poll_fn(|context| {
+        if std::mem::replace(&mut gave_way, true) {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
+
+/// What comes after a turn.
+#[derive(PartialEq, Eq)]
+enum Turn {
+    Wait,
+    /// Handlers may begin; then there is more to do.
+    LetGo,
 }
 
 enum Next {
