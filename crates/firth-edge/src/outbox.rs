@@ -2,11 +2,15 @@
 //!
 //! Full means: the client is slow, and its [`SlowPolicy`] decides. Answers keep their place between events, so that a position that
 //! an answer names never overtakes an event before it.
+//!
+//! What waits is [taken](Outbox::take) by the connection's task, which then is the only one to write until it [lets go](Outbox::let_go); in between,
+//! events [pass](Outbox::pass) it.
 
+mod pass;
 mod run;
 mod squeeze;
 
-pub(crate) use run::Run;
+pub(crate) use run::{Begun, Run};
 
 use crate::books::Books;
 use crate::frame::Frame;
@@ -151,6 +155,10 @@ pub(crate) struct Outbox {
     /// What it was told last.
     scheduled: Wake,
     written_at: Option<Instant>,
+    /// The task has taken something, and it is not written yet.
+    is_held: bool,
+    /// Went past the task in part: comes before everything else.
+    begun: Option<Box<Begun>>,
     farewell: Option<Farewell>,
     books: Books,
 }
@@ -170,6 +178,8 @@ impl Outbox {
             heartbeat: false,
             scheduled: Wake::No,
             written_at: None,
+            is_held: false,
+            begun: None,
             farewell: None,
             books: Books::default(),
         }
@@ -264,9 +274,11 @@ impl Outbox {
         self.wake_now()
     }
 
-    /// Takes what fits into `bytes`, at least one thing; nothing behind a replay.
+    /// Takes what fits into `bytes`, at least one thing; nothing behind a replay. Nothing passes until the taker lets go.
     pub(crate) fn take(&mut self, bytes: usize, now: Instant) -> Taken {
-        let mut taken = Taken { presence: std::mem::take(&mut self.presence), ..Taken::default() };
+        self.is_held = true;
+        let (begun, presence) = (self.begun.take(), std::mem::take(&mut self.presence));
+        let mut taken = Taken { begun, presence, ..Taken::default() };
         let mut size = 0;
         while size < bytes
             && let Some(item) = self.items.pop_front()
@@ -277,8 +289,8 @@ impl Outbox {
                     (self.events, self.bytes, size) = (self.events - 1, self.bytes - cost, size + cost);
                 }
                 Item::Run(run) => {
-                    self.events -= run.shipments().len();
-                    (self.bytes, size) = (self.bytes - run.cost, size + run.cost);
+                    self.forget_run(run);
+                    size += run.cost;
                 }
                 Item::Text(Said { text, .. }) => {
                     (self.said, size) = (self.said - text.len(), size + text.len());
@@ -292,16 +304,31 @@ impl Outbox {
             }
         }
         if self.items.is_empty() {
-            self.heartbeat = false;
+            self.emptied();
             taken.farewell.clone_from(&self.farewell);
-            if self.items.capacity() > KEEP {
-                self.items = VecDeque::new();
-            }
         }
         taken.has_more = self.has_more();
         self.scheduled = Wake::No;
         self.written_at = Some(now);
         taken
+    }
+
+    fn emptied(&mut self) {
+        self.heartbeat = false;
+        if self.items.capacity() > KEEP {
+            self.items = VecDeque::new();
+        }
+    }
+
+    /// A run does not wait any more.
+    fn forget_run(&mut self, run: &Run) {
+        self.events -= run.shipments().len();
+        self.bytes -= run.cost;
+    }
+
+    /// What was taken is written: events may pass again.
+    pub(crate) fn let_go(&mut self) {
+        self.is_held = false;
     }
 
     /// A replay found events in the history.
@@ -319,7 +346,8 @@ impl Outbox {
     }
 
     pub(crate) fn has_more(&self) -> bool {
-        !self.items.is_empty() || !self.presence.is_empty() || self.farewell.is_some()
+        let has_begun = self.begun.is_some();
+        has_begun || !self.items.is_empty() || !self.presence.is_empty() || self.farewell.is_some()
     }
 
     pub(crate) fn books(&self) -> Books {
@@ -328,7 +356,7 @@ impl Outbox {
 
     /// The connection is gone; what was not sent is left behind.
     pub(crate) fn close(&mut self) -> Books {
-        self.items = VecDeque::new();
+        (self.items, self.begun) = (VecDeque::new(), None);
         self.books.left_behind += std::mem::take(&mut self.books.queued);
         self.books
     }
@@ -368,6 +396,8 @@ pub(crate) const TRY_LATER: u16 = 1013;
 /// What [`Outbox::take`] gives out.
 #[derive(Debug, Default)]
 pub(crate) struct Taken {
+    /// To be ended before anything else is said.
+    pub(crate) begun: Option<Box<Begun>>,
     pub(crate) items: SmallVec<[Item; 2]>,
     pub(crate) presence: Vec<(Arc<str>, Arc<str>)>,
     /// Nothing comes any more.

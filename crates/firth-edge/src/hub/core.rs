@@ -3,9 +3,10 @@
 //! Everything that must be seen as one step happens under one lock: a subscription becomes live at the same moment at which its history is
 //! cut off, so no event falls between the two and none is in both.
 
+use super::mailbox::Mailbox;
 use super::pending::{Made, Pending};
 use super::source::Source;
-use super::{HubStatus, Mailbox, Published};
+use super::{HubStatus, Published};
 use crate::auth::Grant;
 use crate::books::Books;
 use crate::config::Config;
@@ -41,7 +42,7 @@ pub(crate) struct Core {
     deferred: Vec<Arc<Mailbox>>,
     hurry: Hurry,
     hits: Vec<Hit>,
-    matched: Vec<(usize, Hit)>,
+    audience: Audience,
     closed: Books,
 }
 
@@ -100,7 +101,7 @@ impl Core {
             deferred: Vec::new(),
             hurry: Hurry::default(),
             hits: Vec::new(),
-            matched: Vec::new(),
+            audience: Audience::default(),
             closed: Books::default(),
         }
     }
@@ -132,7 +133,7 @@ impl Core {
         };
         let hello = server::hello(self.config.heartbeat, known);
         mailbox.outbox().say(hello);
-        mailbox.bell.ring();
+        mailbox.ring();
         let seat = Seat { grant, mailbox: mailbox.clone(), subscriptions: Vec::new(), is_fresh: true };
         Ok((self.seats.insert(seat), mailbox))
     }
@@ -180,11 +181,12 @@ impl Core {
         part.journal.fit(&self.config.window, others, now);
         self.journal_bytes = others + part.journal.bytes();
         let wanted = |hit: &Hit| self.index.get(hit.number).map(|(_, wanted)| wanted);
-        self.matched.clear();
-        self.matched.extend(self.hits.iter().filter_map(|hit| Some((wanted(hit)?.seat, *hit))));
-        self.matched.sort_unstable();
+        // Nobody comes or goes while something is pending: the same hits are the same sessions.
+        if self.pending.is_empty() || self.audience.hits != self.hits {
+            self.audience.set(&mut self.hits, |hit| Some(wanted(hit)?.seat));
+        }
         let (mut connections, mut made) = (0, Made::default());
-        for group in self.matched.chunk_by(|one, two| one.0 == two.0) {
+        for group in self.audience.by_seat.chunk_by(|one, two| one.0 == two.0) {
             let marks = || group.iter().filter_map(|(_, hit)| Some((&wanted(hit)?.name, hit.leaves)));
             let fresh = || {
                 let marks = marks().map(|(name, leaves)| Mark { name: name.clone(), leaves }).collect();
@@ -196,16 +198,16 @@ impl Core {
         Ok(Published { at: Some(frame.at.clone()), connections })
     }
 
-    /// Gives sessions what was noted for them. Who must be woken at once is added to `due`.
-    pub(super) fn deliver(&mut self, now: Instant, due: &mut Vec<Arc<Mailbox>>) {
+    /// Gives sessions what was noted for them; `due` is told of those that must be written to at once.
+    pub(super) fn deliver(&mut self, now: Instant, mut due: impl FnMut(Arc<Mailbox>)) {
         let Self { pending, seats, hurry, deferred, config, .. } = self;
         pending.drain(|seat, run| {
             let mailbox = &seats[seat].mailbox;
             let wake = mailbox.outbox().push_run(run, now);
             match wake {
                 Wake::No => {}
-                Wake::Now => due.push(mailbox.clone()),
-                Wake::Later if hurry.allows(now, config.tick) => due.push(mailbox.clone()),
+                Wake::Now => due(mailbox.clone()),
+                Wake::Later if hurry.allows(now, config.tick) => due(mailbox.clone()),
                 Wake::Later => deferred.push(mailbox.clone()),
             }
         });
@@ -220,7 +222,7 @@ impl Core {
         for (_, seat) in self.seats.iter().filter(|(_, seat)| !seat.subscriptions.is_empty()) {
             let at = self.tenants[&seat.grant.tenant].journal.head();
             seat.mailbox.outbox().say_at(server::resync_required(Missing::SourceGap, &at), at);
-            seat.mailbox.bell.ring();
+            seat.mailbox.ring();
             crate::metrics::resync(Missing::SourceGap.as_str());
         }
     }
@@ -248,17 +250,15 @@ impl Core {
     pub(super) fn beat(&self, seat: usize) {
         let (mailbox, at) = (&self.seats[seat].mailbox, self.head(seat));
         mailbox.outbox().heartbeat(at);
-        mailbox.bell.ring();
+        mailbox.ring();
     }
 
     pub(super) fn has_deferred(&self) -> bool {
         !self.deferred.is_empty()
     }
 
-    pub(super) fn wake_deferred(&mut self) {
-        for mailbox in self.deferred.drain(..) {
-            mailbox.bell.ring();
-        }
+    pub(super) fn take_deferred(&mut self) -> Vec<Arc<Mailbox>> {
+        std::mem::take(&mut self.deferred)
     }
 
     /// Tells rooms, forgets what is old.
@@ -267,7 +267,7 @@ impl Core {
         self.rooms.flush(self.config.limits.named_members, |seat, name, text| {
             let mailbox = &seats[seat].mailbox;
             mailbox.outbox().presence(name, text.clone());
-            mailbox.bell.ring();
+            mailbox.ring();
         });
         self.forget_tenants(now);
     }
@@ -298,6 +298,24 @@ impl Core {
             journal_bytes: self.journal_bytes,
             books,
         }
+    }
+}
+
+/// Who wanted the event before. Events that come together are mostly for the same.
+#[derive(Default)]
+struct Audience {
+    hits: Vec<Hit>,
+    /// In the order of seats.
+    by_seat: Vec<(usize, Hit)>,
+}
+
+impl Audience {
+    /// Takes these hits, and leaves the room of the old ones.
+    fn set(&mut self, hits: &mut Vec<Hit>, seat: impl Fn(&Hit) -> Option<usize>) {
+        std::mem::swap(&mut self.hits, hits);
+        self.by_seat.clear();
+        self.by_seat.extend(self.hits.iter().filter_map(|hit| Some((seat(hit)?, *hit))));
+        self.by_seat.sort_unstable();
     }
 }
 
@@ -339,6 +357,6 @@ pub(crate) const RESTART: u16 = 1012;
 impl Seat {
     fn end(&self, farewell: Farewell) {
         self.mailbox.outbox().end(farewell);
-        self.mailbox.bell.ring();
+        self.mailbox.ring();
     }
 }

@@ -1,31 +1,33 @@
-//! [`Hub`]: where events meet the clients that want them. [`Core`](core::Core) decides; this handle locks it, and a small clock wakes connections
-//! that wait for the next tick.
+//! [`Hub`]: where events meet the clients that want them. [`Core`](core::Core) decides; this handle locks it, a few [`Writers`] give out what
+//! waits, and a small clock has them do so for connections that wait for the next tick.
 //!
 //! ```text
-//! feed ─ publish ─► Core: index ─► outbox of each session ─► Session (one per connection) ─► WebSocket, SSE, poll
-//!                   journal (resume)   rooms (presence)
+//! feed ─ publish ─► Core: index ─► outbox of each session ─► Writers ─► line ─► socket
+//!                   journal (resume)   rooms (presence)         └─► Session (one per connection) ─► WebSocket, SSE, poll
 //! ```
 
 mod bell;
 mod core;
+mod mailbox;
 mod pending;
 mod session;
 mod source;
 mod subscribe;
+mod writers;
 
-pub(crate) use session::Pieces;
+pub(crate) use mailbox::Line;
 pub use session::{Outgoing, Session, Step};
+pub(crate) use session::{Piece, Pieces};
 
 use crate::auth::Grant;
 use crate::books::Books;
 use crate::config::Config;
 use crate::frame::Body;
 use crate::metrics;
-use crate::outbox::{Outbox, SlowPolicy};
+use crate::outbox::SlowPolicy;
 use crate::position::{Offsets, Position};
 use crate::protocol::{Code, Refusal};
 use crate::upstream::Registrar;
-use bell::Bell;
 use core::Core;
 use firth_router::Tenant;
 use firth_router::event::Event;
@@ -34,6 +36,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use writers::Writers;
 
 /// How often rooms are told about, and journals looked through.
 const HOUSEKEEPING: Duration = Duration::from_millis(200);
@@ -48,6 +51,7 @@ pub struct Hub(Arc<Inner>);
 struct Inner {
     config: Config,
     core: Mutex<Core>,
+    writers: Arc<Writers>,
     deferred: Notify,
     /// The source has come further.
     moved: Notify,
@@ -63,12 +67,6 @@ impl WeakHub {
     pub(crate) fn upgrade(&self) -> Option<Hub> {
         self.0.upgrade().map(Hub)
     }
-}
-
-/// A connection's queue, and what wakes its task.
-pub(crate) struct Mailbox {
-    outbox: Mutex<Outbox>,
-    bell: Bell,
 }
 
 /// What became of an event.
@@ -109,6 +107,7 @@ impl Hub {
         let hub = Self(Arc::new(Inner {
             config,
             core,
+            writers: Writers::new(tasks.clone()),
             deferred,
             moved,
             registrar: OnceLock::new(),
@@ -123,7 +122,8 @@ impl Hub {
                 tokio::select! {
                     () = hub.0.deferred.notified() => {
                         tokio::time::sleep(hub.config().tick).await;
-                        hub.core().wake_deferred();
+                        let mut deferred = hub.core().take_deferred();
+                        hub.0.writers.give(&mut deferred);
                     }
                     _ = housekeeping.tick() => hub.keep_house(),
                 }
@@ -269,12 +269,7 @@ impl Hub {
     fn core(&self) -> MutexGuard<'_, Core> {
         let mut core = self.core_in_burst();
         if !core.pending.is_empty() {
-            let mut due = Vec::new();
-            core.deliver(now(), &mut due);
-            due.iter().for_each(|mailbox| mailbox.bell.ring());
-            if core.has_deferred() {
-                self.0.deferred.notify_one();
-            }
+            self.give_out(&mut core);
         }
         core
     }
@@ -283,15 +278,17 @@ impl Hub {
         self.0.core.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is pending reaches the clients.
-    fn deliver(&self) {
+    /// What is pending reaches the clients. The first are written to while the last are still given theirs.
+    fn give_out(&self, core: &mut Core) {
         let mut due = Vec::new();
-        let mut core = self.core_in_burst();
-        core.deliver(now(), &mut due);
-        let has_deferred = core.has_deferred();
-        drop(core);
-        due.iter().for_each(|mailbox| mailbox.bell.ring());
-        if has_deferred {
+        core.deliver(now(), |mailbox| {
+            due.push(mailbox);
+            if due.len() == writers::BATCH {
+                self.0.writers.give(&mut due);
+            }
+        });
+        self.0.writers.give(&mut due);
+        if core.has_deferred() {
             self.0.deferred.notify_one();
         }
     }
@@ -343,18 +340,16 @@ impl Burst<'_> {
     }
 
     /// A burst that is too large becomes several.
-    fn go_on(&self, core: MutexGuard<'_, Core>) {
-        let is_full = core.pending.is_full();
-        drop(core);
-        if is_full {
-            self.hub.deliver();
+    fn go_on(&self, mut core: MutexGuard<'_, Core>) {
+        if core.pending.is_full() {
+            self.hub.give_out(&mut core);
         }
     }
 }
 
 impl Drop for Burst<'_> {
     fn drop(&mut self) {
-        self.hub.deliver();
+        drop(self.hub.core());
         self.hub.0.moved.notify_waiters();
     }
 }
@@ -362,16 +357,6 @@ impl Drop for Burst<'_> {
 impl std::fmt::Debug for Burst<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Burst")
-    }
-}
-
-impl Mailbox {
-    fn new(outbox: Outbox) -> Self {
-        Self { outbox: Mutex::new(outbox), bell: Bell::default() }
-    }
-
-    fn outbox(&self) -> MutexGuard<'_, Outbox> {
-        self.outbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

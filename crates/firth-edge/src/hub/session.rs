@@ -3,11 +3,12 @@
 //! The carrier owns the session and the socket: it gives in what the client says, waits until there is something to send, takes it, writes
 //! it, and says that it did. Dropping the session ends it.
 
-use super::{Hub, Mailbox, now};
+use super::mailbox::{Line, Mailbox};
+use super::{Hub, now};
 use crate::auth::Grant;
 use crate::journal::Missing;
 use crate::limits::Bucket;
-use crate::outbox::{Farewell, Item, Parcel, Run, Said, Shipment, SlowPolicy};
+use crate::outbox::{Begun, Farewell, Item, Parcel, Run, Said, Shipment, SlowPolicy};
 use crate::packet::Packet;
 use crate::position::Position;
 use crate::protocol::client::ClientMessage;
@@ -88,15 +89,21 @@ impl AsRef<[u8]> for Outgoing {
 
 /// One thing to write: a message, or several that are one piece.
 pub(crate) enum Piece {
+    /// Has a line only.
+    Begun(Box<Begun>),
     Run(Arc<Run>),
     Message(Outgoing),
+    /// What the WebSocket protocol itself has to say.
+    Control(Vec<u8>),
 }
 
 impl AsRef<[u8]> for Piece {
     fn as_ref(&self) -> &[u8] {
         match self {
-            Self::Run(run) => (**run).as_ref(),
+            Self::Begun(begun) => begun.rest(),
+            Self::Run(run) => run.bytes(),
             Self::Message(message) => message.as_ref(),
+            Self::Control(frames) => frames,
         }
     }
 }
@@ -146,6 +153,16 @@ impl Session {
             held: Vec::new(),
             prepared: Vec::new(),
         })
+    }
+
+    /// Lets events go along this line, past the carrier, while that has nothing to write.
+    pub(crate) fn attach(&self, line: Arc<dyn Line>) {
+        self.mailbox.attach(line);
+    }
+
+    /// The carrier itself has something to say: it is ready.
+    pub(crate) fn must_speak(&self) {
+        self.mailbox.ring();
     }
 
     /// Takes in what the client said. Answers, also to mistakes, are among the next messages.
@@ -238,19 +255,19 @@ impl Session {
     pub(crate) fn refuse(&self, refusal: &Refusal, reference: Option<u64>) {
         crate::metrics::refused(refusal.code);
         self.mailbox.outbox().say(server::error(refusal, reference));
-        self.mailbox.bell.ring();
+        self.mailbox.ring();
     }
 
     /// Sends what waits, then ends.
     pub(crate) fn end(&self, code: u16, reason: &'static str) {
         self.mailbox.outbox().end(Farewell { code, reason, retry: None });
-        self.mailbox.bell.ring();
+        self.mailbox.ring();
     }
 
     /// Waits until there is something to write. Safe to cancel.
     pub async fn ready(&self) {
         if self.replay.is_none() && self.over.is_none() {
-            std::future::poll_fn(|context| self.mailbox.bell.poll_heard(context)).await;
+            std::future::poll_fn(|context| self.mailbox.poll_rung(context)).await;
         }
     }
 
@@ -262,6 +279,7 @@ impl Session {
             match piece {
                 Piece::Message(message) => messages.push(message),
                 Piece::Run(run) => messages.extend(run.shipments().iter().cloned().map(Outgoing::shared)),
+                Piece::Begun(_) | Piece::Control(_) => unreachable!("only WebSockets have them"),
             }
         }
         Step { messages, close, retry }
@@ -275,6 +293,10 @@ impl Session {
             return pieces;
         }
         let taken = self.mailbox.outbox().take(BATCH, now());
+        if let Some(begun) = taken.begun {
+            self.in_write += begun.run.shipments().len() as u64;
+            pieces.list.push(Piece::Begun(begun));
+        }
         for (name, tail) in &taken.presence {
             pieces.push(Outgoing::own(server::presence(name, tail), None));
         }
@@ -286,16 +308,18 @@ impl Session {
             (pieces.close, pieces.retry) = (Some((farewell.code, farewell.reason)), farewell.retry);
             self.over = Some(farewell);
         } else if taken.has_more {
-            self.mailbox.bell.ring();
+            self.mailbox.ring();
         }
         pieces
     }
 
     /// What was taken last has been written.
     pub fn written(&mut self) {
-        let events = std::mem::take(&mut self.in_write);
-        if events > 0 {
-            self.mailbox.outbox().sent(events);
+        let mut outbox = self.mailbox.outbox();
+        outbox.sent(std::mem::take(&mut self.in_write));
+        // Nothing overtakes the rest of the history.
+        if self.replay.is_none() {
+            outbox.let_go();
         }
     }
 
@@ -375,7 +399,7 @@ impl Session {
         if more {
             self.replay = Some(replay);
         } else if outbox.has_more() {
-            self.mailbox.bell.ring();
+            self.mailbox.ring();
         }
     }
 }

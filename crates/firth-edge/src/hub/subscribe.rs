@@ -76,7 +76,7 @@ impl Core {
             outbox.replay(Box::new(Replay::new(stands, history, own)));
         }
         drop(outbox);
-        here.mailbox.bell.ring();
+        here.mailbox.ring();
         Ok(())
     }
 
@@ -139,7 +139,7 @@ impl Core {
         }
         outbox.say_at(server::unsubscribed(reference, names, &at), at);
         drop(outbox);
-        here.mailbox.bell.ring();
+        here.mailbox.ring();
     }
 }
 

@@ -512,3 +512,81 @@ async fn sessions_that_want_the_same_of_a_burst_share_its_bytes() {
     let different: std::collections::HashSet<_> = places.into_iter().collect();
     assert_eq!(different.len(), 4);
 }
+
+/// A number of the index can change hands inside of a burst.
+#[tokio::test(start_paused = true)]
+async fn who_comes_in_the_middle_of_a_burst_gets_what_comes_behind() {
+    let hub = hub(Config::default());
+    let join = || {
+        let mut session = hub.join(grant("t0"), None).unwrap();
+        session.subscribe(&[Wish::collection("w", "c")], None).unwrap();
+        drain(&mut session);
+        session
+    };
+    let (mut stays, leaves) = (join(), join());
+    let mut burst = hub.burst();
+    let published =
+        |n: i64, burst: &mut Burst<'_>| burst.publish(event("t0", "c", "k", n)).unwrap().connections;
+    assert_eq!(published(1, &mut burst), 2);
+    drop(leaves);
+    let mut comes = join();
+    assert_eq!((published(2, &mut burst), published(3, &mut burst)), (2, 2));
+    comes.unsubscribe(&["w".into()]);
+    assert_eq!(published(4, &mut burst), 1);
+    drop(burst);
+    let numbers = |session: &mut Session| {
+        let events = of_type(&drain(session), "event");
+        events.iter().map(|event| event["event"]["after"]["n"].as_i64().unwrap()).collect::<Vec<_>>()
+    };
+    assert_eq!((numbers(&mut stays), numbers(&mut comes)), (vec![1, 2, 3, 4], vec![2, 3]));
+}
+
+/// A socket that takes so many bytes.
+#[derive(Default)]
+struct Pipe {
+    room: Mutex<usize>,
+    bytes: Mutex<Vec<u8>>,
+}
+
+impl Line for Pipe {
+    fn try_write(&self, pieces: &[std::io::IoSlice<'_>]) -> std::io::Result<usize> {
+        let (all, mut room) =
+            (pieces.iter().flat_map(|piece| piece.to_vec()).collect::<Vec<u8>>(), self.room.lock().unwrap());
+        let written = all.len().min(*room);
+        *room -= written;
+        self.bytes.lock().unwrap().extend_from_slice(&all[..written]);
+        if written == 0 { Err(std::io::ErrorKind::WouldBlock.into()) } else { Ok(written) }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn events_go_along_the_line_and_wake_the_task_only_for_what_does_not_fit() {
+    let hub = hub(Config::default());
+    let mut session = hub.join(grant("t0"), None).unwrap();
+    session.subscribe(&[Wish::collection("w", "c")], None).unwrap();
+    let pipe = Arc::new(Pipe::default());
+    session.attach(pipe.clone());
+    while session.ready().now_or_never().is_some() {
+        drain(&mut session);
+    }
+    *pipe.room.lock().unwrap() = usize::MAX;
+    hub.publish(event("t0", "c", "k", 1)).unwrap();
+    tokio::time::sleep(2 * hub.config().tick).await;
+    let first = pipe.bytes.lock().unwrap().len();
+    assert!(first > 0, "it was written");
+    assert!(session.ready().now_or_never().is_none(), "and nobody woken");
+    assert_eq!(hub.status().books.sent, 1);
+    *pipe.room.lock().unwrap() = 10;
+    hub.publish(event("t0", "c", "k", 2)).unwrap();
+    session.ready().await;
+    let rest: usize = session.take_pieces().list.iter().map(|piece| piece.as_ref().len()).sum();
+    assert_eq!((pipe.bytes.lock().unwrap().len(), rest), (first + 10, first - 10), "as long as the first");
+    *pipe.room.lock().unwrap() = usize::MAX;
+    hub.publish(event("t0", "c", "k", 3)).unwrap();
+    tokio::time::sleep(2 * hub.config().tick).await;
+    assert_eq!(pipe.bytes.lock().unwrap().len(), first + 10, "the task has not written the rest yet");
+    session.written();
+    assert!(session.ready().now_or_never().is_some(), "so the third is for it as well");
+    assert_eq!(of_type(&drain(&mut session), "event").len(), 1);
+    assert!(hub.status().books.balance() && hub.status().books.sent == 3);
+}

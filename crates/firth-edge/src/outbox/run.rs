@@ -25,15 +25,26 @@ impl Run {
     pub(crate) fn shipments(&self) -> &[Arc<Shipment>] {
         &self.shipments
     }
-}
 
-/// It, as frames of the WebSocket protocol.
-impl AsRef<[u8]> for Run {
-    fn as_ref(&self) -> &[u8] {
+    /// It, as frames of the WebSocket protocol.
+    pub(crate) fn bytes(&self) -> &[u8] {
         match &*self.shipments {
             [one] => one.packet.as_ref(),
             _ => &self.bytes,
         }
+    }
+}
+
+/// A run of which a part is written.
+#[derive(Debug)]
+pub(crate) struct Begun {
+    pub(crate) run: Arc<Run>,
+    pub(super) written: usize,
+}
+
+impl Begun {
+    pub(crate) fn rest(&self) -> &[u8] {
+        &self.run.bytes()[self.written..]
     }
 }
 

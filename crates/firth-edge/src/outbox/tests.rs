@@ -6,12 +6,14 @@ use crate::position::Offsets;
 use firth_router::Tenant;
 use firth_router::event::{Event, Operation};
 use proptest::prelude::*;
+use std::cell::{Cell, RefCell};
+use std::io::{self, IoSlice};
 
 fn room(policy: SlowPolicy) -> Room {
     Room { events: 8, bytes: 4 << 10, tick: Duration::from_millis(10), policy }
 }
 
-fn parcel(offset: u64, key: &str, names: &[&str]) -> Parcel {
+pub(super) fn parcel(offset: u64, key: &str, names: &[&str]) -> Parcel {
     let event = Event::new(Operation::Update, Tenant::new("t").unwrap(), "c", key);
     let at = Position::new(1, Offsets::single(offset));
     let frame = Arc::new(Frame::new(at, 0, Body::new(event).unwrap()));
@@ -136,11 +138,34 @@ fn of_a_room_only_the_newest_state_waits() {
     assert_eq!(outbox.take(usize::MAX, now).presence, [(name, "new".into())]);
 }
 
+/// A socket with room for so many bytes.
+pub(super) fn pipe<'a>(
+    room: &'a Cell<usize>,
+    bytes: &'a RefCell<Vec<u8>>,
+) -> impl Fn(&[IoSlice<'_>]) -> io::Result<usize> + 'a {
+    move |pieces| {
+        let all = pieces.iter().flat_map(|piece| piece.to_vec()).collect::<Vec<u8>>();
+        let written = all.len().min(room.replace(room.get().saturating_sub(all.len())));
+        bytes.borrow_mut().extend_from_slice(&all[..written]);
+        if written == 0 { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(written) }
+    }
+}
+
+fn follow(run: &Run, covered: &mut u64) -> Result<(), TestCaseError> {
+    for shipment in run.shipments() {
+        prop_assert!(shipment.frame.offset() > *covered, "order");
+        *covered = shipment.frame.offset();
+    }
+    Ok(())
+}
+
 #[derive(Clone, Debug)]
 enum Act {
     Push(u8, u8),
     /// Events with these keys together.
     PushRun(Vec<u8>),
+    /// A line that takes so many bytes.
+    Pass(usize),
     Take(usize),
     Written,
     Say,
@@ -152,6 +177,7 @@ fn act() -> impl Strategy<Value = Act> {
     prop_oneof![
         8 => (0_u8..6, 0_u8..3).prop_map(|(key, names)| Act::Push(key, names)),
         3 => proptest::collection::vec(0_u8..6, 1..10).prop_map(Act::PushRun),
+        2 => (0_usize..3000).prop_map(Act::Pass),
         2 => (1_usize..3000).prop_map(Act::Take),
         2 => Just(Act::Written),
         1 => Just(Act::Say),
@@ -182,8 +208,18 @@ proptest! {
                     offset = until;
                     outbox.push_run(&Arc::new(run), now);
                 }
+                Act::Pass(room) => {
+                    let front: Vec<Arc<Run>> = outbox.items.iter().map_while(|item| match item { Item::Run(run) => Some(run.clone()), _ => None }).collect();
+                    let waits = outbox.items.len();
+                    outbox.pass(now, pipe(&Cell::new(room), &RefCell::default()));
+                    for run in &front[..waits - outbox.items.len()] {
+                        follow(run, &mut covered)?;
+                    }
+                }
                 Act::Take(bytes) => {
-                    for item in outbox.take(bytes, now).items {
+                    let taken = outbox.take(bytes, now);
+                    in_write += taken.begun.map_or(0, |begun| begun.run.shipments().len() as u64);
+                    for item in taken.items {
                         match item {
                             Item::Event(parcel) => {
                                 in_write += 1;
@@ -193,10 +229,7 @@ proptest! {
                             }
                             Item::Run(run) => {
                                 in_write += run.shipments().len() as u64;
-                                for shipment in run.shipments() {
-                                    prop_assert!(shipment.frame.offset() > covered, "order");
-                                    covered = shipment.frame.offset();
-                                }
+                                follow(&run, &mut covered)?;
                             }
                             Item::Gap(gap) => {
                                 prop_assert!(gap.until.offsets.get(0) > covered && gap.after.offsets.get(0) < gap.until.offsets.get(0));
@@ -207,8 +240,10 @@ proptest! {
                         }
                     }
                 }
-                Act::Written if !outbox.is_cut() => outbox.sent(std::mem::take(&mut in_write)),
-                Act::Written => in_write = 0,
+                Act::Written => {
+                    outbox.sent(std::mem::take(&mut in_write));
+                    outbox.let_go();
+                }
                 Act::Say => { outbox.say("hello".into()); }
                 Act::Replayed(events) if !outbox.is_cut() => { outbox.replayed(events); in_write += events; }
                 Act::Replayed(_) => {}

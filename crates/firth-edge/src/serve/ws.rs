@@ -1,14 +1,16 @@
 //! WebSocket: one task owns the socket and the session. The first message says who the client is.
 //!
-//! [`tungstenite`](tokio_tungstenite::tungstenite) reads, and writes control frames. Messages go past it: they are frames already, shared with other
-//! sockets, and everything that waits for a socket goes out in one write.
+//! [`tungstenite`](tokio_tungstenite::tungstenite) reads, and makes control frames. Messages go past it: they are frames already, shared with other
+//! sockets, and everything that waits for a socket goes out in one write. Events even go past the task, along the session's line: so whoever
+//! writes here takes from the session first, and tells it when all is written.
 
 mod frames;
 mod upgrade;
+mod wire;
 
 use super::PART;
 use crate::edge::Edge;
-use crate::hub::{Pieces, Session};
+use crate::hub::{Piece, Pieces, Session};
 use crate::limits::Pass;
 use crate::packet::Packet;
 use crate::protocol::client::{Auth, ClientMessage};
@@ -17,17 +19,16 @@ use bytes::Buf as _;
 use frames::Frames;
 use futures_util::{SinkExt as _, StreamExt as _};
 use hyper::upgrade::Upgraded;
-use hyper_util::rt::TokioIo;
 use std::time::Duration;
-use tokio::io::AsyncWriteExt as _;
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::protocol::frame::CloseFrame;
 use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
 use tokio_tungstenite::tungstenite::{self, Bytes, Message};
 pub(super) use upgrade::upgrade;
+use wire::Wire;
 
-type Socket = WebSocketStream<TokioIo<Upgraded>>;
+type Socket = WebSocketStream<Wire>;
 
 /// What one read of a socket takes. Clients say little.
 const READ_BUFFER: usize = 1 << 10;
@@ -49,8 +50,8 @@ async fn run(edge: Edge, upgraded: Upgraded, token: Option<String>, pass: Pass) 
         .write_buffer_size(0)
         .max_message_size(Some(limit))
         .max_frame_size(Some(limit));
-    let mut socket =
-        WebSocketStream::from_raw_socket(TokioIo::new(upgraded), Role::Server, Some(config)).await;
+    let (wire, read) = Wire::new(upgraded);
+    let mut socket = WebSocketStream::from_partially_read(wire, read, Role::Server, Some(config)).await;
     let stop = edge.stop().clone();
     tokio::select! {
         () = stop.cancelled() => {}
@@ -85,8 +86,10 @@ async fn greet(edge: &Edge, socket: &mut Socket, token: Option<String>) -> Optio
                 Code::Unauthorized => (UNAUTHORIZED, "not authorized"),
                 _ => (POLICY, "refused"),
             };
-            let said = [Packet::new(&[&server::error(&refusal, None)])];
-            let _ = write(socket, &said, Some((code, reason)), config.write_within).await;
+            let _ = socket.send(close(code, reason)).await;
+            let error = Packet::new(&[&server::error(&refusal, None)]);
+            let said = [error.as_ref(), &socket.get_mut().said().unwrap_or_default()];
+            let _ = write(socket, &said, config.write_within).await;
             None
         }
     }
@@ -113,18 +116,17 @@ async fn first_words(socket: &mut Socket) -> Option<Result<Auth, Refusal>> {
 }
 
 async fn converse(edge: &Edge, mut socket: Socket, mut session: Session, patience: Duration) {
+    if let Some(line) = socket.get_ref().line() {
+        session.attach(line);
+    }
     let mut timer = std::pin::pin!(sleep_until(session.deadline(true)));
     loop {
         tokio::select! {
             () = session.ready() => {
-                let Pieces { list, close, .. } = session.take_pieces();
-                if list.is_empty() && close.is_none() {
-                    continue;
-                }
-                let Ok(()) = write(&mut socket, &list, close, patience).await else { return };
-                session.written();
-                if close.is_some() {
-                    return goodbye(socket, patience).await;
+                match speak(&mut socket, &mut session, patience).await {
+                    Ok(Told::More) => {}
+                    Ok(Told::All) => return goodbye(socket, patience).await,
+                    Err(Broken) => return,
                 }
             }
             heard = socket.next() => {
@@ -136,11 +138,8 @@ async fn converse(edge: &Edge, mut socket: Socket, mut session: Session, patienc
             }
             () = &mut timer => {
                 if session.on_time(true) {
-                    // Answered by every browser by itself, so that a page need not.
-                    let ping = socket.send(Message::Ping(Bytes::new()));
-                    if !matches!(timeout(patience, ping).await, Ok(Ok(()))) {
-                        return;
-                    }
+                    // Answered by every browser by itself, so that a page need not. The heartbeat takes it along.
+                    let Ok(()) = socket.send(Message::Ping(Bytes::new())).await else { return };
                 }
                 timer.as_mut().reset(session.deadline(true));
             }
@@ -148,38 +147,33 @@ async fn converse(edge: &Edge, mut socket: Socket, mut session: Session, patienc
     }
 }
 
-/// Everything in one write, then the close if there is one. What is long goes in parts, each of which must get through in time: slow is not stuck.
-async fn write<P: AsRef<[u8]>>(
-    socket: &mut Socket,
-    pieces: &[P],
-    closing: Option<(u16, &'static str)>,
-    patience: Duration,
-) -> Result<(), Broken> {
-    let mut frames = Frames::new(pieces);
-    while frames.remaining() > PART {
-        let part = async {
-            socket.flush().await.map_err(|_| Broken)?;
-            let mut part = (&mut frames).take(PART);
-            socket.get_mut().write_all_buf(&mut part).await.map_err(|_| Broken)
-        };
-        timeout(patience, part).await.unwrap_or(Err(Broken))?;
+/// What the client has been told.
+enum Told {
+    More,
+    All,
+}
+
+/// Writes what waits for the client, and what the protocol has to say.
+async fn speak(socket: &mut Socket, session: &mut Session, patience: Duration) -> Result<Told, Broken> {
+    let Pieces { mut list, close: closing, .. } = session.take_pieces();
+    if let Some((code, reason)) = closing {
+        // Fails if a close was said already.
+        let _ = socket.send(close(code, reason)).await;
     }
-    let rest = async {
-        // A pong may be half written.
-        socket.flush().await.map_err(|_| Broken)?;
-        let raw = socket.get_mut();
-        if frames.chunk().len() == frames.remaining() {
-            raw.write_all(frames.chunk()).await.map_err(|_| Broken)?;
-        } else {
-            raw.write_all_buf(&mut frames).await.map_err(|_| Broken)?;
-        }
-        raw.flush().await.map_err(|_| Broken)?;
-        match closing {
-            Some((code, reason)) => socket.send(close(code, reason)).await.map_err(|_| Broken),
-            None => Ok(()),
-        }
-    };
-    timeout(patience, rest).await.unwrap_or(Err(Broken))
+    list.extend(socket.get_mut().said().map(Piece::Control));
+    write(socket, &list, patience).await?;
+    session.written();
+    Ok(if closing.is_some() { Told::All } else { Told::More })
+}
+
+/// Everything in one write. What is long goes in parts, each of which must get through in time: slow is not stuck.
+async fn write<P: AsRef<[u8]>>(socket: &mut Socket, pieces: &[P], patience: Duration) -> Result<(), Broken> {
+    let mut frames = Frames::new(pieces);
+    while frames.has_remaining() {
+        let part = socket.get_mut().send((&mut frames).take(PART));
+        timeout(patience, part).await.ok().and_then(Result::ok).ok_or(Broken)?;
+    }
+    Ok(())
 }
 
 async fn hear(
@@ -207,7 +201,13 @@ async fn hear(
             }
             Ok(())
         }
-        Some(Ok(Message::Ping(_) | Message::Pong(_) | Message::Frame(_))) => {
+        Some(Ok(Message::Ping(_))) => {
+            session.alive();
+            socket.flush().await.map_err(|_| Broken)?;
+            session.must_speak();
+            Ok(())
+        }
+        Some(Ok(Message::Pong(_) | Message::Frame(_))) => {
             session.alive();
             Ok(())
         }
@@ -216,12 +216,21 @@ async fn hear(
             session.heard().map_err(|_| Broken)
         }
         Some(Err(tungstenite::Error::Capacity(_))) => {
-            let patience = edge.hub().config().write_within;
-            let _ = timeout(patience, socket.send(close(TOO_BIG, "message too large"))).await;
-            Err(Broken)
+            let _ = socket.send(close(TOO_BIG, "message too large")).await;
+            leave(edge, socket, session).await
         }
-        Some(Ok(Message::Close(_)) | Err(_)) | None => Err(Broken),
+        Some(Ok(Message::Close(_))) => {
+            let _ = socket.flush().await;
+            leave(edge, socket, session).await
+        }
+        Some(Err(_)) | None => Err(Broken),
     }
+}
+
+/// Says what is still to be said; nobody listens any more.
+async fn leave(edge: &Edge, socket: &mut Socket, session: &mut Session) -> Result<(), Broken> {
+    let _ = speak(socket, session, edge.hub().config().write_within).await;
+    Err(Broken)
 }
 
 async fn take(session: &mut Session, message: &ClientMessage) {

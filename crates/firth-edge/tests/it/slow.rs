@@ -18,10 +18,11 @@ fn big(key: &str, n: u64) -> Event {
     event
 }
 
-/// Nobody is given up for being stuck, however long a starved machine takes.
-fn config() -> Config {
+/// Nobody is given up for being stuck, nor hears a heartbeat, however long a starved machine takes.
+pub(crate) fn config() -> Config {
     let limits = Limits { queued_events: 50, ..Limits::default() };
-    Config { limits, write_within: Duration::from_secs(600), ..Config::default() }
+    let (long, longer) = (Duration::from_secs(600), Duration::from_secs(1200));
+    Config { limits, write_within: long, heartbeat: long, silence: longer, ..Config::default() }
 }
 
 async fn connect(gateway: &Gateway, slow: &str) -> Client {

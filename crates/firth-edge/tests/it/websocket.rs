@@ -1,5 +1,6 @@
 //! Laws of the WebSocket side.
 
+use crate::slow;
 use crate::world::{Gateway, PATIENCE, keys, order, tenant};
 use firth_edge::auth::{Collections, Keys};
 use firth_edge::{Config, Limits};
@@ -246,15 +247,44 @@ async fn a_closing_gateway_says_when_to_come_back() {
     closing.await.unwrap();
 }
 
+/// Pongs are written by another than most events.
+#[tokio::test]
+async fn pings_are_answered_between_events_and_a_close_with_a_close() {
+    let gateway = Gateway::start(slow::config()).await;
+    let mut ann = gateway.connect("ann").await;
+    ann.subscribe("orders", None).await;
+    let (mut pongs, mut events) = (0_u8, 0_i64);
+    for n in 1..=100 {
+        gateway.publish(order("acme", "k", 2 * n - 1));
+        ann.0.send(Message::Ping(vec![u8::try_from(n).unwrap()].into())).await.unwrap();
+        gateway.publish(order("acme", "k", 2 * n));
+        while i64::from(pongs) < n || events < 2 * n {
+            match ann.next().await.unwrap() {
+                Message::Pong(data) => {
+                    pongs += 1;
+                    assert_eq!(*data, [pongs]);
+                }
+                Message::Text(text) => {
+                    events += 1;
+                    let message: serde_json::Value = serde_json::from_str(&text).unwrap();
+                    assert_eq!(message["event"]["after"]["n"], events);
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+    ann.0.send(Message::Close(None)).await.unwrap();
+    assert_eq!(ann.next().await, Some(Message::Close(None)));
+    drop(ann);
+    gateway.close().await;
+}
+
 /// A client that stops reading, while another goes on; then it reads again.
 #[tokio::test]
 async fn a_slow_client_hurts_nobody_and_hears_what_it_missed() {
-    let limits = Limits { queued_events: 50, ..Limits::default() };
-    // A starved machine takes its time until the slow one reads again.
-    let write_within = Duration::from_secs(600);
-    let gateway = Gateway::start(Config { limits, write_within, ..Config::default() }).await;
-    let mut slow = gateway.connect("ann").await;
-    slow.subscribe("orders", None).await;
+    let gateway = Gateway::start(slow::config()).await;
+    let mut late = gateway.connect("ann").await;
+    late.subscribe("orders", None).await;
     let mut quick = gateway.connect("bob").await;
     quick.subscribe("orders", None).await;
     let big = "x".repeat(20_000);
@@ -275,7 +305,7 @@ async fn a_slow_client_hurts_nobody_and_hears_what_it_missed() {
     }
     let (mut seen, mut missed) = (0_u64, 0_u64);
     while seen + missed < sent {
-        let message = slow.hear().await;
+        let message = late.hear().await;
         match message["type"].as_str().unwrap() {
             "event" => {
                 seen += 1;
@@ -292,6 +322,6 @@ async fn a_slow_client_hurts_nobody_and_hears_what_it_missed() {
     assert!(missed > 0 && seen + missed == sent);
     wait::until(PATIENCE, "all written", async || gateway.edge.hub().status().books.queued == 0).await;
     assert!(gateway.edge.hub().status().books.balance());
-    drop((slow, quick));
+    drop((late, quick));
     gateway.close().await;
 }
