@@ -7,18 +7,26 @@ use crate::error::{Error, Result};
 use crate::limits::{MAX_HEADER_BYTES, MAX_HEADERS};
 use bytes::Bytes;
 use std::fmt;
+use std::sync::Arc;
 
 /// An ordered list of (name, value), bounded by [`MAX_HEADERS`] and [`MAX_HEADER_BYTES`].
+///
+/// One word wide, and nothing behind it for the many records without headers: records are moved often.
 #[derive(Clone, Default, PartialEq, Eq)]
-pub struct Headers {
+pub struct Headers(Option<Arc<Packed>>);
+
+#[derive(PartialEq, Eq)]
+struct Packed {
     raw: Bytes,
     count: usize,
 }
 
+static NOTHING: Bytes = Bytes::new();
+
 impl Headers {
     /// No headers.
     pub const fn new() -> Self {
-        Self { raw: Bytes::new(), count: 0 }
+        Self(None)
     }
 
     /// Packs `list`, or says which limit it breaks.
@@ -33,14 +41,14 @@ impl Headers {
             put_run(&mut raw, value);
             count += 1;
         }
-        let headers = Self { raw: raw.into(), count };
+        let headers = Self::of(raw.into(), count);
         headers.check()?;
         Ok(headers)
     }
 
     /// The first value under `name`.
     pub fn get(&self, name: &str) -> Option<Bytes> {
-        let mut reader = Reader(self.raw.clone());
+        let mut reader = Reader(self.raw().clone());
         while !reader.is_empty() {
             let (key, value) = (reader.run()?, reader.run()?);
             if key == name.as_bytes() {
@@ -52,22 +60,26 @@ impl Headers {
 
     /// All headers in order.
     pub fn iter(&self) -> impl Iterator<Item = (String, Bytes)> + '_ {
-        let mut reader = Reader(self.raw.clone());
+        let mut reader = Reader(self.raw().clone());
         std::iter::from_fn(move || (!reader.is_empty()).then(|| Some((reader.text()?, reader.run()?)))?)
     }
 
     /// How many there are.
     pub fn len(&self) -> usize {
-        self.count
+        self.0.as_ref().map_or(0, |packed| packed.count)
     }
 
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.count == 0
+        self.0.is_none()
     }
 
     pub(crate) fn raw(&self) -> &Bytes {
-        &self.raw
+        self.0.as_ref().map_or(&NOTHING, |packed| &packed.raw)
+    }
+
+    fn of(raw: Bytes, count: usize) -> Self {
+        Self((count > 0).then(|| Arc::new(Packed { raw, count })))
     }
 
     /// Takes packed headers back from storage, checking that they really are headers.
@@ -78,15 +90,15 @@ impl Headers {
             reader.run()?;
             count += 1;
         }
-        Some(Self { raw, count })
+        Some(Self::of(raw, count))
     }
 
     pub(crate) fn check(&self) -> Result<()> {
-        if self.count > MAX_HEADERS {
-            return Err(Error::invalid(format!("{} headers; at most {MAX_HEADERS} are allowed", self.count)));
+        let (count, size) = (self.len(), self.raw().len());
+        if count > MAX_HEADERS {
+            return Err(Error::invalid(format!("{count} headers; at most {MAX_HEADERS} are allowed")));
         }
-        if self.raw.len() > MAX_HEADER_BYTES {
-            let size = self.raw.len();
+        if size > MAX_HEADER_BYTES {
             return Err(Error::invalid(format!(
                 "headers take {size} bytes; at most {MAX_HEADER_BYTES} are allowed"
             )));
@@ -97,6 +109,6 @@ impl Headers {
 
 impl fmt::Debug for Headers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Headers({} in {} bytes)", self.count, self.raw.len())
+        write!(f, "Headers({} in {} bytes)", self.len(), self.raw().len())
     }
 }

@@ -24,8 +24,8 @@ pub struct Content {
     pub headers: Headers,
     /// When the producer made it, in milliseconds since 1970 on the producer's clock. For people, never for order.
     pub timestamp: u64,
-    /// Where a replayed record came from.
-    pub origin: Option<Origin>,
+    /// Where a replayed record came from. Few have it, and records are moved often.
+    pub origin: Option<Box<Origin>>,
     /// How the payload is written. Engines only keep this; whoever makes and reads content does the work.
     pub encoding: Encoding,
 }
@@ -141,8 +141,9 @@ impl Content {
 
     /// Reads a packed form, sharing its memory.
     pub fn unpack(packed: Bytes) -> Result<Self> {
-        match packed.first() {
-            Some(&VERSION) => Self::unpack_v1(Reader(packed.slice(1..)))
+        let mut reader = Reader(packed);
+        match reader.byte() {
+            Some(VERSION) => Self::unpack_v1(reader)
                 .ok_or_else(|| Error::corrupt("a stored record is damaged (its envelope ends too early)")),
             Some(version) => Err(Error::corrupt(format!(
                 "a stored record has envelope version {version}; this build reads up to {VERSION}: upgrade it"
@@ -156,7 +157,7 @@ impl Content {
         let timestamp = reader.number()?;
         let key = if flags & KEY != 0 { Some(reader.run()?) } else { None };
         let headers = if flags & HEADERS != 0 { Headers::from_raw(reader.run()?)? } else { Headers::new() };
-        let origin = if flags & ORIGIN != 0 { Some(Origin::unpack(&mut reader)?) } else { None };
+        let origin = if flags & ORIGIN != 0 { Some(Box::new(Origin::unpack(&mut reader)?)) } else { None };
         let encoding = if flags & LZ4 != 0 { Encoding::Lz4 } else { Encoding::Plain };
         Some(Self { key, payload: reader.rest(), headers, timestamp, origin, encoding })
     }
@@ -200,11 +201,11 @@ mod tests {
     fn contents() -> impl Strategy<Value = Content> {
         let origin =
             ("[a-z]{1,9}", any::<u32>(), any::<(u64, u64)>(), "[a-z]{1,9}").prop_map(|(t, i, id, g)| {
-                Origin {
+                Box::new(Origin {
                     at: Partition::new(TopicName::new(t).unwrap(), i),
                     id: RecordId::new(id.0, id.1),
                     group: GroupName::new(g).unwrap(),
-                }
+                })
             });
         let headers = prop::collection::vec(("[a-z]{1,5}", any::<Vec<u8>>()), 0..4)
             .prop_map(|list| Headers::from_pairs(list).unwrap());

@@ -6,17 +6,18 @@ use bytes::Bytes;
 use firth_engine::{Headers, Origin, Partition, RecordId, TopicName};
 use serde::de::DeserializeOwned;
 use std::fmt;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// What the log holds: the message, its place, and which attempt this is. Cloning is cheap.
 #[derive(Clone)]
 pub struct Record {
     at: Partition,
-    inner: firth_engine::Record,
+    inner: Arc<firth_engine::Record>,
 }
 
 impl Record {
-    pub(crate) fn new(at: Partition, inner: firth_engine::Record) -> Self {
+    pub(crate) fn new(at: Partition, inner: Arc<firth_engine::Record>) -> Self {
         Self { at, inner }
     }
 
@@ -24,7 +25,7 @@ impl Record {
     pub(crate) fn shown(at: Partition, mut inner: firth_engine::Record) -> Self {
         // Damaged beyond opening: what is stored is all there is to see.
         let _ = payload::open(&mut inner.content);
-        Self { at, inner }
+        Self::new(at, Arc::new(inner))
     }
 
     /// The topic.
@@ -87,10 +88,10 @@ impl Record {
 
     /// Where it stood before it was replayed for everyone.
     pub fn origin(&self) -> Option<&Origin> {
-        self.inner.content.origin.as_ref()
+        self.inner.content.origin.as_deref()
     }
 
-    pub(crate) fn into_inner(self) -> firth_engine::Record {
+    pub(crate) fn into_inner(self) -> Arc<firth_engine::Record> {
         self.inner
     }
 }

@@ -8,6 +8,7 @@ use crate::id::RecordId;
 use crate::limits::{MAX_BATCH, MAX_BATCH_BYTES};
 use crate::name::{Partition, ProducerName};
 use crate::record::{Content, Record};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Partitions: made, appended to, read, trimmed, deleted.
@@ -55,8 +56,9 @@ pub trait Log {
 /// A batch to append.
 #[derive(Clone, Debug, Default)]
 pub struct Append {
-    /// 1 to [`MAX_BATCH`] records of together at most [`MAX_BATCH_BYTES`] (a single record may be larger).
-    pub records: Vec<Content>,
+    /// 1 to [`MAX_BATCH`] records of together at most [`MAX_BATCH_BYTES`] (a single record may be larger). Shared, so that whoever may have to
+    /// send them again need not copy them.
+    pub records: Arc<Vec<Content>>,
     /// How long the batch stays invisible. Zero: it is in the log at once. Otherwise it gets its ids when it ripens.
     pub after: Duration,
     /// Makes the append idempotent.
@@ -81,7 +83,7 @@ pub struct ProducerSeq {
 impl Append {
     /// An append of `records`, visible at once.
     pub fn new(records: impl Into<Vec<Content>>) -> Self {
-        Self { records: records.into(), ..Self::default() }
+        Self { records: Arc::new(records.into()), ..Self::default() }
     }
 
     /// Checks everything that needs no stored state.

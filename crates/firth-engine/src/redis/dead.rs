@@ -186,7 +186,7 @@ impl RedisEngine {
         let mut call =
             script.keys([&keys.meta, &keys.stream, &own.meta, &own.dead, &own.dead_times, &own.bodies]);
         for (id, content) in letters {
-            let origin = Some(Origin { at: at.clone(), id, group: group.clone() });
+            let origin = Some(Box::new(Origin { at: at.clone(), id, group: group.clone() }));
             let content = Content { origin, ..content };
             call = call.arg(id.to_string()).args(blob::pack([&content]));
         }

@@ -130,7 +130,7 @@ impl RedisEngine {
             let call = SCRIPTS.append.keys(all).arg(micros(batch.after)).arg(producer).arg(first).arg(count);
             (&SCRIPTS.append, call)
         };
-        let call = call.args(blob::pack(&batch.records));
+        let call = call.args(blob::pack(batch.records.iter()));
         let durability = batch.durability.unwrap_or(self.steps.durability());
         let answer = self.steps.durable_as(durability, script, call).await?;
         let answer = About::partition(at).accept(answer)?;

@@ -195,6 +195,7 @@ impl Reading<'_> {
 
     /// Takes in entries; done when a limit is reached.
     fn take(&mut self, entries: Vec<(RecordId, Bytes)>, trimmed: RecordId) -> Result<()> {
+        self.records.reserve(records_in(&entries).min(self.max.records - self.records.len()));
         for (last, blob) in entries {
             let packed = blob::unpack(blob).ok_or_else(|| damaged(self.at, last))?;
             let first =

@@ -20,6 +20,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -236,7 +237,7 @@ impl Feed {
             self.settled += 1;
             return Ok(None);
         }
-        Ok(Some(Record::new(self.at.clone(), raw)))
+        Ok(Some(Record::new(self.at.clone(), Arc::new(raw))))
     }
 
     /// Reads on; false if there is nothing.

@@ -17,13 +17,13 @@ use tokio_util::sync::CancellationToken;
 /// What a lane hears about its deliveries.
 pub(crate) enum Event {
     Judged {
-        record: firth_engine::Record,
+        record: Arc<firth_engine::Record>,
         judgement: Judgement,
         waiter: Option<oneshot::Sender<Result<()>>>,
     },
     /// Verdicts of handlers, for which nobody waits.
-    Handled(Vec<(firth_engine::Record, Judgement)>),
-    Unstarted(firth_engine::Record),
+    Handled(Vec<(Arc<firth_engine::Record>, Judgement)>),
+    Unstarted(Arc<firth_engine::Record>),
     ChunkDone,
 }
 
@@ -54,15 +54,15 @@ impl Drop for ChunkEnd {
 
 /// Verdicts of one worker that go to the lane together. Whoever adds one hands them in before it waits for anything.
 pub(crate) struct Pile {
-    list: Vec<(firth_engine::Record, Judgement)>,
+    list: Vec<(Arc<firth_engine::Record>, Judgement)>,
     /// Dropped after the last verdict was handed in: the lane hears of the end of the chunk last.
     end: Arc<ChunkEnd>,
 }
 
 impl Pile {
-    /// An empty pile for the chunk of this delivery.
-    pub(crate) fn beside(delivery: &Delivery) -> Self {
-        Self { list: Vec::new(), end: delivery.end.clone() }
+    /// An empty pile for the chunk of this delivery, with room for so many verdicts.
+    pub(crate) fn beside(delivery: &Delivery, room: usize) -> Self {
+        Self { list: Vec::with_capacity(room), end: delivery.end.clone() }
     }
 
     /// Whether a delivery's verdict goes to the same lane.

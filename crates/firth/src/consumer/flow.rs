@@ -7,12 +7,13 @@
 use bytes::Bytes;
 use firth_engine::Record;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
 
 #[derive(Default)]
 pub(crate) struct Flow {
     strict: bool,
     /// What may go out now, by place; of each key at most one.
-    ready: VecDeque<Record>,
+    ready: VecDeque<Arc<Record>>,
     keys: HashMap<Bytes, Key>,
     out: usize,
 }
@@ -22,7 +23,7 @@ struct Key {
     /// The place of its record in `ready`.
     ready: Option<u64>,
     /// Held back, by place.
-    waiting: VecDeque<Record>,
+    waiting: VecDeque<Arc<Record>>,
     out: usize,
     /// Places whose retry the engine keeps until it is due.
     due: BTreeSet<u64>,
@@ -65,7 +66,7 @@ impl Flow {
     }
 
     /// A record is at hand.
-    pub(crate) fn admit(&mut self, record: Record) {
+    pub(crate) fn admit(&mut self, record: Arc<Record>) {
         let Some(key) = record.content.key.clone() else { return put(&mut self.ready, record) };
         let seq = record.id.seq;
         let state = self.keys.entry(key.clone()).or_default();
@@ -79,7 +80,7 @@ impl Flow {
     }
 
     /// Takes up to `max` records that one worker runs one after the other, in order.
-    pub(crate) fn take(&mut self, max: usize) -> Vec<Record> {
+    pub(crate) fn take(&mut self, max: usize) -> Vec<Arc<Record>> {
         let mut chunk = Vec::with_capacity(max.min(self.ready.len()));
         // The next ones of keys in this chunk may ride along.
         let mut riding = BTreeMap::new();
@@ -102,13 +103,13 @@ impl Flow {
         chunk
     }
 
-    fn take_rider(&mut self, riding: &mut BTreeMap<u64, Bytes>) -> Option<Record> {
+    fn take_rider(&mut self, riding: &mut BTreeMap<u64, Bytes>) -> Option<Arc<Record>> {
         let (_, key) = riding.pop_first()?;
         self.keys.get_mut(&key)?.waiting.pop_front()
     }
 
     /// A record that was out came back.
-    pub(crate) fn back(&mut self, record: &Record, how: Back) {
+    pub(crate) fn back(&mut self, record: &Arc<Record>, how: Back) {
         self.out -= 1;
         let Some(key) = record.content.key.as_ref() else {
             if how == Back::Unstarted {
@@ -188,7 +189,7 @@ impl Key {
 }
 
 /// Puts a record into its place; most come last.
-fn put(list: &mut VecDeque<Record>, record: Record) {
+fn put(list: &mut VecDeque<Arc<Record>>, record: Arc<Record>) {
     let seq = record.id.seq;
     if list.back().is_none_or(|last| last.id.seq < seq) {
         return list.push_back(record);
@@ -204,13 +205,13 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::HashSet;
 
-    fn record(seq: u64, key: &str) -> Record {
+    fn record(seq: u64, key: &str) -> Arc<Record> {
         let content = Content::new("x");
         let content = if key.is_empty() { content } else { content.with_key(key.to_owned()) };
-        Record { id: RecordId::new(1, seq), attempt: 1, crashes: 0, content }
+        Arc::new(Record { id: RecordId::new(1, seq), attempt: 1, crashes: 0, content })
     }
 
-    fn seqs(chunk: &[Record]) -> Vec<u64> {
+    fn seqs(chunk: &[Arc<Record>]) -> Vec<u64> {
         chunk.iter().map(|record| record.id.seq).collect()
     }
 
@@ -289,7 +290,7 @@ mod tests {
             steps in prop::collection::vec((1_usize..4, 0_u8..4), 200),
         ) {
             let mut flow = Flow::new(true);
-            let (mut chunks, mut done): (Vec<Vec<Record>>, Vec<(u64, String)>) = (Vec::new(), Vec::new());
+            let (mut chunks, mut done): (Vec<Vec<Arc<Record>>>, Vec<(u64, String)>) = (Vec::new(), Vec::new());
             let mut due = Vec::new();
             for (seq, key) in keys.iter().enumerate() { flow.admit(record(seq as u64 + 1, key)); }
             for (size, dice) in steps {

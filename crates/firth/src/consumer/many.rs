@@ -38,7 +38,7 @@ impl Delivery {
             let same_lane = pile.as_ref().is_some_and(|pile| pile.is_of(&delivery));
             let pile = match &mut pile {
                 Some(pile) if same_lane => pile,
-                other => other.insert(Pile::beside(&delivery)),
+                other => other.insert(Pile::beside(&delivery, 0)),
             };
             pile.add(delivery, Judgement::Ack);
         }

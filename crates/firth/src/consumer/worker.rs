@@ -50,7 +50,7 @@ pub(crate) async fn work(chunk: Chunk, handler: Arc<Handler>, common: Arc<Common
 
 async fn each(chunk: Chunk, handler: &Call<Record, Verdict>, common: &Common) {
     let Some(first) = chunk.front() else { return };
-    let (mut failed, mut shift) = (HashSet::<Bytes>::new(), Shift::begin(first, common));
+    let (mut failed, mut shift) = (HashSet::<Bytes>::new(), Shift::begin(first, chunk.len(), common));
     for mut delivery in chunk {
         let held_back = !failed.is_empty() && delivery.key().is_some_and(|key| failed.contains(key));
         // Dropped unstarted: the lane hands it out again, or the next owner does.
@@ -85,7 +85,7 @@ async fn batch(chunk: Chunk, handler: &Call<Vec<Record>, Verdicts>, common: &Com
         }
     }
     let Some(first) = started.first() else { return };
-    let mut shift = Shift::begin(first, common);
+    let mut shift = Shift::begin(first, started.len(), common);
     let records: Vec<Record> = started.iter().map(|delivery| delivery.record().clone()).collect();
     let links = trace::Links::of(&records);
     let span = tracing::debug_span!(
@@ -183,8 +183,8 @@ struct Shift<'c> {
 }
 
 impl<'c> Shift<'c> {
-    fn begin(first: &Delivery, common: &'c Common) -> Self {
-        Self { pile: Pile::beside(first), clock: Clock::start(), common }
+    fn begin(first: &Delivery, count: usize, common: &'c Common) -> Self {
+        Self { pile: Pile::beside(first, count), clock: Clock::start(), common }
     }
 
     fn hand_in_if_late(&mut self) {

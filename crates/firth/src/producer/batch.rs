@@ -60,6 +60,8 @@ struct Queue<T> {
     batches: VecDeque<Batch<T>>,
     /// The fate of the batch that is on its way.
     busy: Option<T>,
+    /// How many messages the last batch had: the next one is likely to have as many.
+    usual: usize,
 }
 
 /// Where a message went.
@@ -86,8 +88,11 @@ impl<T: Clone + Default> Batcher<T> {
     pub(crate) fn push(&mut self, out: Outgoing, now: impl FnOnce() -> Instant) -> Pushed<T> {
         let Outgoing { partition, after, content, cost } = out;
         let bytes = content.packed_len();
-        let queue =
-            self.queues.entry(partition).or_insert_with(|| Queue { batches: VecDeque::new(), busy: None });
+        let queue = self.queues.entry(partition).or_insert_with(|| Queue {
+            batches: VecDeque::new(),
+            busy: None,
+            usual: 0,
+        });
         let fits = |batch: &Batch<T>| {
             !batch.sealed
                 && batch.after == after
@@ -96,7 +101,7 @@ impl<T: Clone + Default> Batcher<T> {
         };
         let opens = !queue.batches.back().is_some_and(fits);
         if opens {
-            let (contents, fate) = (Vec::new(), T::default());
+            let (contents, fate) = (Vec::with_capacity(queue.usual), T::default());
             let batch =
                 Batch { partition, after, contents, fate, cost: 0, bytes: 0, opened: now(), sealed: false };
             queue.batches.push_back(batch);
@@ -120,7 +125,7 @@ impl<T: Clone + Default> Batcher<T> {
                     .is_some_and(|first| hurry || queue.batches.len() > 1 || policy.is_ready(first, now))
         })?;
         let batch = queue.batches.pop_front()?;
-        queue.busy = Some(batch.fate.clone());
+        (queue.busy, queue.usual) = (Some(batch.fate.clone()), batch.contents.len());
         Some(batch)
     }
 

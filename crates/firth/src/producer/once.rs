@@ -13,6 +13,7 @@ use firth_engine::facet::{Append, ProducerSeq};
 use firth_engine::limits::{MAX_BATCH, MAX_BATCH_BYTES};
 use firth_engine::{Content, Partition, ProducerName};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Messages that are appended together.
@@ -79,7 +80,8 @@ impl Producer {
             let count = parcel.contents.len();
             let producer = Some(ProducerSeq { name: name.clone(), first });
             let durability = self.0.settings.durability;
-            let wish = Append { records: parcel.contents, after: parcel.after, producer, durability };
+            let wish =
+                Append { records: Arc::new(parcel.contents), after: parcel.after, producer, durability };
             let done = append(&self.0.engine, &at, wish, &self.0.settings).await;
             self.0.meter.sent(count, done.is_ok());
             let some_arrived = receipts.iter().any(Option::is_some);

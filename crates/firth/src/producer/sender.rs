@@ -137,7 +137,7 @@ async fn append_batch(
     settings: Settings,
 ) -> Outcome {
     let (duty, count) = (Duty::new(batch.fate.clone()), batch.contents.len());
-    let records = std::mem::take(&mut batch.contents);
+    let records = Arc::new(std::mem::take(&mut batch.contents));
     let wish = Append { records, after: batch.after, producer, durability: settings.durability };
     match append(&engine, &at, wish, &settings).await {
         Ok(done) => Outcome { batch, duty, count, result: Ok(done), doubtful: false },
@@ -149,7 +149,7 @@ async fn append_batch(
 pub(super) async fn append(
     engine: &Engine,
     at: &Partition,
-    mut wish: Append,
+    wish: Append,
     settings: &Settings,
 ) -> Result<Appended, (Error, bool)> {
     let give_up = Instant::now() + settings.timeout;
@@ -157,9 +157,7 @@ pub(super) async fn append(
     let is_numbered = wish.producer.is_some();
     loop {
         let last_try = Instant::now() >= give_up;
-        // Only a try that may be repeated needs its own copy; the bytes are shared.
-        let this = if last_try { std::mem::take(&mut wish) } else { wish.clone() };
-        let error = match engine.append(at, this).await {
+        let error = match engine.append(at, wish.clone()).await {
             Ok(done) => return Ok(done),
             Err(error) => error,
         };

@@ -8,6 +8,7 @@ use firth_engine::limits::{MAX_BATCH_BYTES, MAX_READ};
 use firth_engine::{Offer, Record, RecordId, Verdict};
 use futures_util::future::BoxFuture;
 use futures_util::future::try_join_all;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -221,7 +222,7 @@ impl Session<'_> {
             return self.settle_unseen(&record, Verdict::Dead { reason: error.to_string() });
         }
         self.bytes_at_hand += record.content.packed_len();
-        self.flow.admit(record);
+        self.flow.admit(Arc::new(record));
         Ok(())
     }
 

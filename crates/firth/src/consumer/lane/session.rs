@@ -289,12 +289,12 @@ impl<'l> Session<'l> {
             }
             Event::Judged { record, judgement, waiter } => {
                 self.waiters.extend(waiter.map(|reply| Waiter::new(&record, reply)));
-                self.judged(record, judgement)?;
+                self.judged(&record, judgement)?;
                 self.count(1);
             }
             Event::Handled(list) => {
                 self.count(list.len());
-                list.into_iter().try_for_each(|(record, judgement)| self.judged(record, judgement))?;
+                list.into_iter().try_for_each(|(record, judgement)| self.judged(&record, judgement))?;
             }
         }
         Ok(())
@@ -305,12 +305,12 @@ impl<'l> Session<'l> {
         self.common().meter.delivered.increment(judged as u64);
     }
 
-    fn judged(&mut self, record: firth_engine::Record, judgement: Judgement) -> Result<()> {
+    fn judged(&mut self, record: &Arc<firth_engine::Record>, judgement: Judgement) -> Result<()> {
         self.bytes_at_hand -= record.content.packed_len();
-        let verdict = self.verdict(&record, judgement);
+        let verdict = self.verdict(record, judgement);
         let done = matches!(verdict, Verdict::Ack);
-        self.flow.back(&record, if done { Back::Settled } else { Back::Postponed });
-        self.settle(&record, verdict)
+        self.flow.back(record, if done { Back::Settled } else { Back::Postponed });
+        self.settle(record, verdict)
     }
 
     fn verdict(&self, record: &firth_engine::Record, judgement: Judgement) -> Verdict {
@@ -462,7 +462,7 @@ impl<'l> Session<'l> {
     }
 
     /// Keeps a verdict for the next session.
-    fn remember(&mut self, record: &firth_engine::Record, judgement: Judgement) {
+    fn remember(&mut self, record: &Arc<firth_engine::Record>, judgement: Judgement) {
         let verdict = self.verdict(record, judgement);
         self.settled.push(((record.id, record.attempt), verdict));
         self.flow.back(record, Back::Settled);
