@@ -16,8 +16,11 @@ use tokio::task::JoinHandle;
 
 /// How long a start waits for the leases of a predecessor that crashed.
 const PREDECESSOR: Duration = Duration::from_secs(30);
+/// How long a gateway that crashed keeps its group from the next one of its name. Short: only that one waits for it, and whoever loses its
+/// partitions meanwhile takes them back.
+const LEASE: Duration = Duration::from_secs(4);
 /// The pause between two looks at them.
-const PAUSE: Duration = Duration::from_millis(500);
+const PAUSE: Duration = Duration::from_millis(250);
 /// The pause between two looks at how much of the window is still to be read.
 const LOOK: Duration = Duration::from_millis(10);
 
@@ -50,7 +53,7 @@ impl TopicFeed {
         let follows = partitions <= FOLLOWED && hub.follow(epoch(&status.info), partitions);
         let start = if follows { StartAt::Age(hub.config().window.age) } else { StartAt::Newest };
         admin.create_group(topic, group, start).await?;
-        let consumer = broker.consumer(topic, group).name("gateway").start_at(start).await?;
+        let consumer = broker.consumer(topic, group).name("gateway").lease(LEASE).start_at(start).await?;
         let handle = consumer.handle();
         // From then on another gateway with this group is refused.
         handle.assigned(|owned| owned.len() >= partitions).await;

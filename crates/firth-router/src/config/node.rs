@@ -4,7 +4,7 @@
 //! routing:
 //!   topic: changes            # where events are
 //!   group: router             # shared by all nodes of one router
-//!   node: node-1              # this node
+//!   node: node-1              # this node; no other has this name, so it takes over from its former life at once (else: a random one)
 //!   listen: 127.0.0.1:7173    # where gateways register by gRPC
 //!   lease: 10s                # how long a crashed node keeps its partitions
 //!   drain: 10s                # how long batches on their way may finish at the end
@@ -61,7 +61,11 @@ impl NodeConfig {
         let options = &mut config.options;
         section.text("topic", &mut options.topic)?;
         section.text("group", &mut options.group)?;
-        section.text("node", &mut options.node)?;
+        let mut node = None;
+        section.words("node", &mut node)?;
+        // Nodes that share a configuration without a name must be told apart.
+        options.is_sole = node.is_some();
+        options.node = node.unwrap_or_else(|| format!("{}-{:08x}", options.node, fastrand::u32(..)));
         let second = Duration::from_secs(1);
         section.duration("lease", &mut options.lease, second..=second * 300)?;
         section.duration("drain", &mut options.drain, Duration::ZERO..=second * 300)?;
@@ -121,6 +125,11 @@ mod tests {
         let config = NodeConfig::from_value(&tree["routing"]).unwrap();
         assert_eq!(config.options.routing, RoutingConfig::default());
         assert_eq!((config.options.topic.as_str(), config.options.group.as_str()), ("changes", "router"));
+        let again = NodeConfig::from_value(&tree["routing"]).unwrap();
+        assert_ne!(config.options.node, again.options.node, "nodes without a name are told apart");
+        assert!(!config.options.is_sole);
+        let named = NodeConfig::from_value(&json!({ "node": "n" })).unwrap().options;
+        assert_eq!((named.node.as_str(), named.is_sole), ("n", true));
     }
 
     #[test]

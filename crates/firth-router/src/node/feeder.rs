@@ -66,6 +66,8 @@ impl Feeder {
     async fn feed(&self) -> Result<Fed> {
         let options = &self.fallback.options;
         let config = ConsumerConfig {
+            // A gateway that is parked on several partitions has as many feeders here.
+            name: format!("{:.50}.{}", options.node, self.partition),
             max_in_flight: AHEAD,
             concurrency: AHEAD,
             partitions: BTreeSet::from([self.partition]),

@@ -51,6 +51,8 @@ pub struct RouterOptions {
     pub group: String,
     /// The name of this node, for people and for gateways.
     pub node: String,
+    /// No other node has this name, so that after a crash it takes over from its former life at once instead of waiting for the lease.
+    pub is_sole: bool,
     /// Everything under `routing:`.
     pub routing: RoutingConfig,
     /// How long a crashed node keeps its partitions.
@@ -68,6 +70,7 @@ impl RouterOptions {
             topic: topic.into(),
             group: "router".to_owned(),
             node: "router".to_owned(),
+            is_sole: false,
             routing: RoutingConfig::default(),
             lease: Duration::from_secs(10),
             drain: Duration::from_secs(10),
@@ -79,6 +82,7 @@ impl RouterOptions {
     fn consumer(&self) -> ConsumerConfig {
         ConsumerConfig {
             name: self.node.clone(),
+            takes_over: self.is_sole,
             max_in_flight: MAX_OPEN,
             concurrency: MAX_OPEN,
             // Order is kept by the lanes, per document; nothing is ever nacked.

@@ -342,6 +342,32 @@ async fn a_parked_gateway_stays_parked_for_the_next_node() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_crashed_and_comes_back_under_its_own_name_goes_on_at_once() {
+    let mut world = World::memory().await;
+    world.options.is_sole = true;
+    // Nobody lives to see it run out.
+    world.options.lease = Duration::from_secs(3600);
+    let (quick, stuck) = (world.gateway("quick", "doc.all").await, world.gateway("stuck", "doc.all").await);
+    stuck.set(Mood::Hangs);
+    let first = world.node().await;
+    world.send(500).await;
+    world.has_all(&quick).await;
+    until(PATIENCE, "it is parked on both", async || {
+        first.lanes().iter().any(|lane| lane.gateway.as_str() == "stuck" && lane.parked == [0, 1])
+    })
+    .await;
+    drop(first);
+    let second = world.node().await;
+    world.send(300).await;
+    world.has_all(&quick).await;
+    stuck.set(Mood::Fine);
+    world.has_all(&stuck).await;
+    nothing_was_given_up(&world).await;
+    balanced(&second);
+    second.close().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_nodes_share_the_partitions_and_hand_over_without_loss() {
     let mut world = World::memory().await;
     let gateway = world.gateway("g", "doc.all").await;

@@ -47,6 +47,13 @@ impl ConsumerBuilder {
         self
     }
 
+    /// Only one consumer at a time has this name: it takes over from its predecessor at once, which is gone. See
+    /// [`ConsumerConfig::takes_over`].
+    pub fn takes_over(mut self) -> Self {
+        self.config.takes_over = true;
+        self
+    }
+
     /// How many records of one partition are read ahead and not settled; 500 unless set.
     pub fn max_in_flight(mut self, records: usize) -> Self {
         self.config.max_in_flight = records;

@@ -44,6 +44,9 @@ impl From<StartAt> for Start {
 pub struct ConsumerConfig {
     /// A name for people; each consumer adds a random part to it.
     pub name: String,
+    /// Only one consumer at a time has this name, as a node that is started again has: it takes over from its predecessor at once instead of
+    /// waiting for the lease to run out. Of several that claim the same name, the newest works and the others rest.
+    pub takes_over: bool,
     /// How many records of one partition are read ahead and not settled, 1 to 500; never more than 64 MiB of them. Records that strict ordering
     /// holds back do not count; when there are 900 of them the partition waits.
     pub max_in_flight: usize,
@@ -71,6 +74,7 @@ impl Default for ConsumerConfig {
     fn default() -> Self {
         Self {
             name: "consumer".to_owned(),
+            takes_over: false,
             max_in_flight: 500,
             concurrency: 1,
             ordering: Ordering::default(),

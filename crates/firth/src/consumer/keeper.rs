@@ -7,7 +7,7 @@
 use super::holds::{Held, Holds};
 use super::lane::{Common, End, Lane};
 use super::plan::{View, plan};
-use super::pulse::{Note, Pulse};
+use super::pulse::{Note, Pulse, succeeded};
 use crate::error::{Error, ErrorKind, Result};
 use crate::topic::{TopicInfo, Topics};
 use firth_engine::facet::{Acquire, LeaseQuery};
@@ -137,7 +137,8 @@ impl Keeper {
         lease.holder.as_ref().is_some_and(|holder| holder.as_str() == self.me)
     }
 
-    /// Who is alive and who owns what; and the leases that stand still although they seem to run.
+    /// Who is alive and who owns what; and the leases that may be taken although they seem to run: those that stand still, and those of members that a
+    /// newer one of their name succeeds.
     fn view(
         &mut self,
         info: &TopicInfo,
@@ -146,8 +147,11 @@ impl Keeper {
         now: Instant,
     ) -> (View, HashMap<u32, LeaseInfo>) {
         let (mut view, mut still) = (View::default(), HashMap::new());
+        let succeeded = succeeded(members);
+        let is_succeeded =
+            |lease: &LeaseInfo| lease.holder.as_ref().is_some_and(|holder| succeeded.contains(holder));
         for lease in members.iter().filter(|lease| lease.is_held()) {
-            let dead = !self.is_me(lease) && self.pulse.is_still(lease, now);
+            let dead = is_succeeded(lease) || (!self.is_me(lease) && self.pulse.is_still(lease, now));
             if let (Some(holder), false) = (&lease.holder, dead) {
                 view.members.insert(holder.to_string(), Note::of(lease).pins);
             }
@@ -158,7 +162,7 @@ impl Keeper {
             let LeaseName::Group { at, .. } = &lease.name else { continue };
             let holder = lease.holder.as_ref().map(ToString::to_string);
             view.owners[at.index as usize] = holder.filter(|holder| view.members.contains_key(holder));
-            if !self.is_me(lease) && self.pulse.is_still(lease, now) {
+            if !self.is_me(lease) && (is_succeeded(lease) || self.pulse.is_still(lease, now)) {
                 still.insert(at.index, lease.clone());
             }
         }
@@ -187,8 +191,9 @@ impl Keeper {
         let ttl = self.common.config.lease;
         let name = MemberName::new(&self.me)?;
         let mut wish = Acquire::new(LeaseName::pool(&self.pool, &name), HolderName::new(&self.me)?, ttl);
-        let pins = self.common.config.partitions.clone();
-        wish.note = Note { ttl_ms: millis(ttl), pins }.to_bytes();
+        let config = &self.common.config;
+        let (pins, sole) = (config.partitions.clone(), config.takes_over.then(|| config.name.clone()));
+        wish.note = Note { ttl_ms: millis(ttl), pins, sole }.to_bytes();
         let asked = Instant::now();
         // Held by this very name: an earlier answer was lost. It runs out and is taken then.
         if let Some(hold) = self.common.engine.acquire(wish).await?.granted() {

@@ -3,9 +3,9 @@
 //! Every renewal changes the lease's beats. Whoever sees the same beats for one and a half times the holder's own TTL, on its own
 //! monotonic clock, may take over; fencing keeps that safe even if it is wrong.
 
-use firth_engine::{Epoch, LeaseInfo, LeaseName};
+use firth_engine::{Epoch, HolderName, LeaseInfo, LeaseName};
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -18,6 +18,9 @@ pub(crate) struct Note {
     /// The partitions that a member pinned.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub(crate) pins: BTreeSet<u32>,
+    /// The name that a member claims for itself alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) sole: Option<String>,
 }
 
 impl Note {
@@ -28,6 +31,21 @@ impl Note {
     pub(crate) fn to_bytes(&self) -> bytes::Bytes {
         serde_json::to_vec(self).expect("plain data can be written as JSON").into()
     }
+}
+
+/// The members whose name a newer member claims for itself: their processes are gone, or should be.
+pub(crate) fn succeeded(members: &[LeaseInfo]) -> HashSet<HolderName> {
+    let mut newest: HashMap<String, &LeaseInfo> = HashMap::new();
+    let mut gone = HashSet::new();
+    for lease in members.iter().filter(|lease| lease.is_held()) {
+        let Some(name) = Note::of(lease).sole else { continue };
+        let former = match newest.get(&name) {
+            Some(other) if other.epoch > lease.epoch => Some(lease),
+            _ => newest.insert(name, lease),
+        };
+        gone.extend(former.and_then(|former| former.holder.clone()));
+    }
+    gone
 }
 
 /// What was seen of leases so far.
@@ -54,7 +72,7 @@ impl Pulse {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use firth_engine::{HolderName, MemberName, PoolName};
+    use firth_engine::{MemberName, PoolName};
 
     fn lease(beats: u64) -> LeaseInfo {
         LeaseInfo {
@@ -76,5 +94,28 @@ mod tests {
         assert!(!pulse.is_still(&lease(2), start + Duration::from_millis(1700)));
         let free = LeaseInfo { holder: None, ..lease(2) };
         assert!(!pulse.is_still(&free, start + Duration::from_secs(60)));
+    }
+
+    #[test]
+    fn of_those_who_claim_a_name_for_themselves_the_newest_counts() {
+        let member = |holder: &str, sole: Option<&str>, epoch| LeaseInfo {
+            holder: Some(HolderName::new(holder).unwrap()),
+            epoch: Epoch(epoch),
+            note: Note { sole: sole.map(str::to_owned), ..Note::default() }.to_bytes(),
+            ..lease(1)
+        };
+        let mut members = vec![
+            member("a1", Some("a"), 5),
+            member("b1", Some("b"), 1),
+            member("a2", Some("a"), 9),
+            member("a3", Some("a"), 7),
+            member("a4", None, 8),
+        ];
+        let gone = HashSet::from(["a1", "a3"].map(|name| HolderName::new(name).unwrap()));
+        assert_eq!(succeeded(&members), gone);
+        members.reverse();
+        assert_eq!(succeeded(&members), gone);
+        members.iter_mut().for_each(|lease| lease.remaining = Duration::ZERO);
+        assert!(succeeded(&members).is_empty(), "what has run out needs no successor");
     }
 }

@@ -81,6 +81,38 @@ async fn joins_and_leaves_under_load_lose_nothing_repeat_nothing_and_keep_order(
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_member_that_comes_back_under_its_own_name_takes_over_at_once_and_who_shares_it_rests() {
+    const LEASE: Duration = Duration::from_secs(3600);
+    let broker = with_topic(4).await;
+    let join = async |name: &str| {
+        let consumer = broker.consumer("orders", "billing").name(name).takes_over().lease(LEASE);
+        consumer.await.unwrap()
+    };
+    let other = join("b").await;
+    let first = join("a").await;
+    let owns = async |consumer: &firth::Consumer, count| {
+        soon("its share", consumer.handle().assigned(|owned| owned.len() == count)).await.unwrap()
+    };
+    let before = owns(&first, 2).await;
+    let kept = owns(&other, 2).await;
+    let start = Instant::now();
+    drop(first);
+    let second = join("a").await;
+    assert_eq!(owns(&second, 2).await, before, "what its predecessor had");
+    assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
+    assert_eq!(other.handle().assignment(), kept, "nobody else is troubled");
+    // Two that live claim one name: the newer one works, and when it goes the older one does.
+    let third = join("a").await;
+    assert_eq!(owns(&third, 2).await, before);
+    owns(&second, 0).await;
+    third.close().await.unwrap();
+    owns(&second, 2).await;
+    assert_eq!(other.handle().assignment(), kept);
+    second.close().await.unwrap();
+    other.close().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_crashed_member_is_taken_over_when_its_lease_ends_and_loses_nothing() {
     let (broker, diary) = (with_topic(4).await, Diary::default());
     let a = reader(&broker, "a", &diary).await;
