@@ -82,7 +82,8 @@ pub struct Batch {
     pub max_size: usize,
     /// An event waits at most this long for company.
     pub max_wait: Duration,
-    /// How often waiting events are looked after.
+    /// How often waiting events were looked after by a tick. Here a timer ends `max_wait` at the very moment, so nothing waits any longer for a tick:
+    /// it is read and checked, for files that have it, and changes nothing.
     pub flush_interval: Duration,
 }
 

@@ -21,6 +21,8 @@ pub struct Gap {
     pub(super) places: Vec<Left>,
     subscriptions: BTreeSet<SubscriptionId>,
     all: bool,
+    /// Some that it names may have missed events which never were in this lane.
+    moved: bool,
 }
 
 impl Gap {
@@ -40,9 +42,26 @@ impl Gap {
         self.name(names);
     }
 
+    /// These subscriptions have come from another gateway, which may not have got all of their events.
+    pub(super) fn move_in(&mut self, subscriptions: impl IntoIterator<Item = SubscriptionId>) {
+        self.moved = true;
+        self.name(subscriptions.into_iter());
+    }
+
+    /// Takes events out that are read from the topic again; the marker goes with the last of them.
+    pub(super) fn take_out(&mut self, leaves: impl FnMut(&Left) -> bool) -> Vec<Left> {
+        let (out, stay): (Vec<_>, Vec<_>) = self.places.drain(..).partition(leaves);
+        self.places = stay;
+        if self.is_empty() {
+            *self = Self::default();
+        }
+        out
+    }
+
     pub(super) fn merge(&mut self, other: Self) {
         self.places.extend(other.places);
         self.all |= other.all;
+        self.moved |= other.moved;
         self.name(other.subscriptions.into_iter());
     }
 
@@ -58,6 +77,6 @@ impl Gap {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.places.is_empty()
+        self.places.is_empty() && !self.moved
     }
 }

@@ -30,6 +30,7 @@ pub use tally::Tally;
 
 use crate::config::{Retry, RoutingConfig};
 use crate::event::Priority;
+use crate::name::SubscriptionId;
 use crate::registry::Overflow;
 use books::Ledger;
 use breaker::Breaker;
@@ -302,13 +303,22 @@ impl Lane {
             self.release((item.position, item.ticket, item.bytes), Fate::Parked, &mut released);
         }
         let parks = |left: &Left| left.live == live && is_there(left.position);
-        let (parked, stay): (Vec<_>, Vec<_>) = self.gap.places.drain(..).partition(parks);
-        self.gap.places = stay;
-        for left in parked {
+        for left in self.gap.take_out(parks) {
             self.release((left.position, left.ticket, 0), Fate::Parked, &mut released);
         }
         self.weigh();
         released
+    }
+
+    /// Subscriptions have come from another gateway: a marker says that they may have missed events.
+    pub fn move_in(&mut self, subscriptions: impl IntoIterator<Item = SubscriptionId>, now: Instant) {
+        self.gap.move_in(subscriptions);
+        self.waiting_since.get_or_insert(now);
+    }
+
+    /// All of a partition that is not on its way.
+    pub fn waiting(&self, partition: u32) -> impl Iterator<Item = &Item> {
+        self.chains.items().filter(move |item| item.position.partition == partition)
     }
 
     /// An event that is left to reading the topic later without ever being in the lane: only the books know.

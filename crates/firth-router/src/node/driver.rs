@@ -8,7 +8,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use std::sync::Arc;
 use tokio::time::{Instant, sleep_until};
 
-/// Runs until the lanes are stopped. Batches on their way are then abandoned; whoever reads the records next sends them again.
+/// Runs until the lanes are stopped or the gateway is gone. Batches on their way are then abandoned; whoever reads the records next sends them again.
 pub(super) async fn drive(cell: Arc<Cell>, lanes: Arc<Lanes>) {
     let mut sending = FuturesUnordered::new();
     loop {
@@ -16,6 +16,7 @@ pub(super) async fn drive(cell: Arc<Cell>, lanes: Arc<Lanes>) {
         sending.extend(batches.into_iter().map(|batch| send(&cell, &lanes, batch)));
         tokio::select! {
             () = lanes.stop.cancelled() => return,
+            () = cell.gone.cancelled() => return,
             Some((id, outcome)) = sending.next() => {
                 settle(&cell, &lanes, id, outcome);
                 while let Some(Some((id, outcome))) = sending.next().now_or_never() {

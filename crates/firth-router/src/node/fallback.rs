@@ -17,6 +17,7 @@ use super::{FEED, RouterOptions, metrics};
 use crate::error::{Error, ErrorKind, Result};
 use crate::lane::{Fate, Item, Released};
 use crate::name::GatewayId;
+use crate::routing::slot_of;
 use firth::{Broker, ConsumerHandle, Epoch, GroupName, RecordId, TopicName};
 use firth_engine::facet::{From, Reset};
 use firth_engine::{Hold, Partition};
@@ -117,9 +118,26 @@ impl Fallback {
             cell.parked().insert(partition, Parked::Behind { from: frontier.seq + 1, skipped_to });
             cell.tell_lane(partition);
             self.feed(&cell, partition);
+            if self.lanes.registry.gateway(&gateway).is_none() {
+                self.tell_all_moved();
+            }
         }
         self.begun().insert(partition, hold);
         Ok(())
+    }
+
+    /// A gateway is gone that an earlier owner has parked. Which subscriptions were its is not known any more: all that are spread may have missed
+    /// events.
+    fn tell_all_moved(&self) {
+        let (table, mut homes) = (self.lanes.registry.table(), HashMap::<_, Vec<_>>::new());
+        for id in self.lanes.registry.hashed() {
+            if let Some(home) = table.owner(slot_of(&id)) {
+                homes.entry(home).or_default().push(id);
+            }
+        }
+        for (home, subscriptions) in homes {
+            self.lanes.cell(home).move_in(subscriptions);
+        }
     }
 
     /// Ends an ownership of the partition: what waits for its gateways comes again, to whoever owns it next. Always all of it, for the order of

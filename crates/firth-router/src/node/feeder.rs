@@ -35,7 +35,7 @@ pub(super) struct Feeder {
 #[derive(PartialEq, Eq)]
 enum Stop {
     CaughtUp,
-    /// The node closes, or the partition is another node's now.
+    /// The node closes, the partition is another node's now, or the gateway is gone: whoever can starts over.
     Gone,
 }
 
@@ -154,7 +154,7 @@ impl Feeder {
                 deliveries = consumer.next_many(CHUNK), if !is_stuck => deliveries,
                 () = room, if is_stuck => continue,
                 () = tokio::time::sleep(LOOK) => {
-                    if !self.is_ours() {
+                    if !self.is_ours() || (is_stuck && self.is_forsaken()) {
                         return Ok(Stop::Gone);
                     }
                     // What an earlier feeder has settled does not come again.
@@ -187,6 +187,16 @@ impl Feeder {
         is_stuck
     }
 
+    /// Whether the gateway is gone, and nobody is left who asked for what waits for it: read again, it is for nobody.
+    fn is_forsaken(&self) -> bool {
+        let (registry, gateway) = (&self.fallback.lanes.registry, &self.cell.gateway);
+        let is_wanted = |item: &Item| {
+            let mut wanted = item.wanted.iter();
+            wanted.any(|one| registry.is_direct(&item.event.tenant, &one.subscription, gateway))
+        };
+        registry.gateway(gateway).is_none() && !self.cell.lane().waiting(self.partition).any(is_wanted)
+    }
+
     /// Everything up to here is done with for this gateway.
     async fn settled_to(&self) -> Result<u64> {
         Ok(self.status().await?.frontier.seq)
@@ -217,7 +227,8 @@ impl Feeder {
         let calm = {
             let lane = self.cell.lane();
             let is_silent = lane.is_silent(Instant::now(), self.fallback.options.patience);
-            lane.pressure() == Pressure::None && lane.held() < AHEAD && !is_silent
+            // A silent gateway that is owed nothing may be gone for good: it gets what comes, if anything does.
+            lane.pressure() == Pressure::None && lane.held() < AHEAD && (lane.held() == 0 || !is_silent)
         };
         match parked.get(&self.partition) {
             Some(&Parked::Behind { from, skipped_to }) if calm && taken >= skipped_to => {
@@ -242,7 +253,9 @@ impl Feeder {
         };
         let lanes = &self.fallback.lanes;
         let wanted = match self.destinations(&event).await {
-            Ok(Some(by_gateway)) => by_gateway.into_iter().find(|(gateway, _)| *gateway == self.cell.gateway),
+            Ok(Some(found)) => {
+                found.by_gateway.into_iter().find(|(gateway, _)| *gateway == self.cell.gateway)
+            }
             Ok(None) => return false,
             Err(error) => {
                 refuse(delivery, &error);
@@ -255,7 +268,7 @@ impl Feeder {
         };
         // The numbers of the router's own group, so that receivers see one history.
         let Some(epoch) = self.fallback.handle.epochs().get(&self.partition).copied() else { return false };
-        let ticket = lanes.records.open([(delivery, 1)], Source::Again(self.cell.number)).start;
+        let ticket = lanes.records.open([(delivery, 1, None)], Source::Again(self.cell.number)).start;
         let item = Item::new(position, epoch.0, event, &wanted).with_ticket(ticket).read_again();
         loop {
             let room = self.cell.room.notified();
@@ -305,7 +318,7 @@ impl Feeder {
                 () = self.fallback.lanes.stop.cancelled() => return Stop::Gone,
                 () = self.cell.room.notified() => {}
                 () = tokio::time::sleep(LOOK) => {
-                    if !self.is_ours() {
+                    if !self.is_ours() || self.is_forsaken() {
                         return Stop::Gone;
                     }
                 }

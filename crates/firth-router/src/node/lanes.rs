@@ -5,7 +5,7 @@ use super::records::Records;
 use crate::config::RoutingConfig;
 use crate::deliver::Deliverer;
 use crate::lane::{Books, Circuit, Ejections, Item, Lane, Offer, Pressure};
-use crate::name::GatewayId;
+use crate::name::{GatewayId, SubscriptionId};
 use crate::registry::Registry;
 use firth::ConsumerHandle;
 use std::collections::BTreeMap;
@@ -56,6 +56,8 @@ pub(super) struct Cell {
     pub(super) work: Notify,
     /// Room for more.
     pub(super) room: Notify,
+    /// Its gateway is gone, and nothing is left for it.
+    pub(super) gone: CancellationToken,
 }
 
 impl Cell {
@@ -128,6 +130,18 @@ impl Cell {
         self.put(now).chain(later)
     }
 
+    /// Subscriptions have come here from another gateway.
+    pub(super) fn move_in(&self, subscriptions: Vec<SubscriptionId>) {
+        self.lane().move_in(subscriptions, Instant::now());
+        self.work.notify_one();
+    }
+
+    /// Whether events wait for the gateway, here or in the topic.
+    pub(super) fn owes(&self) -> bool {
+        let is_fed = |parked: &Parked| !matches!(parked, Parked::Resumed { done: true, .. });
+        self.lane().held() > 0 || self.parked().values().any(is_fed)
+    }
+
     /// Puts events in until one finds no room; answers it and those behind it.
     fn put<I: IntoIterator<Item = Item>>(&self, items: I) -> impl Iterator<Item = Item> + use<I> {
         let (mut items, now) = (items.into_iter(), Instant::now());
@@ -150,8 +164,12 @@ impl Cell {
     }
 }
 
-/// Lanes and their drivers.
-type Cells = BTreeMap<GatewayId, (Arc<Cell>, JoinHandle<()>)>;
+/// Lanes and their drivers, and the books of those that are gone.
+#[derive(Default)]
+struct Cells {
+    lanes: BTreeMap<GatewayId, (Arc<Cell>, JoinHandle<()>)>,
+    former: BTreeMap<u32, Books>,
+}
 
 pub(super) struct Lanes {
     pub(super) registry: Registry,
@@ -189,23 +207,46 @@ impl Lanes {
 
     /// The lane of a gateway.
     pub(super) fn cell(self: &Arc<Self>, gateway: &GatewayId) -> Arc<Cell> {
-        let mut cells = self.lock();
-        if let Some((cell, _)) = cells.get(gateway) {
+        let lanes = &mut self.lock().lanes;
+        if let Some((cell, _)) = lanes.get(gateway) {
             return Arc::clone(cell);
         }
+        let is_free = |number: &u64| lanes.values().all(|(cell, _)| cell.number != *number);
         let cell = Arc::new(Cell {
             gateway: gateway.clone(),
-            number: cells.len() as u64,
+            number: (lanes.len() as u64..).find(is_free).expect("there are more numbers than lanes"),
             lane: Mutex::new(Lane::among(self.config.clone(), self.ejections.clone())),
             parked: Mutex::default(),
             turn: tokio::sync::Mutex::default(),
             work: Notify::new(),
             room: Notify::new(),
+            gone: CancellationToken::new(),
         });
         let driver = tokio::spawn(driver::drive(Arc::clone(&cell), Arc::clone(self)));
-        cells.insert(gateway.clone(), (Arc::clone(&cell), driver));
-        self.ejections.resize(cells.len(), self.config.delivery.breaker.max_ejected);
+        lanes.insert(gateway.clone(), (Arc::clone(&cell), driver));
+        self.ejections.resize(lanes.len(), self.config.delivery.breaker.max_ejected);
         cell
+    }
+
+    /// The lane of a gateway, if it has one.
+    pub(super) fn known(&self, gateway: &GatewayId) -> Option<Arc<Cell>> {
+        self.lock().lanes.get(gateway).map(|(cell, _)| Arc::clone(cell))
+    }
+
+    /// Ends the lanes of gateways that are gone and have nothing to wait for. Called where no event is put into lanes meanwhile: a feeder does so
+    /// only for a gateway that is owed something.
+    pub(super) fn forget_gone(&self) {
+        let mut cells = self.lock();
+        let Cells { lanes, former } = &mut *cells;
+        lanes.retain(|gateway, (cell, _)| {
+            let stays = self.registry.gateway(gateway).is_some() || cell.owes();
+            if !stays {
+                cell.gone.cancel();
+                add_up(former, &cell.lane());
+            }
+            stays
+        });
+        self.ejections.resize(lanes.len(), self.config.delivery.breaker.max_ejected);
     }
 
     /// The epochs under which this node owns partitions.
@@ -214,7 +255,7 @@ impl Lanes {
     }
 
     pub(super) fn all(&self) -> Vec<Arc<Cell>> {
-        self.lock().values().map(|(cell, _)| Arc::clone(cell)).collect()
+        self.lock().lanes.values().map(|(cell, _)| Arc::clone(cell)).collect()
     }
 
     pub(super) fn status(&self) -> Vec<LaneStatus> {
@@ -235,25 +276,21 @@ impl Lanes {
     }
 
     pub(super) fn books(&self) -> BTreeMap<u32, Books> {
-        let mut sums: BTreeMap<u32, Books> = BTreeMap::new();
-        for cell in self.all() {
-            for (partition, books) in cell.lane().all_books() {
-                let sum = sums.entry(partition).or_default();
-                *sum = sum.plus(books);
-            }
-        }
+        let cells = self.lock();
+        let mut sums = cells.former.clone();
+        cells.lanes.values().for_each(|(cell, _)| add_up(&mut sums, &cell.lane()));
         sums
     }
 
     pub(super) fn len(&self) -> usize {
-        self.lock().len()
+        self.lock().lanes.len()
     }
 
     /// Ends the drivers, and waits for them.
     pub(super) async fn close(&self) {
         self.stop.cancel();
-        let cells = std::mem::take(&mut *self.lock());
-        for (_, (_, driver)) in cells {
+        let lanes = std::mem::take(&mut self.lock().lanes);
+        for (_, (_, driver)) in lanes {
             // A panic there was already reported by the runtime.
             let _ = driver.await;
         }
@@ -261,10 +298,18 @@ impl Lanes {
 
     pub(super) fn abort(&self) {
         self.stop.cancel();
-        self.lock().values().for_each(|(_, driver)| driver.abort());
+        self.lock().lanes.values().for_each(|(_, driver)| driver.abort());
     }
 
     fn lock(&self) -> MutexGuard<'_, Cells> {
         self.cells.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Adds the books of a lane to sums by partition.
+fn add_up(sums: &mut BTreeMap<u32, Books>, lane: &Lane) {
+    for (partition, books) in lane.all_books() {
+        let sum = sums.entry(partition).or_default();
+        *sum = sum.plus(books);
     }
 }

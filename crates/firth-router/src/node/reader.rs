@@ -8,8 +8,9 @@ use super::{RouterOptions, metrics};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;
 use crate::lane::{Item, Offer, Position};
-use crate::name::GatewayId;
+use crate::name::{GatewayId, SubscriptionId};
 use crate::registry::Destinations;
+use crate::routing::{SlotTable, slot_of};
 use firth::{Broker, Consumer, ConsumerHandle, Delivery, Epoch};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -20,19 +21,25 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 const LOOK: Duration = Duration::from_millis(100);
 /// How many records are taken at a time.
 const CHUNK: usize = 100;
+/// How often lanes of gateways that are gone are looked for.
+const SWEEP: Duration = Duration::from_secs(5);
 
 pub(super) struct Reader {
     lanes: Arc<Lanes>,
     options: RouterOptions,
     fallback: Arc<Fallback>,
     partitions: HashMap<u32, Progress>,
+    /// Who owned which slot when it last looked.
+    table: Arc<SlotTable>,
+    /// When it last looked for gateways that are gone.
+    swept: Instant,
 }
 
 /// A record that some gateways want.
 struct Matched {
     delivery: InHand,
     event: Arc<Event>,
-    by_gateway: Destinations,
+    found: Destinations,
 }
 
 /// How far a partition was read, and when.
@@ -50,7 +57,8 @@ impl Reader {
         options: RouterOptions,
     ) -> Self {
         let fallback = Arc::new(Fallback::new(broker, handle, Arc::clone(&lanes), options.clone()));
-        Self { lanes, options, fallback, partitions: HashMap::new() }
+        let (table, swept) = (lanes.registry.table(), Instant::now());
+        Self { lanes, options, fallback, partitions: HashMap::new(), table, swept }
     }
 
     /// Reads until the consumer is closed or cannot go on.
@@ -100,8 +108,11 @@ impl Reader {
         let mut matched = Vec::with_capacity(waiting.len());
         while let Some(delivery) = waiting.pop_front() {
             match self.find(&delivery) {
-                Ok((_, by_gateway)) if by_gateway.is_empty() => unwanted.push(delivery),
-                Ok((event, by_gateway)) => matched.push(Matched { delivery, event, by_gateway }),
+                Ok((event, found)) => match (found.by_gateway.is_empty(), &found.refused) {
+                    (true, None) => unwanted.push(delivery),
+                    (true, Some(error)) => refuse(delivery, error),
+                    (false, _) => matched.push(Matched { delivery, event, found }),
+                },
                 Err(error) if error.kind() == ErrorKind::Unavailable => {
                     waiting.push_front(delivery);
                     break;
@@ -123,9 +134,9 @@ impl Reader {
     /// Gives each lane its share at once: one look of its driver, not one per event.
     async fn spread(&self, matched: Vec<Matched>, partition: u32, epoch: Epoch) {
         let (mut open, mut events) = (Vec::with_capacity(matched.len()), Vec::with_capacity(matched.len()));
-        for Matched { delivery, event, by_gateway } in matched {
+        for Matched { delivery, event, found: Destinations { by_gateway, refused } } in matched {
             let position = Position { partition, seq: delivery.id().seq };
-            open.push((delivery, by_gateway.len()));
+            open.push((delivery, by_gateway.len(), refused.map(|error| error.to_string())));
             events.push((position, event, by_gateway));
         }
         let mut shares: BTreeMap<GatewayId, Vec<Item>> = BTreeMap::new();
@@ -197,6 +208,30 @@ impl Reader {
         true
     }
 
+    /// Tells gateways which subscriptions have come to them from one that is still owed events: those are not sent to another one.
+    fn tell_moved(&mut self) {
+        let now = self.lanes.registry.table();
+        if Arc::ptr_eq(&now, &self.table) || now.gateways().is_empty() {
+            return;
+        }
+        let mut moved: BTreeMap<(&GatewayId, &GatewayId), Vec<SubscriptionId>> = BTreeMap::new();
+        for id in self.lanes.registry.hashed() {
+            let slot = slot_of(&id);
+            if let (Some(from), Some(to)) = (self.table.owner(slot), now.owner(slot))
+                && from != to
+            {
+                moved.entry((from, to)).or_default().push(id);
+            }
+        }
+        for ((from, to), subscriptions) in moved {
+            if self.lanes.known(from).is_some_and(|cell| cell.owes()) {
+                tracing::info!(%from, %to, count = subscriptions.len(), "subscriptions have moved from a gateway that has not got all events");
+                self.lanes.cell(to).move_in(subscriptions);
+            }
+        }
+        self.table = now;
+    }
+
     /// Parks whoever holds up a partition: it has not let go of something for too long. However little that is, it may be all that the
     /// consumer hands out, as after a crash.
     async fn look(&mut self) {
@@ -213,7 +248,12 @@ impl Reader {
         for (partition, epoch) in epochs {
             self.note(Position { partition, seq: 0 }, epoch).await;
         }
+        self.tell_moved();
         let now = Instant::now();
+        if self.swept + SWEEP <= now {
+            self.swept = now;
+            self.lanes.forget_gone();
+        }
         for (&partition, progress) in &mut self.partitions {
             progress.marks.push_back((now, progress.last));
             let mut old = None;

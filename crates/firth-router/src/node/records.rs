@@ -79,19 +79,21 @@ impl Records {
         Self { open: Mutex::default(), keep_dead }
     }
 
-    /// Keeps records, each until so many lanes have released it; answers their tickets, in order.
+    /// Keeps records, each until so many lanes have released it, perhaps with a reason why somebody does not get it; answers their tickets,
+    /// in order.
     pub(super) fn open(
         &self,
-        records: impl IntoIterator<Item = (InHand, usize)>,
+        records: impl IntoIterator<Item = (InHand, usize, Option<String>)>,
         source: Source,
     ) -> Range<Ticket> {
         let mut open = self.lock();
         let first = open.last + 1;
-        for (delivery, lanes) in records {
+        for (delivery, lanes, refused) in records {
             open.last += 1;
             let ticket = open.last;
             *open.counts.entry((delivery.partition(), source)).or_default() += 1;
-            open.records.insert(ticket, Record { delivery, source, lanes, dead: Vec::new() });
+            let dead = refused.into_iter().collect();
+            open.records.insert(ticket, Record { delivery, source, lanes, dead });
         }
         first..open.last + 1
     }

@@ -53,7 +53,15 @@ pub struct Wanted {
 }
 
 /// Gateways that want an event, each once, with their subscriptions.
-pub(crate) type Destinations = SmallVec<[(GatewayId, Vec<Wanted>); 1]>;
+pub(crate) type ByGateway = SmallVec<[(GatewayId, Vec<Wanted>); 1]>;
+
+/// Where an event goes.
+#[derive(Default)]
+pub(crate) struct Destinations {
+    pub(crate) by_gateway: ByGateway,
+    /// Why some who want it do not get it.
+    pub(crate) refused: Option<Error>,
+}
 
 /// How often a lost race for an entry is run again.
 const RACES: usize = 16;
@@ -188,21 +196,26 @@ impl Registry {
         Ok(hits.iter().map(wanted).collect())
     }
 
-    /// The gateways that want an event, each with its subscriptions.
+    /// The gateways that want an event, each with its subscriptions. If some of them have no gateway yet, it is an error: the event waits. That
+    /// a broadcast would go to too many refuses only those who asked for it.
     pub(crate) fn destinations(&self, event: &Event, max_fanout: usize) -> Result<Destinations> {
         let (state, mut hits) = (self.read(), Vec::new());
         state.matches(event, &mut hits)?;
-        let (table, mut found) = (state.table(), Destinations::new());
+        let (table, mut found) = (state.table(), Destinations::default());
         let mut places = HashMap::with_hasher(RandomState::default());
         for hit in &hits {
             let (_, subscription) = state.index().get(hit.number).expect("the index was not changed since");
             let wanted = Wanted { subscription: Arc::clone(subscription), leaves: hit.leaves };
             if let Target::Direct(gateway) = &subscription.target {
-                add(&mut found, &mut places, gateway, wanted);
+                add(&mut found.by_gateway, &mut places, gateway, wanted);
                 continue;
             }
-            for gateway in subscription.target.gateways(&subscription.id, &table, max_fanout)? {
-                add(&mut found, &mut places, gateway, wanted.clone());
+            match subscription.target.gateways(&subscription.id, &table, max_fanout) {
+                Ok(gateways) => gateways.into_iter().for_each(|gateway| {
+                    add(&mut found.by_gateway, &mut places, gateway, wanted.clone());
+                }),
+                Err(error) if error.kind() == ErrorKind::Quota => found.refused = Some(error),
+                Err(error) => return Err(error),
             }
         }
         Ok(found)
@@ -242,6 +255,17 @@ impl Registry {
     /// Who owns which slot, for subscriptions that are spread by hash.
     pub fn table(&self) -> Arc<SlotTable> {
         self.read().table()
+    }
+
+    /// The subscriptions that are spread by hash.
+    pub(crate) fn hashed(&self) -> Vec<SubscriptionId> {
+        self.read().hashed().cloned().collect()
+    }
+
+    /// Whether a subscription names this gateway.
+    pub(crate) fn is_direct(&self, tenant: &Tenant, id: &SubscriptionId, gateway: &GatewayId) -> bool {
+        let known = self.subscription(tenant, id);
+        known.is_some_and(|known| matches!(&known.target, Target::Direct(named) if named == gateway))
     }
 
     /// How many subscriptions this node knows.
@@ -287,7 +311,7 @@ impl fmt::Debug for Registry {
 
 /// Adds a subscription to its gateway. Few gateways are looked through, many are found by `places`.
 fn add(
-    found: &mut Destinations,
+    found: &mut ByGateway,
     places: &mut HashMap<GatewayId, usize, RandomState>,
     gateway: &GatewayId,
     wanted: Wanted,

@@ -36,6 +36,8 @@ pub(super) struct State {
     gone: HashMap<Key, u64>,
     deadlines: BTreeSet<(Instant, Key)>,
     by_gateway: BTreeMap<GatewayId, BTreeSet<Key>>,
+    /// Those whose gateway is found by hash.
+    hashed: BTreeSet<Key>,
     gateways: BTreeMap<GatewayId, KnownGateway>,
     gone_gateways: HashMap<GatewayId, u64>,
     table: Arc<SlotTable>,
@@ -54,6 +56,7 @@ impl State {
             gone: HashMap::new(),
             deadlines: BTreeSet::new(),
             by_gateway: BTreeMap::new(),
+            hashed: BTreeSet::new(),
             gateways: BTreeMap::new(),
             gone_gateways: HashMap::new(),
             table: Arc::new(SlotTable::new([])),
@@ -116,8 +119,12 @@ impl State {
         let subscription = Arc::new(subscription);
         self.drop_known(&key);
         self.index.insert(key.1.clone(), interest, Arc::clone(&subscription))?;
-        if let Target::Direct(gateway) = &subscription.target {
-            self.by_gateway.entry(gateway.clone()).or_default().insert(key.clone());
+        match &subscription.target {
+            Target::Direct(gateway) => {
+                self.by_gateway.entry(gateway.clone()).or_default().insert(key.clone());
+            }
+            Target::Hash => drop(self.hashed.insert(key.clone())),
+            Target::Broadcast => {}
         }
         self.deadlines.insert((deadline, key.clone()));
         self.known.insert(key, Known { version, deadline, subscription });
@@ -140,6 +147,7 @@ impl State {
     fn drop_known(&mut self, key: &Key) {
         let Some(known) = self.known.remove(key) else { return };
         self.index.remove(&key.0, &key.1);
+        self.hashed.remove(key);
         self.deadlines.remove(&(known.deadline, key.clone()));
         if let Target::Direct(gateway) = &known.subscription.target
             && let Some(keys) = self.by_gateway.get_mut(gateway)
@@ -242,6 +250,10 @@ impl State {
 
     pub(super) fn keys_of(&self, gateway: &GatewayId) -> impl Iterator<Item = &Key> {
         self.by_gateway.get(gateway).into_iter().flatten()
+    }
+
+    pub(super) fn hashed(&self) -> impl Iterator<Item = &SubscriptionId> {
+        self.hashed.iter().map(|(_, id)| id)
     }
 
     pub(super) fn keys(&self) -> impl Iterator<Item = &Key> {

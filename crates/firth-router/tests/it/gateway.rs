@@ -10,7 +10,7 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -36,7 +36,8 @@ pub(crate) enum Mood {
 struct Seen {
     inbox: Inbox,
     events: Vec<EventIn>,
-    gaps: usize,
+    /// Whom gap markers named.
+    missed: BTreeSet<String>,
     requests: usize,
 }
 
@@ -112,9 +113,26 @@ impl TestGateway {
     }
 
     /// Everyone that events were for.
-    pub(crate) fn subscriptions(&self) -> std::collections::BTreeSet<String> {
+    pub(crate) fn subscriptions(&self) -> BTreeSet<String> {
         let seen = self.seen.lock().unwrap();
         seen.events.iter().flat_map(|event| &event.subscriptions).map(|one| one.id.to_string()).collect()
+    }
+
+    /// Everyone who was said to have missed something.
+    pub(crate) fn missed(&self) -> BTreeSet<String> {
+        self.seen.lock().unwrap().missed.clone()
+    }
+
+    /// Who got the event with this number.
+    pub(crate) fn got(&self, number: u64) -> BTreeSet<String> {
+        let seen = self.seen.lock().unwrap();
+        let is_it = |event: &&EventIn| {
+            let payload: serde_json::Value =
+                serde_json::from_str(event.payload.as_ref().unwrap().get()).unwrap();
+            payload["n"] == number
+        };
+        let events = seen.events.iter().filter(is_it);
+        events.flat_map(|event| &event.subscriptions).map(|one| one.id.to_string()).collect()
     }
 
     fn serve(self: &Arc<Self>, listener: TcpListener) {
@@ -158,9 +176,10 @@ impl TestGateway {
             tokio::time::sleep(time).await;
         }
         let mut seen = self.seen.lock().unwrap();
-        let Seen { inbox, events, gaps, .. } = &mut *seen;
+        let Seen { inbox, events, missed, .. } = &mut *seen;
         let batch = Inbox::read_json(&body).unwrap();
-        *gaps += usize::from(batch.gap.is_some());
+        let named = batch.gap.iter().filter_map(|gap| gap.subscriptions.as_ref()).flatten();
+        missed.extend(named.map(ToString::to_string));
         let answers = inbox.receive(&batch, |event| match &mood {
             Mood::Refuses(document) if *document == event.document_id => Err("not this one".to_owned()),
             _ => {

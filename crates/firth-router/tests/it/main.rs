@@ -6,6 +6,7 @@ mod chaos;
 mod gateway;
 mod grpc;
 mod leases;
+mod modes;
 mod nats;
 mod nats_auth;
 mod node;
