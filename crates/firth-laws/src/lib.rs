@@ -24,6 +24,7 @@ pub mod model;
 pub mod offers;
 pub mod retention;
 pub mod retry;
+pub mod together;
 pub mod world;
 
 use firth_engine::Engine;
@@ -82,6 +83,13 @@ macro_rules! for_each_law {
             retry::what_a_vanished_owner_had_taken_is_due_again
             retry::pending_records_are_listed_with_their_reasons
             retry::a_record_is_in_exactly_one_place
+            together::what_failed_together_is_judged_one_by_one
+            together::pages_of_pending_records_miss_none
+            together::only_what_was_taken_counts_a_crash
+            together::retention_waits_for_the_first_that_is_due
+            together::a_lossy_trim_takes_only_its_own
+            together::a_reset_among_them_delivers_each_once
+            together::a_reason_may_hold_anything
             dead::a_dead_letter_and_its_record_are_settled_together
             dead::a_dead_letter_tells_its_whole_story
             dead::a_replay_to_the_group_is_invisible_to_others

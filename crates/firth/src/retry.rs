@@ -37,15 +37,16 @@ impl RetryPolicy {
         Self { max_attempts: attempts, backoff: Backoff::fixed(delay), ..Self::default() }
     }
 
-    /// The verdict on a failed delivery. With `in_order` the record must stay in the log, because later ones wait for it.
-    pub(crate) fn judge(&self, record: &Record, nack: Nack, in_order: bool) -> Verdict {
+    /// The verdict on a failed delivery. With `in_order` the record must stay in the log, because later ones wait for it. `luck` (0 to 1) is
+    /// the draw for the jitter.
+    pub(crate) fn judge(&self, record: &Record, nack: Nack, in_order: bool, luck: f64) -> Verdict {
         let Then::Retry(wanted) = nack.then else {
             return Verdict::Dead { reason: nack.reason };
         };
         if record.attempt >= self.max_attempts.max(1) {
             return Verdict::Dead { reason: nack.reason };
         }
-        let after = wanted.unwrap_or_else(|| self.backoff.delay(record.attempt)).min(MAX_DELAY);
+        let after = wanted.unwrap_or_else(|| self.backoff.delay_with(record.attempt, luck)).min(MAX_DELAY);
         Verdict::Retry { after, reason: nack.reason, keep: !in_order && after > KEEP_ASIDE }
     }
 
@@ -74,12 +75,12 @@ mod tests {
     #[test]
     fn the_last_attempt_ends_in_a_dead_letter() {
         let policy = RetryPolicy::fixed(3, Duration::from_secs(2));
-        let retry = |attempt| policy.judge(&record(attempt), Nack::retry("no"), false);
+        let retry = |attempt| policy.judge(&record(attempt), Nack::retry("no"), false, 0.5);
         let again = Verdict::Retry { after: Duration::from_secs(2), reason: "no".into(), keep: false };
         assert_eq!((retry(1), retry(2)), (again.clone(), again));
         assert_eq!(retry(3), Verdict::Dead { reason: "no".into() });
         assert_eq!(
-            policy.judge(&record(1), Nack::reject("no"), false),
+            policy.judge(&record(1), Nack::reject("no"), false, 0.5),
             Verdict::Dead { reason: "no".into() }
         );
     }
@@ -89,7 +90,7 @@ mod tests {
         let policy = RetryPolicy::default();
         let hour = Nack::retry_after(Duration::from_secs(3600), "no");
         let kept = |in_order| {
-            matches!(policy.judge(&record(1), hour.clone(), in_order), Verdict::Retry { keep: true, .. })
+            matches!(policy.judge(&record(1), hour.clone(), in_order, 0.5), Verdict::Retry { keep: true, .. })
         };
         assert_eq!((kept(false), kept(true)), (true, false));
     }

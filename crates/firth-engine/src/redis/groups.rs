@@ -5,7 +5,7 @@ use super::answer::{About, Parts, print_ahead};
 use super::keys::GROUP_KINDS;
 use super::leases::lease_info;
 use super::micros;
-use super::scripts::SCRIPTS;
+use super::scripts::{PAGE, SCRIPTS};
 use super::trouble::{odd_answer, of_call};
 use crate::checks;
 use crate::commit::{Commit, Retry, cut_reason};
@@ -16,9 +16,11 @@ use crate::id::RecordId;
 use crate::limits::{MAX_BATCH_BYTES, MAX_READ};
 use crate::name::{GroupName, Partition};
 use crate::progress::Progress;
-use crate::record::Content;
+use crate::record::{Content, Record};
+use bytes::Bytes;
 use firth_redis::resp::Frame;
 use firth_redis::{ScriptCall, cmd, pipe};
+use std::fmt::Write;
 use std::time::Duration;
 
 /// Records that one script takes or lists, so that none holds the server up.
@@ -102,8 +104,9 @@ impl Groups for RedisEngine {
                 &own.index,
                 &own.kept,
             ]);
-            let call = proof(call, hold).arg(take.max.clamp(1, STEP)).arg(MAX_BATCH_BYTES);
-            let call = call.args(take.known.iter().take(STEP).map(ToString::to_string));
+            let mut known = take.known.to_vec();
+            known.sort_unstable();
+            let call = proof(call, hold).arg(take.max.clamp(1, STEP)).arg(MAX_BATCH_BYTES).arg(join(known));
             // Losing the mark of who has it only hands the record out again after a takeover.
             let answer = About::held(at, group, hold).accept(self.steps.quick(call).await?)?;
             let mut parts = Parts::of(answer.value());
@@ -111,11 +114,15 @@ impl Groups for RedisEngine {
             let mut list = Parts::of(parts.value()?);
             let mut records = Vec::new();
             while !list.is_empty() {
-                let (id, entry, packed) = (list.id()?, list.text()?, list.bytes()?);
-                let (attempt, crashes, _) = entry_parts(entry)?;
-                // No record is packed into nothing.
-                let content = if packed.is_empty() { None } else { Some(Content::unpack(packed)?) };
-                records.push(DueRecord { id, attempt, crashes, content });
+                let (attempt, crashes) = history(list.text()?)?;
+                let (ids, contents) = (list.text()?, list.number()?);
+                for id in ids.split(' ') {
+                    let id = id.parse().map_err(|_| odd_answer())?;
+                    let packed = if contents == 0 { Bytes::new() } else { list.bytes()? };
+                    // No record is packed into nothing.
+                    let content = if packed.is_empty() { None } else { Some(Content::unpack(packed)?) };
+                    records.push(DueRecord { id, attempt, crashes, content });
+                }
             }
             Ok(Due { records, lost, next })
         })
@@ -267,7 +274,9 @@ impl RedisEngine {
             let (id, due_in, entry, kept) = (list.id()?, list.duration()?, list.text()?, list.number()? == 1);
             let age = Duration::from_micros(list.number()?);
             let idle = list.duration()?;
-            let (attempt, crashes, reason) = entry_parts(entry)?;
+            let past =
+                entry.match_indices(':').nth(1).map(|(at, _)| entry.split_at(at)).ok_or_else(odd_answer)?;
+            let ((attempt, crashes), reason) = (history(past.0)?, &past.1[1..]);
             found.push(Pending { id, attempt, crashes, due_in, age, idle, reason: reason.to_owned(), kept });
         }
         found.sort_by_key(|pending| pending.id);
@@ -281,30 +290,47 @@ fn proof(call: ScriptCall, hold: &Hold) -> ScriptCall {
     call.arg(hold.epoch.0).arg(super::leases::print_token(hold.token))
 }
 
-/// Adds the verdicts. Retries that are alike are told once: most of a batch fail for one reason and wait equally long.
+/// Adds the verdicts. Retries that are alike are told together and become parcels (see `lua/lib/due.lua`): most of a batch fail for one
+/// reason and wait equally long.
 fn verdicts(call: ScriptCall, commit: &Commit) -> ScriptCall {
+    let mut done = commit.done.clone();
+    done.sort_unstable();
     let mut retries: Vec<&Retry> = commit.retries.iter().collect();
-    retries.sort_by_key(|retry| sort_of(retry));
-    let sorts = || retries.chunk_by(|a, b| sort_of(a) == sort_of(b));
-    let mut call = call
-        .args([commit.done.len(), retries.len(), commit.dead.len(), sorts().count()])
-        .args(commit.done.iter().map(ToString::to_string))
-        .args(retries.iter().map(|retry| retry.id.to_string()))
-        .args(commit.dead.iter().map(|dead| dead.record.id.to_string()));
-    for sort in sorts() {
-        let (after, reason, kept) = sort_of(sort[0]);
-        call = call.arg(sort.len()).arg(after).arg(reason).arg(u8::from(kept));
+    retries.sort_unstable_by_key(|retry| (micros(retry.after), cut_reason(&retry.reason), retry.id));
+    let bundles = || retries.chunk_by(|a, b| are_alike(a, b));
+    let mut call = call.arg(join(done)).arg(bundles().count()).arg(commit.dead.len());
+    for bundle in bundles() {
+        let Some(Retry { after, reason, kept, .. }) = bundle.first() else { continue };
+        let content = kept.as_ref().map(Content::packed).unwrap_or_default();
+        let ids = bundle.iter().map(|retry| retry.id);
+        call = call.arg(micros(*after)).arg(cut_reason(reason)).arg(content).arg(bundle.len()).arg(join(ids));
     }
-    call = call.args(retries.iter().filter_map(|retry| retry.kept.as_ref()).map(Content::packed));
     for dead in &commit.dead {
-        call = call.arg(dead.record.crashes).arg(cut_reason(&dead.reason)).arg(dead.record.content.packed());
+        let Record { id, crashes, content, .. } = &dead.record;
+        call = call.arg(id.to_string()).arg(*crashes).arg(cut_reason(&dead.reason)).arg(content.packed());
     }
     call
 }
 
-/// What retries of one sort share: delay, reason, and whether their content is kept.
-fn sort_of(retry: &Retry) -> (u64, &str, bool) {
-    (micros(retry.after), cut_reason(&retry.reason), retry.kept.is_some())
+/// Whether two retries, in order, can lie in one parcel.
+fn are_alike(a: &Retry, b: &Retry) -> bool {
+    let page = |retry: &Retry| retry.id.seq / PAGE;
+    let is_kept = a.kept.is_some() || b.kept.is_some();
+    !is_kept
+        && micros(a.after) == micros(b.after)
+        && page(a) == page(b)
+        && cut_reason(&a.reason) == cut_reason(&b.reason)
+}
+
+/// Ids as the scripts take them: one text.
+fn join(ids: impl IntoIterator<Item = RecordId>) -> String {
+    let mut text = String::new();
+    for id in ids {
+        let space = if text.is_empty() { "" } else { " " };
+        // Writing into a string never fails.
+        let _ = write!(text, "{space}{id}");
+    }
+    text
 }
 
 /// A starting position as the scripts take it.
@@ -317,12 +343,9 @@ fn start(from: From) -> (&'static str, String) {
     }
 }
 
-/// `attempt:crashes:reason`.
-fn entry_parts(entry: &str) -> Result<(u32, u32, &str)> {
-    let parts = entry.split_once(':').and_then(|(attempt, rest)| {
-        let (crashes, reason) = rest.split_once(':')?;
-        Some((attempt.parse().ok()?, crashes.parse().ok()?, reason))
-    });
+/// `attempt:crashes`.
+fn history(text: &str) -> Result<(u32, u32)> {
+    let parts = text.split_once(':').and_then(|(a, c)| Some((a.parse().ok()?, c.parse().ok()?)));
     parts.ok_or_else(odd_answer)
 }
 

@@ -8,6 +8,9 @@ use crate::limits::{MAX_DUE, MAX_PRODUCERS, PRODUCER_WINDOW};
 use firth_redis::Script;
 use std::sync::LazyLock;
 
+/// Records of one parcel have numbers from one page of so many (see `lua/lib/due.lua`).
+pub(super) const PAGE: u64 = 1024;
+
 const WRITES: &str = "#!lua\n";
 const ALLOW_OOM: &str = "#!lua flags=allow-oom\n";
 const READS: &str = "#!lua flags=no-writes\n";
@@ -19,6 +22,7 @@ const BLOB: &str = include_str!("lua/lib/blob.lua");
 const LOCATE: &str = include_str!("lua/lib/locate.lua");
 const FLOOR: &str = include_str!("lua/lib/floor.lua");
 const DUE: &str = include_str!("lua/lib/due.lua");
+const PARCEL: &str = include_str!("lua/lib/parcel.lua");
 const WRITE: &str = include_str!("lua/lib/write.lua");
 const PROGRESS: &str = include_str!("lua/lib/progress.lua");
 const POOL: &str = include_str!("lua/lib/pool.lua");
@@ -26,8 +30,9 @@ const BOARD: &str = include_str!("lua/lib/board.lua");
 const HANDOVER: &str = include_str!("lua/lib/handover.lua");
 
 fn script(flags: &str, parts: &[&str], body: &str) -> Script {
-    let limits =
-        format!("local WINDOW, PRODUCERS, MAX_DUE = {PRODUCER_WINDOW}, {MAX_PRODUCERS}, {MAX_DUE}\n");
+    let limits = format!(
+        "local WINDOW, PRODUCERS, MAX_DUE, PAGE = {PRODUCER_WINDOW}, {MAX_PRODUCERS}, {MAX_DUE}, {PAGE}\n"
+    );
     Script::new([flags, &limits, BASE, &parts.concat(), body].concat())
 }
 
@@ -66,16 +71,16 @@ scripts! {
     trim = "trim", ALLOW_OOM, [AHEAD, LOCATE, FLOOR];
     trim_size = "trim_size", ALLOW_OOM, [AHEAD, BLOB, FLOOR];
     create_group = "create_group", WRITES, [LOCATE];
-    open = "open", ALLOW_OOM, [LEASE, AHEAD, LOCATE, DUE];
+    open = "open", ALLOW_OOM, [LEASE, AHEAD, LOCATE, DUE, PARCEL];
     advance = "advance", ALLOW_OOM, [LEASE, AHEAD, DUE, PROGRESS];
-    commit = "commit", ALLOW_OOM, [LEASE, AHEAD, DUE, PROGRESS];
-    due = "due", ALLOW_OOM, [LEASE, BLOB, LOCATE, DUE];
+    commit = "commit", ALLOW_OOM, [LEASE, AHEAD, DUE, PARCEL, PROGRESS];
+    due = "due", ALLOW_OOM, [LEASE, BLOB, LOCATE, DUE, PARCEL];
     status = "status", READS, [AHEAD, LOCATE, DUE];
-    pending = "pending", READS, [DUE];
-    reset = "reset", ALLOW_OOM, [LEASE, LOCATE, DUE];
+    pending = "pending", READS, [DUE, PARCEL];
+    reset = "reset", ALLOW_OOM, [LEASE, LOCATE, DUE, PARCEL];
     delete_group = "delete_group", ALLOW_OOM, [LEASE];
     dead = "dead", READS, [];
-    revive = "revive", WRITES, [AHEAD];
+    revive = "revive", WRITES, [AHEAD, DUE, PARCEL];
     append_again = "append_again", WRITES, [WRITE];
     forget_dead = "forget_dead", ALLOW_OOM, [];
     acquire_group = "acquire_group", ALLOW_OOM, [LEASE];

@@ -1,12 +1,12 @@
 -- A commit without verdicts. KEYS: P G D. ARGV: epoch, token, frontier, ahead.
 local last = call('HGET', KEYS[1], 'l')
 if not last then return 'nopart' end
-local g = call('HMGET', KEYS[2], 'le', 'lt', 'lh', 'f', 'a', 'cs')
+local g = call('HMGET', KEYS[2], 'le', 'lt', 'lh', 'f', 'a', 'cs', 'n')
 local refused = fence(g, ARGV[1], ARGV[2])
 if refused then return refused end
 if not g[4] then return 'nogroup' end
 local wrong, _, new, _, nseq = check_progress(last, g[4], g[5], ARGV[3], ARGV[4])
 if wrong then return wrong end
 store_progress(KEYS[2], ARGV[3], ARGV[4], new, nseq, g[6])
-local due = call('ZCARD', KEYS[3])
+local due = due_count(g[7], KEYS[3])
 return { due, due > 0 and next_due(KEYS[3]) or -1 }

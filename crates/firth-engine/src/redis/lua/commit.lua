@@ -1,101 +1,157 @@
--- KEYS: P G D E I K X T B. ARGV: epoch, token, frontier, ahead, then the number of done, retried and dead records and of sorts
--- of retries, then ids of all these records. Then per sort (retries stand in the order of their sorts): how many, delay in µs, reason,
--- 1 if kept. Then the contents of kept ones, and per dead record: crashes, reason, content.
--- Here a microsecond counts: numbers that are only handed on stay texts, and what most records share is worked out once.
+-- KEYS: P G D E I K X T B. ARGV: epoch, token, frontier, ahead, ids of done records in order, the number of bundles of retries and of
+-- dead records. Then per bundle (retries of one page, in order, that can become one parcel): delay in µs, reason, content if it is kept,
+-- how many, ids. Then per dead record: id, crashes, reason, content.
+-- Here a microsecond counts: what is judged together is looked at together, and record by record only where that does not settle it.
 local P, G, D, E, I, K, X, T, B = unpack(KEYS)
 local last = call('HGET', P, 'l')
 if not last then return 'nopart' end
-local g = call('HMGET', G, 'le', 'lt', 'lh', 'f', 'a', 'cs')
+local g = call('HMGET', G, 'le', 'lt', 'lh', 'f', 'a', 'cs', 'n')
 local refused = fence(g, ARGV[1], ARGV[2])
 if refused then return refused end
 if not g[4] then return 'nogroup' end
 local wrong, old, new, fseq, nseq = check_progress(last, g[4], g[5], ARGV[3], ARGV[4])
 if wrong then return wrong end
-local done, retried, dead, sorts = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
--- Each judged record is open in the log and passed by this commit, or was taken from due; `gone` are those that leave due.
-local seqs, entries, taken, gone = {}, {}, {}, {}
-for i = 9, 8 + done do
-  taken[i - 8], gone[i - 8] = ARGV[i], ARGV[i]
-end
-for i = 9 + done, 8 + done + retried + dead do
-  local id = ARGV[i]
-  local text = match(id, '-(%d+)$')
-  local seq = tonumber(text)
-  seqs[i] = text
-  if seq > fseq and not contains(old, seq) then
-    if seq > nseq and not contains(new, seq) then return 'notopen ' .. id end
+local done, bundles, dead = ARGV[5], tonumber(ARGV[6]), tonumber(ARGV[7])
+local letters = 7 + 5 * bundles
+-- Each judged record is open in the log and passed by this commit, or was taken from due: in a parcel that is done as a whole, or not.
+local whole, taken, left, retried, is_new, fresh, at = {}, {}, 0, 0, false, {}, 1
+while at <= #done do
+  local _, id, following = nil, match(done, '^([%d-]+) ?()', at)
+  local text, count, others = call('HGET', E, id), nil, nil
+  if text then _, count, others = parse_parcel(text) end
+  local stop = text and at + #id + #others
+  if text and sub(done, at + #id, stop - 1) == others and (stop > #done or string.byte(done, stop) == 32) then
+    whole[#whole + 1], left, at = id, left + count, stop + 1
   else
+    taken[#taken + 1], at = id, following
+  end
+end
+local function is_passed(id)
+  local seq = tonumber(first_seq(id))
+  if seq <= fseq or contains(old, seq) then
     taken[#taken + 1] = id
-    if i > 8 + done + retried then gone[#gone + 1] = id end
+    return true
+  end
+  is_new = true
+  return seq <= nseq or contains(new, seq)
+end
+for bundle = 1, bundles do
+  local count, ids = ARGV[6 + 5 * bundle], ARGV[7 + 5 * bundle]
+  local from, to = tonumber(first_seq(ids)), tonumber(last_seq(ids))
+  retried = retried + tonumber(count)
+  fresh[bundle] = from > fseq and to <= nseq and count_between(old, from, to) == 0
+  if fresh[bundle] then
+    is_new = true
+  else
+    for id in string.gmatch(ids, '%S+') do
+      if not is_passed(id) then return 'notopen ' .. id end
+    end
   end
 end
+for i = letters + 1, letters + 4 * dead, 4 do
+  if not is_passed(ARGV[i]) then return 'notopen ' .. ARGV[i] end
+end
+-- The parcels of those that were taken and are judged one by one.
+local parcels, homes, names = {}, {}, whole
 if #taken > 0 then
-  for i, score in ipairs(call('ZMSCORE', D, unpack(taken))) do
-    if not score or tonumber(score) < TAKEN then return 'notopen ' .. taken[i] end
+  local pages = {}
+  local function load(name, text)
+    if homes[name] then return end
+    local history, _, others, reason = parse_parcel(text)
+    local parcel = { name = name, history = history, reason = reason, ids = list_ids(name .. others) }
+    for _, id in ipairs(parcel.ids) do homes[id] = parcel end
   end
-  if #taken > done then
-    for i, entry in ipairs(call('HMGET', E, unpack(taken, done + 1))) do entries[taken[done + i]] = entry end
+  each_parcel(E, taken, load)
+  names = { unpack(whole) }
+  for _, id in ipairs(taken) do
+    local page = not homes[id] and page_of(tonumber(first_seq(id)))
+    if page and not pages[page] then
+      pages[page] = true
+      each_parcel(E, beginning_in_page(I, page), load)
+    end
+    local home = homes[id]
+    if not home then return 'notopen ' .. id end
+    if not home.left then
+      home.left = #home.ids
+      names[#names + 1], parcels[#parcels + 1] = home.name, home
+    end
+    home.left = home.left - 1
   end
 end
-local is_new = done + retried + dead > #taken
-if is_new and retried > 0 and call('ZCARD', D) - #taken + retried > MAX_DUE then return 'full' end
+local some_kept
+if #names > 0 then
+  some_kept = call('EXISTS', K) == 1
+  local times, marks = call('ZMSCORE', D, unpack(names)), some_kept and call('ZMSCORE', I, unpack(names))
+  for i, name in ipairs(names) do
+    if tonumber(times[i]) < TAKEN then return 'notopen ' .. name end
+    local parcel = parcels[i - #whole]
+    if parcel then parcel.time, parcel.is_kept = times[i], marks and tonumber(marks[i]) < 0 end
+  end
+end
+local due = due_count(g[7], D)
+local count = due - left - #taken + retried
+if is_new and retried > 0 and count > MAX_DUE then return 'full' end
 -- Nothing was written up to here, and nothing is refused from here on.
-local now = now_us()
-local record, arg = 8 + done, 8 + done + retried + dead
-local content = arg + 4 * sorts
-if retried > 0 then
-  local times, texts, index, kept, n, added = {}, {}, {}, {}, 0, 0
-  for _ = 1, sorts do
-    local reason, is_kept = ARGV[arg + 3], ARGV[arg + 4] == '1'
-    local due, second = format('%.0f', later_ms(now, tonumber(ARGV[arg + 2]))), '2:0:' .. reason
-    for _ = 1, tonumber(ARGV[arg + 1]) do
-      record, n = record + 1, n + 2
-      local id = ARGV[record]
-      local entry = entries[id]
-      times[n - 1], times[n], texts[n - 1], texts[n] = due, id, id, second
-      if entry then
-        local attempt, crashes = match(entry, '^(%d+):(%d+):')
-        texts[n] = (attempt + 1) .. ':' .. crashes .. ':' .. reason
-      end
-      if is_kept then
-        content = content + 1
-        kept[#kept + 1], kept[#kept + 2] = id, ARGV[content]
-      end
-      if is_kept or not entry then
-        added = added + 2
-        index[added - 1], index[added] = (is_kept and '-' or '') .. seqs[record], id
+local now, change = now_us(), changes()
+for _, name in ipairs(whole) do drop(change, name) end
+for _, parcel in ipairs(parcels) do
+  drop(change, parcel.name)
+  if parcel.left > 0 then
+    local is_judged, rest = {}, {}
+    for _, id in ipairs(taken) do is_judged[id] = true end
+    for _, id in ipairs(parcel.ids) do
+      if not is_judged[id] then rest[#rest + 1] = id end
+    end
+    put_list(change, rest, parcel.time, parcel.history, parcel.reason)
+  end
+end
+-- The history after one more failure.
+local function failed_again(home)
+  if not home then return '2:0' end
+  local attempt, crashes = match(home.history, '^(%d+):(%d+)$')
+  return attempt + 1 .. ':' .. crashes
+end
+for bundle = 1, bundles do
+  local delay, reason, content, count, ids = unpack(ARGV, 3 + 5 * bundle, 7 + 5 * bundle)
+  local time = format('%.0f', later_ms(now, tonumber(delay)))
+  if content ~= '' then
+    put(change, ids, time, failed_again(homes[ids]) .. ':' .. reason, '-' .. first_seq(ids))
+    call('HSET', K, ids, content)
+  elseif fresh[bundle] then
+    put_ids(change, count, ids, time, '2:0', reason)
+  else
+    local run, shared = {}, nil
+    for id in string.gmatch(ids, '%S+') do
+      local home = homes[id]
+      local history = failed_again(home)
+      if home and home.is_kept then
+        put(change, id, time, history .. ':' .. reason, '-' .. first_seq(id))
+      else
+        if run[1] and history ~= shared then
+          put_list(change, run, time, shared, reason)
+          run = {}
+        end
+        run[#run + 1], shared = id, history
       end
     end
-    arg = arg + 4
+    if run[1] then put_list(change, run, time, shared, reason) end
   end
-  call('ZADD', D, unpack(times))
-  call('HSET', E, unpack(texts))
-  if added > 0 then call('ZADD', I, unpack(index)) end
-  if #kept > 0 then call('HSET', K, unpack(kept)) end
 end
 if dead > 0 then
   local by_id, by_time, bodies, now_ms = {}, {}, {}, format('%.0f', math.floor(now / 1000))
   for i = 1, dead do
-    record = record + 1
-    local id, at = ARGV[record], 2 * i
-    local attempts, crashes, reason = 1, ARGV[content + 1], ARGV[content + 2]
-    if entries[id] then attempts, crashes = match(entries[id], '^(%d+):(%d+):') end
-    by_id[at - 1], by_id[at] = seqs[record], id
-    by_time[at - 1], by_time[at] = now_ms, id
-    bodies[at - 1] = id
-    bodies[at] = format('%s %s %s %d ', now_ms, attempts, crashes, #reason) .. reason .. ARGV[content + 3]
-    content = content + 3
+    local id, crashes, reason, content = unpack(ARGV, letters + 4 * i - 3, letters + 4 * i)
+    local attempts, n = '1', 2 * i
+    if homes[id] then attempts, crashes = match(homes[id].history, '^(%d+):(%d+)$') end
+    by_id[n - 1], by_id[n] = first_seq(id), id
+    by_time[n - 1], by_time[n] = now_ms, id
+    bodies[n - 1], bodies[n] = id, format('%s %s %s %d ', now_ms, attempts, crashes, #reason) .. reason .. content
   end
   call('ZADD', X, unpack(by_id))
   call('ZADD', T, unpack(by_time))
   call('HSET', B, unpack(bodies))
 end
-if #gone > 0 then
-  call('ZREM', D, unpack(gone))
-  call('ZREM', I, unpack(gone))
-  call('HDEL', E, unpack(gone))
-  if call('EXISTS', K) == 1 then call('HDEL', K, unpack(gone)) end
-end
+write(change, D, E, I, some_kept and K)
+if count ~= due or not g[7] then call('HSET', G, 'n', count) end
 store_progress(G, ARGV[3], ARGV[4], new, nseq, g[6])
-local due = call('ZCARD', D)
-return { due, due > 0 and next_due(D, now) or -1 }
+return { count, count > 0 and next_due(D, now) or -1 }

@@ -2,7 +2,7 @@
 local P, S, G, D, E, R = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local head = call('HMGET', P, 't', 'l')
 if not head[1] then return 'nopart' end
-local g = call('HMGET', G, 'le', 'lt', 'lh', 'f', 'a', 'o', 'x', 'c', 'cs')
+local g = call('HMGET', G, 'le', 'lt', 'lh', 'f', 'a', 'o', 'x', 'c', 'cs', 'n')
 local refused = fence(g, ARGV[2], ARGV[3])
 if refused then return refused end
 local f, a, opened, left, crashes, crash_seq = g[4], g[5], g[6], g[7], tonumber(g[8]), tonumber(g[9])
@@ -15,22 +15,14 @@ local crashed = is_new_owner and left ~= '1'
 -- What the former owner had taken is due again at once.
 local taken = call('ZRANGEBYSCORE', D, TAKEN, '+inf')
 if #taken > 0 then
-  local now_ms = math.floor(now_us() / 1000)
-  for from = 1, #taken, 1000 do
-    local scores, entries, last = {}, {}, math.min(from + 999, #taken)
-    if crashed then
-      local old = call('HMGET', E, unpack(taken, from, last))
-      for i, entry in ipairs(old) do
-        local attempt, count, reason = match(entry, '^(%d+):(%d+):(.*)$')
-        entries[2 * i - 1] = taken[from + i - 1]
-        entries[2 * i] = format('%s:%d:%s', attempt, count + 1, reason)
-      end
-      call('HSET', E, unpack(entries))
-    end
-    for i = from, last do
-      scores[#scores + 1], scores[#scores + 2] = now_ms, taken[i]
-    end
-    call('ZADD', D, unpack(scores))
+  local scores, now_ms = {}, math.floor(now_us() / 1000)
+  for i, name in ipairs(taken) do scores[2 * i - 1], scores[2 * i] = now_ms, name end
+  for from = 1, #scores, 2000 do call('ZADD', D, unpack(scores, from, math.min(from + 1999, #scores))) end
+  if crashed then
+    each_parcel(E, taken, function(name, text)
+      local attempt, count, rest = match(text, '^(%d+):(%d+)(.*)$')
+      call('HSET', E, name, format('%s:%d', attempt, count + 1) .. rest)
+    end)
   end
 end
 if is_new_owner then
@@ -45,4 +37,4 @@ if is_new_owner then
   crash_seq = open
 end
 call('HSET', G, 'f', f, 'a', a, 'o', ARGV[2], 'x', 0, 'c', crashes, 'cs', crash_seq)
-return { f, a, crashes, call('ZCARD', D), next_due(D), head[2] }
+return { f, a, crashes, due_count(g[10], D), next_due(D), head[2] }

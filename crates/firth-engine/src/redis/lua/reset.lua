@@ -2,26 +2,40 @@
 local P, S, G, D, E, I, K, V = unpack(KEYS)
 local head = call('HMGET', P, 't', 'l')
 if not head[1] then return 'nopart' end
-local g = call('HMGET', G, 'f', 'le')
+local g = call('HMGET', G, 'f', 'le', 'n')
 if not g[1] then return 'nogroup' end
 local f = start(S, head[1], head[2], ARGV[1], ARGV[2])
 local _, fseq = split(f)
+local count = due_count(g[3], D)
 if ARGV[3] == '1' then
   call('UNLINK', D, E, I, K)
+  count = 0
 else
-  local mark = format('%.0f', fseq)
-  for _, range in ipairs({ { '(' .. mark, '+inf' }, { '-inf', '(-' .. mark } }) do
-    local ids = call('ZRANGEBYSCORE', I, range[1], range[2])
-    for from = 1, #ids, 1000 do
-      local last = math.min(from + 999, #ids)
-      for _, key in ipairs({ D, I }) do call('ZREM', key, unpack(ids, from, last)) end
-      for _, key in ipairs({ E, K }) do call('HDEL', key, unpack(ids, from, last)) end
-    end
+  local change, now_ms = changes(), math.floor(now_us() / 1000)
+  local function drop_whole(name, text)
+    local _, records = parse_parcel(text)
+    drop(change, name)
+    count = count - records
   end
-  local taken, now_ms = call('ZRANGEBYSCORE', D, TAKEN, '+inf'), math.floor(now_us() / 1000)
-  for _, id in ipairs(taken) do call('ZADD', D, now_ms, id) end
+  local mark = format('%.0f', fseq)
+  each_parcel(E, call('ZRANGEBYSCORE', I, '(' .. mark, '+inf'), drop_whole)
+  each_parcel(E, call('ZRANGEBYSCORE', I, '-inf', '(-' .. mark), drop_whole)
+  -- The position may lie inside a parcel.
+  each_parcel(E, beginning_in_page(I, page_of(fseq), fseq), function(name, text)
+    local history, records, others, reason = parse_parcel(text)
+    local stay = {}
+    for _, id in ipairs(list_ids(name .. others)) do
+      if tonumber(first_seq(id)) <= fseq then stay[#stay + 1] = id end
+    end
+    if #stay < records then
+      put_list(change, stay, call('ZSCORE', D, name), history, reason)
+      count = count - records + #stay
+    end
+  end)
+  write(change, D, E, I, K)
+  for _, name in ipairs(call('ZRANGEBYSCORE', D, TAKEN, '+inf')) do call('ZADD', D, now_ms, name) end
 end
-call('HSET', G, 'f', f, 'a', '', 'x', 1, 'c', 0, 'cs', format('%.0f', fseq + 1))
+call('HSET', G, 'f', f, 'a', '', 'x', 1, 'c', 0, 'cs', format('%.0f', fseq + 1), 'n', count)
 if g[2] then
   call('HSET', G, 'le', next_epoch(g[2], now_us()), 'lh', '', 'ld', 0, 'ln', '')
   call('INCR', V)

@@ -2,7 +2,7 @@
 local head = call('HMGET', KEYS[1], 't', 'l')
 if not head[1] then return 'nopart' end
 local t, l = head[1], head[2]
-local g = call('HMGET', KEYS[3], 'f', 'a', 'c')
+local g = call('HMGET', KEYS[3], 'f', 'a', 'c', 'n')
 if not g[1] then return 'nogroup' end
 local _, tseq = split(t)
 local _, lseq = split(l)
@@ -17,4 +17,4 @@ if waiting > 0 then
 end
 local lease = call('HMGET', KEYS[3], 'le', 'lh', 'ld', 'lb', 'ln')
 if lease[1] then lease[3] = until_us(now, tonumber(lease[3])) else lease = {} end
-return { g[1], g[2], waiting, call('ZCARD', KEYS[4]), next_due(KEYS[4]), call('ZCARD', KEYS[5]), tonumber(g[3]), oldest, lease }
+return { g[1], g[2], waiting, due_count(g[4], KEYS[4]), next_due(KEYS[4]), call('ZCARD', KEYS[5]), tonumber(g[3]), oldest, lease }

@@ -64,7 +64,7 @@ macro_rules! on_cluster {
     };
 }
 
-on_cluster!(log groups fencing retry dead retention leases offers catalog bus);
+on_cluster!(log groups fencing retry together dead retention leases offers catalog bus);
 
 /// Random operations on an engine and on the reference model agree at every step.
 async fn agrees_with_the_model(engine: Engine) {

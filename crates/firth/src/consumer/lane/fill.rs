@@ -70,7 +70,8 @@ impl Session<'_> {
     /// While records trickle in, the lane waits for the next one at the end of the log.
     pub(super) fn read_if_wanted(&mut self) -> bool {
         let room = self.log_room();
-        let half = room * 2 >= self.lane.common.config.max_in_flight || self.flow.ready() == 0;
+        let coming = self.in_look.as_ref().map_or(0, |look| look.room);
+        let half = room * 2 + coming >= self.lane.common.config.max_in_flight || self.flow.ready() == 0;
         if self.in_read.is_some() || room == 0 || !half {
             return false;
         }
@@ -126,8 +127,9 @@ impl Session<'_> {
         let (engine, at) = (self.lane.common.engine.clone(), self.lane.at.clone());
         if room > 0 && self.due_at.take_if(|due| *due <= now).is_some() {
             (self.looked, self.due_looked) = (now, now);
-            let known = self.failed.due(now, room);
-            let max = room.min(known.len().max(KEPT_FOR_DUE));
+            // No more than leaves room to read on meanwhile.
+            let max = room.min((self.lane.common.config.max_in_flight / 4).max(1));
+            let known = self.failed.due(now, max);
             let (group, hold) = (self.lane.common.group.clone(), self.lane.held.hold.clone());
             let answer = async move {
                 engine.due(&at, &group, &hold, TakeDue { max, known: &known }).await.map(Looked::Due)

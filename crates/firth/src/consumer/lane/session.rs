@@ -55,6 +55,9 @@ pub(super) struct Session<'l> {
     pub(super) due_at: Option<Instant>,
     /// What failed in this session and is not due yet.
     pub(super) failed: Memory,
+    /// The draw for the jitter of retries, the same for all of one commit: what fails together is tried again together, which costs the engine
+    /// less, and what fails elsewhere or later is spread.
+    pub(super) luck: f64,
     /// When the lane last looked for due records.
     pub(super) due_looked: Instant,
     /// When to look for delayed messages next.
@@ -126,6 +129,7 @@ impl<'l> Session<'l> {
             bytes_at_hand: 0,
             due_at: progress.next_due.map(|delay| now + delay),
             failed: Memory::default(),
+            luck: fastrand::f64(),
             due_looked: now,
             ripen_at: Some(now),
             looked: now,
@@ -203,8 +207,12 @@ impl<'l> Session<'l> {
             rides = self.read_if_wanted();
             self.hand_out();
         }
-        self.commit_if_wanted(rides || self.drain_until.is_some());
+        self.commit_if_wanted(rides);
         Turn::Wait
+    }
+
+    pub(super) fn is_draining(&self) -> bool {
+        self.drain_until.is_some()
     }
 
     fn may_take(&self) -> bool {
@@ -319,7 +327,7 @@ impl<'l> Session<'l> {
             Judgement::Ack => Verdict::Ack,
             Judgement::Nack(nack) => {
                 let in_order = config.is_strict() && record.content.key.is_some();
-                config.retry.judge(record, nack, in_order)
+                config.retry.judge(record, nack, in_order, self.luck)
             }
         }
     }

@@ -12,7 +12,10 @@ use firth_engine::{Progress, Record, RecordId, Verdict};
 use tokio::time::Instant;
 
 /// So many verdicts do not wait for more.
-const ENOUGH: usize = 250;
+const ENOUGH: usize = 500;
+/// So many go along with a read: both go out in one write. Fewer wait for the next one: a commit costs the server much the same however many
+/// records it settles.
+const COMPANY: usize = 300;
 
 impl Session<'_> {
     /// Notes a verdict for the next commit.
@@ -41,7 +44,8 @@ impl Session<'_> {
         Ok(())
     }
 
-    pub(super) fn commit_if_wanted(&mut self, urgent: bool) {
+    /// Stores what is settled, if it is time. `rides`: a read goes out just now.
+    pub(super) fn commit_if_wanted(&mut self, rides: bool) {
         if self.in_commit.is_some() || self.uncommitted == 0 {
             return;
         }
@@ -50,7 +54,8 @@ impl Session<'_> {
             && self.in_read.as_ref().is_none_or(|read| read.waits);
         let waited =
             self.oldest.is_some_and(|oldest| oldest.elapsed() >= self.lane.common.config.commit_interval);
-        let wanted = urgent
+        let wanted = self.is_draining()
+            || (rides && self.uncommitted >= COMPANY)
             || idle
             || waited
             || !self.waiters.is_empty()
@@ -62,7 +67,7 @@ impl Session<'_> {
             return;
         }
         let commit = self.window.take_commit();
-        (self.uncommitted, self.oldest) = (0, None);
+        (self.uncommitted, self.oldest, self.luck) = (0, None, fastrand::f64());
         self.committing.append(&mut self.settled);
         self.answering.append(&mut self.waiters);
         self.burying.append(&mut self.given_up);
