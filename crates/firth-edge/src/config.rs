@@ -82,7 +82,7 @@ impl Default for Config {
             heartbeat: Duration::from_secs(30),
             silence: Duration::from_secs(90),
             auth_within: Duration::from_secs(10),
-            write_within: Duration::from_secs(10),
+            write_within: Duration::from_secs(5),
             poll_wait: Duration::from_secs(25),
             retry_spread: Duration::from_secs(5),
         }

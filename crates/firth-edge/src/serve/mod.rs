@@ -21,7 +21,7 @@ use tokio_rustls::server::TlsStream;
 use tower_service::Service as _;
 
 /// What a client must take within the time that a write may be stuck.
-const PART: usize = 64 << 10;
+const PART: usize = 32 << 10;
 
 /// The client for browsers, and a page that shows it.
 const CLIENT: &str = include_str!("../../js/firth.js");

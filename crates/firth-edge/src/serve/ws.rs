@@ -68,7 +68,7 @@ async fn run(edge: Edge, upgraded: Upgraded, token: Option<String>, pass: Pass) 
 /// Waits for the client to say who it is.
 async fn greet(edge: &Edge, socket: &mut Socket, token: Option<String>) -> Option<Session> {
     let config = *edge.hub().config();
-    let admitted = match timeout(config.auth_within, first_words(socket)).await {
+    let admitted = match timeout(config.auth_within, first_words(socket, config.write_within)).await {
         Ok(Some(Ok(auth))) => edge.admit(auth.token.or(token).as_deref(), auth.slow),
         Ok(Some(Err(refusal))) => Err(refusal),
         Ok(None) => return None,
@@ -96,7 +96,7 @@ async fn greet(edge: &Edge, socket: &mut Socket, token: Option<String>) -> Optio
 }
 
 /// The first message, which must be `auth`; `None` if the client leaves.
-async fn first_words(socket: &mut Socket) -> Option<Result<Auth, Refusal>> {
+async fn first_words(socket: &mut Socket, patience: Duration) -> Option<Result<Auth, Refusal>> {
     loop {
         return match socket.next().await? {
             Ok(Message::Text(text)) => Some(match ClientMessage::parse(&text) {
@@ -108,7 +108,13 @@ async fn first_words(socket: &mut Socket) -> Option<Result<Auth, Refusal>> {
                 Ok(_) => Err(Refusal::new(Code::Unauthorized, "the first message must be `auth`")),
                 Err(refusal) => Err(refusal),
             }),
-            Ok(Message::Ping(_) | Message::Pong(_) | Message::Frame(_)) => continue,
+            Ok(Message::Ping(_)) => {
+                let _ = socket.flush().await;
+                let pong = socket.get_mut().said();
+                write(socket, pong.as_slice(), patience).await.ok()?;
+                continue;
+            }
+            Ok(Message::Pong(_) | Message::Frame(_)) => continue,
             Ok(Message::Binary(_)) => Some(Err(not_text())),
             Ok(Message::Close(_)) | Err(_) => None,
         };

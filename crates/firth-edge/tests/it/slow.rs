@@ -18,11 +18,12 @@ fn big(key: &str, n: u64) -> Event {
     event
 }
 
-/// Nobody is given up for being stuck, nor hears a heartbeat, however long a starved machine takes.
+/// Nobody is given up for being stuck or silent, nor hears a heartbeat, however long a starved machine takes.
 pub(crate) fn config() -> Config {
     let limits = Limits { queued_events: 50, ..Limits::default() };
     let (long, longer) = (Duration::from_secs(600), Duration::from_secs(1200));
-    Config { limits, write_within: long, heartbeat: long, silence: longer, ..Config::default() }
+    let times = Config { auth_within: long, write_within: long, heartbeat: long, ..Config::default() };
+    Config { limits, silence: longer, ..times }
 }
 
 async fn connect(gateway: &Gateway, slow: &str) -> Client {

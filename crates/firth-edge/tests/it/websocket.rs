@@ -251,6 +251,9 @@ async fn a_closing_gateway_says_when_to_come_back() {
 #[tokio::test]
 async fn pings_are_answered_between_events_and_a_close_with_a_close() {
     let gateway = Gateway::start(slow::config()).await;
+    let mut stranger = gateway.open(&[]).await;
+    stranger.0.send(Message::Ping(vec![7].into())).await.unwrap();
+    assert_eq!(stranger.next().await, Some(Message::Pong(vec![7].into())), "before it has said who it is");
     let mut ann = gateway.connect("ann").await;
     ann.subscribe("orders", None).await;
     let (mut pongs, mut events) = (0_u8, 0_i64);
@@ -275,7 +278,7 @@ async fn pings_are_answered_between_events_and_a_close_with_a_close() {
     }
     ann.0.send(Message::Close(None)).await.unwrap();
     assert_eq!(ann.next().await, Some(Message::Close(None)));
-    drop(ann);
+    drop((ann, stranger));
     gateway.close().await;
 }
 

@@ -1,5 +1,5 @@
 //! [`Wire`]: the socket below a WebSocket. The library reads from it; what the library has to say (pongs, closes) is kept until it is that frame's
-//! turn, because others write to the socket, too.
+//! turn, because others write to the socket, too. Whoever reads a ping must have its pong written before long.
 
 use crate::hub::Line;
 use bytes::Buf;
