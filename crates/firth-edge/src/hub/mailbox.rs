@@ -1,6 +1,6 @@
 //! [`Mailbox`]: a connection's queue, what wakes its task, and, if it has one, the [`Line`] to its socket past the task.
 //!
-//! A wake-up of a task costs more than a small write, so events go along the line whenever nothing else is to be said first. The outbox knows
+//! To wake a task costs half as much as a small write, so events go along the line whenever nothing else is to be said first. The outbox knows
 //! whose turn it is: a task that has taken something is the only one to write until it says that it has.
 
 use super::bell::Bell;

@@ -8,6 +8,8 @@ use firth_testkit::wait;
 use futures_util::SinkExt;
 use serde_json::json;
 use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 use tokio_tungstenite::tungstenite::{Error, Message};
 
 #[tokio::test]
@@ -245,6 +247,29 @@ async fn a_closing_gateway_says_when_to_come_back() {
     assert_eq!(ann.closed().await, 1012);
     drop(ann);
     closing.await.unwrap();
+}
+
+#[tokio::test]
+async fn what_a_client_says_together_with_its_opening_is_heard() {
+    let gateway = Gateway::start(slow::config()).await;
+    let mut socket = TcpStream::connect(gateway.address).await.unwrap();
+    let mut opening = b"GET /v1/ws HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: websocket\r\n\
+        sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+        .to_vec();
+    let words = br#"{"type":"auth","version":1,"token":"ann"}"#;
+    // A mask of zeros leaves the text as it is.
+    opening.extend([0x81, 0x80 | u8::try_from(words.len()).unwrap(), 0, 0, 0, 0]);
+    opening.extend(words);
+    socket.write_all(&opening).await.unwrap();
+    let mut heard = Vec::new();
+    let hello = async {
+        while !heard.windows(5).any(|part| part == b"hello") {
+            assert!(socket.read_buf(&mut heard).await.unwrap() > 0, "{}", String::from_utf8_lossy(&heard));
+        }
+    };
+    tokio::time::timeout(PATIENCE, hello).await.unwrap();
+    drop(socket);
+    gateway.close().await;
 }
 
 /// Pongs are written by another than most events.
