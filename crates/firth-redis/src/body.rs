@@ -31,6 +31,14 @@ impl Body {
         self.as_slice().len()
     }
 
+    /// Makes room for so many more bytes, which then need not be copied while they come.
+    pub(crate) fn reserve(&mut self, bytes: usize) {
+        if self.len() + bytes > INLINE {
+            self.spill(b"");
+            self.heap.reserve(bytes);
+        }
+    }
+
     #[cold]
     fn spill(&mut self, bytes: &[u8]) {
         if self.heap.is_empty() {

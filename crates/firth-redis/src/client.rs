@@ -94,7 +94,7 @@ impl Client {
     /// Sends one command and waits for its answer, converted to `T`.
     #[inline(always)]
     pub fn call<T: FromValue>(&self, command: Command) -> Call<'_, T> {
-        Call::new(self.journey(Request::One(command)))
+        Call::new(self.journey(command.into()))
     }
 
     /// Sends commands in one piece and waits for all their answers: a tuple of as many types as commands, or
@@ -119,7 +119,7 @@ impl Client {
 
     /// Runs a script by its digest, sending the source only if the server does not know it.
     pub async fn eval<T: FromValue>(&self, call: &ScriptCall) -> Result<T, CallError> {
-        match self.call(call.command().clone()).await {
+        match Call::new(self.journey(call.command().into())).await {
             Err(CallError::Server(error)) if &*error.code == "NOSCRIPT" => self.call(call.in_full()).await,
             answer => answer,
         }
@@ -313,7 +313,7 @@ pub struct Session {
 impl Session {
     /// See [`Client::call`].
     pub async fn call<T: FromValue>(&mut self, command: Command) -> Result<T, CallError> {
-        match self.send(Request::One(command))?.await? {
+        match self.send(command.into())?.await? {
             Replies::One(frame) => convert(frame),
             Replies::Many(_) => unreachable!("one command has one reply"),
         }

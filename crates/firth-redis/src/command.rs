@@ -190,6 +190,10 @@ impl Command {
         }
     }
 
+    pub(crate) fn reserve(&mut self, bytes: usize) {
+        self.body.reserve(bytes);
+    }
+
     /// The name, in the case in which it was given.
     pub fn name(&self) -> &str {
         let body = self.body.as_slice();

@@ -72,6 +72,13 @@ impl ScriptCall {
         self
     }
 
+    /// Makes room for arguments of together so many bytes, for whoever adds large ones.
+    #[must_use]
+    pub fn with_room(mut self, bytes: usize) -> Self {
+        self.by_digest.reserve(bytes);
+        self
+    }
+
     /// Number of keys.
     pub fn key_count(&self) -> usize {
         self.keys

@@ -13,7 +13,7 @@ use tokio::{sync::watch, time::timeout};
 use crate::{
     command::{Command, cmd},
     config::{Address, Config, Sentinels, Server},
-    connection::{Connection, Endpoint, Greeting, Replies, Request},
+    connection::{Connection, Endpoint, Greeting, Replies},
     error::{Chain, ConnectError},
     resp::{Frame, FromValue},
 };
@@ -177,7 +177,7 @@ async fn ask(sentinel: &Connection, question: &Command) -> Result<Frame, String>
     // A question to a connection that has failed already would only hear that it is closed, and not why.
     sentinel.opened(true).await.map_err(|e| Chain(&e).to_string())?;
     let limit = sentinel.config().timeouts.connect;
-    let answer = sentinel.send(Request::One(question.clone()), limit).await;
+    let answer = sentinel.send(question.into(), limit).await;
     let Replies::One(frame) = answer.map_err(|e| Chain(&e).to_string())? else {
         unreachable!("one command has one reply")
     };

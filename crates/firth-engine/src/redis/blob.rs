@@ -15,17 +15,18 @@ const BYTES: usize = 4000;
 /// Packs contents into blobs, in order.
 pub(super) fn pack<'a>(contents: impl IntoIterator<Item = &'a Content>) -> Vec<Vec<u8>> {
     let mut blobs = Vec::new();
-    let (mut lengths, mut data) = (Vec::new(), Vec::with_capacity(BYTES));
+    let (mut lengths, mut data) = (Vec::with_capacity(RECORDS), Vec::with_capacity(BYTES));
     for content in contents {
         let start = data.len();
         content.pack(&mut data);
+        let length = data.len() - start;
         let is_full = lengths.len() == RECORDS || data.len() > BYTES;
         if is_full && start > 0 {
-            let rest = data.split_off(start);
-            blobs.push(seal(&lengths, &data));
-            (lengths, data) = (Vec::new(), rest);
+            blobs.push(seal(&lengths, &data[..start]));
+            lengths.clear();
+            data.drain(..start);
         }
-        lengths.push(data.len() - lengths.iter().sum::<usize>());
+        lengths.push(length);
     }
     if !lengths.is_empty() {
         blobs.push(seal(&lengths, &data));

@@ -18,6 +18,8 @@ use std::time::Duration;
 
 /// Numbers that the scripts can compute with exactly.
 const MAX_EXACT: u64 = 1 << 53;
+/// What an argument takes on the wire beside its own bytes.
+const ARG: usize = 16;
 /// Entries that one command removes from the stream, so that no trim holds the server up.
 const TRIM_STEP: u64 = 20_000;
 /// Entries whose sizes one script adds up.
@@ -130,7 +132,9 @@ impl RedisEngine {
             let call = SCRIPTS.append.keys(all).arg(micros(batch.after)).arg(producer).arg(first).arg(count);
             (&SCRIPTS.append, call)
         };
-        let call = call.args(blob::pack(batch.records.iter()));
+        let blobs = blob::pack(batch.records.iter());
+        let room = blobs.iter().map(|blob| blob.len() + ARG).sum();
+        let call = call.with_room(room).args(blobs);
         let durability = batch.durability.unwrap_or(self.steps.durability());
         let answer = self.steps.durable_as(durability, script, call).await?;
         let answer = About::partition(at).accept(answer)?;

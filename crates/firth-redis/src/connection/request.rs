@@ -4,17 +4,30 @@ use std::borrow::Cow;
 
 use crate::command::{Command, Nature, Pipe, pipe};
 
-/// A command, or commands that go out in one piece.
+/// A command, or commands that go out in one piece; lent where somebody may need them again.
 #[derive(Debug)]
 pub(crate) enum Request<'a> {
-    One(Command),
+    One(Cow<'a, Command>),
     Many(Cow<'a, Pipe>),
+}
+
+impl From<Command> for Request<'_> {
+    #[inline(always)]
+    fn from(command: Command) -> Self {
+        Self::One(Cow::Owned(command))
+    }
+}
+
+impl<'a> From<&'a Command> for Request<'a> {
+    fn from(command: &'a Command) -> Self {
+        Self::One(Cow::Borrowed(command))
+    }
 }
 
 impl<'a> Request<'a> {
     pub(crate) fn into_pipe(self) -> Cow<'a, Pipe> {
         match self {
-            Self::One(command) => Cow::Owned(pipe().then(command)),
+            Self::One(command) => Cow::Owned(pipe().then(command.into_owned())),
             Self::Many(pipe) => pipe,
         }
     }

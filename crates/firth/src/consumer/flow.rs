@@ -290,7 +290,7 @@ mod tests {
             steps in prop::collection::vec((1_usize..4, 0_u8..4), 200),
         ) {
             let mut flow = Flow::new(true);
-            let (mut chunks, mut done): (Vec<Vec<Arc<Record>>>, Vec<(u64, String)>) = (Vec::new(), Vec::new());
+            let (mut chunks, mut done) = (Vec::<Vec<Arc<Record>>>::new(), Vec::<(u64, String)>::new());
             let mut due = Vec::new();
             for (seq, key) in keys.iter().enumerate() { flow.admit(record(seq as u64 + 1, key)); }
             for (size, dice) in steps {

@@ -81,7 +81,7 @@ fn commands_bound_together_are_sent_again_only_if_all_were_refused() {
 
 #[test]
 fn a_single_command_goes_where_its_answer_says() {
-    let get = Request::One(cmd("GET").key("a"));
+    let get = Request::from(cmd("GET").key("a"));
     assert_eq!(judge(&get, &replies(&["$1\r\nv\r\n"])), Step::Done);
     assert_eq!(judge(&get, &replies(&[MOVED])), moved());
     assert_eq!(judge(&get, &replies(&[WRONG])), Step::Done);
@@ -99,7 +99,7 @@ fn keys_of_one_unit_must_share_a_slot() {
         assert!(matches!(&error, CallError::Invalid(text) if text.starts_with("CROSSSLOT")), "{error}");
     }
     assert_eq!(unit_slot(&many(pipe().then(cmd("PING")).together())).unwrap(), None);
-    assert_eq!(unit_slot(&Request::One(cmd("GET").key("a"))).unwrap(), Some(slot(b"a")));
+    assert_eq!(unit_slot(&Request::from(cmd("GET").key("a"))).unwrap(), Some(slot(b"a")));
 }
 
 fn names(asking: &Asking) -> Vec<String> {
@@ -112,7 +112,7 @@ fn names(asking: &Asking) -> Vec<String> {
 
 #[test]
 fn asking_stands_before_each_command_that_has_a_key_and_once_before_a_transaction() {
-    let one = Asking::new(&Request::One(cmd("GET").key("a")));
+    let one = Asking::new(&Request::from(cmd("GET").key("a")));
     assert_eq!(names(&one), ["ASKING", "GET"]);
     assert!(matches!(one.strip(replies(&[OK, ONE])), Replies::One(f) if f.value().as_i64() == Some(1)));
 
