@@ -75,6 +75,9 @@ mod tests {
             let (mut body, mut expected) = (Body::new(), Vec::new());
             for n in 0..10_u8 {
                 let bytes = vec![n; piece];
+                if n % 3 == 1 {
+                    body.reserve(piece);
+                }
                 body.put(&bytes);
                 body.put(b"");
                 expected.extend_from_slice(&bytes);
