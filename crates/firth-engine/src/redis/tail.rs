@@ -22,8 +22,6 @@ const AT_ONCE: usize = 8;
 const PATIENCE: Duration = Duration::from_secs(1);
 /// What its answer may take beside that.
 const GRACE: Duration = Duration::from_secs(1);
-/// Entries of one answer: an append of many is read on the common way.
-const ENTRIES: usize = 16;
 
 /// Places for those who wait.
 pub(super) struct Tails(Semaphore);
@@ -44,7 +42,7 @@ impl RedisEngine {
         let keys = self.keys.partition(at);
         let Ok(_place) = self.tails.0.try_acquire() else { return Ok(None) };
         // What is not known to be small is read with more care.
-        let Some(entries) = keys.sizes.entries_for(max.records.clamp(1, ENTRIES), max.bytes) else {
+        let Some(entries) = keys.sizes.entries_for(max.records.max(1), max.bytes) else {
             return Ok(None);
         };
         let (entries, head) = match self.wait_for_entries(&keys, after, entries).await {

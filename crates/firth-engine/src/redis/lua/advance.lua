@@ -7,6 +7,6 @@ if refused then return refused end
 if not g[4] then return 'nogroup' end
 local wrong, _, new, _, nseq = check_progress(last, g[4], g[5], ARGV[3], ARGV[4])
 if wrong then return wrong end
-store_progress(KEYS[2], ARGV[3], ARGV[4], new, nseq, g[6])
 local due = due_count(g[7], KEYS[3])
+store_progress(KEYS[2], ARGV[3], ARGV[4], new, nseq, g[6], due)
 return { due, due > 0 and next_due(KEYS[3]) or -1 }

@@ -88,8 +88,7 @@ if #names > 0 then
     if parcel then parcel.time, parcel.is_kept = times[i], marks and tonumber(marks[i]) < 0 end
   end
 end
-local due = due_count(g[7], D)
-local count = due - left - #taken + retried
+local count = due_count(g[7], D) - left - #taken + retried
 if is_new and retried > 0 and count > MAX_DUE then return 'full' end
 -- Nothing was written up to here, and nothing is refused from here on.
 local now, change = now_us(), changes()
@@ -152,6 +151,5 @@ if dead > 0 then
   call('HSET', B, unpack(bodies))
 end
 write(change, D, E, I, some_kept and K)
-if count ~= due or not g[7] then call('HSET', G, 'n', count) end
-store_progress(G, ARGV[3], ARGV[4], new, nseq, g[6])
+store_progress(G, ARGV[3], ARGV[4], new, nseq, g[6], count)
 return { count, count > 0 and next_due(D, now) or -1 }

@@ -1,7 +1,7 @@
 //! A server whose clock is set while it runs: a minute ahead, an hour back. Safety rests on fencing, liveness also on beats.
 
 use firth_engine::facet::{Acquire, Acquired, From, LeaseQuery, TakeDue};
-use firth_engine::{Commit, Engine, ErrorKind, Hold, LeaseName, Partition, RecordId};
+use firth_engine::{Commit, Engine, Epoch, ErrorKind, Hold, LeaseName, Partition, RecordId};
 use firth_laws::world::{self, Owner, append, fails, group, holder, numbers, partition, read_all};
 use firth_testkit::{Flavor, RedisServer, ServerClock};
 use std::time::Duration;
@@ -73,13 +73,16 @@ impl World {
         self.engine.renew(std::slice::from_ref(hold), ttl).await.unwrap()[0]
     }
 
-    /// What a rival does that trusts no clock but its own: it watches the beats for a whole TTL.
-    async fn take_when_still(&self, ttl: Duration) -> Option<Hold> {
+    /// What a rival remembers that trusts no clock but its own.
+    async fn look(&self) -> (Epoch, u64) {
         let query = LeaseQuery::Names(vec![self.lease()]);
         let seen = self.engine.leases(&query).await.unwrap().remove(0);
-        tokio::time::sleep(ttl).await;
-        let stalled = Some((seen.epoch, seen.beats));
-        let wish = Acquire { stalled, ..Acquire::new(self.lease(), holder(), TTL) };
+        (seen.epoch, seen.beats)
+    }
+
+    /// What it does after a whole TTL: it takes what stood still.
+    async fn take_if_still(&self, seen: (Epoch, u64)) -> Option<Hold> {
+        let wish = Acquire { stalled: Some(seen), ..Acquire::new(self.lease(), holder(), TTL) };
         self.engine.acquire(wish).await.unwrap().granted()
     }
 
@@ -121,7 +124,9 @@ async fn a_clock_that_jumps_back_does_not_block_takeover(flavor: Flavor) {
         panic!("by the server's clock the lease runs for an hour");
     };
     assert!(seen.remaining > Duration::from_secs(3000), "{:?}", seen.remaining);
-    let hold = world.take_when_still(SOON).await.expect("it stood still for its whole TTL");
+    let seen = world.look().await;
+    tokio::time::sleep(SOON).await;
+    let hold = world.take_if_still(seen).await.expect("it stood still for its whole TTL");
     assert!(hold.epoch > former.hold.epoch, "epochs grow although the clock went back");
     world.is_out(&former).await;
     let mut rival = Owner::with(&world.engine, &world.at, &group("g"), hold).await;
@@ -139,11 +144,9 @@ async fn an_owner_that_renews_keeps_its_lease_over_any_jump(flavor: Flavor) {
         world.jump(seconds).await;
         // After a jump ahead the owner must be first; after one back it is safe anyway.
         assert!(world.renew(&owner.hold, TTL).await);
-        let beat = async {
-            tokio::time::sleep(SOON / 3).await;
-            assert!(world.renew(&owner.hold, TTL).await);
-        };
-        let (rival, ()) = tokio::join!(world.take_when_still(SOON), beat);
+        let seen = world.look().await;
+        assert!(world.renew(&owner.hold, TTL).await);
+        let rival = world.take_if_still(seen).await;
         assert!(rival.is_none(), "a beat refutes who thinks that it stands still");
     }
     assert_eq!(owner.drain().await, (0..10).collect::<Vec<_>>());

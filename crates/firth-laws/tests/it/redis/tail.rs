@@ -8,6 +8,7 @@ use firth_testkit::{Flavor, RedisServer, on_both};
 
 on_both!(
     who_waits_at_the_end_gets_what_is_appended_next,
+    who_waits_gets_all_of_an_append_that_there_is_room_for,
     a_wait_without_records_ends_and_leaves_others_alone,
     a_wait_that_is_cut_off_says_so_and_nothing_is_lost,
     small_reads_of_a_backlog_fetch_little_more_than_they_take
@@ -76,6 +77,23 @@ async fn who_waits_at_the_end_gets_what_is_appended_next(flavor: Flavor) {
         at_once = soon("what is there", reader.tail(&at, RecordId::ZERO, MAX)).await.unwrap();
     }
     assert_eq!(texts(&at_once.unwrap())[0], "0");
+    reader.close().await.unwrap();
+    writer.close().await.unwrap();
+}
+
+/// Otherwise a reader that keeps up would go through large appends in many small steps, and slow down everyone.
+async fn who_waits_gets_all_of_an_append_that_there_is_room_for(flavor: Flavor) {
+    let server = RedisServer::start(flavor).await;
+    let (reader, writer, at) = two(&server).await;
+    let last = end(&reader, &at).await;
+    let contents = vec![Content::new(vec![b'x'; 300]); 90];
+    writer.append(&at, Append::new(contents)).await.unwrap();
+    let mut waited = None;
+    while waited.is_none() {
+        end(&reader, &at).await;
+        waited = soon("what was appended", reader.tail(&at, last, MAX)).await.unwrap();
+    }
+    assert_eq!(waited.unwrap().len(), 90);
     reader.close().await.unwrap();
     writer.close().await.unwrap();
 }

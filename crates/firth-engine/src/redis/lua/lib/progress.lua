@@ -10,10 +10,10 @@ local function check_progress(last, f, a, new_f, new_a)
   if furthest > lseq or nms > lms then return 'beyond ' .. last end
   return nil, old, new, fseq, nseq
 end
-local function store_progress(G, f, a, new, nseq, crash_seq)
+local function store_progress(G, f, a, new, nseq, crash_seq, due)
   if first_missing(new, nseq) ~= tonumber(crash_seq) then
-    call('HSET', G, 'f', f, 'a', a, 'c', 0)
+    call('HSET', G, 'f', f, 'a', a, 'n', due, 'c', 0)
   else
-    call('HSET', G, 'f', f, 'a', a)
+    call('HSET', G, 'f', f, 'a', a, 'n', due)
   end
 end
