@@ -6,6 +6,7 @@ mod clock;
 mod cluster;
 mod cut_off;
 mod durability;
+mod earlier;
 mod faults;
 mod laws;
 mod lost;
