@@ -68,8 +68,24 @@ impl Fallback {
         metrics::released(&released);
         metrics::parking("parked");
         tracing::info!(gateway = %cell.gateway, partition, events = released.len(), "a gateway is parked: it is fed from the topic");
+        self.take_back_letters(cell, partition, from).await;
         self.feed(cell, partition);
         Ok(())
+    }
+
+    /// Removes the dead letters of events that the gateway is fed again: it may take them now, or they become letters of its own group. Without
+    /// this there would be two of each.
+    async fn take_back_letters(&self, cell: &Cell, partition: u32, from: u64) {
+        let ids = self.lanes.records.take_given_up(cell.gateway.as_str(), partition, from).await;
+        let removed = async {
+            let (at, group) = (self.at(partition)?, GroupName::new(&self.options.group)?);
+            Ok::<_, Error>(self.broker.engine().delete_dead(&at, &group, &ids).await?)
+        };
+        if !ids.is_empty()
+            && let Err(error) = removed.await
+        {
+            tracing::warn!(gateway = %cell.gateway, partition, %error, "events that are fed again keep their dead letters");
+        }
     }
 
     /// Where the feeding of a gateway begins, whose lowest live event is this one; its group is there then.

@@ -278,5 +278,5 @@ impl Reader {
 pub(super) fn refuse(delivery: InHand, error: &Error) {
     metrics::unroutable();
     tracing::warn!(partition = delivery.partition(), seq = delivery.id().seq, %error, "a record cannot be routed");
-    delivery.reject(error);
+    drop(delivery.reject(error));
 }

@@ -1,17 +1,23 @@
 //! The records that a node has read and not settled: each waits for the lanes that it is in.
 
 use crate::lane::{Fate, Released, Ticket};
-use firth::{Delivery, RecordId};
+use firth::{Delivery, RecordId, Settled};
 use foldhash::fast::RandomState;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Open records by ticket. Bounded by the consumers' windows: 500 per partition and consumer.
 pub(super) struct Records {
     open: Mutex<Open>,
+    given_up: Mutex<GivenUp>,
     keep_dead: bool,
 }
+
+/// What one gateway alone refused for good, by gateway and partition, and whether that is stored: as much as a partition may have settled ahead of an
+/// event that waits.
+type GivenUp = HashMap<(String, u32), VecDeque<(RecordId, Settled)>>;
+const MAX_GIVEN_UP: usize = 1000;
 
 #[derive(Default)]
 struct Open {
@@ -25,7 +31,8 @@ struct Record {
     delivery: InHand,
     source: Source,
     lanes: usize,
-    dead: Vec<String>,
+    /// Who does not get it, unless it is nobody's fault, and why.
+    dead: Vec<(Option<String>, String)>,
 }
 
 /// Who read a record: the reader of what happens, or the one that feeds a parked gateway (by its lane's number).
@@ -49,11 +56,9 @@ impl InHand {
         Delivery::ack_all(all.into_iter().filter_map(|mut one| one.0.take()));
     }
 
-    /// Makes it a dead letter.
-    pub(super) fn reject(mut self, why: impl std::fmt::Display) {
-        if let Some(delivery) = self.0.take() {
-            drop(delivery.reject(why));
-        }
+    /// Makes it a dead letter; answers when that is stored.
+    pub(super) fn reject(mut self, why: impl std::fmt::Display) -> Settled {
+        self.0.take().expect("only a verdict takes it").reject(why)
     }
 }
 
@@ -73,10 +78,16 @@ impl Drop for InHand {
     }
 }
 
+impl Record {
+    fn reasons(&self) -> String {
+        self.dead.iter().map(|(_, reason)| reason.as_str()).collect::<Vec<_>>().join("; ")
+    }
+}
+
 impl Records {
     /// No records; `keep_dead` says whether what gateways refuse for good becomes a dead letter, or is only counted and logged.
     pub(super) fn new(keep_dead: bool) -> Self {
-        Self { open: Mutex::default(), keep_dead }
+        Self { open: Mutex::default(), given_up: Mutex::default(), keep_dead }
     }
 
     /// Keeps records, each until so many lanes have released it, perhaps with a reason why somebody does not get it; answers their tickets,
@@ -92,7 +103,7 @@ impl Records {
             open.last += 1;
             let ticket = open.last;
             *open.counts.entry((delivery.partition(), source)).or_default() += 1;
-            let dead = refused.into_iter().collect();
+            let dead = refused.into_iter().map(|reason| (None, reason)).collect();
             open.records.insert(ticket, Record { delivery, source, lanes, dead });
         }
         first..open.last + 1
@@ -107,7 +118,7 @@ impl Records {
                 let Some(record) = open.records.get_mut(&one.ticket) else { continue };
                 record.lanes = record.lanes.saturating_sub(1);
                 if let Fate::Dead(reason) = &one.fate {
-                    record.dead.push(format!("gateway {gateway}: {reason}"));
+                    record.dead.push((Some(gateway.to_owned()), format!("gateway {gateway}: {reason}")));
                 }
                 if record.lanes == 0
                     && let Some(record) = open.records.remove(&one.ticket)
@@ -119,23 +130,46 @@ impl Records {
             }
         }
         let mut fine = Vec::with_capacity(done.len());
-        for Record { delivery, dead, .. } in done {
-            if dead.is_empty() {
-                fine.push(delivery);
+        for record in done {
+            if record.dead.is_empty() {
+                fine.push(record.delivery);
             } else if self.keep_dead {
-                delivery.reject(dead.join("; "));
+                self.give_up(record);
             } else {
-                let (partition, seq) = (delivery.partition(), delivery.id().seq);
-                tracing::warn!(
-                    partition,
-                    seq,
-                    reason = dead.join("; "),
-                    "a refused event is given up: routing.dlq is off"
-                );
-                fine.push(delivery);
+                let (partition, seq) = (record.delivery.partition(), record.delivery.id().seq);
+                let reason = record.reasons();
+                tracing::warn!(partition, seq, reason, "a refused event is given up: routing.dlq is off");
+                fine.push(record.delivery);
             }
         }
         InHand::ack_all(fine);
+    }
+
+    fn give_up(&self, record: Record) {
+        let (partition, id, reasons) = (record.delivery.partition(), record.delivery.id(), record.reasons());
+        let stored = record.delivery.reject(reasons);
+        if let (Source::Live, [(Some(gateway), _)]) = (record.source, &record.dead[..]) {
+            let mut all = self.given_up.lock().unwrap_or_else(PoisonError::into_inner);
+            let theirs = all.entry((gateway.clone(), partition)).or_default();
+            theirs.push_back((id, stored));
+            if theirs.len() > MAX_GIVEN_UP {
+                theirs.pop_front();
+            }
+        }
+    }
+
+    /// The dead letters of a partition that are there because of this gateway alone, from a place on. Waits until they are stored.
+    pub(super) async fn take_given_up(&self, gateway: &str, partition: u32, from: u64) -> Vec<RecordId> {
+        let key = (gateway.to_owned(), partition);
+        let theirs = self.given_up.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
+        let mut ids = Vec::new();
+        for (id, stored) in theirs.into_iter().flatten().filter(|(id, _)| id.seq >= from) {
+            // What is not stored comes again, and is no letter.
+            if stored.await.is_ok() {
+                ids.push(id);
+            }
+        }
+        ids
     }
 
     /// How many records of a partition a reader has open.

@@ -6,10 +6,11 @@ use crate::world::*;
 use firth::Broker;
 use firth_engine::Engine;
 use firth_router::config::{Protocol, RoutingConfig};
-use firth_router::deliver::{Bearer, Deliverer, HttpDeliverer, HttpOptions, SigningKey};
+use firth_router::deliver::{Bearer, Deliverer, Delivering, HttpDeliverer, HttpOptions, SigningKey};
+use firth_router::lane::{Answer, Batch, Item, Outcome};
 use firth_router::node::{Router, RouterOptions, message};
 use firth_router::registry::{Gateway, Registry, Subscription};
-use firth_router::routing::Target;
+use firth_router::routing::{Target, partition};
 use firth_testkit::{Flavor, on_both};
 use serde_json::json;
 use std::collections::HashMap;
@@ -195,6 +196,61 @@ async fn dead_letters_of_a_parked_gateway_stay_until_they_are_replayed() {
     until(PATIENCE * 4, "the replayed ones arrive", async || picky.count() == 250).await;
     until(PATIENCE * 4, "it gets events as they happen again", async || !is_parked()).await;
     assert_eq!(world.dead().await, 0);
+    balanced(&node);
+    node.close().await.unwrap();
+}
+
+/// Refuses one document, and leaves the batches of another unanswered until it is told otherwise.
+struct Halting {
+    refuses: String,
+    halts: String,
+    goes_on: Arc<tokio::sync::Semaphore>,
+}
+
+impl Deliverer for Halting {
+    fn deliver<'a>(&'a self, _: &'a Gateway, batch: &'a Batch) -> Delivering<'a> {
+        Box::pin(async move {
+            if batch.items.iter().any(|item| *item.event.key == *self.halts) {
+                self.goes_on.acquire().await.unwrap().forget();
+                self.goes_on.add_permits(1);
+            }
+            let answer = |item: &Item| match *item.event.key == *self.refuses {
+                true => Answer::Refused("never".to_owned()),
+                false => Answer::Accepted,
+            };
+            Outcome::Answered(batch.items.iter().map(answer).collect())
+        })
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_event_that_was_given_up_before_its_gateway_was_parked_leaves_one_dead_letter() {
+    let mut world = World::memory().await;
+    world.options.routing.batch.max_size = 1;
+    let mut keys = (0..).map(|n| format!("k{n}")).filter(|key| partition("orders", key, 2) == 0);
+    let (halts, refuses) = (keys.next().unwrap(), keys.next().unwrap());
+    let goes_on = Arc::new(tokio::sync::Semaphore::new(0));
+    world.register("g", "http://127.0.0.1:1".to_owned(), Protocol::Http).await;
+    let deliverer = Halting { refuses: refuses.clone(), halts: halts.clone(), goes_on: Arc::clone(&goes_on) };
+    let node = world.node_with(deliverer).await;
+    let events = [&halts, &refuses].map(|key| message(&order(key, json!({ "all": true })), 2).unwrap());
+    let producer = world.broker.producer("changes").await.unwrap();
+    producer.send_all(events.to_vec()).await.unwrap();
+    // The second event is given up while the first one is on its way; the gateway is parked, and fed from the first one on.
+    until(PATIENCE, "it is parked", async || node.lanes().iter().any(|lane| lane.parked == [0])).await;
+    until(PATIENCE, "the second one is fed and refused again", async || {
+        let books = node.books();
+        books.get(&0).is_some_and(|books| books.dead == 2)
+    })
+    .await;
+    goes_on.add_permits(1);
+    world.settled().await;
+    let groups = async || {
+        let letters = world.broker.dead_letters("changes").list(None, 10).await.ok()?.letters;
+        Some(letters.iter().map(|letter| letter.id.group.to_string()).collect::<Vec<_>>())
+    };
+    until(PATIENCE, "one letter is left", async || groups().await == Some(vec!["router.gw.g".to_owned()]))
+        .await;
     balanced(&node);
     node.close().await.unwrap();
 }
