@@ -290,9 +290,10 @@ impl Lanes {
     pub(super) async fn close(&self) {
         self.stop.cancel();
         let lanes = std::mem::take(&mut self.lock().lanes);
-        for (_, (_, driver)) in lanes {
+        for (_, (cell, driver)) in lanes {
             // A panic there was already reported by the runtime.
             let _ = driver.await;
+            add_up(&mut self.lock().former, &cell.lane());
         }
     }
 

@@ -13,5 +13,6 @@ mod node;
 mod peers;
 mod registry;
 mod registry_grpc;
+mod storm;
 mod stream;
 mod world;
