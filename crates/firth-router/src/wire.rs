@@ -64,6 +64,8 @@ struct EventOut<'a> {
     before: Option<&'a RawValue>,
     #[serde(skip_serializing_if = "is_zero")]
     committed_ms: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    traceparent: Option<&'a str>,
 }
 
 #[derive(Serialize)]
@@ -114,6 +116,7 @@ fn events<S: Serializer>(items: &&[Item], serializer: S) -> std::result::Result<
             payload: payload.as_deref(),
             before: before.as_deref(),
             committed_ms: *committed_ms,
+            traceparent: item.trace.as_deref().and_then(|trace| std::str::from_utf8(trace).ok()),
         })?;
     }
     out.end()
@@ -173,6 +176,9 @@ pub struct EventIn {
     /// When it was committed at the source, in milliseconds of Unix time.
     #[serde(default)]
     pub committed_ms: u64,
+    /// The W3C trace context that it was sent with.
+    #[serde(default)]
+    pub traceparent: Option<String>,
 }
 
 /// A subscription that an event is for.
@@ -185,10 +191,10 @@ pub struct ForIn {
     pub leaves: bool,
 }
 
-/// Events that were left out.
+/// Events that were left out, or subscriptions that have come from another gateway and may have missed some.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GapIn {
-    /// Which.
+    /// Which, as far as they are known.
     pub events: Vec<PlaceIn>,
     /// Whose; `null`: any of low priority.
     pub subscriptions: Option<Vec<SubscriptionId>>,

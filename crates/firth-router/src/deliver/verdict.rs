@@ -48,3 +48,24 @@ pub(super) fn of_status(status: u16, retry_after: Option<&str>, events: usize) -
 pub(super) fn unreachable(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
     Error::new(ErrorKind::Unavailable, "the gateway cannot be reached").with_source(error)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_says_whether_to_wait_to_give_up_or_to_try_elsewhen() {
+        let pause = |seconds| Outcome::Busy(Some(Duration::from_secs(seconds)));
+        assert_eq!(of_status(429, None, 1).unwrap(), Outcome::Busy(None));
+        assert_eq!(of_status(429, Some(" 7 "), 1).unwrap(), pause(7));
+        assert_eq!(of_status(503, Some("9999"), 1).unwrap(), pause(60), "nobody is paused for hours");
+        for status in [400, 406, 409, 413, 415, 422] {
+            let Ok(Outcome::Answered(answers)) = of_status(status, None, 2) else { panic!("{status}") };
+            assert_eq!(answers, vec![Answer::Refused(format!("the gateway answered {status}")); 2]);
+        }
+        // Not the events' fault: they wait, and the breaker counts.
+        for status in [301, 401, 403, 404, 410, 500, 502, 503] {
+            assert!(of_status(status, None, 1).is_err(), "{status}");
+        }
+    }
+}

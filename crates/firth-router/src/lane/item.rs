@@ -3,6 +3,7 @@
 use crate::event::{Event, Priority};
 use crate::name::SubscriptionId;
 use crate::registry::{Overflow, Wanted};
+use bytes::Bytes;
 use foldhash::fast::RandomState;
 use std::fmt;
 use std::hash::BuildHasher;
@@ -49,6 +50,8 @@ pub struct Item {
     pub ticket: Ticket,
     /// Whether it came as it happened, and not from reading the topic again.
     pub live: bool,
+    /// The trace context that it was sent with (W3C `traceparent`).
+    pub trace: Option<Bytes>,
     /// The hash of its document's name, made once.
     document: u64,
 }
@@ -88,6 +91,7 @@ impl Item {
             refusals: 0,
             ticket: 0,
             live: true,
+            trace: None,
             document,
         }
     }
@@ -96,6 +100,13 @@ impl Item {
     #[must_use]
     pub fn with_ticket(mut self, ticket: Ticket) -> Self {
         self.ticket = ticket;
+        self
+    }
+
+    /// With the trace context that it was sent with.
+    #[must_use]
+    pub fn with_trace(mut self, trace: Option<Bytes>) -> Self {
+        self.trace = trace;
         self
     }
 

@@ -268,8 +268,10 @@ impl Feeder {
         };
         // The numbers of the router's own group, so that receivers see one history.
         let Some(epoch) = self.fallback.handle.epochs().get(&self.partition).copied() else { return false };
+        let trace = delivery.trace();
         let ticket = lanes.records.open([(delivery, 1, None)], Source::Again(self.cell.number)).start;
-        let item = Item::new(position, epoch.0, event, &wanted).with_ticket(ticket).read_again();
+        let item =
+            Item::new(position, epoch.0, event, &wanted).with_ticket(ticket).read_again().with_trace(trace);
         loop {
             let room = self.cell.room.notified();
             let calm = self.cell.lane().pressure() == Pressure::None;

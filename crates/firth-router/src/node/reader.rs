@@ -136,15 +136,16 @@ impl Reader {
         let (mut open, mut events) = (Vec::with_capacity(matched.len()), Vec::with_capacity(matched.len()));
         for Matched { delivery, event, found: Destinations { by_gateway, refused } } in matched {
             let position = Position { partition, seq: delivery.id().seq };
+            let trace = delivery.trace();
             open.push((delivery, by_gateway.len(), refused.map(|error| error.to_string())));
-            events.push((position, event, by_gateway));
+            events.push((position, event, by_gateway, trace));
         }
         let mut shares: BTreeMap<GatewayId, Vec<Item>> = BTreeMap::new();
         let tickets = self.lanes.records.open(open, Source::Live);
-        for (ticket, (position, event, by_gateway)) in tickets.zip(events) {
+        for (ticket, (position, event, by_gateway, trace)) in tickets.zip(events) {
             for (gateway, wanted) in by_gateway {
                 let item = Item::new(position, epoch.0, Arc::clone(&event), &wanted).with_ticket(ticket);
-                shares.entry(gateway).or_default().push(item);
+                shares.entry(gateway).or_default().push(item.with_trace(trace.clone()));
             }
         }
         for (gateway, items) in shares {

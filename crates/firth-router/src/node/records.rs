@@ -1,7 +1,8 @@
 //! The records that a node has read and not settled: each waits for the lanes that it is in.
 
 use crate::lane::{Fate, Released, Ticket};
-use firth::{Delivery, RecordId, Settled};
+use bytes::Bytes;
+use firth::{Delivery, RecordId, Settled, TRACEPARENT};
 use foldhash::fast::RandomState;
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
@@ -46,9 +47,18 @@ pub(super) enum Source {
 /// turn order into retries.
 pub(super) struct InHand(Option<Delivery>);
 
+/// The longest trace context that is passed on; version 00 has 55 characters.
+const MAX_TRACE: usize = 128;
+
 impl InHand {
     pub(super) fn new(delivery: Delivery) -> Self {
         Self(Some(delivery))
+    }
+
+    /// Its trace context, if it is a text as the standard has it.
+    pub(super) fn trace(&self) -> Option<Bytes> {
+        let trace = self.headers().get(TRACEPARENT)?;
+        (trace.len() <= MAX_TRACE && trace.is_ascii()).then_some(trace)
     }
 
     /// The verdicts are noted at once; nobody needs to know when they are stored.

@@ -118,6 +118,11 @@ impl TestGateway {
         seen.events.iter().flat_map(|event| &event.subscriptions).map(|one| one.id.to_string()).collect()
     }
 
+    /// The trace contexts of events, in the order of arrival.
+    pub(crate) fn traces(&self) -> Vec<Option<String>> {
+        self.seen.lock().unwrap().events.iter().map(|event| event.traceparent.clone()).collect()
+    }
+
     /// Everyone who was said to have missed something.
     pub(crate) fn missed(&self) -> BTreeSet<String> {
         self.seen.lock().unwrap().missed.clone()

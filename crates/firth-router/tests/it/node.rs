@@ -496,6 +496,23 @@ async fn a_topic_that_grows_while_a_gateway_is_parked_keeps_no_group_for_it_when
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_trace_context_of_an_event_goes_with_it_unless_it_is_none() {
+    const TRACE: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+    let world = World::memory().await;
+    let gateway = world.gateway("g", "doc.all").await;
+    let node = world.node().await;
+    let sent = message(&order("d1", json!({ "n": 1, "all": true })), 2).unwrap();
+    let long = "x".repeat(1000);
+    let messages =
+        [sent.clone(), sent.clone().header(firth::TRACEPARENT, TRACE), sent.header(firth::TRACEPARENT, long)];
+    let producer = world.broker.producer("changes").await.unwrap();
+    producer.send_all(messages.to_vec()).await.unwrap();
+    until(PATIENCE, "all arrive", async || gateway.count() == 3).await;
+    assert_eq!(gateway.traces(), [None, Some(TRACE.to_owned()), None]);
+    node.close().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn batches_are_signed_and_carry_the_token() {
     let mut world = World::memory().await;
     let text = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";

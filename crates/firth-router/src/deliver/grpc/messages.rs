@@ -53,6 +53,8 @@ pub(super) struct StreamerEvent {
     pub(super) before: Bytes,
     #[prost(uint64, tag = "13")]
     pub(super) committed_ms: u64,
+    #[prost(string, tag = "14")]
+    pub(super) traceparent: String,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -160,6 +162,7 @@ impl From<&crate::lane::Item> for StreamerEvent {
             left_subscription_ids: names(true),
             epoch: item.epoch,
             before: text(event.before.as_ref()),
+            traceparent: String::from_utf8(item.trace.clone().unwrap_or_default().into()).unwrap(),
             committed_ms: event.committed_ms,
         }
     }

@@ -46,6 +46,7 @@ fn event_len(item: &Item) -> usize {
         + number_len(number_of_partition(item))
         + number_len(item.epoch)
         + number_len(event.committed_ms)
+        + item.trace.as_ref().map_or(0, |trace| block_len(trace.len()))
 }
 
 fn put_event(out: &mut BytesMut, item: &Item) {
@@ -64,6 +65,7 @@ fn put_event(out: &mut BytesMut, item: &Item) {
     put_number(out, 11, item.epoch);
     put_text(out, 12, event.before.as_ref().map_or(&[], |document| &document.text()[..]));
     put_number(out, 13, event.committed_ms);
+    put_text(out, 14, item.trace.as_deref().unwrap_or_default());
 }
 
 fn first(item: &Item) -> &str {
@@ -139,13 +141,14 @@ mod tests {
     fn item() -> impl Strategy<Value = Item> {
         let wishes = proptest::collection::vec(("[a-z]{1,9}", any::<bool>()), 1..4);
         let numbers = (any::<u32>(), any::<u64>(), any::<u64>(), any::<u64>());
-        (numbers, ".{1,30}", document(), document(), wishes).prop_map(
-            |(numbers, key, before, after, wishes)| {
+        let trace = proptest::option::of("[0-9a-f-]{1,55}".prop_map(Bytes::from));
+        (numbers, ".{1,30}", document(), document(), wishes, trace).prop_map(
+            |(numbers, key, before, after, wishes, trace)| {
                 let (partition, seq, epoch, committed_ms) = numbers;
                 let event = Event::new(Operation::Update, Tenant::new("t").unwrap(), "c", key);
                 let event = Event { before, after, committed_ms, ..event };
                 let wishes: Vec<_> = wishes.iter().map(|(id, leaves)| wanted(id, *leaves)).collect();
-                Item::new(Position { partition, seq }, epoch, Arc::new(event), &wishes)
+                Item::new(Position { partition, seq }, epoch, Arc::new(event), &wishes).with_trace(trace)
             },
         )
     }
