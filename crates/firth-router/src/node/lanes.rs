@@ -43,7 +43,7 @@ pub(super) enum Parked {
     Resumed { from: u64, after: u64, done: bool },
 }
 
-/// A lane that a reader fills and a driver empties.
+/// A lane that a reader fills and a driver empties. Who needs both locks takes `parked` before `lane`.
 pub(super) struct Cell {
     pub(super) gateway: GatewayId,
     /// Its number at this node.
@@ -139,7 +139,8 @@ impl Cell {
     /// Whether events wait for the gateway, here or in the topic.
     pub(super) fn owes(&self) -> bool {
         let is_fed = |parked: &Parked| !matches!(parked, Parked::Resumed { done: true, .. });
-        self.lane().held() > 0 || self.parked().values().any(is_fed)
+        let is_owed = self.parked().values().any(is_fed);
+        is_owed || self.lane().held() > 0
     }
 
     /// Puts events in until one finds no room; answers it and those behind it.
@@ -249,9 +250,9 @@ impl Lanes {
         self.ejections.resize(lanes.len(), self.config.delivery.breaker.max_ejected);
     }
 
-    /// The epochs under which this node owns partitions.
+    /// The epochs under which this node owns partitions for certain. One that slept past its lease does not know yet whether it does.
     pub(super) fn epochs(&self) -> BTreeMap<u32, u64> {
-        self.handle.epochs().into_iter().map(|(partition, epoch)| (partition, epoch.0)).collect()
+        self.handle.certain_epochs().into_iter().map(|(partition, epoch)| (partition, epoch.0)).collect()
     }
 
     pub(super) fn all(&self) -> Vec<Arc<Cell>> {
@@ -260,6 +261,7 @@ impl Lanes {
 
     pub(super) fn status(&self) -> Vec<LaneStatus> {
         let status = |cell: Arc<Cell>| {
+            let parked = cell.behind();
             let lane = cell.lane();
             let books = lane.all_books().fold(Books::default(), |sum, (_, books)| sum.plus(books));
             LaneStatus {
@@ -268,7 +270,7 @@ impl Lanes {
                 in_flight: lane.in_flight(),
                 pressure: lane.pressure(),
                 circuit: lane.circuit(),
-                parked: cell.behind(),
+                parked,
                 books,
             }
         };

@@ -3,7 +3,8 @@
 //! Renewal depends on nothing else: not on handlers, not on lanes, not on the keeper. A hold counts as valid only until its own deadline
 //! on the monotonic clock, measured from before the renewal was sent; whoever hands out a record asks [`Held::is_valid`] first.
 
-use firth_engine::{Engine, Hold, LeaseName};
+use firth_engine::{Engine, Epoch, Hold, LeaseName};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::watch;
@@ -61,6 +62,15 @@ impl Holds {
     pub(crate) fn of(&self, partition: u32) -> Option<Hold> {
         let is_it = |held: &&Arc<Held>| matches!(&held.hold.lease, LeaseName::Group { at, .. } if at.index == partition);
         self.lock().iter().rfind(is_it).map(|held| held.hold.clone())
+    }
+
+    /// The partitions whose leases nobody else can have taken yet.
+    pub(crate) fn certain(&self) -> BTreeMap<u32, Epoch> {
+        let partition = |held: &Arc<Held>| match &held.hold.lease {
+            LeaseName::Group { at, .. } if held.is_valid() => Some((at.index, held.hold.epoch)),
+            _ => None,
+        };
+        self.lock().iter().filter_map(partition).collect()
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Arc<Held>>> {

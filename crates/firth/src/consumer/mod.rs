@@ -96,6 +96,12 @@ impl ConsumerHandle {
         self.assignment.borrow().clone()
     }
 
+    /// As [`epochs`](Self::epochs), without the partitions whose lease has run out by this process's own clock: whoever slept too long may have lost
+    /// them already.
+    pub fn certain_epochs(&self) -> BTreeMap<u32, Epoch> {
+        self.holds.certain()
+    }
+
     /// The proof of owning a partition, for steps of the engine that a former owner must not take.
     pub fn hold(&self, partition: u32) -> Option<Hold> {
         self.holds.of(partition)
