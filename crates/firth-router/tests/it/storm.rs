@@ -238,11 +238,15 @@ impl Storm {
             self.world.has_all(gateway).await;
         }
         nothing_was_given_up(&self.world).await;
+        let finish = |nodes: &mut Vec<(String, Node)>| nodes.drain(..).for_each(|(_, node)| node.finish());
+        tokio::task::block_in_place(|| finish(&mut self.nodes));
+        // A node that slept may have made a group for a gateway when others fed it no more: the next owner finds it.
+        self.add(None);
         until(PATIENCE * 4, "nobody is parked any more", async || {
             self.world.broker.admin().groups("changes").await.is_ok_and(|groups| groups.len() == 1)
         })
         .await;
-        tokio::task::block_in_place(|| self.nodes.into_iter().for_each(|(_, node)| node.finish()));
+        tokio::task::block_in_place(|| finish(&mut self.nodes));
     }
 }
 
@@ -266,6 +270,7 @@ async fn run(flavor: Flavor, seed: u64, length: Duration) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "a short storm, for those who look for the cause of something"]
 async fn nodes_and_gateways_that_die_at_random_lose_nothing_and_their_books_balance() {
     let length = setting("FIRTH_CHAOS_SECONDS").unwrap_or(SECONDS);
     run(Flavor::Redis, seed(), Duration::from_secs(length)).await;
