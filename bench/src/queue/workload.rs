@@ -131,7 +131,7 @@ pub(crate) fn messages(subject: &str, workload: Workload, quick: bool) -> u64 {
         ("apalis" | "apalis-bare" | "bullmq", _) => 12_000,
         ("jetstream-memory" | "jetstream-file", _) => 100_000,
         // Long, because the last ones that fail are due only after everything else is done.
-        (_, Act::Failing) => return 6_000_000,
+        (_, Act::Failing) => return 4_000_000,
         (_, _) if workload.engine == Engine::Synced => 200_000,
         _ => 500_000,
     };

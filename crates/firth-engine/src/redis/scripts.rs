@@ -15,6 +15,8 @@ const WRITES: &str = "#!lua\n";
 const ALLOW_OOM: &str = "#!lua flags=allow-oom\n";
 const READS: &str = "#!lua flags=no-writes\n";
 
+/// Instead of parts: the script uses nothing that others share.
+const ALONE: &str = "";
 const BASE: &str = include_str!("lua/lib/base.lua");
 const LEASE: &str = include_str!("lua/lib/lease.lua");
 const AHEAD: &str = include_str!("lua/lib/ahead.lua");
@@ -33,7 +35,8 @@ fn script(flags: &str, parts: &[&str], body: &str) -> Script {
     let limits = format!(
         "local WINDOW, PRODUCERS, MAX_DUE, PAGE = {PRODUCER_WINDOW}, {MAX_PRODUCERS}, {MAX_DUE}, {PAGE}\n"
     );
-    Script::new([flags, &limits, BASE, &parts.concat(), body].concat())
+    let shared = if parts == [ALONE] { String::new() } else { limits + BASE + &parts.concat() };
+    Script::new([flags, &shared, body].concat())
 }
 
 macro_rules! scripts {
@@ -61,7 +64,7 @@ scripts! {
     create_partition = "create_partition", WRITES, [];
     delete_partition = "delete_partition", ALLOW_OOM, [];
     append = "append", WRITES, [WRITE];
-    append_plain = "append_plain", WRITES, [WRITE];
+    append_plain = "append_plain", WRITES, [ALONE];
     ripen = "ripen", WRITES, [BLOB, WRITE];
     adopt = "adopt", WRITES, [];
     unfollow = "unfollow", ALLOW_OOM, [];
