@@ -116,7 +116,7 @@ fn events<S: Serializer>(items: &&[Item], serializer: S) -> std::result::Result<
             payload: payload.as_deref(),
             before: before.as_deref(),
             committed_ms: *committed_ms,
-            traceparent: item.trace.as_deref().and_then(|trace| std::str::from_utf8(trace).ok()),
+            traceparent: item.trace.as_deref(),
         })?;
     }
     out.end()

@@ -3,7 +3,6 @@
 use crate::event::{Event, Priority};
 use crate::name::SubscriptionId;
 use crate::registry::{Overflow, Wanted};
-use bytes::Bytes;
 use foldhash::fast::RandomState;
 use std::fmt;
 use std::hash::BuildHasher;
@@ -51,7 +50,7 @@ pub struct Item {
     /// Whether it came as it happened, and not from reading the topic again.
     pub live: bool,
     /// The trace context that it was sent with (W3C `traceparent`).
-    pub trace: Option<Bytes>,
+    pub trace: Option<Arc<str>>,
     /// The hash of its document's name, made once.
     document: u64,
 }
@@ -105,7 +104,7 @@ impl Item {
 
     /// With the trace context that it was sent with.
     #[must_use]
-    pub fn with_trace(mut self, trace: Option<Bytes>) -> Self {
+    pub fn with_trace(mut self, trace: Option<Arc<str>>) -> Self {
         self.trace = trace;
         self
     }

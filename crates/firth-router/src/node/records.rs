@@ -1,12 +1,11 @@
 //! The records that a node has read and not settled: each waits for the lanes that it is in.
 
 use crate::lane::{Fate, Released, Ticket};
-use bytes::Bytes;
 use firth::{Delivery, RecordId, Settled, TRACEPARENT};
 use foldhash::fast::RandomState;
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Open records by ticket. Bounded by the consumers' windows: 500 per partition and consumer.
 pub(super) struct Records {
@@ -56,9 +55,10 @@ impl InHand {
     }
 
     /// Its trace context, if it is a text as the standard has it.
-    pub(super) fn trace(&self) -> Option<Bytes> {
+    pub(super) fn trace(&self) -> Option<Arc<str>> {
         let trace = self.headers().get(TRACEPARENT)?;
-        (trace.len() <= MAX_TRACE && trace.is_ascii()).then_some(trace)
+        let text = std::str::from_utf8(&trace).ok()?;
+        (text.len() <= MAX_TRACE && text.is_ascii()).then(|| text.into())
     }
 
     /// The verdicts are noted at once; nobody needs to know when they are stored.

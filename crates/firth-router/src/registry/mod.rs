@@ -60,7 +60,7 @@ pub(crate) type ByGateway = SmallVec<[(GatewayId, Vec<Wanted>); 1]>;
 pub(crate) struct Destinations {
     pub(crate) by_gateway: ByGateway,
     /// Why some who want it do not get it.
-    pub(crate) refused: Option<Error>,
+    pub(crate) refused: Option<Box<Error>>,
 }
 
 /// How often a lost race for an entry is run again.
@@ -214,7 +214,7 @@ impl Registry {
                 Ok(gateways) => gateways.into_iter().for_each(|gateway| {
                     add(&mut found.by_gateway, &mut places, gateway, wanted.clone());
                 }),
-                Err(error) if error.kind() == ErrorKind::Quota => found.refused = Some(error),
+                Err(error) if error.kind() == ErrorKind::Quota => found.refused = Some(Box::new(error)),
                 Err(error) => return Err(error),
             }
         }

@@ -162,7 +162,7 @@ impl From<&crate::lane::Item> for StreamerEvent {
             left_subscription_ids: names(true),
             epoch: item.epoch,
             before: text(event.before.as_ref()),
-            traceparent: String::from_utf8(item.trace.clone().unwrap_or_default().into()).unwrap(),
+            traceparent: item.trace.as_deref().unwrap_or_default().to_owned(),
             committed_ms: event.committed_ms,
         }
     }

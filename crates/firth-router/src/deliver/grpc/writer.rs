@@ -65,7 +65,7 @@ fn put_event(out: &mut BytesMut, item: &Item) {
     put_number(out, 11, item.epoch);
     put_text(out, 12, event.before.as_ref().map_or(&[], |document| &document.text()[..]));
     put_number(out, 13, event.committed_ms);
-    put_text(out, 14, item.trace.as_deref().unwrap_or_default());
+    put_text(out, 14, item.trace.as_deref().unwrap_or_default().as_bytes());
 }
 
 fn first(item: &Item) -> &str {
@@ -141,7 +141,7 @@ mod tests {
     fn item() -> impl Strategy<Value = Item> {
         let wishes = proptest::collection::vec(("[a-z]{1,9}", any::<bool>()), 1..4);
         let numbers = (any::<u32>(), any::<u64>(), any::<u64>(), any::<u64>());
-        let trace = proptest::option::of("[0-9a-f-]{1,55}".prop_map(Bytes::from));
+        let trace = proptest::option::of("[0-9a-f-]{1,55}".prop_map(Arc::<str>::from));
         (numbers, ".{1,30}", document(), document(), wishes, trace).prop_map(
             |(numbers, key, before, after, wishes, trace)| {
                 let (partition, seq, epoch, committed_ms) = numbers;
