@@ -13,7 +13,8 @@ const KEEP_ASIDE: Duration = Duration::from_secs(60);
 pub struct RetryPolicy {
     /// Attempts in all, the first delivery included; at least 1.
     pub max_attempts: u32,
-    /// How long to wait between them.
+    /// How long to wait between them. Records of a partition that fail within one commit share their draw of jitter and are tried again
+    /// together; others are spread.
     pub backoff: Backoff,
     /// How many owners may vanish with the record in their hands before it is given up: such a record may be what kills them.
     pub max_crashes: u32,
