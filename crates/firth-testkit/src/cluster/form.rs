@@ -98,7 +98,7 @@ pub(super) async fn introduce(host: &ClusterNode, guest: &ClusterNode) {
 }
 
 /// Waits until `host` knows `guest`. A greeting can be lost when both are starved of time, so it is repeated.
-async fn make_known(host: &ClusterNode, guest: &ClusterNode) {
+pub(super) async fn make_known(host: &ClusterNode, guest: &ClusterNode) {
     let mut poll = Poll::new(PATIENCE);
     let mut greeted = Instant::now();
     while !host.view().await.is_some_and(|view| view.knows(&guest.id)) {

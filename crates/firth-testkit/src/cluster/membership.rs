@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use super::RedisCluster;
-use super::form::{attach, introduce, start_node};
+use super::form::{attach, introduce, make_known, start_node};
 
 impl RedisCluster {
     /// Adds an empty master and waits until all know it; returns its index.
@@ -43,6 +43,7 @@ impl RedisCluster {
         let node = start_node(&self.plan, shard).await;
         let host = self.live_nodes().into_iter().next().expect("a node is alive");
         introduce(&host, &node).await;
+        make_known(&host, &node).await;
         let index = self.push(node);
         self.settle().await;
         index

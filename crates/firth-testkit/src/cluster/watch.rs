@@ -1,9 +1,14 @@
 //! Waiting for a cluster to agree, and making it change masters.
 
+use std::time::{Duration, Instant};
+
 use super::RedisCluster;
 use super::node::ClusterNode;
 use super::view::View;
 use crate::wait::{PATIENCE, Poll};
+
+/// Servers give a failover up that starved nodes did not agree on within 5 seconds.
+const ORDER_AGAIN: Duration = Duration::from_secs(6);
 
 impl RedisCluster {
     /// Waits until all live nodes call the cluster whole, agree on members, roles and slots, and all
@@ -22,9 +27,15 @@ impl RedisCluster {
     pub async fn failover(&self, replica: usize) {
         let node = self.node(replica);
         node.server.order(&["CLUSTER", "FAILOVER"]).await;
+        let mut ordered = Instant::now();
         let mut poll = Poll::new(PATIENCE);
         while !node.is_master().await {
             assert!(poll.again().await, "node {replica} is not promoted:\n{}", self.describe().await);
+            if ordered.elapsed() > ORDER_AGAIN {
+                // refused by a replica that was promoted in this moment
+                let _ = node.server.try_command(&["CLUSTER", "FAILOVER"]).await;
+                ordered = Instant::now();
+            }
         }
         self.settle().await;
     }
