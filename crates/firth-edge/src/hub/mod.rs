@@ -34,6 +34,7 @@ use firth_router::event::Event;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
+use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use writers::Writers;
@@ -117,6 +118,8 @@ impl Hub {
         let weak = Arc::downgrade(&hub.0);
         tasks.spawn(stop.run_until_cancelled_owned(async move {
             let mut housekeeping = tokio::time::interval(HOUSEKEEPING);
+            // Who slept has one house to keep, not one for each tick.
+            housekeeping.set_missed_tick_behavior(MissedTickBehavior::Delay);
             while let Some(inner) = weak.upgrade() {
                 let hub = Self(inner);
                 tokio::select! {

@@ -2,6 +2,7 @@
 //! order, or is told to start anew.
 
 use crate::auth::{Collections, Grant};
+use crate::hub::tests::leap;
 use crate::hub::{Hub, Session};
 use crate::journal::Window;
 use crate::position::{Offsets, Position};
@@ -164,7 +165,7 @@ fn run(acts: Vec<Act>, partitions: usize, window: Window) -> Result<(), TestCase
                 Act::Append(partition, kind) => log[partition % partitions].push(kind),
                 Act::Read(at, partition, count) => gateways[at].read(&log, partition % partitions, count),
                 Act::Hear => client.hear(&log, 0)?,
-                Act::Wait(seconds) => tokio::time::sleep(Duration::from_secs(seconds)).await,
+                Act::Wait(seconds) => leap(Duration::from_secs(seconds)).await,
                 Act::Restart(at, past) => {
                     gateways[at] = Gateway::start(window, &log, past);
                     if at == home {
