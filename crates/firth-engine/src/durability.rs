@@ -14,7 +14,8 @@ pub enum Durability {
     /// This many replicas have it too (WAIT). Survives the loss of the master, also one that was cut off from its peers.
     Replicated(u32),
     /// It is on disk: it survives a power failure. On files concurrent calls share one fsync; on a server by WAITAOF (Redis 7.2
-    /// and newer, Valkey), or `appendfsync always` on Redis 7.0.
+    /// and newer, Valkey), or `appendfsync always` on Redis 7.0. A file whose last write was torn by the failure is loaded up to the last whole
+    /// step, as `aof-load-truncated yes` (the default of servers) allows; with `no` a server refuses to start on it.
     #[default]
     Synced,
 }

@@ -12,6 +12,7 @@ mod laws;
 mod lost;
 mod tail;
 mod time;
+mod torn;
 mod wake;
 
 use firth_engine::facet::Append;

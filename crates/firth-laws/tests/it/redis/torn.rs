@@ -1,0 +1,367 @@
+//! An append-only file that ends anywhere: the machine dies while its server writes down what a script did. Whatever is left of the
+//! file, the server comes back with a state between two steps of the engine, and never with half a step.
+
+use super::block_on;
+use bytes::Bytes;
+use firth_engine::facet::{
+    Acquire, Adopt, Append, Board, ClaimKey, EntryKey, Expect, From, Join, LeaseQuery, NewOffer, ProducerSeq,
+    Replay, Reset, Trim, TrimTo,
+};
+use firth_engine::{
+    Content, Engine, GroupName, Hold, LeaseInfo, LeaseName, MemberName, OfferName, Partition, ProducerName,
+    RecordId, ServiceName, Verdict,
+};
+use firth_laws::world::{
+    self, LONG, Owner, acquire, append, dead, group, holder, numbered, partition, pool_lease, read_all,
+    retry, retry_kept, status, take_over,
+};
+use firth_testkit::{Flavor, Persist, RedisServer, on_both};
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::time::Duration;
+
+on_both!(a_torn_file_never_holds_half_a_step);
+
+/// Of each kind of place inside a step, at how many the file is cut.
+const FEW: usize = 1;
+/// The same for those who have time.
+const MANY: usize = 20;
+
+/// A call of the engine that was answered.
+struct Step {
+    what: &'static str,
+    /// How long the file was then.
+    end: usize,
+    /// What the server held then.
+    digest: String,
+    /// How many records the idempotent producer had appended.
+    sent: u64,
+}
+
+/// Notes what the server holds after each step.
+struct Diary<'a> {
+    server: &'a RedisServer,
+    steps: Vec<Step>,
+    sent: u64,
+}
+
+impl Diary<'_> {
+    async fn note(&mut self, what: &'static str) {
+        let end = std::fs::metadata(file_of(self.server)).unwrap().len().try_into().unwrap();
+        self.steps.push(Step { what, end, digest: digest(self.server).await, sent: self.sent });
+    }
+
+    /// The step after which the server was as it must be with so much of its file.
+    fn last_before(&self, cut: usize) -> &Step {
+        self.steps.iter().rfind(|step| step.end <= cut).unwrap()
+    }
+}
+
+/// One figure for all that a server holds.
+async fn digest(server: &RedisServer) -> String {
+    server.order(&["DEBUG", "DIGEST"]).await.text()
+}
+
+/// Where the server writes its steps down.
+fn file_of(server: &RedisServer) -> PathBuf {
+    let files = std::fs::read_dir(server.data_dir().join("appendonlydir")).unwrap();
+    files.map(|file| file.unwrap().path()).find(|path| path.to_string_lossy().ends_with(".incr.aof")).unwrap()
+}
+
+/// Where the commands of an append-only file end.
+fn command_ends(file: &[u8]) -> Vec<usize> {
+    let (mut at, mut ends) = (0, Vec::new());
+    let number = |at: &mut usize| -> usize {
+        let stop = *at + file[*at..].iter().position(|byte| *byte == b'\r').unwrap();
+        let number = std::str::from_utf8(&file[*at + 1..stop]).unwrap().parse().unwrap();
+        *at = stop + 2;
+        number
+    };
+    while at < file.len() {
+        assert_eq!(file[at], b'*', "a command is a list");
+        for _ in 0..number(&mut at) {
+            at += number(&mut at) + 2;
+        }
+        ends.push(at);
+    }
+    ends
+}
+
+/// The end of each step, and some places inside it: where a command ends and where none does.
+fn cuts(diary: &Diary<'_>, file: &[u8], inside: usize) -> Vec<usize> {
+    let (ends, mut from, mut cuts) = (command_ends(file), 0, BTreeSet::new());
+    for step in &diary.steps {
+        let mut between: Vec<usize> =
+            ends.iter().copied().filter(|end| (from + 1..step.end).contains(end)).collect();
+        fastrand::shuffle(&mut between);
+        cuts.extend(between.into_iter().take(inside));
+        cuts.extend((0..inside.min(step.end - from)).map(|_| fastrand::usize(from..step.end)));
+        cuts.insert(step.end);
+        from = step.end;
+    }
+    cuts.into_iter().collect()
+}
+
+async fn a_torn_file_never_holds_half_a_step(flavor: Flavor) {
+    tear(flavor, FEW).await;
+}
+
+#[test]
+#[ignore = "cuts the file at thousands of places: for those who change what scripts write"]
+fn a_file_torn_at_many_places_never_holds_half_a_step() {
+    for flavor in [Flavor::Redis, Flavor::Valkey] {
+        block_on(tear(flavor, MANY));
+    }
+}
+
+async fn tear(flavor: Flavor, inside: usize) {
+    let server = RedisServer::builder().flavor(flavor).persist(Persist::AofAlways).start().await;
+    let mut diary = Diary { server: &server, steps: Vec::new(), sent: 0 };
+    diary.note("nothing").await;
+    let engine = Engine::at(&server.url()).await.unwrap();
+    diary.note("connect").await;
+    let (at, name) = (partition(&engine).await, world::producer());
+    diary.note("create partition").await;
+    work(&engine, &at, &name, &mut diary).await;
+    settle_in_many_ways(&engine, &at, &mut diary).await;
+    administer(&engine, &at, &mut diary).await;
+    follow_a_stream(&engine, &mut diary).await;
+    claim(&engine, &mut diary).await;
+    engine.close().await.unwrap();
+    server.kill().await;
+    let whole = std::fs::read(file_of(&server)).unwrap();
+    assert_eq!(diary.steps.last().unwrap().end, whole.len(), "everything was written before it was answered");
+    for cut in cuts(&diary, &whole, inside) {
+        std::fs::write(file_of(&server), &whole[..cut]).unwrap();
+        server.restart().await;
+        let step = diary.last_before(cut);
+        let next = diary.steps.iter().find(|step| step.end > cut).map(|step| step.what);
+        assert_eq!(
+            digest(&server).await,
+            step.digest,
+            "cut after {cut} bytes: after {}, in {next:?}",
+            step.what
+        );
+        if cut == step.end {
+            balance(&server, &at, &name, step).await;
+        }
+        server.kill().await;
+    }
+}
+
+/// Every kind of append.
+async fn work(engine: &Engine, at: &Partition, name: &ProducerName, diary: &mut Diary<'_>) {
+    for from in ["red", "blue"] {
+        assert!(engine.create_group(at, &group(from), From::Start).await.unwrap());
+        diary.note("create group").await;
+    }
+    append(engine, at, 0, 4).await;
+    diary.note("append").await;
+    append(engine, at, 4, 150).await;
+    diary.note("append many").await;
+    for _ in 0..2 {
+        engine.append(at, batch(name, diary.sent)).await.unwrap();
+        diary.sent += 3;
+        diary.note("append once").await;
+    }
+    assert!(engine.append(at, batch(name, diary.sent - 3)).await.unwrap().duplicate);
+    diary.note("append again").await;
+    let soon =
+        Append { after: Duration::from_millis(1), ..Append::new([Content::new("200"), Content::new("201")]) };
+    engine.append(at, soon).await.unwrap();
+    diary.note("delay").await;
+    let later = Append { after: LONG, ..Append::new([Content::new("202")]) };
+    engine.append(at, later).await.unwrap();
+    diary.note("delay for long").await;
+    world::eventually("the delayed ones are ripe", || async {
+        engine.ripen(at, 10).await.unwrap().moved == 2
+    })
+    .await;
+    diary.note("ripen").await;
+}
+
+/// Three records of an idempotent producer.
+fn batch(name: &ProducerName, first: u64) -> Append {
+    let records: Vec<Content> = (first..first + 3).map(|n| numbered(300 + n)).collect();
+    Append { producer: Some(ProducerSeq { name: name.clone(), first }), ..Append::new(records) }
+}
+
+/// Every kind of verdict, from the log and from what was due.
+async fn settle_in_many_ways(engine: &Engine, at: &Partition, diary: &mut Diary<'_>) {
+    let hold = acquire(engine, at, &group("red"), LONG).await;
+    diary.note("acquire").await;
+    let mut owner = Owner::with(engine, at, &group("red"), hold).await;
+    diary.note("open").await;
+    let first = owner.take(60).await;
+    for (n, record) in first.iter().enumerate() {
+        let verdict = match n % 6 {
+            0 | 1 => retry(Duration::ZERO),
+            2 => retry(LONG),
+            3 => retry_kept(Duration::ZERO),
+            4 => dead("torn"),
+            _ => Verdict::Ack,
+        };
+        owner.settle(record, verdict);
+    }
+    owner.commit().await;
+    diary.note("commit in many ways").await;
+    let ahead = owner.take(20).await;
+    ahead.iter().skip(5).for_each(|record| owner.settle(record, Verdict::Ack));
+    owner.commit().await;
+    diary.note("commit ahead").await;
+    let due = owner.due(20).await;
+    assert_eq!(due.len(), 20);
+    diary.note("take due").await;
+    for (n, record) in due.iter().enumerate() {
+        owner.settle(record, [Verdict::Ack, retry(LONG), dead("torn again")][n % 3].clone());
+    }
+    ahead.iter().take(3).for_each(|record| owner.settle(record, retry(Duration::ZERO)));
+    owner.commit().await;
+    diary.note("commit what was due").await;
+    assert_eq!(engine.renew(std::slice::from_ref(&owner.hold), LONG).await.unwrap(), [true]);
+    diary.note("renew").await;
+    let hold = take_over(engine, at, &group("red")).await;
+    diary.note("take over").await;
+    let heir = Owner::with(engine, at, &group("red"), hold).await;
+    diary.note("open after a crash").await;
+    heir.leave().await;
+    diary.note("release").await;
+}
+
+/// What operators do.
+async fn administer(engine: &Engine, at: &Partition, diary: &mut Diary<'_>) {
+    let name = group("red");
+    let letters: Vec<RecordId> =
+        engine.dead(at, &name, RecordId::ZERO, 100).await.unwrap().iter().map(|letter| letter.id).collect();
+    assert_eq!(engine.replay(at, &name, &letters[..4], Replay::Group).await.unwrap(), 4);
+    diary.note("replay to the group").await;
+    assert_eq!(engine.replay(at, &name, &letters[4..7], Replay::Everyone).await.unwrap(), 3);
+    diary.note("replay to everyone").await;
+    assert_eq!(engine.delete_dead(at, &name, &letters[7..9]).await.unwrap(), 2);
+    diary.note("delete dead letters").await;
+    let hold = acquire(engine, at, &group("blue"), LONG).await;
+    diary.note("acquire another").await;
+    let mut blue = Owner::with(engine, at, &group("blue"), hold).await;
+    diary.note("open another group").await;
+    blue.drain().await;
+    diary.note("commit everything").await;
+    engine.trim(at, Trim { to: TrimTo::Keep(2), lossy: false }).await.unwrap();
+    diary.note("trim").await;
+    engine.reset(at, &name, Reset { to: From::End, drop_due: false }).await.unwrap();
+    diary.note("reset").await;
+    engine.trim(at, Trim { to: TrimTo::Keep(20), lossy: true }).await.unwrap();
+    diary.note("trim whatever is lost").await;
+    engine.reset(at, &name, Reset { to: From::Start, drop_due: true }).await.unwrap();
+    diary.note("reset and drop").await;
+    assert!(engine.delete_group(at, &group("blue"), None).await.unwrap());
+    diary.note("delete group").await;
+    let key = EntryKey::new(world::space(), "entry").unwrap();
+    for value in ["one", "two"] {
+        engine.put(&key, value.into(), Expect::Any).await.unwrap();
+        diary.note("put").await;
+    }
+    engine.remove(&key, Expect::Any).await.unwrap();
+    diary.note("remove").await;
+    let other = partition(engine).await;
+    diary.note("create another partition").await;
+    append(engine, &other, 0, 10).await;
+    diary.note("append to another partition").await;
+    engine.create_group(&other, &name, From::Start).await.unwrap();
+    diary.note("create a group there").await;
+    assert!(engine.delete_partition(&other).await.unwrap());
+    diary.note("delete partition").await;
+}
+
+/// A stream of others is taken in.
+async fn follow_a_stream(engine: &Engine, diary: &mut Diary<'_>) {
+    let at = world::unmade_partition();
+    let adopt = Adopt { stream: "foreign".into(), ..Adopt::default() };
+    for n in 0..3 {
+        diary.server.order(&["XADD", "foreign", "*", "n", &n.to_string()]).await;
+        diary.note("somebody writes").await;
+    }
+    assert!(engine.adopt(&at, adopt).await.unwrap());
+    diary.note("adopt").await;
+    assert_eq!(engine.ripen(&at, 2).await.unwrap().moved, 2);
+    diary.note("take in").await;
+}
+
+/// Leases of a pool, and claims.
+async fn claim(engine: &Engine, diary: &mut Diary<'_>) {
+    let hold = engine.acquire(Acquire::new(pool_lease(), holder(), LONG)).await.unwrap().granted().unwrap();
+    diary.note("acquire in a pool").await;
+    assert!(engine.release(&hold).await.unwrap());
+    diary.note("release in a pool").await;
+    let board = Board::new(ServiceName::new("service").unwrap(), 0);
+    let unit = |n: u32| OfferName::new(format!("unit-{n}")).unwrap();
+    let offers = (0..4).map(|n| NewOffer { name: unit(n), payload: Bytes::from("work") }).collect();
+    engine.offer(&board, offers).await.unwrap();
+    diary.note("offer").await;
+    let wish = Join { member: MemberName::new("worker").unwrap(), ttl: LONG, capacity: 10 };
+    let seat = engine.join(&board, wish).await.unwrap();
+    diary.note("join").await;
+    let granted = engine.grant(&seat, 3).await.unwrap();
+    diary.note("grant").await;
+    let claims: Vec<ClaimKey> =
+        granted.iter().map(|granted| ClaimKey { name: granted.name.clone(), epoch: granted.epoch }).collect();
+    engine.checkpoint(&seat, &claims[0], Bytes::from("half way")).await.unwrap();
+    diary.note("checkpoint").await;
+    engine.done(&seat, &claims[..1]).await.unwrap();
+    diary.note("done").await;
+    engine.give_back(&seat, &claims[1..2], Duration::ZERO).await.unwrap();
+    diary.note("give back").await;
+    engine.leave(&seat).await.unwrap();
+    diary.note("leave").await;
+}
+
+/// Law 2 and 10 in the engine's own words: each record of a group is in one place, and the producer goes on where it was.
+async fn balance(server: &RedisServer, at: &Partition, name: &ProducerName, step: &Step) {
+    let engine = Engine::at(&server.url()).await.unwrap();
+    if engine.create_partition(at).await.unwrap() {
+        assert!(matches!(step.what, "nothing" | "connect"), "the partition is lost after {}", step.what);
+    }
+    for name in engine.groups(at).await.unwrap() {
+        let before = status(&engine, at, &name).await;
+        let letters = engine.dead(at, &name, RecordId::ZERO, 1000).await.unwrap();
+        let pending = engine.pending(at, &name, RecordId::ZERO, 1000).await.unwrap();
+        let mut owner = Owner::with(&engine, at, &name, seize(&engine, at, &name).await).await;
+        let mut places: Vec<u64> = pending.iter().map(|pending| pending.id.seq).collect();
+        while let Some(record) = owner.next().await {
+            places.push(record.id.seq);
+        }
+        let open: BTreeSet<u64> = places.iter().copied().collect();
+        assert_eq!(open.len(), places.len(), "{name} has a record in two places after {}", step.what);
+        let figures = (places.len() as u64, pending.len(), letters.len());
+        let told = (before.lag(), before.due as usize, before.dead as usize);
+        assert_eq!(told, figures, "lag, due and dead of {name} after {}", step.what);
+    }
+    let log = read_all(&engine, at).await;
+    let bounds = engine.bounds(at).await.unwrap();
+    let numbers: Vec<u64> = log.iter().map(|record| record.id.seq).collect();
+    assert_eq!(
+        numbers,
+        (bounds.trimmed.seq + 1..=bounds.last.seq).collect::<Vec<_>>(),
+        "after {}",
+        step.what
+    );
+    if step.sent > 0 {
+        assert!(
+            engine.append(at, batch(name, step.sent - 3)).await.unwrap().duplicate,
+            "after {}",
+            step.what
+        );
+    }
+    assert!(!engine.append(at, batch(name, step.sent)).await.unwrap().duplicate, "after {}", step.what);
+    engine.close().await.unwrap();
+}
+
+/// The lease of a group, whoever had it when the server died.
+async fn seize(engine: &Engine, at: &Partition, name: &GroupName) -> Hold {
+    let lease = LeaseName::group(at, name);
+    let found = engine.leases(&LeaseQuery::Names(vec![lease])).await.unwrap();
+    if found.iter().any(LeaseInfo::is_held) {
+        take_over(engine, at, name).await
+    } else {
+        acquire(engine, at, name, LONG).await
+    }
+}
