@@ -172,8 +172,8 @@ pass! {
         fn trim(at: &'a Partition, trim: Trim) -> Trimmed;
     }
     Streams {
-        fn adopt(at: &'a Partition, adopt: Adopt) -> bool;
-        fn unfollow(at: &'a Partition) -> ();
+        fn stream_mark(stream: &'a str, from: From) -> RecordId;
+        fn adopt(at: &'a Partition, adopt: Option<Adopt>, rank: u64) -> bool;
         fn stream_group(at: &'a Partition, group: &'a str) -> StreamGroup;
     }
     Groups {

@@ -180,10 +180,10 @@ impl Broker {
     pub(crate) async fn topic_or_create(&self, name: &TopicName) -> Result<TopicInfo> {
         self.start_housekeeping();
         let topics = self.topics();
-        match (topics.get(name).await, &self.0.auto_create) {
+        match (topics.open(name).await, &self.0.auto_create) {
             (Err(missing), Some(config)) if missing.kind() == ErrorKind::NotFound => {
                 match topics.create(name, config).await {
-                    Err(error) if error.kind() == ErrorKind::AlreadyExists => topics.get(name).await,
+                    Err(error) if error.kind() == ErrorKind::AlreadyExists => topics.open(name).await,
                     made => made.inspect(|_| tracing::info!(topic = %name, "a missing topic was made")),
                 }
             }

@@ -95,12 +95,12 @@ impl Log for Embedded {
 }
 
 impl Streams for Embedded {
-    fn adopt<'a>(&'a self, _: &'a Partition, adopt: Adopt) -> Reply<'a, bool> {
-        Box::pin(async move { Err(no_streams(&adopt.stream)) })
+    fn stream_mark<'a>(&'a self, stream: &'a str, _: From) -> Reply<'a, RecordId> {
+        Box::pin(async move { Err(no_streams(stream)) })
     }
 
-    fn unfollow<'a>(&'a self, _: &'a Partition) -> Reply<'a, ()> {
-        Box::pin(async { Ok(()) })
+    fn adopt<'a>(&'a self, _: &'a Partition, adopt: Option<Adopt>, _: u64) -> Reply<'a, bool> {
+        Box::pin(async move { adopt.map_or(Ok(true), |adopt| Err(no_streams(&adopt.stream))) })
     }
 
     fn stream_group<'a>(&'a self, at: &'a Partition, _: &'a str) -> Reply<'a, StreamGroup> {

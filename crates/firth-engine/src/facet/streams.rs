@@ -22,12 +22,14 @@ pub const TOO_LARGE: &str = "redis-too-large";
 ///
 /// Only Redis and Valkey have such streams; elsewhere everything else here is `Unsupported`.
 pub trait Streams {
-    /// Makes a partition that follows a stream; false, and nothing changes, if there is one that holds records or groups, or if somebody else did
-    /// the same with another wish within the last ten seconds. The stream may be missing yet; a key that holds something else is `Invalid`.
-    fn adopt<'a>(&'a self, at: &'a Partition, adopt: Adopt) -> Reply<'a, bool>;
+    /// The entry after which to follow a stream that is adopted now. The stream may be missing yet; a key that holds something else is
+    /// `Invalid`.
+    fn stream_mark<'a>(&'a self, stream: &'a str, from: From) -> Reply<'a, RecordId>;
 
-    /// Makes a partition that holds no records yet follow nothing. Where there are no streams, that is so already.
-    fn unfollow<'a>(&'a self, at: &'a Partition) -> Reply<'a, ()>;
+    /// Makes a partition follow a stream, or nothing; the same again changes nothing. Of all who say so the one with the highest `rank` is
+    /// obeyed, whenever it comes. False, and nothing changes, if one with a higher rank said otherwise, or if the partition holds records and
+    /// was not following this stream. Where there are no streams, following nothing is always true.
+    fn adopt<'a>(&'a self, at: &'a Partition, adopt: Option<Adopt>, rank: u64) -> Reply<'a, bool>;
 
     /// A consumer group of the stream that a partition follows, as the server tells it; `NotFound` if there is none.
     fn stream_group<'a>(&'a self, at: &'a Partition, group: &'a str) -> Reply<'a, StreamGroup>;
@@ -38,8 +40,8 @@ pub trait Streams {
 pub struct Adopt {
     /// The key of the stream.
     pub stream: String,
-    /// From where on.
-    pub from: From,
+    /// The last entry that is left out; see [`Streams::stream_mark`].
+    pub after: RecordId,
     /// The field whose value is the record's key, if the entry has it.
     pub key_field: Option<String>,
     /// The field whose value is the payload; other fields become headers. `None`: the payload is all fields as a JSON object, a field that

@@ -6,7 +6,7 @@
 //!
 //! | key | kind | what |
 //! |---|---|---|
-//! | `P:{topic/index/suffix}:p` | hash | partition: `l`ast and `t`rimmed id, `v`ersion, largest blob `m`, delayed `y`, their counter `n`, sizes added up so far `zi`, `zb`, the stream that it follows `as`, `ai`, `ak`, `ap`, `ax` |
+//! | `P:{topic/index/suffix}:p` | hash | partition: `l`ast and `t`rimmed id, `v`ersion, largest blob `m`, delayed `y`, their counter `n`, sizes added up so far `zi`, `zb`, the stream that it follows `as`, `ai`, `ak`, `ap`, `ax`, and by whose rank `ar` |
 //! | `…:s` | stream | records: one entry per blob, named by the id of its last record |
 //! | `…:y` | sorted set | delayed blobs by time |
 //! | `…:w`, `…:u` | hash, sorted set | idempotent producers: their last batches, and when they were last heard of |

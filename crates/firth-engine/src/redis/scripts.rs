@@ -66,8 +66,7 @@ scripts! {
     append = "append", WRITES, [WRITE];
     append_plain = "append_plain", WRITES, [ALONE];
     ripen = "ripen", WRITES, [BLOB, WRITE];
-    adopt = "adopt", WRITES, [];
-    unfollow = "unfollow", ALLOW_OOM, [];
+    adopt = "adopt", ALLOW_OOM, [];
     follow = "follow", WRITES, [WRITE];
     bounds = "bounds", READS, [];
     read = "read", READS, [];

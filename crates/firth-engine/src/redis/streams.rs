@@ -53,32 +53,32 @@ impl Following {
 }
 
 impl Streams for RedisEngine {
-    fn adopt<'a>(&'a self, at: &'a Partition, adopt: Adopt) -> Reply<'a, bool> {
+    fn stream_mark<'a>(&'a self, stream: &'a str, from: From) -> Reply<'a, RecordId> {
         Box::pin(async move {
-            let newest = self.newest_entry(&adopt.stream).await?.unwrap_or_default();
-            let after = match adopt.from {
+            let newest = self.newest_entry(stream).await?.unwrap_or_default();
+            Ok(match from {
                 From::Start => RecordId::ZERO,
                 From::End => newest,
                 From::After(id) => id,
                 From::Age(age) => RecordId::before_ms(millis_ago(age)),
-            };
-            let (script, keys) = (&SCRIPTS.adopt, self.keys.partition(at));
-            let call = script
-                .keys([&keys.meta, &keys.groups])
-                .arg(&adopt.stream)
-                .arg(after.to_string())
-                .arg(adopt.key_field.unwrap_or_default())
-                .arg(adopt.payload_field.unwrap_or_default())
-                .arg(u8::from(adopt.removing));
-            let answer = self.steps.durable(script, call).await?;
-            answer.value().as_i64().map(|made| made == 1).ok_or_else(odd_answer)
+            })
         })
     }
 
-    fn unfollow<'a>(&'a self, at: &'a Partition) -> Reply<'a, ()> {
+    fn adopt<'a>(&'a self, at: &'a Partition, adopt: Option<Adopt>, rank: u64) -> Reply<'a, bool> {
         Box::pin(async move {
-            let script = &SCRIPTS.unfollow;
-            self.steps.durable(script, script.key(&self.keys.partition(at).meta)).await.map(drop)
+            let script = &SCRIPTS.adopt;
+            let mut call = script.key(&self.keys.partition(at).meta).arg(rank);
+            if let Some(adopt) = adopt {
+                call = call
+                    .arg(adopt.stream)
+                    .arg(adopt.after.to_string())
+                    .arg(adopt.key_field.unwrap_or_default())
+                    .arg(adopt.payload_field.unwrap_or_default())
+                    .arg(u8::from(adopt.removing));
+            }
+            let answer = About::partition(at).accept(self.steps.durable(script, call).await?)?;
+            answer.value().as_i64().map(|done| done == 1).ok_or_else(odd_answer)
         })
     }
 

@@ -109,7 +109,7 @@ impl<'b> AdoptStream<'b> {
         broker.start_housekeeping();
         let max_payload = firth_engine::limits::MAX_PAYLOAD;
         let config = TopicConfig { adopted: Some(adopted), retention, max_payload, ..TopicConfig::default() };
-        let info = broker.topics().adopt(&name, &config, from.into()).await?;
+        let info = broker.topics().adopt(&name, config, from.into()).await?;
         for (old, new) in groups {
             import::group(broker.engine(), &info, &old, &new).await?;
         }

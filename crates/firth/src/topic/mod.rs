@@ -11,9 +11,9 @@ pub(crate) use store::Topics;
 
 use crate::error::{Result, invalid};
 use crate::partitioner::Mapping;
-use firth_engine::facet::TrimTo;
+use firth_engine::facet::{Adopt, TrimTo};
 use firth_engine::limits::{DEFAULT_PAYLOAD, MAX_PAYLOAD};
-use firth_engine::{Partition, TopicName};
+use firth_engine::{Partition, RecordId, TopicName};
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -53,6 +53,17 @@ pub struct Adopted {
     pub payload_field: Option<String>,
     /// Entries are removed from the stream once the topic has them.
     pub remove_entries: bool,
+    /// The last entry that was left out, as `milliseconds-number`; empty: none.
+    pub after: String,
+}
+
+impl Adopted {
+    /// What the engine is told.
+    fn wish(&self) -> Result<Adopt> {
+        let Self { stream, key_field, payload_field, remove_entries: removing, after } = self.clone();
+        let after = if after.is_empty() { RecordId::ZERO } else { after.parse()? };
+        Ok(Adopt { stream, after, key_field, payload_field, removing })
+    }
 }
 
 impl Default for TopicConfig {

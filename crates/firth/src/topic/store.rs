@@ -1,14 +1,18 @@
 //! The catalog of topics: read, create, grow, delete. Called by the broker, producers and consumers.
 //!
 //! Order of steps, so that a crash between any two leaves something that the next call finishes:
-//! create = partitions, then entry, then what the entry says of following · grow = partitions and the groups on them, then entry ·
-//! delete = mark the entry, partitions, then remove the entry. A marked entry counts as missing; creating over it finishes the
-//! deletion first, so that an old record never comes back to life.
+//! create = partitions, then entry, then what the entry says of following · grow = note in the entry how far, partitions and the groups on them,
+//! then entry · delete = mark the entry, partitions, then remove the entry. A marked entry counts as missing; creating over it finishes the
+//! deletion first, so that neither an old record nor an old group comes back to life.
+//!
+//! The entry decides between all who make a topic of one name at once. What its first partition follows is told under the rank of the entry's
+//! version: by its maker, and by whoever opens the topic, since the maker may have died. A loser leaves at most empty
+//! partitions behind, which are as good as new.
 
 use super::{Adopted, TopicConfig, TopicInfo, now_ms, time_of};
 use crate::error::{Error, ErrorKind, Result, invalid};
 use bytes::Bytes;
-use firth_engine::facet::{Adopt, EntryKey, Expect, From, Put};
+use firth_engine::facet::{Entry, EntryKey, Expect, From, Put};
 use firth_engine::{Engine, Hint, HintKey, Partition, SpaceName, TopicName};
 use serde::{Deserialize, Serialize};
 
@@ -22,13 +26,32 @@ struct Stored {
     updated: u64,
     #[serde(default)]
     deleting: bool,
+    /// How many partitions there may be, while there may be more than the topic has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    growing_to: Option<u32>,
 }
 
-/// A topic and the version of its entry.
-pub(crate) struct Known {
-    pub(crate) info: TopicInfo,
+/// A topic and its entry.
+struct Known {
+    info: TopicInfo,
     version: u64,
     deleting: bool,
+    growing_to: Option<u32>,
+}
+
+impl Known {
+    /// Everything that a crash may have left, too.
+    fn partitions(&self) -> impl Iterator<Item = Partition> + use<> {
+        let (name, count) =
+            (self.info.name.clone(), self.info.config.partitions.max(self.growing_to.unwrap_or(0)));
+        (0..count).map(move |index| Partition::new(name.clone(), index))
+    }
+
+    /// The entry with other content.
+    fn with(&self, config: TopicConfig) -> Stored {
+        let growing_to = self.growing_to.filter(|count| *count > config.partitions);
+        Stored { config, created: ms_of(self.info.created), updated: now_ms(), deleting: false, growing_to }
+    }
 }
 
 /// The topics of an engine.
@@ -54,19 +77,21 @@ impl Topics {
 
     async fn look(&self, name: &TopicName) -> Result<Option<Known>> {
         match self.engine.get(&self.key(name)).await? {
-            Some(entry) => known(name.clone(), &entry.value, entry.version).map(Some),
+            Some(entry) => read(name.clone(), &entry).map(Some),
             None => Ok(None),
         }
     }
 
     /// The topic, or `NotFound`.
     pub(crate) async fn get(&self, name: &TopicName) -> Result<TopicInfo> {
-        match self.look(name).await? {
-            Some(known) if !known.deleting => Ok(known.info),
-            _ => {
-                Err(Error::new(ErrorKind::NotFound, format!("topic {name} does not exist: create it first")))
-            }
-        }
+        Ok(self.live(name).await?.info)
+    }
+
+    /// As [`get`](Self::get) for whoever is about to use the topic: it follows what its entry says from now on.
+    pub(crate) async fn open(&self, name: &TopicName) -> Result<TopicInfo> {
+        let known = self.live(name).await?;
+        self.tell(&known).await?;
+        Ok(known.info)
     }
 
     /// All topics, sorted by name.
@@ -74,7 +99,7 @@ impl Topics {
         let mut found = Vec::new();
         for entry in self.engine.list_all(&self.space, "").await? {
             let name = TopicName::new(&entry.name)?;
-            let known = known(name, &entry.value, entry.version)?;
+            let known = read(name, &entry)?;
             if !known.deleting {
                 found.push(known.info);
             }
@@ -87,20 +112,24 @@ impl Topics {
         if config.adopted.is_some() {
             return Err(invalid("a stream is adopted with adopt_stream"));
         }
-        self.make(name, config, From::Start).await
+        self.make(name, config).await
     }
 
     /// Makes a topic that follows a stream; `AlreadyExists` if there is a topic.
     pub(crate) async fn adopt(
         &self,
         name: &TopicName,
-        config: &TopicConfig,
+        mut config: TopicConfig,
         from: From,
     ) -> Result<TopicInfo> {
-        self.make(name, config, from).await
+        config.check()?;
+        if let Some(adopted) = &mut config.adopted {
+            adopted.after = self.engine.stream_mark(&adopted.stream, from).await?.to_string();
+        }
+        self.make(name, &config).await
     }
 
-    async fn make(&self, name: &TopicName, config: &TopicConfig, from: From) -> Result<TopicInfo> {
+    async fn make(&self, name: &TopicName, config: &TopicConfig) -> Result<TopicInfo> {
         config.check()?;
         for _ in 0..RACES {
             match self.look(name).await? {
@@ -110,25 +139,39 @@ impl Topics {
                 }
                 None => {}
             }
-            match &config.adopted {
-                None => self.make_partitions(name, 0..config.partitions).await?,
-                Some(adopted) => self.follow(name, adopted, from).await?,
-            }
-            let now = now_ms();
-            let stored = Stored { config: config.clone(), created: now, updated: now, deleting: false };
-            let is_made = self.put(name, &stored, Expect::Absent).await?.is_some();
-            self.follow_as_told(name).await?;
-            if is_made {
-                return self.get(name).await;
+            self.make_partitions(name, 0..config.partitions).await?;
+            let (config, created) = (config.clone(), now_ms());
+            let stored = Stored { config, created, updated: created, deleting: false, growing_to: None };
+            if let Some(version) = self.put(name, &stored, Expect::Absent).await? {
+                return self.made(known(name.clone(), stored, version)).await;
             }
         }
         Err(contended(name))
     }
 
+    /// The entry stands: its partition must follow what it says.
+    async fn made(&self, known: Known) -> Result<TopicInfo> {
+        if self.tell(&known).await? || known.info.config.adopted.is_none() {
+            return Ok(known.info);
+        }
+        let name = &known.info.name;
+        self.engine.remove(&self.key(name), Expect::Version(known.version)).await?;
+        let context = format!(
+            "topic {name} was made by somebody else, or holds records: adopt the stream under another name"
+        );
+        Err(Error::new(ErrorKind::AlreadyExists, context))
+    }
+
+    /// Tells the first partition what to follow; false if a newer entry said otherwise, or if it holds records of its own.
+    async fn tell(&self, known: &Known) -> Result<bool> {
+        let adopt = known.info.config.adopted.as_ref().map(Adopted::wish).transpose()?;
+        self.engine.adopt(&Partition::new(known.info.name.clone(), 0), adopt, known.version).await
+    }
+
     /// Adds partitions, each with the groups that the topic has.
     pub(crate) async fn grow(&self, name: &TopicName, partitions: u32) -> Result<TopicInfo> {
         for _ in 0..RACES {
-            let known = self.live(name).await?;
+            let mut known = self.live(name).await?;
             let mut config = known.info.config.clone();
             if partitions < config.partitions {
                 return Err(invalid(format!(
@@ -139,6 +182,14 @@ impl Topics {
             let added = config.partitions..partitions;
             config.partitions = partitions;
             config.check()?;
+            if !added.is_empty() {
+                known.growing_to = known.growing_to.max(Some(partitions));
+                let noted = known.with(known.info.config.clone());
+                match self.put(name, &noted, Expect::Version(known.version)).await? {
+                    Some(version) => known.version = version,
+                    None => continue,
+                }
+            }
             self.make_partitions(name, added.clone()).await?;
             self.copy_groups(name, added).await?;
             if let Some(info) = self.replace(&known, config).await? {
@@ -182,13 +233,7 @@ impl Topics {
                 return Ok(false);
             };
             if !known.deleting {
-                let info = &known.info;
-                let stored = Stored {
-                    config: info.config.clone(),
-                    created: ms_of(info.created),
-                    updated: now_ms(),
-                    deleting: true,
-                };
+                let stored = Stored { deleting: true, ..known.with(known.info.config.clone()) };
                 let Some(version) = self.put(name, &stored, Expect::Version(known.version)).await? else {
                     continue;
                 };
@@ -203,12 +248,14 @@ impl Topics {
     async fn live(&self, name: &TopicName) -> Result<Known> {
         match self.look(name).await? {
             Some(known) if !known.deleting => Ok(known),
-            _ => Err(Error::new(ErrorKind::NotFound, format!("topic {name} does not exist"))),
+            _ => {
+                Err(Error::new(ErrorKind::NotFound, format!("topic {name} does not exist: create it first")))
+            }
         }
     }
 
     async fn finish_delete(&self, known: &Known) -> Result<()> {
-        for at in known.info.partitions() {
+        for at in known.partitions() {
             self.engine.delete_partition(&at).await?;
         }
         self.engine.remove(&self.key(&known.info.name), Expect::Version(known.version)).await?;
@@ -220,31 +267,6 @@ impl Topics {
             self.engine.create_partition(&Partition::new(name.clone(), index)).await?;
         }
         Ok(())
-    }
-
-    /// The entry decides between two that make a topic at once, a plain one and one that follows a stream. Whoever was there looks back: what the
-    /// loser had told the partition, or a crash had left to it, counts for nothing.
-    async fn follow_as_told(&self, name: &TopicName) -> Result<()> {
-        match self.look(name).await? {
-            Some(known) if !known.deleting && known.info.config.adopted.is_none() => {
-                Ok(self.engine.unfollow(&Partition::new(name.clone(), 0)).await?)
-            }
-            _ => Ok(()),
-        }
-    }
-
-    async fn follow(&self, name: &TopicName, adopted: &Adopted, from: From) -> Result<()> {
-        let Adopted { stream, key_field, payload_field, remove_entries: removing } = adopted.clone();
-        let adopt = Adopt { stream, from, key_field, payload_field, removing };
-        match self.engine.adopt(&Partition::new(name.clone(), 0), adopt).await? {
-            true => Ok(()),
-            false => Err(Error::new(
-                ErrorKind::AlreadyExists,
-                format!(
-                    "topic {name} is being made by somebody else, or follows another stream or other fields"
-                ),
-            )),
-        }
     }
 
     /// Whoever reads the topic must not miss what enters a new partition before a consumer opens it.
@@ -259,8 +281,7 @@ impl Topics {
     }
 
     async fn replace(&self, known: &Known, config: TopicConfig) -> Result<Option<TopicInfo>> {
-        let created = ms_of(known.info.created);
-        let stored = Stored { config, created, updated: now_ms(), deleting: false };
+        let stored = known.with(config);
         let done = self.put(&known.info.name, &stored, Expect::Version(known.version)).await?;
         Ok(done.map(|_| info(known.info.name.clone(), stored)))
     }
@@ -275,11 +296,16 @@ impl Topics {
     }
 }
 
-fn known(name: TopicName, value: &[u8], version: u64) -> Result<Known> {
-    let stored: Stored = serde_json::from_slice(value).map_err(|error| {
+fn read(name: TopicName, entry: &Entry) -> Result<Known> {
+    let stored: Stored = serde_json::from_slice(&entry.value).map_err(|error| {
         Error::new(ErrorKind::Corrupt, format!("the entry of topic {name} cannot be read")).with_source(error)
     })?;
-    Ok(Known { version, deleting: stored.deleting, info: info(name, stored) })
+    Ok(known(name, stored, entry.version))
+}
+
+fn known(name: TopicName, stored: Stored, version: u64) -> Known {
+    let (deleting, growing_to) = (stored.deleting, stored.growing_to);
+    Known { version, deleting, growing_to, info: info(name, stored) }
 }
 
 fn info(name: TopicName, stored: Stored) -> TopicInfo {

@@ -1,5 +1,6 @@
 //! Streams of others: written by plain clients, consumed here, and left alone.
 
+use crate::faulty::{self, Fault};
 use crate::world::{Diary, Reader, eventually, fails, lag, payloads, soon};
 use firth::{AS_JSON, Broker, ErrorKind, Message, Nack, RecordId, Replay, RetryPolicy, STREAM_ID, StartAt};
 use firth_engine::facet::Adopt;
@@ -17,7 +18,8 @@ on_both!(
     a_stream_that_was_made_anew_is_followed_again,
     of_two_that_adopt_at_once_one_wins_with_its_own_fields,
     of_two_that_make_and_adopt_at_once_one_wins_and_nothing_else_is_followed,
-    a_topic_made_over_a_broken_adoption_follows_nothing
+    a_crash_while_a_topic_is_made_leaves_none_or_one_that_does_what_it_says,
+    who_comes_late_changes_nothing_about_what_a_topic_follows
 );
 
 /// The stream as its own programs see it: how many entries, and where its groups stand.
@@ -283,12 +285,59 @@ async fn of_two_that_make_and_adopt_at_once_one_wins_and_nothing_else_is_followe
     }
 }
 
-async fn a_topic_made_over_a_broken_adoption_follows_nothing(flavor: Flavor) {
+/// Whoever makes a topic dies at any step, before or after the server has done it. The next one gets the topic, or finds one that does what
+/// its entry says.
+async fn a_crash_while_a_topic_is_made_leaves_none_or_one_that_does_what_it_says(flavor: Flavor) {
     let server = RedisServer::start(flavor).await;
     let broker = Broker::connect(&server.url()).await.unwrap();
-    let at = Partition::new(TopicName::new("orders").unwrap(), 0);
-    let adopt = Adopt { stream: "orders".to_owned(), ..Default::default() };
-    assert!(broker.engine().adopt(&at, adopt).await.unwrap());
-    broker.create_topic("orders").await.unwrap();
-    assert_eq!(holds(&server, &broker, "orders").await, ["sent"]);
+    for adopts in [true, false] {
+        for (round, step) in
+            ["get", "stream_mark", "create_partition", "put", "adopt"].into_iter().enumerate()
+        {
+            for fault in [Fault::Refused, Fault::LostReply] {
+                let topic = format!("orders-{adopts}-{round}-{fault:?}");
+                let (dying, faults) = faulty::process(broker.engine());
+                faults.plan(step, fault);
+                let died = match adopts {
+                    true => dying.adopt_stream(&topic).await.is_err(),
+                    false => dying.create_topic(&topic).await.is_err(),
+                };
+                assert_eq!(died, faults.are_spent(), "{topic}");
+                let next = match adopts {
+                    true => broker.create_topic(&topic).await,
+                    false => broker.adopt_stream(&topic).await,
+                };
+                if let Err(error) = next {
+                    assert_eq!(error.kind(), ErrorKind::AlreadyExists, "{topic}: {error}");
+                }
+                let is_adopted = broker.topic(&topic).await.unwrap().config.adopted.is_some();
+                let mut consumer = broker.consumer(&topic, "g").await.unwrap();
+                let expected = if is_adopted { r#"{"n":"1"}"# } else { "sent" };
+                assert_eq!(holds(&server, &broker, &topic).await, [expected], "{topic}");
+                let delivery = soon("the record", consumer.next()).await.unwrap().unwrap();
+                assert_eq!(delivery.text().unwrap(), expected);
+                delivery.ack().await.unwrap();
+                consumer.close().await.unwrap();
+            }
+        }
+    }
+}
+
+/// One that was asleep since before the topic was deleted and made anew still wants its own to follow the stream, or to follow nothing.
+async fn who_comes_late_changes_nothing_about_what_a_topic_follows(flavor: Flavor) {
+    let server = RedisServer::start(flavor).await;
+    let broker = Broker::connect(&server.url()).await.unwrap();
+    let partition = |topic: &str| Partition::new(TopicName::new(topic).unwrap(), 0);
+    let wish = |topic: &str| Some(Adopt { stream: topic.to_owned(), ..Default::default() });
+    broker.create_topic("first").await.unwrap();
+    broker.create_topic("plain").await.unwrap();
+    assert!(!broker.engine().adopt(&partition("plain"), wish("plain"), 1).await.unwrap());
+    assert_eq!(holds(&server, &broker, "plain").await, ["sent"]);
+    broker.adopt_stream("followed").await.unwrap();
+    assert!(!broker.engine().adopt(&partition("followed"), None, 1).await.unwrap());
+    assert!(!broker.engine().adopt(&partition("followed"), wish("other"), 1).await.unwrap());
+    assert_eq!(holds(&server, &broker, "followed").await, [r#"{"n":"1"}"#]);
+    broker.delete_topic("followed").await.unwrap();
+    let late = broker.engine().adopt(&partition("followed"), wish("followed"), 9).await;
+    assert_eq!(late.unwrap_err().kind(), ErrorKind::NotFound, "nothing comes back to life");
 }

@@ -99,3 +99,21 @@ async fn retention_removes_in_time_what_no_group_needs() {
     tokio::time::sleep(Duration::from_secs(3)).await;
     assert_eq!(payloads(broker.engine(), "orders", 0).await, ["7", "8", "9"]);
 }
+
+/// Partitions of a growth that died half way have groups, but no topic: they go with the topic of their name.
+#[tokio::test]
+async fn what_a_crash_left_of_growing_is_deleted_with_the_topic() {
+    let broker = Broker::memory();
+    broker.create_topic("orders").partitions(2).await.unwrap();
+    broker.consumer("orders", "billing").await.unwrap().close().await.unwrap();
+    let (dying, faults) = crate::faulty::process(broker.engine());
+    faults.plan("create_group", crate::faulty::Fault::LostReply);
+    dying.grow_topic("orders", 4).await.unwrap_err();
+    assert!(faults.are_spent());
+    assert_eq!(broker.topic("orders").await.unwrap().config.partitions, 2);
+    broker.alter_topic("orders", |config| config.lossy = true).await.unwrap();
+    assert!(broker.delete_topic("orders").await.unwrap());
+    broker.create_topic("orders").partitions(4).await.unwrap();
+    assert!(broker.admin().groups("orders").await.unwrap().is_empty(), "a group came back to life");
+    assert_eq!(broker.grow_topic("orders", 6).await.unwrap().config.partitions, 6);
+}

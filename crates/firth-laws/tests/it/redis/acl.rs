@@ -1,7 +1,7 @@
 //! The engine under the least privilege that docs/acl.md names, and what it says when a rule is missing.
 
 use super::{block_on, refused};
-use firth_engine::facet::Adopt;
+use firth_engine::facet::{Adopt, From};
 use firth_engine::{Engine, ErrorKind, RecordId};
 use firth_laws::world;
 use firth_testkit::{Flavor, RedisCluster, RedisServer, on_both};
@@ -97,19 +97,23 @@ async fn without_tracking_the_poll_wakes(flavor: Flavor) {
 }
 
 async fn a_stream_is_adopted_under_the_documented_rules(flavor: Flavor) {
-    let adopt = || Adopt { stream: "orders".into(), ..Adopt::default() };
+    let adopt = || Some(Adopt { stream: "orders".into(), ..Adopt::default() });
     let (server, url) = server_with(flavor, &format!("{} {}", rules(flavor), block("acl-adopt"))).await;
     let engine = Engine::at(&url).await.unwrap();
     let at = world::unmade_partition();
     engine.create_partition(&at).await.unwrap();
-    assert!(engine.adopt(&at, adopt()).await.unwrap(), "what a crash left behind unused is taken");
+    assert_eq!(engine.stream_mark("orders", From::End).await.unwrap(), RecordId::ZERO);
+    assert!(engine.adopt(&at, adopt(), 1).await.unwrap());
     let mut hint = engine.hint(firth_engine::HintKey::Stream("orders".into()));
     hint.wait().await;
     server.command(&["XADD", "orders", "5-1", "item", "tea"]).await;
     world::soon("the stream's change is noticed", hint.wait()).await;
     assert_eq!(engine.ripen(&at, 10).await.unwrap().moved, 1);
     assert_eq!(engine.ripen(&at, 10).await.unwrap().moved, 0, "each entry once");
-    assert!(!engine.adopt(&at, adopt()).await.unwrap(), "it is in use");
+    assert!(engine.adopt(&at, adopt(), 1).await.unwrap(), "the same again changes nothing");
+    let other = Adopt { stream: "others".into(), ..Adopt::default() };
+    assert!(!engine.adopt(&at, Some(other), 2).await.unwrap(), "it holds records");
+    assert_eq!(engine.stream_mark("orders", From::End).await.unwrap(), RecordId::new(5, 1));
     let record = world::read_all(&engine, &at).await.remove(0);
     assert_eq!((&record.content.payload[..], record.content.timestamp), (&br#"{"item":"tea"}"#[..], 5));
     server.command(&["XGROUP", "CREATE", "orders", "theirs", "0"]).await;
@@ -118,17 +122,13 @@ async fn a_stream_is_adopted_under_the_documented_rules(flavor: Flavor) {
     assert_eq!((theirs.delivered, theirs.pending.len()), (RecordId::new(5, 1), 1));
     assert_eq!((theirs.pending[0].consumer.as_str(), theirs.pending[0].deliveries), ("me", 1));
     world::fails(engine.stream_group(&at, "nobody").await, ErrorKind::NotFound);
-    let left = world::unmade_partition();
-    assert!(engine.adopt(&left, adopt()).await.unwrap());
-    engine.unfollow(&left).await.unwrap();
-    assert_eq!(engine.ripen(&left, 10).await.unwrap().moved, 0, "a plain partition follows nothing");
     engine.close().await.unwrap();
     let denied = server.command(&["ACL", "LOG"]).await;
     assert!(denied.items().is_empty(), "the server denied something: {denied:?}");
 
     let (_server, url) = server_with(flavor, &rules(flavor)).await;
     let engine = Engine::at(&url).await.unwrap();
-    let error = refused(engine.adopt(&world::unmade_partition(), adopt())).await;
+    let error = refused(engine.stream_mark("orders", From::Start)).await;
     assert_eq!(error.kind(), ErrorKind::Unauthorized, "{error:?}");
     assert!(error.context().contains("orders") && error.context().contains("docs/acl.md"), "{error}");
     engine.close().await.unwrap();

@@ -280,7 +280,9 @@ async fn follow_a_stream(engine: &Engine, diary: &mut Diary<'_>) {
         diary.server.order(&["XADD", "foreign", "*", "n", &n.to_string()]).await;
         diary.note("somebody writes").await;
     }
-    assert!(engine.adopt(&at, adopt).await.unwrap());
+    assert!(engine.create_partition(&at).await.unwrap());
+    diary.note("create a partition to follow it").await;
+    assert!(engine.adopt(&at, Some(adopt), 1).await.unwrap());
     diary.note("adopt").await;
     assert_eq!(engine.ripen(&at, 2).await.unwrap().moved, 2);
     diary.note("take in").await;
