@@ -1,7 +1,7 @@
 //! Checks of requests that need no stored state, the same for every engine.
 
 use crate::error::{Error, Result};
-use crate::facet::Acquire;
+use crate::facet::{Acquire, From};
 use crate::hold::{Hold, LeaseName};
 use crate::id::RecordId;
 use crate::limits::{MAX_ENTRY, MAX_NOTE, MAX_RENEW, MAX_SIGNAL, MAX_TTL, MAX_VERDICTS};
@@ -60,7 +60,14 @@ pub(crate) fn signal(payload: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Whether a hold is for exactly this lease.
+/// Whether it is a place in a log.
+pub(crate) fn place(place: From) -> Result<()> {
+    match place {
+        From::Nowhere => Err(Error::invalid("nowhere is no place in a log: say where to start")),
+        _ => Ok(()),
+    }
+}
+
 /// The group whose lease on this partition a hold is for.
 pub(crate) fn group_on<'h>(hold: &'h Hold, at: &Partition) -> Result<&'h GroupName> {
     match &hold.lease {
@@ -69,6 +76,7 @@ pub(crate) fn group_on<'h>(hold: &'h Hold, at: &Partition) -> Result<&'h GroupNa
     }
 }
 
+/// Whether a hold is for exactly this lease.
 pub(crate) fn is_for(hold: &Hold, name: &LeaseName) -> Result<()> {
     if hold.lease != *name {
         return Err(Error::invalid(format!("the hold is for {}, not for {name}", hold.lease)));

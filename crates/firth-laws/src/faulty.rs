@@ -177,14 +177,14 @@ pass! {
         fn stream_group(at: &'a Partition, group: &'a str) -> StreamGroup;
     }
     Groups {
-        fn create_group(at: &'a Partition, group: &'a GroupName, from: From) -> bool;
+        fn create_group(at: &'a Partition, group: &'a GroupName, from: From, by: Option<&'a Hold>) -> bool;
         fn open(at: &'a Partition, group: &'a GroupName, from: From, hold: &'a Hold) -> Progress;
         fn commit(at: &'a Partition, group: &'a GroupName, hold: &'a Hold, commit: Commit) -> Committed;
         fn due(at: &'a Partition, group: &'a GroupName, hold: &'a Hold, take: TakeDue<'a>) -> Due;
         fn status(at: &'a Partition, group: &'a GroupName) -> GroupStatus;
         fn groups(at: &'a Partition) -> Vec<GroupName>;
         fn pending(at: &'a Partition, group: &'a GroupName, after: RecordId, max: usize) -> Vec<Pending>;
-        fn reset(at: &'a Partition, group: &'a GroupName, reset: Reset) -> RecordId;
+        fn reset(at: &'a Partition, group: &'a GroupName, reset: Reset, by: Option<&'a Hold>) -> RecordId;
         fn delete_group(at: &'a Partition, group: &'a GroupName, by: Option<&'a Hold>) -> bool;
     }
     DeadLetters {

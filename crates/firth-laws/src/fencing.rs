@@ -88,8 +88,8 @@ pub async fn a_hold_is_good_for_its_own_lease_only(engine: Engine) {
     let (name, other) = (group("g"), group("other"));
     append(&engine, &at, 0, 1).await;
     let hold = acquire(&engine, &at, &name, LONG).await;
-    engine.create_group(&at, &other, From::Start).await.unwrap();
-    engine.create_group(&elsewhere, &name, From::Start).await.unwrap();
+    engine.create_group(&at, &other, From::Start, None).await.unwrap();
+    engine.create_group(&elsewhere, &name, From::Start, None).await.unwrap();
     fails(engine.open(&at, &other, From::Start, &hold).await, ErrorKind::Invalid);
     fails(engine.commit(&elsewhere, &name, &hold, Commit::default()).await, ErrorKind::Invalid);
     fails(engine.due(&at, &other, &hold, TakeDue::up_to(1)).await, ErrorKind::Invalid);

@@ -12,9 +12,9 @@ use std::time::Duration;
 pub async fn every_group_gets_every_record(engine: Engine) {
     let at = partition(&engine).await;
     let (early, late) = (group("early"), group("late"));
-    assert!(engine.create_group(&at, &early, From::End).await.unwrap());
+    assert!(engine.create_group(&at, &early, From::End, None).await.unwrap());
     append(&engine, &at, 0, 250).await;
-    assert!(!engine.create_group(&at, &early, From::End).await.unwrap(), "it is there already");
+    assert!(!engine.create_group(&at, &early, From::End, None).await.unwrap(), "it is there already");
     for name in [&early, &late] {
         let mut owner = Owner::new(&engine, &at, name).await;
         assert_eq!(owner.drain().await, (0..250).collect::<Vec<_>>());
@@ -33,7 +33,7 @@ pub async fn a_group_starts_where_it_is_told(engine: Engine) {
     let waiting = |name: &'static str, from| {
         let (engine, at, name) = (engine.clone(), at.clone(), group(name));
         async move {
-            assert!(engine.create_group(&at, &name, from).await.unwrap());
+            assert!(engine.create_group(&at, &name, from, None).await.unwrap());
             status(&engine, &at, &name).await.waiting
         }
     };
@@ -175,7 +175,7 @@ pub async fn a_refused_commit_changes_nothing(engine: Engine) {
 pub async fn lag_is_exact(engine: Engine) {
     let at = partition(&engine).await;
     let name = group("g");
-    engine.create_group(&at, &name, From::Start).await.unwrap();
+    engine.create_group(&at, &name, From::Start, None).await.unwrap();
     append(&engine, &at, 0, 100).await;
     let fresh = status(&engine, &at, &name).await;
     assert_eq!((fresh.waiting, fresh.due, fresh.lag(), fresh.owner), (100, 0, 100, None));
@@ -216,7 +216,7 @@ pub async fn a_reset_moves_the_group_and_fences_its_owner(engine: Engine) {
     ] {
         let mut owner = Owner::with(&engine, &at, &name, acquire(&engine, &at, &name, LONG).await).await;
         owner.drain().await;
-        let frontier = engine.reset(&at, &name, Reset { to, drop_due: false }).await.unwrap();
+        let frontier = engine.reset(&at, &name, Reset { to, drop_due: false }, None).await.unwrap();
         assert_eq!(status(&engine, &at, &name).await.frontier, frontier);
         fails(owner.send(Commit::up_to(ids[9])).await, ErrorKind::Fenced);
         assert_eq!(engine.renew(&[owner.hold.clone()], LONG).await.unwrap(), [false]);
@@ -240,13 +240,13 @@ pub async fn a_reset_keeps_or_drops_what_is_due(engine: Engine) {
     owner.commit().await;
     assert_eq!(status(&engine, &at, &name).await.due, 3);
     let keep = Reset { to: From::After(ids[4]), drop_due: false };
-    engine.reset(&at, &name, keep).await.unwrap();
+    engine.reset(&at, &name, keep, None).await.unwrap();
     let now = status(&engine, &at, &name).await;
     assert_eq!((now.waiting, now.due), (5, 1), "1 stays due; 5 and 9 come anyway");
     let mut owner = Owner::new(&engine, &at, &name).await;
     assert_eq!(numbers(&owner.due(9).await), [1]);
     assert_eq!(numbers(&owner.take(5).await), [5, 6, 7, 8, 9]);
-    engine.reset(&at, &name, Reset { to: From::End, drop_due: true }).await.unwrap();
+    engine.reset(&at, &name, Reset { to: From::End, drop_due: true }, None).await.unwrap();
     let now = status(&engine, &at, &name).await;
     assert_eq!((now.waiting, now.due, now.lag()), (0, 0, 0));
 }
@@ -256,7 +256,7 @@ pub async fn a_deleted_group_comes_back_empty(engine: Engine) {
     let at = partition(&engine).await;
     let (name, other) = (group("g"), group("other"));
     append(&engine, &at, 0, 5).await;
-    engine.create_group(&at, &other, From::Start).await.unwrap();
+    engine.create_group(&at, &other, From::Start, None).await.unwrap();
     let mut owner = Owner::new(&engine, &at, &name).await;
     for record in owner.take(4).await {
         let verdict = if number(&record).is_multiple_of(2) { dead("x") } else { retry(Duration::ZERO) };
@@ -280,7 +280,7 @@ pub async fn a_zombie_deletes_no_group(engine: Engine) {
     let at = partition(&engine).await;
     let (name, served, elsewhere) = (group("g"), group("g.served"), partition(&engine).await);
     append(&engine, &at, 0, 5).await;
-    engine.create_group(&at, &served, From::Start).await.unwrap();
+    engine.create_group(&at, &served, From::Start, None).await.unwrap();
     let zombie = Owner::new(&engine, &at, &name).await;
     let owner = Owner::after_crash(&engine, &at, &name).await;
     for victim in [&served, &name] {
@@ -297,6 +297,47 @@ pub async fn a_zombie_deletes_no_group(engine: Engine) {
     assert!(engine.groups(&at).await.unwrap().is_empty());
 }
 
+/// Whoever lost a lease on the partition makes and moves no group by it, its own or another; the newest holder does.
+pub async fn a_zombie_makes_and_moves_no_group(engine: Engine) {
+    let at = partition(&engine).await;
+    let (name, served, elsewhere) = (group("g"), group("g.served"), partition(&engine).await);
+    append(&engine, &at, 0, 5).await;
+    let zombie = Owner::new(&engine, &at, &name).await;
+    let owner = Owner::after_crash(&engine, &at, &name).await;
+    let (back, end) = (Reset { to: From::Start, drop_due: false }, From::End);
+    fails(engine.create_group(&at, &served, end, Some(&zombie.hold)).await, ErrorKind::Fenced);
+    assert_eq!(engine.groups(&at).await.unwrap(), std::slice::from_ref(&name));
+    fails(engine.create_group(&elsewhere, &served, end, Some(&owner.hold)).await, ErrorKind::Invalid);
+    assert!(engine.create_group(&at, &served, end, Some(&owner.hold)).await.unwrap());
+    assert!(!engine.create_group(&at, &served, end, Some(&owner.hold)).await.unwrap());
+    for victim in [&served, &name] {
+        fails(engine.reset(&at, victim, back, Some(&zombie.hold)).await, ErrorKind::Fenced);
+    }
+    fails(engine.reset(&elsewhere, &served, back, Some(&owner.hold)).await, ErrorKind::Invalid);
+    assert_eq!(status(&engine, &at, &served).await.lag(), 0);
+    engine.reset(&at, &served, back, Some(&owner.hold)).await.unwrap();
+    assert_eq!(status(&engine, &at, &served).await.lag(), 5);
+    assert!(engine.release(&owner.hold).await.unwrap());
+    let late = group("g.late");
+    fails(engine.create_group(&at, &late, end, Some(&owner.hold)).await, ErrorKind::Fenced);
+}
+
+/// Who starts nowhere reads a group that is there, and makes none.
+pub async fn a_group_that_starts_nowhere_is_not_made(engine: Engine) {
+    let at = partition(&engine).await;
+    let name = group("g");
+    append(&engine, &at, 0, 5).await;
+    fails(engine.create_group(&at, &name, From::Nowhere, None).await, ErrorKind::NotFound);
+    let hold = acquire(&engine, &at, &name, LONG).await;
+    fails(engine.open(&at, &name, From::Nowhere, &hold).await, ErrorKind::NotFound);
+    assert!(engine.groups(&at).await.unwrap().is_empty());
+    assert!(engine.create_group(&at, &name, From::Start, Some(&hold)).await.unwrap());
+    assert!(!engine.create_group(&at, &name, From::Nowhere, None).await.unwrap());
+    assert_eq!(engine.open(&at, &name, From::Nowhere, &hold).await.unwrap().frontier, RecordId::ZERO);
+    let nowhere = Reset { to: From::Nowhere, drop_due: false };
+    fails(engine.reset(&at, &name, nowhere, None).await, ErrorKind::Invalid);
+}
+
 /// Looking at nothing is not found; opening makes the group.
 pub async fn a_group_that_does_not_exist_is_not_found(engine: Engine) {
     let at = partition(&engine).await;
@@ -304,7 +345,7 @@ pub async fn a_group_that_does_not_exist_is_not_found(engine: Engine) {
     fails(engine.status(&at, &name).await, ErrorKind::NotFound);
     fails(engine.dead(&at, &name, RecordId::ZERO, 1).await, ErrorKind::NotFound);
     let reset = Reset { to: From::Start, drop_due: false };
-    fails(engine.reset(&at, &name, reset).await, ErrorKind::NotFound);
+    fails(engine.reset(&at, &name, reset, None).await, ErrorKind::NotFound);
     let hold = acquire(&engine, &at, &name, LONG).await;
     fails(engine.commit(&at, &name, &hold, Commit::default()).await, ErrorKind::NotFound);
     engine.open(&at, &name, From::Start, &hold).await.unwrap();

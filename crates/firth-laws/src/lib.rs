@@ -65,6 +65,8 @@ macro_rules! for_each_law {
             groups::a_reset_moves_the_group_and_fences_its_owner
             groups::a_reset_keeps_or_drops_what_is_due
             groups::a_deleted_group_comes_back_empty
+            groups::a_zombie_makes_and_moves_no_group
+            groups::a_group_that_starts_nowhere_is_not_made
             groups::a_zombie_deletes_no_group
             groups::a_group_that_does_not_exist_is_not_found
             fencing::a_zombie_changes_nothing

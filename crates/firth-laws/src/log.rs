@@ -115,7 +115,7 @@ pub async fn a_deleted_partition_comes_back_empty(engine: Engine) {
     let bounds = engine.bounds(&at).await.unwrap();
     assert_eq!((bounds.last, bounds.delayed), (RecordId::ZERO, 0));
     assert!(engine.groups(&at).await.unwrap().is_empty());
-    assert!(engine.create_group(&at, &group, From::Start).await.unwrap());
+    assert!(engine.create_group(&at, &group, From::Start, None).await.unwrap());
     let status = crate::world::status(&engine, &at, &group).await;
     assert_eq!((status.lag(), status.dead), (0, 0));
     assert_eq!(append(&engine, &at, 7, 8).await[0].seq, 1);

@@ -16,7 +16,7 @@ pub async fn nothing_unsettled_is_trimmed(engine: Engine) {
     let at = partition(&engine).await;
     let (fast, slow) = (group("fast"), group("slow"));
     let ids = append(&engine, &at, 0, 20).await;
-    engine.create_group(&at, &slow, From::Start).await.unwrap();
+    engine.create_group(&at, &slow, From::Start, None).await.unwrap();
     let mut owner = Owner::new(&engine, &at, &fast).await;
     owner.drain().await;
     let held = engine.trim(&at, trim(TrimTo::Keep(0))).await.unwrap();
@@ -178,7 +178,7 @@ pub async fn trimming_by_size_waits_for_the_slowest_group(engine: Engine) {
     let at = partition(&engine).await;
     let (fast, slow) = (group("fast"), group("slow"));
     append(&engine, &at, 0, 30).await;
-    engine.create_group(&at, &slow, From::Start).await.unwrap();
+    engine.create_group(&at, &slow, From::Start, None).await.unwrap();
     Owner::new(&engine, &at, &fast).await.drain().await;
     let held = engine.trim(&at, trim(TrimTo::KeepBytes(0))).await.unwrap();
     assert_eq!((held.removed, held.held_back), (0, true));

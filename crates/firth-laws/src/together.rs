@@ -146,7 +146,7 @@ pub async fn a_reset_among_them_delivers_each_once(engine: Engine) {
     let (at, name) = (partition(&engine).await, group("g"));
     let (mut owner, ids) = failed(&engine, &at, &name, 10).await;
     assert_eq!(owner.due(3).await.len(), 3);
-    engine.reset(&at, &name, Reset { to: From::After(ids[5]), drop_due: false }).await.unwrap();
+    engine.reset(&at, &name, Reset { to: From::After(ids[5]), drop_due: false }, None).await.unwrap();
     let after = status(&engine, &at, &name).await;
     assert_eq!((after.due, after.waiting), (6, 4));
     let mut owner = Owner::new(&engine, &at, &name).await;

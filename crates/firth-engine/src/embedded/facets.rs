@@ -115,9 +115,16 @@ fn no_streams(name: &str) -> Error {
 }
 
 impl Groups for Embedded {
-    fn create_group<'a>(&'a self, at: &'a Partition, group: &'a GroupName, from: From) -> Reply<'a, bool> {
-        let (at, group) = (at.clone(), group.clone());
-        Box::pin(self.driver.change(SMALL, move |step| groups::create(step, &at, &group, from)))
+    fn create_group<'a>(
+        &'a self,
+        at: &'a Partition,
+        group: &'a GroupName,
+        from: From,
+        by: Option<&'a Hold>,
+    ) -> Reply<'a, bool> {
+        let (at, group, by) = (at.clone(), group.clone(), by.cloned());
+        let create = move |step: &mut Step<'_>| groups::create(step, &at, &group, from, by.as_ref());
+        Box::pin(self.driver.change(SMALL, create))
     }
 
     fn open<'a>(
@@ -180,9 +187,16 @@ impl Groups for Embedded {
         Box::pin(self.driver.look(move |step| due::pending(step, &at, &group, after, max)))
     }
 
-    fn reset<'a>(&'a self, at: &'a Partition, group: &'a GroupName, reset: Reset) -> Reply<'a, RecordId> {
-        let (at, group) = (at.clone(), group.clone());
-        Box::pin(self.driver.change(SMALL, move |step| groups::reset(step, &at, &group, reset)))
+    fn reset<'a>(
+        &'a self,
+        at: &'a Partition,
+        group: &'a GroupName,
+        reset: Reset,
+        by: Option<&'a Hold>,
+    ) -> Reply<'a, RecordId> {
+        let (at, group, by) = (at.clone(), group.clone(), by.cloned());
+        let change = move |step: &mut Step<'_>| groups::reset(step, &at, &group, reset, by.as_ref());
+        Box::pin(self.driver.change(SMALL, change))
     }
 
     fn delete_group<'a>(

@@ -55,6 +55,10 @@ pub enum Mutation {
     ShareDue,
     /// A reset leaves the old owner in charge.
     ResetWithoutFence,
+    /// Whoever once had the lease may make a group.
+    CreateWithoutFence,
+    /// Whoever once had the lease may move a group.
+    ResetByAnyone,
     /// Whoever once had the lease may delete a group.
     DeleteWithoutFence,
     /// A catalog change ignores the expected version.
@@ -114,6 +118,8 @@ impl Mutation {
         Self::TrimByStaleSum,
         Self::ShareDue,
         Self::ResetWithoutFence,
+        Self::CreateWithoutFence,
+        Self::ResetByAnyone,
         Self::DeleteWithoutFence,
         Self::IgnoreVersion,
         Self::ForgetCrashes,

@@ -18,7 +18,16 @@ use std::time::Duration;
 /// - Group state is per group: retries, dead letters and replays of one are invisible to another.
 pub trait Groups {
     /// Makes a group that starts at `from`; true if it was not there before, otherwise nothing changes.
-    fn create_group<'a>(&'a self, at: &'a Partition, group: &'a GroupName, from: From) -> Reply<'a, bool>;
+    ///
+    /// With a hold, of this group's lease or of another group's on the same partition, only its newest holder does: for anyone
+    /// else the answer is `Fenced`, and nothing changes.
+    fn create_group<'a>(
+        &'a self,
+        at: &'a Partition,
+        group: &'a GroupName,
+        from: From,
+        by: Option<&'a Hold>,
+    ) -> Reply<'a, bool>;
 
     /// Hands the group's progress to the owner, and makes it if it is missing.
     ///
@@ -75,13 +84,18 @@ pub trait Groups {
     ) -> Reply<'a, Vec<Pending>>;
 
     /// Moves the group to another position and fences its owner in the same step. Dead letters stay. Nothing else that waited is
-    /// touched unless `drop_due` says so.
-    fn reset<'a>(&'a self, at: &'a Partition, group: &'a GroupName, reset: Reset) -> Reply<'a, RecordId>;
+    /// touched unless `drop_due` says so. With a hold, only its newest holder does, as in [`create_group`](Self::create_group).
+    fn reset<'a>(
+        &'a self,
+        at: &'a Partition,
+        group: &'a GroupName,
+        reset: Reset,
+        by: Option<&'a Hold>,
+    ) -> Reply<'a, RecordId>;
 
     /// Deletes the group with its due records and dead letters, and fences its owner; true if it was there.
     ///
-    /// With a hold, of this group's lease or of another group's on the same partition, only its newest holder does: for anyone
-    /// else the answer is `Fenced`, and nothing changes.
+    /// With a hold, only its newest holder does, as in [`create_group`](Self::create_group).
     fn delete_group<'a>(
         &'a self,
         at: &'a Partition,
@@ -102,6 +116,8 @@ pub enum From {
     After(RecordId),
     /// At the first record that is not older than this.
     Age(Duration),
+    /// It does not: only a group that is there is opened, and a missing one is `NotFound`.
+    Nowhere,
 }
 
 /// What the owner learns from a commit.

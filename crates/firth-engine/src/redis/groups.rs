@@ -27,17 +27,26 @@ use std::time::Duration;
 const STEP: usize = 512;
 
 impl Groups for RedisEngine {
-    fn create_group<'a>(&'a self, at: &'a Partition, group: &'a GroupName, from: From) -> Reply<'a, bool> {
+    fn create_group<'a>(
+        &'a self,
+        at: &'a Partition,
+        group: &'a GroupName,
+        from: From,
+        by: Option<&'a Hold>,
+    ) -> Reply<'a, bool> {
         Box::pin(async move {
             let (keys, own) = self.group_keys(at, group);
+            let holder = self.holder(at, group, by)?;
             let script = &SCRIPTS.create_group;
             let (kind, value) = start(from);
             let call = script
-                .keys([&keys.meta, &keys.stream, &own.meta, &keys.groups])
+                .keys([&keys.meta, &keys.stream, &own.meta, &keys.groups, &holder])
                 .arg(group.as_str())
                 .arg(kind)
                 .arg(value);
-            let answer = About::group(at, group).accept(self.steps.durable(script, call).await?)?;
+            let call = by.into_iter().fold(call, proof);
+            let about = About { hold: by, ..About::group(at, group) };
+            let answer = about.accept(self.steps.durable(script, call).await?)?;
             answer.value().as_i64().map(|made| made == 1).ok_or_else(odd_answer)
         })
     }
@@ -189,18 +198,28 @@ impl Groups for RedisEngine {
         })
     }
 
-    fn reset<'a>(&'a self, at: &'a Partition, group: &'a GroupName, reset: Reset) -> Reply<'a, RecordId> {
+    fn reset<'a>(
+        &'a self,
+        at: &'a Partition,
+        group: &'a GroupName,
+        reset: Reset,
+        by: Option<&'a Hold>,
+    ) -> Reply<'a, RecordId> {
         Box::pin(async move {
+            checks::place(reset.to)?;
             let (keys, own) = self.group_keys(at, group);
+            let holder = self.holder(at, group, by)?;
             let script = &SCRIPTS.reset;
             let (kind, value) = start(reset.to);
             let all = [&keys.meta, &keys.stream, &own.meta, &own.due, &own.entries, &own.index, &own.kept];
             let call = script
-                .keys(all.into_iter().chain([&keys.lease_version]))
+                .keys(all.into_iter().chain([&keys.lease_version, &holder]))
                 .arg(kind)
                 .arg(value)
                 .arg(u8::from(reset.drop_due));
-            let answer = About::group(at, group).accept(self.steps.durable(script, call).await?)?;
+            let call = by.into_iter().fold(call, proof);
+            let about = About { hold: by, ..About::group(at, group) };
+            let answer = about.accept(self.steps.durable(script, call).await?)?;
             Parts::of(answer.value()).id()
         })
     }
@@ -213,10 +232,9 @@ impl Groups for RedisEngine {
     ) -> Reply<'a, bool> {
         Box::pin(async move {
             let keys = self.keys.partition(at);
-            let by_group = by.map(|hold| checks::group_on(hold, at)).transpose()?;
             let others = GROUP_KINDS.iter().filter(|kind| **kind != 'g');
             let others = others.map(|kind| keys.group_stem(*kind) + group.as_str());
-            let holder = keys.group(by_group.unwrap_or(group)).meta;
+            let holder = self.holder(at, group, by)?;
             let (own, groups) = (keys.group(group).meta, keys.groups.clone());
             let first = [keys.meta.clone(), own, groups, keys.lease_version.clone(), holder];
             let script = &SCRIPTS.delete_group;
@@ -230,6 +248,12 @@ impl Groups for RedisEngine {
 }
 
 impl RedisEngine {
+    /// The key of the lease under which a group is changed.
+    fn holder(&self, at: &Partition, group: &GroupName, by: Option<&Hold>) -> Result<String> {
+        let by = by.map(|hold| checks::group_on(hold, at)).transpose()?;
+        Ok(self.keys.partition(at).group(by.unwrap_or(group)).meta)
+    }
+
     async fn commit_batch(
         &self,
         at: &Partition,
@@ -340,6 +364,7 @@ fn start(from: From) -> (&'static str, String) {
         From::End => ("end", String::new()),
         From::After(id) => ("after", id.to_string()),
         From::Age(age) => ("age", age.as_millis().to_string()),
+        From::Nowhere => ("nowhere", String::new()),
     }
 }
 

@@ -72,7 +72,7 @@ scripts! {
     read = "read", READS, [];
     trim = "trim", ALLOW_OOM, [AHEAD, LOCATE, FLOOR];
     trim_size = "trim_size", ALLOW_OOM, [AHEAD, BLOB, FLOOR];
-    create_group = "create_group", WRITES, [LOCATE];
+    create_group = "create_group", WRITES, [LEASE, LOCATE];
     open = "open", ALLOW_OOM, [LEASE, AHEAD, LOCATE, DUE, PARCEL];
     advance = "advance", ALLOW_OOM, [LEASE, AHEAD, DUE, PROGRESS];
     commit = "commit", ALLOW_OOM, [LEASE, AHEAD, DUE, PARCEL, PROGRESS];

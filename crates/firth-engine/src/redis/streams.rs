@@ -55,9 +55,10 @@ impl Following {
 impl Streams for RedisEngine {
     fn stream_mark<'a>(&'a self, stream: &'a str, from: From) -> Reply<'a, RecordId> {
         Box::pin(async move {
+            crate::checks::place(from)?;
             let newest = self.newest_entry(stream).await?.unwrap_or_default();
             Ok(match from {
-                From::Start => RecordId::ZERO,
+                From::Start | From::Nowhere => RecordId::ZERO,
                 From::End => newest,
                 From::After(id) => id,
                 From::Age(age) => RecordId::before_ms(millis_ago(age)),

@@ -155,7 +155,7 @@ impl Run {
     async fn create(&mut self, name: &str, end: bool) {
         let (from, after) =
             if end { (From::End, self.model.last) } else { (From::Start, self.model.trimmed) };
-        let made = self.engine.create_group(&self.at, &group(name), from).await.unwrap();
+        let made = self.engine.create_group(&self.at, &group(name), from, None).await.unwrap();
         assert_eq!(made, self.model.create(name, after));
     }
 
@@ -293,7 +293,7 @@ impl Run {
             (1, _) => (From::End, self.model.last),
             (_, Some(id)) => (From::After(*id), id.seq),
         };
-        let frontier = self.engine.reset(&self.at, &group(name), Reset { to, drop_due }).await.unwrap();
+        let frontier = self.engine.reset(&self.at, &group(name), Reset { to, drop_due }, None).await.unwrap();
         assert_eq!(frontier.seq, after);
         self.model.reset(name, after, drop_due);
         let lane = self.lanes.remove(name);

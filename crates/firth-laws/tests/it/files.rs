@@ -453,7 +453,7 @@ async fn a_full_disk_loses_nothing_acknowledged_and_heals_without_restart() {
     let unknown = u64::from(failure.may_have_happened());
     assert!((acknowledged + 1..=acknowledged + 1 + unknown).contains(&(records.len() as u64)));
     assert_eq!(records.last().unwrap().content.payload, "healed");
-    engine.create_group(&at, &group("g"), From::Start).await.unwrap();
+    engine.create_group(&at, &group("g"), From::Start, None).await.unwrap();
     engine.close().await.unwrap();
     let engine = Engine::file(dir.path().join("data"), FileOptions { min_free: 0, ..fast() }).await.unwrap();
     assert_eq!(read_all(&engine, &at).await.len(), records.len());

@@ -8,7 +8,9 @@
 //!    When the feeder's events are settled its group is removed. A group with dead letters stays, and the gateway is fed on, until they are retried,
 //!    deleted or expired: they would vanish with it.
 //!
-//! The group is also the durable sign that a gateway is parked: whoever owns the partition next finds it and goes on.
+//! The group is also the durable sign that a gateway is parked: whoever owns the partition next finds it and goes on. So it is made, moved back and
+//! removed only under the hold with which its node looked for such groups: whoever lost the partition since, knowing or not, changes none
+//! of them, and every group has an owner who knows of it.
 
 use super::feeder::Feeder;
 use super::lanes::{Cell, Lanes, Parked};
@@ -21,7 +23,7 @@ use crate::routing::slot_of;
 use firth::{Broker, ConsumerHandle, Epoch, GroupName, RecordId, TopicName};
 use firth_engine::facet::{From, Reset};
 use firth_engine::{Hold, Partition};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::task::JoinHandle;
 
@@ -33,6 +35,8 @@ pub(super) struct Fallback {
     feeders: Mutex<HashMap<(u64, u32), JoinHandle<()>>>,
     /// The ownerships for which parked gateways were looked up.
     begun: Mutex<HashMap<u32, Hold>>,
+    /// Gateways, by their lanes, and partitions for which a group may have been made, or not: there was no answer.
+    doubtful: Mutex<HashSet<(u64, u32)>>,
 }
 
 impl Fallback {
@@ -42,7 +46,8 @@ impl Fallback {
         lanes: Arc<Lanes>,
         options: RouterOptions,
     ) -> Self {
-        Self { broker, handle, lanes, options, feeders: Mutex::default(), begun: Mutex::default() }
+        let (feeders, begun, doubtful) = (Mutex::default(), Mutex::default(), Mutex::default());
+        Self { broker, handle, lanes, options, feeders, begun, doubtful }
     }
 
     /// Takes a gateway off the live events of a partition, which were read up to `last`.
@@ -99,8 +104,20 @@ impl Fallback {
             Some(first) => RecordId { seq: first.seq - 1, ..first },
             None => self.frontier(partition).await?,
         };
-        self.make_group(&self.at(partition)?, &self.group(&cell.gateway)?, after).await?;
+        let place = (cell.number, partition);
+        self.doubts().insert(place);
+        self.make_group(partition, &self.group(&cell.gateway)?, after).await?;
+        self.doubts().remove(&place);
         Ok(after.seq + 1)
+    }
+
+    /// Whether the gateway may have a group that nobody feeds: parking it, which can be repeated, makes that certain.
+    pub(super) fn is_doubtful(&self, cell: &Cell, partition: u32) -> bool {
+        self.doubts().contains(&(cell.number, partition))
+    }
+
+    fn doubts(&self) -> MutexGuard<'_, HashSet<(u64, u32)>> {
+        self.doubtful.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The partitions that this node owns.
@@ -126,6 +143,7 @@ impl Fallback {
         let parked = groups.iter().filter_map(|group| group.as_str().strip_prefix(&prefix));
         // Owners before this one may have left out, for a parked gateway, whatever there was until now.
         let skipped_to = engine.bounds(&at).await?.last.seq;
+        let mut behind = Vec::new();
         for name in parked {
             let gateway = GatewayId::new(name)?;
             let cell = self.lanes.cell(&gateway);
@@ -133,12 +151,17 @@ impl Fallback {
             let Some(frontier) = self.frontier_of(&at, &self.group(&gateway)?).await? else { continue };
             cell.parked().insert(partition, Parked::Behind { from: frontier.seq + 1, skipped_to });
             cell.tell_lane(partition);
-            self.feed(&cell, partition);
             if self.lanes.registry.gateway(&gateway).is_none() {
                 self.tell_all_moved();
             }
+            behind.push(Arc::clone(&cell));
         }
+        // From here on groups may end: everyone knows how much was left out.
         self.begun().insert(partition, hold);
+        for cell in behind {
+            let _turn = cell.turn.lock().await;
+            self.feed(&cell, partition);
+        }
         Ok(())
     }
 
@@ -159,6 +182,8 @@ impl Fallback {
     /// Ends an ownership of the partition: what waits for its gateways comes again, to whoever owns it next. Always all of it, for the order of
     /// documents; feeders see to theirs.
     pub(super) fn lose(&self, partition: u32) {
+        // Whoever is the next owner looks for all groups.
+        self.doubts().retain(|(_, doubtful)| *doubtful != partition);
         for cell in self.lanes.all() {
             if !self.is_feeding(&cell, partition) {
                 cell.parked().remove(&partition);
@@ -207,14 +232,28 @@ impl Fallback {
     }
 
     /// Makes the group after a place, or moves one that is left over back to it.
-    async fn make_group(&self, at: &Partition, group: &GroupName, after: RecordId) -> Result<()> {
-        let engine = self.broker.engine();
-        if !engine.create_group(at, group, From::After(after)).await?
-            && engine.status(at, group).await?.frontier > after
+    async fn make_group(&self, partition: u32, group: &GroupName, after: RecordId) -> Result<()> {
+        let (at, hold, engine) = (self.at(partition)?, self.hold(partition)?, self.broker.engine());
+        if !engine.create_group(&at, group, From::After(after), Some(&hold)).await?
+            && engine.status(&at, group).await?.frontier > after
         {
-            engine.reset(at, group, Reset { to: From::After(after), drop_due: false }).await?;
+            let back = Reset { to: From::After(after), drop_due: false };
+            engine.reset(&at, group, back, Some(&hold)).await?;
         }
         Ok(())
+    }
+
+    /// Makes the group of a gateway that is fed, unless it is there. Somebody may have deleted it: then everything is fed again, and the gateway drops
+    /// what it has.
+    pub(super) async fn keep_group(&self, partition: u32, group: &GroupName) -> Result<()> {
+        let (at, hold) = (self.at(partition)?, self.hold(partition)?);
+        self.broker.engine().create_group(&at, group, From::Start, Some(&hold)).await?;
+        Ok(())
+    }
+
+    /// The ownership for which parked gateways were looked up.
+    pub(super) fn hold(&self, partition: u32) -> Result<Hold> {
+        self.begun().get(&partition).cloned().ok_or_else(not_ours)
     }
 
     /// Everything up to here is settled for all gateways.
@@ -240,7 +279,7 @@ impl Fallback {
         Ok(GroupName::new(format!("{}{FEED}{gateway}", self.options.group))?)
     }
 
-    pub(super) fn begun(&self) -> MutexGuard<'_, HashMap<u32, Hold>> {
+    fn begun(&self) -> MutexGuard<'_, HashMap<u32, Hold>> {
         self.begun.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

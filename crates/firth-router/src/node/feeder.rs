@@ -10,7 +10,7 @@ use crate::error::{ErrorKind, Result};
 use crate::event::Event;
 use crate::lane::{Item, Offer, Position, Pressure};
 use crate::registry::Destinations;
-use firth::{Consumer, ConsumerConfig, ConsumerHandle, GroupName};
+use firth::{Consumer, ConsumerConfig, ConsumerHandle, GroupName, StartAt};
 use firth_engine::facet::GroupStatus;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -71,9 +71,14 @@ impl Feeder {
             max_in_flight: AHEAD,
             concurrency: AHEAD,
             partitions: BTreeSet::from([self.partition]),
+            // It is made only by whoever owns the partition.
+            start: StartAt::Nowhere,
             ..options.consumer()
         };
         let group = self.fallback.group(&self.cell.gateway)?;
+        if let Some(fed) = self.keep_group(&group).await? {
+            return Ok(fed);
+        }
         let builder = self.fallback.broker.consumer(&options.topic, group.as_str());
         let mut consumer = builder.config(config).await?;
         let mut taken = 0;
@@ -108,6 +113,16 @@ impl Feeder {
         }
     }
 
+    /// Sees to it that there is a group to feed by; answers if the partition is another node's.
+    async fn keep_group(&self, group: &GroupName) -> Result<Option<Fed>> {
+        let _turn = self.cell.turn.lock().await;
+        if !self.is_ours() {
+            return Ok(Some(self.part()));
+        }
+        self.fallback.keep_group(self.partition, group).await?;
+        Ok(None)
+    }
+
     /// Lets go of the partition, or starts over if it is this node's. Called in the cell's turn.
     fn part(&self) -> Fed {
         // If it was lost and has come back, whoever noted that found this feeder and relies on it.
@@ -126,7 +141,7 @@ impl Feeder {
 
     /// Removes the group; false if the partition has had another owner since this node looked for parked gateways, who may feed by it.
     async fn end_group(&self, group: &GroupName) -> Result<bool> {
-        let Some(hold) = self.fallback.begun().get(&self.partition).cloned() else { return Ok(false) };
+        let hold = self.fallback.hold(self.partition)?;
         let (at, engine) = (self.fallback.at(self.partition)?, self.fallback.broker.engine());
         match engine.delete_group(&at, group, Some(&hold)).await {
             Ok(_) => Ok(true),

@@ -181,7 +181,8 @@ impl Reader {
                 return;
             }
             if let Err(error) = self.fallback.park(cell, partition, seq - 1).await {
-                if !self.fallback.epochs().contains_key(&partition) {
+                // It was read under an ownership that is over: it comes again.
+                if self.fallback.epochs().get(&partition).is_none_or(|now| now.0 != item.epoch) {
                     return;
                 }
                 tracing::warn!(gateway = %cell.gateway, partition, %error, "a full lane cannot be parked yet");
@@ -267,7 +268,8 @@ impl Reader {
             let Some(old) = old else { continue };
             for cell in self.lanes.all() {
                 let holds_up = cell.lane().lowest(partition).is_some_and(|lowest| lowest <= old);
-                if holds_up && let Err(error) = self.fallback.park(&cell, partition, progress.last).await {
+                let must_park = holds_up || self.fallback.is_doubtful(&cell, partition);
+                if must_park && let Err(error) = self.fallback.park(&cell, partition, progress.last).await {
                     tracing::warn!(gateway = %cell.gateway, partition, %error, "a gateway cannot be parked yet");
                 }
             }

@@ -12,12 +12,12 @@ use firth_router::node::Router;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-fn at(index: u32) -> Partition {
+pub(crate) fn at(index: u32) -> Partition {
     Partition::new(TopicName::new("changes").unwrap(), index)
 }
 
 /// Takes a lease away from whoever has it, as if that one had stood still for a whole lease.
-async fn seize(engine: &Engine, index: u32, group: &GroupName) -> Hold {
+pub(crate) async fn seize(engine: &Engine, index: u32, group: &GroupName) -> Hold {
     let name = LeaseName::group(&at(index), group);
     let seized = firth_testkit::wait::until_some(PATIENCE, async || {
         let leases = engine.leases(&LeaseQuery::Names(vec![name.clone()])).await.unwrap();

@@ -16,3 +16,4 @@ mod registry_grpc;
 mod storm;
 mod stream;
 mod world;
+mod zombies;

@@ -64,6 +64,12 @@ impl World {
         self.node_with(HttpDeliverer::new(self.http.clone())).await
     }
 
+    /// A node with a way of its own to the engine.
+    pub(crate) async fn node_on(&self, broker: &Broker) -> Router {
+        let deliverer = Arc::new(HttpDeliverer::new(self.http.clone()));
+        Router::start(broker, self.registry.clone(), deliverer, self.options.clone()).await.unwrap()
+    }
+
     /// A node with a wire of the test's choice.
     pub(crate) async fn node_with(&self, deliverer: impl Deliverer) -> Router {
         let (registry, options) = (self.registry.clone(), self.options.clone());

@@ -238,15 +238,11 @@ impl Storm {
             self.world.has_all(gateway).await;
         }
         nothing_was_given_up(&self.world).await;
-        let finish = |nodes: &mut Vec<(String, Node)>| nodes.drain(..).for_each(|(_, node)| node.finish());
-        tokio::task::block_in_place(|| finish(&mut self.nodes));
-        // A node that slept may have made a group for a gateway when others fed it no more: the next owner finds it.
-        self.add(None);
         until(PATIENCE * 4, "nobody is parked any more", async || {
             self.world.broker.admin().groups("changes").await.is_ok_and(|groups| groups.len() == 1)
         })
         .await;
-        tokio::task::block_in_place(|| finish(&mut self.nodes));
+        tokio::task::block_in_place(|| self.nodes.into_iter().for_each(|(_, node)| node.finish()));
     }
 }
 

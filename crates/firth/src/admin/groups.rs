@@ -117,7 +117,7 @@ impl Admin {
     pub async fn create_group(&self, topic: &str, group: &str, start: StartAt) -> Result<()> {
         let (topic, group) = names(topic, group)?;
         for at in self.broker.topic(topic.as_str()).await?.partitions() {
-            self.engine().create_group(&at, &group, start.into()).await?;
+            self.engine().create_group(&at, &group, start.into(), None).await?;
         }
         Ok(())
     }
@@ -146,7 +146,7 @@ impl Admin {
         let (topic, group) = names(topic, group)?;
         let mut moved = Vec::new();
         for at in self.broker.topic(topic.as_str()).await?.partitions() {
-            moved.push(self.engine().reset(&at, &group, reset).await);
+            moved.push(self.engine().reset(&at, &group, reset, None).await);
         }
         where_it_is(moved).map(drop)
     }

@@ -22,7 +22,7 @@ pub(super) async fn group(engine: &Engine, info: &TopicInfo, old: &str, new: &Gr
     let old = engine.stream_group(&at, old).await?;
     catch_up(engine, &at).await?;
     let (first, last) = locate(engine, &at, &old).await?;
-    if !engine.create_group(&at, new, From::After(first)).await? {
+    if !engine.create_group(&at, new, From::After(first), None).await? {
         let context = format!("group {new} of topic {} exists already: nothing was imported", info.name);
         return Err(Error::new(ErrorKind::AlreadyExists, context));
     }

@@ -123,7 +123,7 @@ impl ConsumerBuilder {
         for at in info.partitions() {
             // Who pinned partitions reads no others, so the group is not made there.
             if config.partitions.is_empty() || config.partitions.contains(&at.index) {
-                broker.engine().create_group(&at, &group, config.start.into()).await?;
+                broker.engine().create_group(&at, &group, config.start.into(), None).await?;
             }
         }
         Ok(start(&broker, &info, group, config, me))

@@ -27,6 +27,8 @@ pub enum StartAt {
     Newest,
     /// With records that are not older than this.
     Age(Duration),
+    /// It does not: only a group that is there is read, and one that vanishes is not made again.
+    Nowhere,
 }
 
 impl From<StartAt> for Start {
@@ -35,6 +37,7 @@ impl From<StartAt> for Start {
             StartAt::Oldest => Self::Start,
             StartAt::Newest => Self::End,
             StartAt::Age(age) => Self::Age(age),
+            StartAt::Nowhere => Self::Nowhere,
         }
     }
 }

@@ -274,7 +274,9 @@ impl Topics {
         let groups = self.engine.groups(&Partition::new(name.clone(), 0)).await?;
         for index in added {
             for group in &groups {
-                self.engine.create_group(&Partition::new(name.clone(), index), group, From::Start).await?;
+                self.engine
+                    .create_group(&Partition::new(name.clone(), index), group, From::Start, None)
+                    .await?;
             }
         }
         Ok(())

@@ -21,17 +21,34 @@ pub(in crate::embedded) fn create(
     at: &Partition,
     group: &GroupName,
     from: From,
+    by: Option<&Hold>,
 ) -> Result<bool> {
     let part = step.partition(at)?;
+    fence_by(step, at, by.filter(|_| !step.planted(Mutation::CreateWithoutFence)))?;
     if step.load::<GroupMeta>(&keys::group(part.no, group))?.is_some() {
         return Ok(false);
     }
-    let meta = fresh(step, &part, from)?;
+    let meta = fresh(step, &part, (at, group), from)?;
     step.store(keys::group(part.no, group), &meta);
     Ok(true)
 }
 
-fn fresh(step: &mut Step<'_>, part: &PartitionMeta, from: From) -> Result<GroupMeta> {
+/// Only the newest holder goes on, if a hold must be shown: of this group's lease or of another's on the partition.
+fn fence_by(step: &Step<'_>, at: &Partition, by: Option<&Hold>) -> Result<()> {
+    let Some(hold) = by else { return Ok(()) };
+    crate::checks::group_on(hold, at)?;
+    fence(step, hold, &hold.lease)
+}
+
+fn fresh(
+    step: &mut Step<'_>,
+    part: &PartitionMeta,
+    (at, group): (&Partition, &GroupName),
+    from: From,
+) -> Result<GroupMeta> {
+    if from == From::Nowhere {
+        return Err(Error::not_found(format!("group {group} does not exist on {at}")));
+    }
     let frontier = start(step, part, from)?;
     Ok(GroupMeta { no: step.fresh_number()?, frontier, left: true, ..GroupMeta::default() })
 }
@@ -39,7 +56,7 @@ fn fresh(step: &mut Step<'_>, part: &PartitionMeta, from: From) -> Result<GroupM
 /// The frontier of a group that starts at `from`.
 fn start(step: &Step<'_>, part: &PartitionMeta, from: From) -> Result<RecordId> {
     let seq = match from {
-        From::Start => part.trimmed.seq,
+        From::Start | From::Nowhere => part.trimmed.seq,
         From::End => part.last.seq,
         From::After(id) => position_after(step, part, id)?,
         From::Age(age) => {
@@ -64,7 +81,7 @@ pub(in crate::embedded) fn open(
     }
     let mut meta = match step.load(&keys::group(part.no, group))? {
         Some(meta) => meta,
-        None => fresh(step, &part, from)?,
+        None => fresh(step, &part, (at, group), from)?,
     };
     let is_new_owner = meta.opened != hold.epoch;
     let crashed = is_new_owner && !meta.left && !step.planted(Mutation::ForgetCrashes);
@@ -152,8 +169,11 @@ pub(in crate::embedded) fn reset(
     at: &Partition,
     group: &GroupName,
     reset: Reset,
+    by: Option<&Hold>,
 ) -> Result<RecordId> {
+    crate::checks::place(reset.to)?;
     let part = step.partition(at)?;
+    fence_by(step, at, by.filter(|_| !step.planted(Mutation::ResetByAnyone)))?;
     let mut meta = step.group(at, part.no, group)?;
     let frontier = start(step, &part, reset.to)?;
     for kept in [false, true] {
@@ -192,10 +212,7 @@ pub(in crate::embedded) fn delete(
     by: Option<&Hold>,
 ) -> Result<bool> {
     let part = step.partition(at)?;
-    if let Some(hold) = by.filter(|_| !step.planted(Mutation::DeleteWithoutFence)) {
-        crate::checks::group_on(hold, at)?;
-        leases::fence(step, hold, &hold.lease)?;
-    }
+    fence_by(step, at, by.filter(|_| !step.planted(Mutation::DeleteWithoutFence)))?;
     let Some(meta) = step.load::<GroupMeta>(&keys::group(part.no, group))? else {
         return Ok(false);
     };

@@ -7,6 +7,7 @@ local refused = fence(g, ARGV[2], ARGV[3])
 if refused then return refused end
 local f, a, opened, left, crashes, crash_seq = g[4], g[5], g[6], g[7], tonumber(g[8]), tonumber(g[9])
 if not f then
+  if ARGV[4] == 'nowhere' then return 'nogroup' end
   f, a, opened, left, crashes, crash_seq = start(S, head[1], head[2], ARGV[4], ARGV[5]), '', '', '1', 0, 0
   call('HSET', R, ARGV[1], 1)
 end

@@ -1,7 +1,11 @@
--- KEYS: P S G D E I K V. ARGV: kind and value of the position, 1 to drop what is due.
-local P, S, G, D, E, I, K, V = unpack(KEYS)
+-- KEYS: P S G D E I K V H. ARGV: kind and value of the position, 1 to drop what is due, perhaps epoch and token of a hold on the group H.
+local P, S, G, D, E, I, K, V, H = unpack(KEYS)
 local head = call('HMGET', P, 't', 'l')
 if not head[1] then return 'nopart' end
+if ARGV[4] then
+  local refused = fence(call('HMGET', H, 'le', 'lt', 'lh'), ARGV[4], ARGV[5])
+  if refused then return refused end
+end
 local g = call('HMGET', G, 'f', 'le', 'n')
 if not g[1] then return 'nogroup' end
 local f = start(S, head[1], head[2], ARGV[1], ARGV[2])

@@ -164,7 +164,7 @@ async fn the_log_goes_on_over_any_jump(flavor: Flavor) {
     let records = read_all(&world.engine, &world.at).await;
     assert_eq!(numbers(&records), (0..count).collect::<Vec<_>>());
     assert!(records.windows(2).all(|pair| pair[0].id < pair[1].id), "ids never go back");
-    world.engine.create_group(&world.at, &group("end"), From::End).await.unwrap();
+    world.engine.create_group(&world.at, &group("end"), From::End, None).await.unwrap();
     assert_eq!(world::status(&world.engine, &world.at, &group("end")).await.waiting, 0);
     world.engine.close().await.unwrap();
 }

@@ -152,7 +152,7 @@ async fn tear(flavor: Flavor, inside: usize) {
 /// Every kind of append.
 async fn work(engine: &Engine, at: &Partition, name: &ProducerName, diary: &mut Diary<'_>) {
     for from in ["red", "blue"] {
-        assert!(engine.create_group(at, &group(from), From::Start).await.unwrap());
+        assert!(engine.create_group(at, &group(from), From::Start, None).await.unwrap());
         diary.note("create group").await;
     }
     append(engine, at, 0, 4).await;
@@ -247,11 +247,11 @@ async fn administer(engine: &Engine, at: &Partition, diary: &mut Diary<'_>) {
     diary.note("commit everything").await;
     engine.trim(at, Trim { to: TrimTo::Keep(2), lossy: false }).await.unwrap();
     diary.note("trim").await;
-    engine.reset(at, &name, Reset { to: From::End, drop_due: false }).await.unwrap();
+    engine.reset(at, &name, Reset { to: From::End, drop_due: false }, None).await.unwrap();
     diary.note("reset").await;
     engine.trim(at, Trim { to: TrimTo::Keep(20), lossy: true }).await.unwrap();
     diary.note("trim whatever is lost").await;
-    engine.reset(at, &name, Reset { to: From::Start, drop_due: true }).await.unwrap();
+    engine.reset(at, &name, Reset { to: From::Start, drop_due: true }, None).await.unwrap();
     diary.note("reset and drop").await;
     assert!(engine.delete_group(at, &group("blue"), None).await.unwrap());
     diary.note("delete group").await;
@@ -266,7 +266,7 @@ async fn administer(engine: &Engine, at: &Partition, diary: &mut Diary<'_>) {
     diary.note("create another partition").await;
     append(engine, &other, 0, 10).await;
     diary.note("append to another partition").await;
-    engine.create_group(&other, &name, From::Start).await.unwrap();
+    engine.create_group(&other, &name, From::Start, None).await.unwrap();
     diary.note("create a group there").await;
     assert!(engine.delete_partition(&other).await.unwrap());
     diary.note("delete partition").await;

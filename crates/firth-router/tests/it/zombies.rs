@@ -1,0 +1,84 @@
+//! Groups of parked gateways belong to the owner of the partition: whoever slept makes none, and a lost answer leaves none behind. A group that
+//! nobody knows of would hold back retention until the partition changes hands.
+
+use crate::chaos::{books_close, nothing_was_given_up};
+use crate::gateway::Mood;
+use crate::leases::seize;
+use crate::node::World;
+use crate::world::*;
+use firth::{Broker, GroupName};
+use firth_engine::Engine;
+use firth_laws::faulty::{Fault, Faults, Faulty};
+use firth_router::node::Router;
+use std::time::Duration;
+
+/// A node whose calls to the engine can be held up and lost. It hears of a loss when it asks, and not before.
+async fn faulty_node(world: &mut World, engine: Engine) -> (Router, Faulty) {
+    let (engine, faulty) = Faulty::wrap(engine, Faults::default());
+    world.options.lease = Duration::from_secs(600);
+    let node = world.node_on(&Broker::with_engine(engine)).await;
+    until(PATIENCE, "it owns both", async || node.consumer().epochs().len() == 2).await;
+    (node, faulty)
+}
+
+async fn no_group_is_left(world: &World) {
+    until(PATIENCE * 2, "no group is left", async || {
+        world.broker.admin().groups("changes").await.is_ok_and(|groups| groups.len() == 1)
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_slept_makes_no_group_for_a_gateway() {
+    let engine = Engine::memory();
+    let mut world = World::new(engine.clone()).await;
+    let gateway = world.gateway("hanging", "doc.all").await;
+    let (node, faulty) = faulty_node(&mut world, engine.clone()).await;
+    gateway.set(Mood::Hangs);
+    world.send(20).await;
+    until(PATIENCE, "events wait for it", async || node.lanes().iter().any(|lane| lane.held == 20)).await;
+    let before = faulty.count("create_group");
+    faulty.cut();
+    until(PATIENCE, "it is about to park the gateway", async || faulty.count("create_group") > before).await;
+    let group = GroupName::new("router").unwrap();
+    let holds = [seize(&engine, 0, &group).await, seize(&engine, 1, &group).await];
+    faulty.heal();
+    until(PATIENCE, "it is awake", async || {
+        faulty.count("create_group") > before + 1 || node.consumer().epochs().is_empty()
+    })
+    .await;
+    assert_eq!(world.broker.admin().groups("changes").await.unwrap(), [group]);
+    for hold in &holds {
+        engine.release(hold).await.unwrap();
+    }
+    gateway.set(Mood::Fine);
+    world.has_all(&gateway).await;
+    nothing_was_given_up(&world).await;
+    books_close(&node, 20).await;
+    no_group_is_left(&world).await;
+    node.close().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_group_that_was_made_without_an_answer_is_found_and_ended() {
+    let engine = Engine::memory();
+    let mut world = World::new(engine.clone()).await;
+    let gateway = world.gateway("hanging", "doc.all").await;
+    let (node, faulty) = faulty_node(&mut world, engine).await;
+    gateway.set(Mood::Hangs);
+    faulty.plan("create_group", Fault::LostReply);
+    // By then the gateway has everything, and nothing is a reason to park it.
+    (0..20).for_each(|_| faulty.plan("create_group", Fault::Refused));
+    world.send(20).await;
+    until(PATIENCE, "a group is made", async || {
+        world.broker.admin().groups("changes").await.is_ok_and(|groups| groups.len() == 2)
+    })
+    .await;
+    gateway.set(Mood::Fine);
+    world.has_all(&gateway).await;
+    until(PATIENCE, "it asks until it knows", async || faulty.are_spent()).await;
+    no_group_is_left(&world).await;
+    nothing_was_given_up(&world).await;
+    books_close(&node, 20).await;
+    node.close().await.unwrap();
+}
