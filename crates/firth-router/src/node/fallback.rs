@@ -14,18 +14,21 @@
 
 use super::feeder::Feeder;
 use super::lanes::{Cell, Lanes, Parked};
-use super::records::Source;
+use super::records::{self, Source};
 use super::{FEED, RouterOptions, metrics};
 use crate::error::{Error, ErrorKind, Result};
 use crate::lane::{Fate, Item, Released};
 use crate::name::GatewayId;
 use crate::routing::slot_of;
 use firth::{Broker, ConsumerHandle, Epoch, GroupName, RecordId, TopicName};
-use firth_engine::facet::{From, Reset};
+use firth_engine::facet::{DeadLetter, From, Reset};
 use firth_engine::{Hold, Partition};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::task::JoinHandle;
+
+/// How many dead letters are looked through at a time.
+const LETTERS: usize = 100;
 
 pub(super) struct Fallback {
     pub(super) broker: Broker,
@@ -80,7 +83,7 @@ impl Fallback {
 
     /// Removes the dead letters of events that the gateway is fed again: it may take them now, or they become letters of its own group. Without
     /// this there would be two of each.
-    async fn take_back_letters(&self, cell: &Cell, partition: u32, from: u64) {
+    pub(super) async fn take_back_letters(&self, cell: &Cell, partition: u32, from: u64) {
         let ids = self.lanes.records.take_given_up(cell.gateway.as_str(), partition, from).await;
         let removed = async {
             let (at, group) = (self.at(partition)?, GroupName::new(&self.options.group)?);
@@ -90,6 +93,29 @@ impl Fallback {
             && let Err(error) = removed.await
         {
             tracing::warn!(gateway = %cell.gateway, partition, %error, "events that are fed again keep their dead letters");
+        }
+    }
+
+    /// As [`take_back_letters`](Self::take_back_letters), of an owner that could not do it: the gateway is fed again everything behind `after`.
+    async fn take_back_left(
+        &self,
+        at: &Partition,
+        gateway: &GatewayId,
+        (mut after, until): (RecordId, u64),
+    ) -> Result<()> {
+        let (engine, group) = (self.broker.engine(), GroupName::new(&self.options.group)?);
+        loop {
+            let page = engine.dead(at, &group, after, LETTERS).await?;
+            let Some(last) = page.last().map(|letter| letter.id) else { return Ok(()) };
+            let is_theirs = |letter: &&DeadLetter| {
+                letter.id.seq <= until && records::is_alone(gateway.as_str(), &letter.reason)
+            };
+            let ids: Vec<_> = page.iter().filter(is_theirs).map(|letter| letter.id).collect();
+            engine.delete_dead(at, &group, &ids).await?;
+            if page.len() < LETTERS || last.seq > until {
+                return Ok(());
+            }
+            after = last;
         }
     }
 
@@ -149,6 +175,7 @@ impl Fallback {
             let cell = self.lanes.cell(&gateway);
             let _turn = cell.turn.lock().await;
             let Some(frontier) = self.frontier_of(&at, &self.group(&gateway)?).await? else { continue };
+            self.take_back_left(&at, &gateway, (frontier, skipped_to)).await?;
             cell.parked().insert(partition, Parked::Behind { from: frontier.seq + 1, skipped_to });
             cell.tell_lane(partition);
             if self.lanes.registry.gateway(&gateway).is_none() {

@@ -98,6 +98,8 @@ impl Feeder {
             // Now every verdict is stored.
             if self.keeps_letters().await? {
                 self.fall_back();
+                let settled = self.settled_to().await?;
+                self.fallback.take_back_letters(&self.cell, self.partition, settled + 1).await;
                 return Ok(Fed::StartOver);
             }
             if !self.end_group(&group).await? {

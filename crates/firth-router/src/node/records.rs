@@ -2,6 +2,7 @@
 
 use crate::lane::{Fate, Released, Ticket};
 use firth::{Delivery, RecordId, Settled, TRACEPARENT};
+use firth_engine::limits::MAX_REASON;
 use foldhash::fast::RandomState;
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
@@ -88,6 +89,17 @@ impl Drop for InHand {
     }
 }
 
+/// Why a gateway does not get a record, as its dead letter says it.
+fn reason_of(gateway: &str, reason: &str) -> String {
+    format!("gateway {gateway}: {reason}")
+}
+
+/// Whether a dead letter is there because of this gateway alone. In doubt it is not: a reason may have been cut, or quote another.
+pub(super) fn is_alone(gateway: &str, reasons: &str) -> bool {
+    let own = reasons.strip_prefix(&reason_of(gateway, ""));
+    own.is_some_and(|own| !own.contains("; gateway ")) && reasons.len() < MAX_REASON
+}
+
 impl Record {
     fn reasons(&self) -> String {
         self.dead.iter().map(|(_, reason)| reason.as_str()).collect::<Vec<_>>().join("; ")
@@ -128,7 +140,7 @@ impl Records {
                 let Some(record) = open.records.get_mut(&one.ticket) else { continue };
                 record.lanes = record.lanes.saturating_sub(1);
                 if let Fate::Dead(reason) = &one.fate {
-                    record.dead.push((Some(gateway.to_owned()), format!("gateway {gateway}: {reason}")));
+                    record.dead.push((Some(gateway.to_owned()), reason_of(gateway, reason)));
                 }
                 if record.lanes == 0
                     && let Some(record) = open.records.remove(&one.ticket)
@@ -210,5 +222,19 @@ impl Records {
 
     fn lock(&self) -> MutexGuard<'_, Open> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_letter_is_one_gateways_alone_only_beyond_doubt() {
+        assert!(is_alone("a", &reason_of("a", "never; not this one")));
+        assert!(!is_alone("a", &reason_of("ab", "never")));
+        assert!(!is_alone("a", &[reason_of("a", "never"), reason_of("b", "never")].join("; ")));
+        assert!(!is_alone("a", "max_fanout is 2; gateway a: never"));
+        assert!(!is_alone("a", firth_engine::cut_reason(&reason_of("a", &"x".repeat(2000)))));
     }
 }

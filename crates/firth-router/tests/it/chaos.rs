@@ -9,7 +9,7 @@ use firth::Broker;
 use firth_engine::Engine;
 use firth_router::config::{Protocol, RoutingConfig};
 use firth_router::deliver::{HttpDeliverer, HttpOptions};
-use firth_router::lane::Circuit;
+use firth_router::lane::{Books, Circuit};
 use firth_router::node::{Router, RouterOptions};
 use firth_router::registry::Registry;
 use firth_testkit::{Direction, Flavor, Proxy, on_both};
@@ -32,6 +32,18 @@ pub(crate) async fn books_close(node: &Router, events: u64) {
         delivered += books.delivered;
     }
     assert!(delivered >= events, "{delivered} of {events} were delivered");
+}
+
+/// Waits until a node has nothing on its way. Then its books must balance, with so many events delivered at least, and so many given up.
+pub(crate) async fn books_tell(node: &Router, (delivered, dead): (u64, u64)) {
+    until(PATIENCE * 4, "nothing is on its way", async || {
+        node.books().values().all(|books| books.held == 0) && node.open_records() == 0
+    })
+    .await;
+    let books = node.books();
+    assert!(books.values().all(Books::balance), "{books:?}");
+    let sum = books.into_values().fold(Books::default(), Books::plus);
+    assert!(sum.delivered >= delivered && sum.dead == dead, "{sum:?}");
 }
 
 pub(crate) async fn nothing_was_given_up(world: &World) {

@@ -1,15 +1,17 @@
 //! Groups of parked gateways belong to the owner of the partition: whoever slept makes none, and a lost answer leaves none behind. A group that
 //! nobody knows of would hold back retention until the partition changes hands.
 
-use crate::chaos::{books_close, nothing_was_given_up};
-use crate::gateway::Mood;
-use crate::leases::seize;
+use crate::chaos::{books_close, books_tell, nothing_was_given_up};
+use crate::gateway::{Mood, TestGateway};
+use crate::leases::{at, seize};
 use crate::node::World;
 use crate::world::*;
-use firth::{Broker, GroupName};
+use firth::{Broker, GroupName, RecordId};
 use firth_engine::Engine;
+use firth_engine::facet::From;
 use firth_laws::faulty::{Fault, Faults, Faulty};
 use firth_router::node::Router;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// A node whose calls to the engine can be held up and lost. It hears of a loss when it asks, and not before.
@@ -80,5 +82,54 @@ async fn a_group_that_was_made_without_an_answer_is_found_and_ended() {
     no_group_is_left(&world).await;
     nothing_was_given_up(&world).await;
     books_close(&node, 20).await;
+    node.close().await.unwrap();
+}
+
+/// An event of `d3` was given up, then its gateway's group was made, and then the node died: the letter is still there.
+async fn a_letter_was_not_taken_back(mood: Mood) -> (World, Arc<TestGateway>, Router) {
+    let mut world = World::memory().await;
+    // However long a starved machine takes, nobody is parked before that.
+    world.options.patience = Duration::from_secs(600);
+    let picky = world.gateway("picky", "doc.all").await;
+    picky.set(Mood::Refuses("d3".to_owned()));
+    let node = world.node().await;
+    world.send(20).await;
+    world.settled().await;
+    until(PATIENCE, "two are given up", async || world.dead().await == 2).await;
+    books_tell(&node, (18, 2)).await;
+    node.close().await.unwrap();
+    let letters = world.broker.dead_letters("changes").list(None, 10).await.unwrap().letters;
+    let first = letters.iter().map(|letter| letter.id.id).min().unwrap();
+    let (engine, group) = (world.broker.engine(), GroupName::new("router.gw.picky").unwrap());
+    let after = From::After(RecordId { seq: first.seq - 1, ..first });
+    engine.create_group(&at(letters[0].id.partition), &group, after, None).await.unwrap();
+    picky.set(mood);
+    let node = world.node().await;
+    (world, picky, node)
+}
+
+async fn letters(world: &World) -> Option<Vec<String>> {
+    let letters = world.broker.dead_letters("changes").list(None, 10).await.ok()?.letters;
+    Some(letters.iter().map(|letter| letter.id.group.to_string()).collect())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_letter_that_a_dead_node_did_not_take_back_is_the_only_one_when_the_event_is_refused_again() {
+    let (world, picky, node) = a_letter_was_not_taken_back(Mood::Refuses("d3".to_owned())).await;
+    let group = "router.gw.picky".to_owned();
+    let expected = Some(vec![group.clone(), group]);
+    until(PATIENCE, "each is a letter once", async || letters(&world).await == expected).await;
+    assert_eq!(picky.count(), 18);
+    books_tell(&node, (0, 2)).await;
+    node.close().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_letter_that_a_dead_node_did_not_take_back_is_gone_when_the_event_is_taken() {
+    let (world, picky, node) = a_letter_was_not_taken_back(Mood::Fine).await;
+    world.has_all(&picky).await;
+    no_group_is_left(&world).await;
+    nothing_was_given_up(&world).await;
+    books_close(&node, 2).await;
     node.close().await.unwrap();
 }
