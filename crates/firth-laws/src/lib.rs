@@ -86,6 +86,7 @@ macro_rules! for_each_law {
             retry::pending_records_are_listed_with_their_reasons
             retry::a_record_is_in_exactly_one_place
             together::what_failed_together_is_judged_one_by_one
+            together::who_takes_a_part_is_told_of_the_rest
             together::pages_of_pending_records_miss_none
             together::only_what_was_taken_counts_a_crash
             together::retention_waits_for_the_first_that_is_due

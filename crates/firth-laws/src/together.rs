@@ -28,6 +28,25 @@ async fn attempts(engine: &Engine, at: &Partition, name: &GroupName) -> BTreeMap
     all.into_iter().map(|due| (due.id.seq, due.attempt)).collect()
 }
 
+/// An engine may take whole what lies together and so fewer than asked for, but never none, and it says that something is left.
+pub async fn who_takes_a_part_is_told_of_the_rest(engine: Engine) {
+    let (at, name) = (partition(&engine).await, group("g"));
+    let (mut owner, _) = failed(&engine, &at, &name, 3).await;
+    append(&engine, &at, 3, 7).await;
+    for record in owner.take(4).await {
+        owner.settle(&record, retry(Duration::ZERO));
+    }
+    owner.commit().await;
+    let mut hand = Vec::new();
+    for max in [2, 4, 1, 5, 5, 5] {
+        let due = engine.due(&at, &name, &owner.hold, TakeDue::up_to(max)).await.unwrap();
+        assert!(due.records.len() <= max && (hand.len() == 7 || !due.records.is_empty()));
+        hand.extend(due.records.iter().map(|record| record.id.seq));
+        assert_eq!(due.next, (hand.len() < 7).then_some(Duration::ZERO));
+    }
+    assert_eq!(hand, [1, 2, 3, 4, 5, 6, 7]);
+}
+
 /// Taken in parts, settled in any order, some again and some for good: nothing of one record's fate rubs off on another.
 pub async fn what_failed_together_is_judged_one_by_one(engine: Engine) {
     let (at, name) = (partition(&engine).await, group("g"));

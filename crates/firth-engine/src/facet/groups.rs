@@ -58,7 +58,8 @@ pub trait Groups {
         commit: Commit,
     ) -> Reply<'a, Committed>;
 
-    /// Takes due records in the order of their due times. They are in flight until a commit settles them or the
+    /// Takes due records in the order of their due times: at least one if any is due, maybe fewer than asked for although more are (then `next`
+    /// is zero). They are in flight until a commit settles them or the
     /// group is opened again. A due record whose content a lossy trim removed is dropped and counted in `lost`.
     fn due<'a>(
         &'a self,

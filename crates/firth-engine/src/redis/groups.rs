@@ -20,7 +20,6 @@ use crate::record::{Content, Record};
 use bytes::Bytes;
 use firth_redis::resp::Frame;
 use firth_redis::{ScriptCall, cmd, pipe};
-use std::fmt::Write;
 use std::time::Duration;
 
 /// Records that one script takes or lists, so that none holds the server up.
@@ -348,11 +347,14 @@ fn are_alike(a: &Retry, b: &Retry) -> bool {
 
 /// Ids as the scripts take them: one text.
 fn join(ids: impl IntoIterator<Item = RecordId>) -> String {
-    let mut text = String::new();
-    for id in ids {
-        let space = if text.is_empty() { "" } else { " " };
-        // Writing into a string never fails.
-        let _ = write!(text, "{space}{id}");
+    let (mut text, mut number) = (String::new(), itoa::Buffer::new());
+    for RecordId { ms, seq } in ids {
+        if !text.is_empty() {
+            text.push(' ');
+        }
+        text.push_str(number.format(ms));
+        text.push('-');
+        text.push_str(number.format(seq));
     }
     text
 }

@@ -9,7 +9,7 @@ use firth_redis::Script;
 use std::sync::LazyLock;
 
 /// Records of one parcel have numbers from one page of so many (see `lua/lib/due.lua`).
-pub(super) const PAGE: u64 = 1024;
+pub(super) const PAGE: u64 = 4096;
 
 const WRITES: &str = "#!lua\n";
 const ALLOW_OOM: &str = "#!lua flags=allow-oom\n";

@@ -11,13 +11,12 @@ local now = now_us()
 local now_ms = math.floor(now / 1000)
 local room, bytes, known, is_known = tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5], nil
 local _, tseq = split(t)
-local some_kept = call('EXISTS', K) == 1
 -- What a lossy trim removed is gone for those, too, who still know it.
-local some_gone = #call('ZRANGEBYSCORE', I, 1, tseq, 'LIMIT', 0, 1) > 0
-local ems, first, last, blob, index, at
+local some_gone = tseq > 0 and #call('ZRANGEBYSCORE', I, 1, tseq, 'LIMIT', 0, 1) > 0
+local some_kept, ems, first, last, blob, index, at
 local function content_of(id)
   if not is_known then
-    is_known = {}
+    is_known, some_kept = {}, call('EXISTS', K) == 1
     for one in string.gmatch(known, '%S+') do is_known[one] = true end
   end
   if is_known[id] and not some_gone then return '' end
@@ -92,7 +91,7 @@ local function take(name, history, count, others, reason, rest)
 end
 local function take_all(name, text)
   local history, count, others, reason = parse_parcel(text)
-  if is_full or room == 0 then
+  if is_full or room == 0 or count > room and n > 0 then
     is_full = true
   elseif count > room then
     is_full = true
@@ -103,13 +102,12 @@ local function take_all(name, text)
     take(name, history, count, others, reason)
   end
 end
-local from = 0
-while room > 0 and not is_full do
-  local names = call('ZRANGEBYSCORE', D, '-inf', now_ms, 'LIMIT', from, math.min(room, 32))
-  if #names == 0 then break end
+local from, step, names = 0, math.min(room, 32), nil
+repeat
+  names = call('ZRANGEBYSCORE', D, '-inf', now_ms, 'LIMIT', from, step)
   from = from + #names
   each_parcel(E, names, take_all)
-end
+until room == 0 or is_full or #names < step
 if lost > 0 then call('HSET', G, 'n', due_count(g[5], D) - lost) end
 if #marks > 0 then call('ZADD', D, unpack(marks)) end
 write(change, D, E, I)

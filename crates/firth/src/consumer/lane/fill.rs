@@ -127,9 +127,10 @@ impl Session<'_> {
         let (engine, at) = (self.lane.common.engine.clone(), self.lane.at.clone());
         if room > 0 && self.due_at.take_if(|due| *due <= now).is_some() {
             (self.looked, self.due_looked) = (now, now);
-            // No more than leaves room to read on meanwhile.
-            let max = room.min((self.lane.common.config.max_in_flight / 4).max(1));
-            let known = self.failed.due(now, max);
+            // Room for all that is known to be due, and for some that is not, but no more: places are kept free for it meanwhile.
+            let limit = self.lane.common.config.max_in_flight;
+            let known = self.failed.ask(now, room.min((limit / 2).max(1)));
+            let max = room.min(known.len().max(limit / 4).max(1));
             let (group, hold) = (self.lane.common.group.clone(), self.lane.held.hold.clone());
             let answer = async move {
                 engine.due(&at, &group, &hold, TakeDue { max, known: &known }).await.map(Looked::Due)
@@ -142,10 +143,10 @@ impl Session<'_> {
         }
     }
 
-    /// Takes in the answer to a look that had room for `room` records.
-    pub(super) fn looked(&mut self, room: usize, looked: Looked) -> Result<()> {
+    /// Takes in the answer to a look.
+    pub(super) fn looked(&mut self, looked: Looked) -> Result<()> {
         match looked {
-            Looked::Due(due) => self.take_due(due, room),
+            Looked::Due(due) => self.take_due(due),
             Looked::Ripe(ripened) => {
                 let next = ripened.next.map(|delay| Instant::now() + delay);
                 self.ripen_at = sooner(self.ripen_at, next);
@@ -164,14 +165,15 @@ impl Session<'_> {
         self.due_at = sooner(self.due_at, next);
     }
 
-    fn take_due(&mut self, due: Due, room: usize) -> Result<()> {
+    fn take_due(&mut self, due: Due) -> Result<()> {
         let common = &self.lane.common;
         common.meter.lost.increment(due.lost);
         if due.lost > 0 && common.config.is_strict() {
             // Whose they were is gone with them: only a fresh look tells which keys still wait.
             return Err(Error::new(ErrorKind::Unavailable, "a lossy trim removed records that were due"));
         }
-        let was_cut = due.records.len() >= room;
+        // There was no room for all of them: what has gathered need not gather again.
+        let was_cut = !due.records.is_empty() && due.next.is_some_and(|next| next.is_zero());
         for record in due.records {
             let known = self.failed.take(record.id);
             let Some(record) = record.with(|| known) else {
@@ -181,10 +183,10 @@ impl Session<'_> {
                 self.take_in(record, false)?;
             }
         }
+        self.failed.answered();
         self.note_next_due(due.next);
         if was_cut {
-            // There was no room for all of them: what has gathered need not gather again.
-            self.due_at = sooner(self.due_at, due.next.map(|delay| Instant::now() + delay));
+            self.due_at = Some(Instant::now());
         }
         Ok(())
     }

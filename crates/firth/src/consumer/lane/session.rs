@@ -255,7 +255,7 @@ impl<'l> Session<'l> {
         };
         let look = async {
             match &mut self.in_look {
-                Some(look) => (look.room, (&mut look.answer).await),
+                Some(look) => (&mut look.answer).await,
                 None => std::future::pending().await,
             }
         };
@@ -273,9 +273,9 @@ impl<'l> Session<'l> {
                 self.in_read = None;
                 self.answered(room, waited, answer)?;
             }
-            (room, answer) = look, if !draining => {
+            answer = look, if !draining => {
                 self.in_look = None;
-                self.looked(room, answer?)?;
+                self.looked(answer?)?;
             }
             () = lane.stop.cancelled(), if !draining => self.drain(),
             () = self.hint.wait(), if !draining && !deaf => self.hinted(),

@@ -12,10 +12,10 @@ use firth_engine::{Progress, Record, RecordId, Verdict};
 use tokio::time::Instant;
 
 /// So many verdicts do not wait for more.
-const ENOUGH: usize = 500;
+const ENOUGH: usize = 2000;
 /// So many go along with a read: both go out in one write. Fewer wait for the next one: a commit costs the server much the same however many
 /// records it settles.
-const COMPANY: usize = 300;
+const COMPANY: usize = 1500;
 
 impl Session<'_> {
     /// Notes a verdict for the next commit.
@@ -26,7 +26,7 @@ impl Session<'_> {
             Verdict::Retry { after, keep, .. } => {
                 meter.retried.increment(1);
                 if !keep {
-                    self.failed.keep(record.id, Instant::now() + *after, &record.content);
+                    self.failed.keep(record.id, Instant::now(), *after, &record.content);
                 }
             }
             Verdict::Dead { .. } => {
