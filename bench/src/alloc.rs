@@ -1,22 +1,48 @@
-//! The global allocator: the system's, with counters that are off unless a round asks for them.
+//! The global allocator: the system's or the server program's, with counters that are off unless a round asks for them.
 //!
+//! A library runs on whatever its user has, so peers and firth are measured on the system's allocator; what is part of the program `firth` runs on
+//! the program's, mimalloc. A process takes the one that its environment names ([`NAME`]) and keeps to it.
 //! Timed rounds run with the counters off, so that a subject that allocates much is charged for the
 //! allocations themselves and not for our counting; a separate round counts. This is the only file of
-//! the workspace with `unsafe`: every call is handed to `System` unchanged.
+//! the workspace with `unsafe`: every call is handed to the chosen allocator unchanged.
 #![allow(unsafe_code)]
 
 use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU64, Ordering::Relaxed};
+
+use mimalloc::MiMalloc;
+use nix::libc;
+
+/// The variable that is set, to anything, for processes that run on the program's allocator.
+pub(crate) const NAME: &str = "BENCH_MIMALLOC";
+const NAME_C: &std::ffi::CStr = c"BENCH_MIMALLOC";
+
+/// Which one it is; 0 before the first allocation.
+static CHOICE: AtomicU8 = AtomicU8::new(0);
+const SYSTEM: u8 = 1;
+const PROGRAM: u8 = 2;
 
 static ON: AtomicBool = AtomicBool::new(false);
 static CALLS: AtomicU64 = AtomicU64::new(0);
 static LIVE: AtomicI64 = AtomicI64::new(0);
 
-/// `System`, counted while a [`Count`] is alive.
+/// The chosen one, counted while a [`Count`] is alive.
 pub(crate) struct Counting;
 
 #[global_allocator]
 static GLOBAL: Counting = Counting;
+
+fn is_program() -> bool {
+    match CHOICE.load(Relaxed) {
+        0 => {
+            // SAFETY: the name ends with a zero, and the first allocation is before any thread that could change the environment.
+            let is_named = unsafe { !libc::getenv(NAME_C.as_ptr()).is_null() };
+            CHOICE.store(if is_named { PROGRAM } else { SYSTEM }, Relaxed);
+            is_named
+        }
+        choice => choice == PROGRAM,
+    }
+}
 
 fn note(calls: u64, bytes: i64) {
     if ON.load(Relaxed) {
@@ -30,30 +56,30 @@ fn signed(size: usize) -> i64 {
     i64::try_from(size).unwrap_or(i64::MAX)
 }
 
-// SAFETY: each method forwards its arguments to `System` and returns what it returned.
+// SAFETY: each method forwards its arguments to one allocator, always the same, and returns what it returned.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         note(1, signed(layout.size()));
         // SAFETY: the caller's contract is ours, handed on.
-        unsafe { System.alloc(layout) }
+        unsafe { if is_program() { MiMalloc.alloc(layout) } else { System.alloc(layout) } }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         note(1, signed(layout.size()));
         // SAFETY: as above.
-        unsafe { System.alloc_zeroed(layout) }
+        unsafe { if is_program() { MiMalloc.alloc_zeroed(layout) } else { System.alloc_zeroed(layout) } }
     }
 
     unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
         note(0, -signed(layout.size()));
         // SAFETY: as above.
-        unsafe { System.dealloc(ptr, layout) }
+        unsafe { if is_program() { MiMalloc.dealloc(ptr, layout) } else { System.dealloc(ptr, layout) } }
     }
 
     unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         note(1, signed(size) - signed(layout.size()));
         // SAFETY: as above.
-        unsafe { System.realloc(ptr, layout, size) }
+        unsafe { if is_program() { MiMalloc.realloc(ptr, layout, size) } else { System.realloc(ptr, layout, size) } }
     }
 }
 

@@ -12,6 +12,7 @@ use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 
 use crate::measure::Row;
+use crate::{alloc, router};
 
 /// How much longer than its rounds a child may take to connect, prepare and end.
 const GRACE: Duration = Duration::from_secs(30);
@@ -52,7 +53,11 @@ impl Cell {
     /// Measures in a fresh process.
     pub(crate) fn run_in_child(&self) -> Result<Row> {
         let own = std::env::current_exe().context("path of this program")?;
-        let mut child = Command::new(own)
+        let mut command = Command::new(own);
+        if self.bench == router::NAME {
+            command.env(alloc::NAME, "1");
+        }
+        let mut child = command
             .args(["cell", &serde_json::to_string(self)?])
             .stdin(Stdio::null())
             .stdout(Stdio::piped())

@@ -10,7 +10,7 @@
 use super::{Document, Event, Operation};
 use crate::error::{Error, ErrorKind, Result};
 use crate::name::Tenant;
-use bytes::{Buf, BufMut, Bytes, BytesMut};
+use bytes::{BufMut, Bytes, BytesMut};
 
 const MAGIC: u8 = 0xF1;
 const VERSION: u8 = 1;
@@ -38,25 +38,24 @@ impl Event {
     }
 
     /// Reads the compact form; documents share the bytes.
-    pub fn from_compact(mut bytes: Bytes) -> Result<Self> {
-        if bytes.len() < 4 || bytes[0] != MAGIC {
+    pub fn from_compact(bytes: &Bytes) -> Result<Self> {
+        let Some(&[MAGIC, version, code, flags]) = bytes.first_chunk() else {
             return Err(corrupt("it does not begin like an event"));
-        }
-        if bytes[1] != VERSION {
+        };
+        if version != VERSION {
             return Err(corrupt("its version is newer than this program"));
         }
-        let operation = operation(bytes[2])?;
-        let flags = bytes[3];
-        bytes.advance(4);
-        let (committed_ms, observed_ms) = (take_varint(&mut bytes)?, take_varint(&mut bytes)?);
-        let tenant = Tenant::new(take_str(&mut bytes)?)?;
-        let (collection, key) = (take_str(&mut bytes)?, take_str(&mut bytes)?);
+        let operation = operation(code)?;
+        let mut rest = Rest(&bytes[4..]);
+        let (committed_ms, observed_ms) = (rest.varint()?, rest.varint()?);
+        let tenant = Tenant::new(rest.str()?)?;
+        let (collection, key) = (rest.str()?.into(), rest.str()?.into());
         let mut document = |flag: u8| match flags & flag {
             0 => Ok(None),
-            _ => take_text(&mut bytes).and_then(Document::trusted).map(Some),
+            _ => rest.text().and_then(|text| Document::trusted(bytes.slice_ref(text))).map(Some),
         };
         let (before, after) = (document(BEFORE)?, document(AFTER)?);
-        if flags & !(BEFORE | AFTER) != 0 || !bytes.is_empty() {
+        if flags & !(BEFORE | AFTER) != 0 || !rest.0.is_empty() {
             return Err(corrupt("it is followed by something unknown"));
         }
         Ok(Self { operation, tenant, collection, key, before, after, committed_ms, observed_ms })
@@ -65,7 +64,7 @@ impl Event {
     /// Reads whichever form a record's payload has.
     pub fn from_payload(payload: &Bytes) -> Result<Self> {
         match payload.first() {
-            Some(&MAGIC) => Self::from_compact(payload.clone()),
+            Some(&MAGIC) => Self::from_compact(payload),
             _ => Self::from_json(payload),
         }
     }
@@ -82,19 +81,6 @@ fn put_text(out: &mut BytesMut, text: &[u8]) {
     out.put_slice(text);
 }
 
-fn take_text(bytes: &mut Bytes) -> Result<Bytes> {
-    let length = usize::try_from(take_varint(bytes)?).map_err(|_| corrupt("it is cut off"))?;
-    if length > bytes.len() {
-        return Err(corrupt("it is cut off"));
-    }
-    Ok(bytes.split_to(length))
-}
-
-fn take_str(bytes: &mut Bytes) -> Result<Box<str>> {
-    let text = take_text(bytes)?;
-    std::str::from_utf8(&text).map(Into::into).map_err(|_| corrupt("a name in it is not text"))
-}
-
 fn put_varint(out: &mut BytesMut, mut value: u64) {
     while value >= 0x80 {
         out.put_u8(value.to_le_bytes()[0] | 0x80);
@@ -103,19 +89,35 @@ fn put_varint(out: &mut BytesMut, mut value: u64) {
     out.put_u8(value.to_le_bytes()[0]);
 }
 
-fn take_varint(bytes: &mut Bytes) -> Result<u64> {
-    let mut value = 0_u64;
-    for shift in (0..64).step_by(7) {
-        if bytes.is_empty() {
-            return Err(corrupt("it is cut off"));
-        }
-        let byte = bytes.get_u8();
-        value |= u64::from(byte & 0x7F) << shift;
-        if byte < 0x80 {
-            return Ok(value);
-        }
+/// What is left to read.
+struct Rest<'a>(&'a [u8]);
+
+impl<'a> Rest<'a> {
+    fn text(&mut self) -> Result<&'a [u8]> {
+        let length = usize::try_from(self.varint()?).ok();
+        let (text, rest) = length
+            .and_then(|length| self.0.split_at_checked(length))
+            .ok_or_else(|| corrupt("it is cut off"))?;
+        self.0 = rest;
+        Ok(text)
     }
-    Err(corrupt("a number in it is too long"))
+
+    fn str(&mut self) -> Result<&'a str> {
+        std::str::from_utf8(self.text()?).map_err(|_| corrupt("a name in it is not text"))
+    }
+
+    fn varint(&mut self) -> Result<u64> {
+        let mut value = 0_u64;
+        for shift in (0..64).step_by(7) {
+            let (byte, rest) = self.0.split_first().ok_or_else(|| corrupt("it is cut off"))?;
+            self.0 = rest;
+            value |= u64::from(byte & 0x7F) << shift;
+            if *byte < 0x80 {
+                return Ok(value);
+            }
+        }
+        Err(corrupt("a number in it is too long"))
+    }
 }
 
 fn corrupt(why: &str) -> Error {
@@ -157,7 +159,7 @@ mod tests {
         ) {
             let whole = event.to_compact();
             let cut = cut.index(whole.len());
-            prop_assert!(Event::from_compact(whole.slice(..cut)).is_err());
+            prop_assert!(Event::from_compact(&whole.slice(..cut)).is_err());
             let mut flipped = whole.to_vec();
             let at = flip.index(flipped.len());
             flipped[at] ^= bits;

@@ -14,14 +14,17 @@ use bytes::Bytes;
 use serde::ser::SerializeStruct;
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::value::RawValue;
+use std::borrow::Cow;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Wire<'a> {
     op: Operation,
     tenant: Tenant,
-    collection: Box<str>,
-    key: Box<str>,
+    #[serde(borrow)]
+    collection: Cow<'a, str>,
+    #[serde(borrow)]
+    key: Cow<'a, str>,
     #[serde(borrow, default)]
     before: Option<&'a RawValue>,
     #[serde(borrow, default)]
@@ -42,8 +45,8 @@ impl Event {
         let event = Self {
             operation: wire.op,
             tenant: wire.tenant,
-            collection: wire.collection,
-            key: wire.key,
+            collection: (&*wire.collection).into(),
+            key: (&*wire.key).into(),
             before: document(wire.before)?,
             after: document(wire.after)?,
             committed_ms: wire.committed_ms,
@@ -85,8 +88,8 @@ impl Serialize for Event {
         let mut out = serializer.serialize_struct("Event", 8)?;
         out.serialize_field("op", &self.operation)?;
         out.serialize_field("tenant", &self.tenant)?;
-        out.serialize_field("collection", &self.collection)?;
-        out.serialize_field("key", &self.key)?;
+        out.serialize_field("collection", &*self.collection)?;
+        out.serialize_field("key", &*self.key)?;
         match before {
             Some(raw) => out.serialize_field("before", raw)?,
             None => out.skip_field("before")?,

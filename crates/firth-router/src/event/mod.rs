@@ -6,8 +6,10 @@
 mod compact;
 mod json;
 mod raw;
+mod text;
 
 pub use raw::Document;
+pub use text::Text;
 
 use crate::error::{Error, Result};
 use crate::name::Tenant;
@@ -81,9 +83,9 @@ pub struct Event {
     /// Whose document it is.
     pub tenant: Tenant,
     /// The collection or table.
-    pub collection: Box<str>,
+    pub collection: Text,
     /// The document's key in the collection.
-    pub key: Box<str>,
+    pub key: Text,
     /// The document before the change, if the source tells.
     pub before: Option<Document>,
     /// The document after the change; none after a delete.
@@ -99,8 +101,8 @@ impl Event {
     pub fn new(
         operation: Operation,
         tenant: Tenant,
-        collection: impl Into<Box<str>>,
-        key: impl Into<Box<str>>,
+        collection: impl Into<Text>,
+        key: impl Into<Text>,
     ) -> Self {
         Self {
             operation,

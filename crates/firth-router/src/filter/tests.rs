@@ -16,7 +16,7 @@ fn wants(filter: &Filter, tree: &IdedExpr, event: &Event) -> bool {
     let mut index = crate::matching::Index::new(10);
     let interest = crate::matching::Interest {
         tenant: event.tenant.clone(),
-        collection: event.collection.clone(),
+        collection: (*event.collection).into(),
         document: None,
         filter: Some(filter.clone()),
     };

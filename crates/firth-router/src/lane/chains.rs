@@ -5,10 +5,12 @@
 //! then it is out until they are settled.
 
 use super::item::{Item, Key};
+use super::waiting::Waiting;
 use crate::event::Priority;
 use crate::registry::Overflow;
-use foldhash::fast::RandomState;
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use hashbrown::HashTable;
+use hashbrown::hash_table::Entry;
+use std::collections::{BTreeSet, VecDeque};
 use tokio::time::Instant;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -20,19 +22,21 @@ enum Mode {
 }
 
 struct Chain {
-    items: VecDeque<Item>,
+    key: Key,
+    items: Waiting,
     mode: Mode,
     level: Priority,
 }
 
+/// The right of a chain to give events. Numbers are never used twice, so that one which is out of date finds nothing.
 struct Ticket {
-    key: Key,
+    hash: u64,
     number: u64,
 }
 
 #[derive(Default)]
 pub(super) struct Chains {
-    chains: HashMap<Key, Chain, RandomState>,
+    chains: HashTable<Chain>,
     queues: [VecDeque<Ticket>; 3],
     resting: BTreeSet<(Instant, Key)>,
     tickets: u64,
@@ -42,16 +46,20 @@ pub(super) struct Chains {
 impl Chains {
     /// Adds an event behind the others of its document.
     pub(super) fn push(&mut self, item: Item) {
-        let key = item.key();
-        let level = item.priority;
-        match self.chains.get_mut(&key) {
-            None => {
-                let items = VecDeque::from([item]);
-                self.chains.insert(key.clone(), Chain { items, mode: Mode::Out, level });
+        let (hash, level) = (item.hash(), item.priority);
+        match self.chains.entry(hash, |chain| chain.key.is_of(&item), |chain| chain.key.hash()) {
+            Entry::Vacant(vacant) => {
+                let key = item.key();
+                let mut items = Waiting::default();
+                items.push_back(item);
+                self.tickets += 1;
+                let number = self.tickets;
+                vacant.insert(Chain { key, items, mode: Mode::Ready(number), level });
                 self.ready += 1;
-                self.ticket(key, false);
+                self.queues[level.index()].push_back(Ticket { hash, number });
             }
-            Some(chain) => {
+            Entry::Occupied(mut chain) => {
+                let chain = chain.get_mut();
                 chain.items.push_back(item);
                 let is_ready = matches!(chain.mode, Mode::Ready(_));
                 self.ready += usize::from(is_ready);
@@ -59,7 +67,8 @@ impl Chains {
                     chain.level = level;
                     // An urgent event takes those before it along.
                     if is_ready {
-                        self.ticket(key, false);
+                        self.tickets += 1;
+                        self.queues[level.index()].push_back(chain.ticket(self.tickets));
                     }
                 }
             }
@@ -68,7 +77,9 @@ impl Chains {
 
     /// Replaces the last waiting event of the document by a newer one, if both may be conflated; answers the older one.
     pub(super) fn conflate(&mut self, item: Item) -> Result<Item, Item> {
-        let Some(chain) = self.chains.get_mut(&item.key()) else { return Err(item) };
+        let Some(chain) = self.chains.find_mut(item.hash(), |chain| chain.key.is_of(&item)) else {
+            return Err(item);
+        };
         match chain.items.back_mut() {
             // One that was refused before is about to be tried again: it keeps its place.
             Some(last)
@@ -84,7 +95,7 @@ impl Chains {
 
     /// Takes up to `max` events, the most urgent first; or the least urgent first, so that nobody starves.
     pub(super) fn take(&mut self, max: usize, max_bytes: usize, least_first: bool) -> Vec<Item> {
-        let (mut taken, mut bytes) = (Vec::new(), 0);
+        let (mut taken, mut bytes) = (Vec::with_capacity(max.min(self.ready)), 0);
         let mut order = [0, 1, 2];
         if least_first {
             order.reverse();
@@ -92,10 +103,8 @@ impl Chains {
         for level in order {
             while taken.len() < max && (bytes < max_bytes || taken.is_empty()) {
                 let Some(ticket) = self.queues[level].pop_front() else { break };
-                let Some(chain) = self.chains.get_mut(&ticket.key) else { continue };
-                if chain.mode != Mode::Ready(ticket.number) {
-                    continue;
-                }
+                let holds = |chain: &Chain| chain.mode == Mode::Ready(ticket.number);
+                let Some(chain) = self.chains.find_mut(ticket.hash, holds) else { continue };
                 self.ready -= chain.items.len();
                 chain.mode = Mode::Out;
                 while taken.len() < max
@@ -112,7 +121,7 @@ impl Chains {
 
     /// Events of one document come back to the front of it, in order; the chain is ready at once, or rests until then.
     pub(super) fn put_back(&mut self, key: &Key, items: Vec<Item>, rest: Option<Instant>) {
-        let chain = self.chains.get_mut(key).expect("a chain that is out stays until it is settled");
+        let chain = self.chain(key).expect("a chain that is out stays until it is settled");
         for item in items.into_iter().rev() {
             chain.level = chain.level.min(item.priority);
             chain.items.push_front(item);
@@ -126,23 +135,32 @@ impl Chains {
         }
     }
 
-    /// Something that was out of a document is delivered, and so is all that was out of it: the rest may go on.
-    pub(super) fn landed(&mut self, key: &Key) {
-        if self.chains.get(key).is_some_and(|chain| chain.mode == Mode::Out) {
-            self.settled(key, false);
-        }
+    /// An event is delivered, and so is all that was out of its document: the rest of it may go on.
+    pub(super) fn landed(&mut self, item: &Item) {
+        let is_out = |chain: &Chain| chain.key.is_of(item) && chain.mode == Mode::Out;
+        self.go_on(item.hash(), is_out, false);
     }
 
     /// What was out of a document is settled: the rest of it may go on.
     pub(super) fn settled(&mut self, key: &Key, first: bool) {
-        let Some(chain) = self.chains.get_mut(key) else { return };
-        if chain.items.is_empty() {
-            self.chains.remove(key);
+        self.go_on(key.hash(), |chain| chain.key == *key, first);
+    }
+
+    fn go_on(&mut self, hash: u64, is_it: impl FnMut(&Chain) -> bool, first: bool) {
+        let Ok(mut chain) = self.chains.find_entry(hash, is_it) else { return };
+        if chain.get().items.is_empty() {
+            chain.remove();
             return;
         }
+        let chain = chain.get_mut();
         chain.level = chain.items.iter().map(|item| item.priority).min().unwrap_or_default();
         self.ready += chain.items.len();
-        self.ticket(key.clone(), first);
+        self.tickets += 1;
+        let (queue, ticket) = (&mut self.queues[chain.level.index()], chain.ticket(self.tickets));
+        match first {
+            true => queue.push_front(ticket),
+            false => queue.push_back(ticket),
+        }
     }
 
     /// Wakes the chains whose rest is over.
@@ -161,7 +179,7 @@ impl Chains {
 
     /// All that wait or rest.
     pub(super) fn items(&self) -> impl Iterator<Item = &Item> {
-        self.chains.values().flat_map(|chain| &chain.items)
+        self.chains.iter().flat_map(|chain| chain.items.iter())
     }
 
     /// How many events could be taken now.
@@ -169,37 +187,34 @@ impl Chains {
         self.ready
     }
 
-    /// Takes every waiting and resting event out, whatever its turn. What is on its way stays.
+    /// Takes waiting and resting events out, whatever their turn. What is on its way stays.
     pub(super) fn drain(&mut self, mut leaves: impl FnMut(&Item) -> bool) -> Vec<Item> {
         let mut drained = Vec::new();
-        let keys: Vec<Key> = self.chains.keys().cloned().collect();
-        for key in keys {
-            let Some(chain) = self.chains.get_mut(&key) else { continue };
+        let Self { chains, resting, ready, .. } = self;
+        chains.retain(|chain| {
             let before = chain.items.len();
-            let (out, stay): (Vec<_>, Vec<_>) = chain.items.drain(..).partition(&mut leaves);
-            chain.items = stay.into();
-            drained.extend(out);
+            chain.items.take_out(&mut leaves, &mut drained);
             if matches!(chain.mode, Mode::Ready(_)) {
-                self.ready -= before - chain.items.len();
+                *ready -= before - chain.items.len();
             }
-            if chain.items.is_empty() && chain.mode != Mode::Out {
-                if let Mode::Resting(until) = chain.mode {
-                    self.resting.remove(&(until, key.clone()));
-                }
-                self.chains.remove(&key);
+            let stays = !chain.items.is_empty() || chain.mode == Mode::Out;
+            if let (false, Mode::Resting(until)) = (stays, chain.mode) {
+                resting.remove(&(until, chain.key.clone()));
             }
-        }
+            stays
+        });
         drained
     }
 
-    fn ticket(&mut self, key: Key, first: bool) {
-        let chain = self.chains.get_mut(&key).expect("only chains that are there get tickets");
-        self.tickets += 1;
-        chain.mode = Mode::Ready(self.tickets);
-        let (queue, ticket) = (&mut self.queues[chain.level.index()], Ticket { key, number: self.tickets });
-        match first {
-            true => queue.push_front(ticket),
-            false => queue.push_back(ticket),
-        }
+    fn chain(&mut self, key: &Key) -> Option<&mut Chain> {
+        self.chains.find_mut(key.hash(), |chain| chain.key == *key)
+    }
+}
+
+impl Chain {
+    /// Makes it ready, under the ticket with this number.
+    fn ticket(&mut self, number: u64) -> Ticket {
+        self.mode = Mode::Ready(number);
+        Ticket { hash: self.key.hash(), number }
     }
 }

@@ -4,6 +4,7 @@ use crate::event::{Event, Priority};
 use crate::name::SubscriptionId;
 use crate::registry::{Overflow, Wanted};
 use foldhash::fast::RandomState;
+use smallvec::SmallVec;
 use std::fmt;
 use std::hash::BuildHasher;
 use std::sync::{Arc, LazyLock};
@@ -36,7 +37,7 @@ pub struct Item {
     /// The event.
     pub event: Arc<Event>,
     /// Who wants it.
-    pub wanted: Arc<[For]>,
+    pub wanted: SmallVec<[For; 1]>,
     /// The most urgent priority among them.
     pub priority: Priority,
     /// The most careful policy among them.
@@ -116,6 +117,11 @@ impl Item {
         self
     }
 
+    /// The hash of its document's name.
+    pub(super) fn hash(&self) -> u64 {
+        self.document
+    }
+
     /// What keeps its order: events of one document.
     pub(super) fn key(&self) -> Key {
         Key { hash: self.document, event: Arc::clone(&self.event) }
@@ -139,17 +145,30 @@ pub(super) struct Key {
 impl Key {
     fn hash_of(event: &Event) -> u64 {
         static SEED: LazyLock<RandomState> = LazyLock::new(RandomState::default);
-        SEED.hash_one((event.tenant.as_str(), &event.collection, &event.key))
+        SEED.hash_one((event.tenant.as_str(), &*event.collection, &*event.key))
     }
 
-    fn parts(&self) -> (&str, &str, &str) {
-        (self.event.tenant.as_str(), &self.event.collection, &self.event.key)
+    pub(super) fn hash(&self) -> u64 {
+        self.hash
     }
+
+    /// Whether an event is of this document.
+    pub(super) fn is_of(&self, item: &Item) -> bool {
+        self.is((item.document, &item.event))
+    }
+
+    fn is(&self, (hash, event): (u64, &Arc<Event>)) -> bool {
+        Arc::ptr_eq(&self.event, event) || (self.hash == hash && parts(&self.event) == parts(event))
+    }
+}
+
+fn parts(event: &Event) -> (&str, &str, &str) {
+    (event.tenant.as_str(), &event.collection, &event.key)
 }
 
 impl PartialEq for Key {
     fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.event, &other.event) || (self.hash == other.hash && self.parts() == other.parts())
+        self.is((other.hash, &other.event))
     }
 }
 
@@ -169,7 +188,7 @@ impl PartialOrd for Key {
 
 impl Ord for Key {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        self.parts().cmp(&other.parts())
+        parts(&self.event).cmp(&parts(&other.event))
     }
 }
 

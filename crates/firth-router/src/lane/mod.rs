@@ -18,6 +18,7 @@ mod gap;
 mod item;
 mod pressure;
 mod tally;
+mod waiting;
 mod window;
 
 pub use books::Books;
@@ -419,7 +420,7 @@ impl Lane {
         for item in items {
             self.release((item.position, item.ticket, item.bytes), Fate::Delivered, &mut round.released);
         }
-        items.iter().for_each(|item| self.chains.landed(&item.key()));
+        items.iter().for_each(|item| self.chains.landed(item));
     }
 
     fn judge(&mut self, items: Vec<Item>, answers: &[Answer], round: &mut Round) {

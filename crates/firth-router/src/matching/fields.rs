@@ -7,6 +7,7 @@ use foldhash::fast::RandomState;
 use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use slab::Slab;
+use smallvec::{SmallVec, smallvec};
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fmt;
@@ -15,7 +16,7 @@ use std::fmt;
 pub(super) type FieldId = u32;
 
 /// What was found, by field; nothing where the document has no such field.
-pub(super) type Values<'a> = Vec<Option<Field<'a>>>;
+pub(super) type Values<'a> = SmallVec<[Option<Field<'a>>; 4]>;
 
 #[derive(Default)]
 pub(super) struct Fields {
@@ -75,7 +76,7 @@ impl Fields {
     /// Takes the fields out of an event with this image of its document.
     pub(super) fn extract<'a>(&self, event: &'a Event, document: Option<&'a Document>) -> Result<Values<'a>> {
         let span = self.uses.iter().map(|(id, _)| id + 1).next_back().unwrap_or(0);
-        let mut values = vec![None; span];
+        let mut values: Values<'_> = smallvec![None; span];
         for (variable, id) in &self.variables {
             let text = match &**variable {
                 "op" => event.operation.as_str(),

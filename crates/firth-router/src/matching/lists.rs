@@ -11,6 +11,7 @@ use crate::filter::{Field, Literal, Num, Scalar};
 use foldhash::fast::RandomState;
 use hashbrown::HashTable;
 use slab::Slab;
+use smallvec::{Array, SmallVec};
 use std::collections::{BTreeMap, HashSet};
 use std::hash::BuildHasher;
 
@@ -50,10 +51,11 @@ pub(super) struct Direct {
     pub(super) condition: ConditionId,
 }
 
+/// Mostly one or two stand in it.
 pub(super) struct List {
     token: Token,
-    pub(super) groups: Vec<Hung>,
-    pub(super) direct: Vec<Direct>,
+    pub(super) groups: SmallVec<[Hung; 2]>,
+    pub(super) direct: SmallVec<[Direct; 2]>,
 }
 
 impl List {
@@ -77,7 +79,16 @@ pub(super) struct Lists {
     lists: Slab<List>,
     exact: HashTable<ListId>,
     uses: Vec<Uses>,
+    whole: Whole,
     hasher: RandomState,
+}
+
+/// How many lists there are of the tokens that look at no field.
+#[derive(Default)]
+struct Whole {
+    all: usize,
+    slow: usize,
+    documents: usize,
 }
 
 /// The kinds of token that are found by hash, as an event asks for them.
@@ -192,9 +203,12 @@ impl Lists {
                 show(id, &self.lists[id as usize]);
             }
         };
-        ask(Ask::All);
-        ask(Ask::Document(key));
-        ask(Ask::Slow);
+        let whole = [
+            (self.whole.all, Ask::All),
+            (self.whole.documents, Ask::Document(key)),
+            (self.whole.slow, Ask::Slow),
+        ];
+        whole.into_iter().filter(|(lists, _)| *lists > 0).for_each(|(_, one)| ask(one));
         for (index, (uses, value)) in self.uses.iter().zip(values).enumerate() {
             let Some(value) = value else { continue };
             let field = index as FieldId;
@@ -247,13 +261,15 @@ impl Lists {
     fn create(&mut self, token: Token) -> ListId {
         let vacant = self.lists.vacant_entry();
         let id = u32::try_from(vacant.key()).expect("fewer lists than places");
-        let list = vacant.insert(List { token, groups: Vec::new(), direct: Vec::new() });
+        let list = vacant.insert(List { token, groups: SmallVec::new(), direct: SmallVec::new() });
         if let Some(field) = list.token.field() {
             let needed = field as usize + 1;
             if self.uses.len() < needed {
                 self.uses.resize_with(needed, Uses::default);
             }
             self.uses[field as usize].note(&list.token, id, true);
+        } else {
+            self.whole.note(&list.token, true);
         }
         if let Some(ask) = list.token.ask() {
             let hash = self.hasher.hash_one(ask);
@@ -271,6 +287,8 @@ impl Lists {
         let list = self.lists.remove(id as usize);
         if let Some(field) = list.token.field() {
             self.uses[field as usize].note(&list.token, id, false);
+        } else {
+            self.whole.note(&list.token, false);
         }
         if let Some(ask) = list.token.ask() {
             let hash = self.hasher.hash_one(ask);
@@ -282,25 +300,41 @@ impl Lists {
 }
 
 /// Takes an element out of its position; answers it, and the one that took the position.
-fn take_off<T: Copy>(elements: &mut Vec<T>, position: u32) -> (T, Option<T>) {
+fn take_off<A: Array<Item: Copy>>(elements: &mut SmallVec<A>, position: u32) -> (A::Item, Option<A::Item>) {
     let gone = elements.swap_remove(position as usize);
     if elements.len() * 4 < elements.capacity() {
-        elements.shrink_to(elements.len() * 2);
+        elements.shrink_to_fit();
     }
     (gone, elements.get(position as usize).copied())
+}
+
+/// One more, or one less.
+fn count(counter: &mut usize, came: bool) {
+    if came { *counter += 1 } else { *counter -= 1 }
+}
+
+impl Whole {
+    /// A list of this token came or went.
+    fn note(&mut self, token: &Token, came: bool) {
+        match token {
+            Token::All => count(&mut self.all, came),
+            Token::Slow => count(&mut self.slow, came),
+            Token::Document(_) => count(&mut self.documents, came),
+            _ => {}
+        }
+    }
 }
 
 impl Uses {
     /// A list of this token came or went.
     fn note(&mut self, token: &Token, id: ListId, came: bool) {
-        let count = |counter: &mut usize| if came { *counter += 1 } else { *counter -= 1 };
         match token {
-            Token::Equal(..) => count(&mut self.equal),
-            Token::Element(..) => count(&mut self.element),
-            Token::Exists(..) => count(&mut self.exists),
+            Token::Equal(..) => count(&mut self.equal, came),
+            Token::Element(..) => count(&mut self.element, came),
+            Token::Exists(..) => count(&mut self.exists, came),
             Token::Prefix(_, part) => {
                 let lists = self.prefixes.entry(part.len()).or_default();
-                count(lists);
+                count(lists, came);
                 if *lists == 0 {
                     self.prefixes.remove(&part.len());
                 }

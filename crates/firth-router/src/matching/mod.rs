@@ -144,7 +144,7 @@ impl<T> Index<T> {
     pub fn matches_into(&self, event: &Event, hits: &mut Vec<Hit>) -> Result<()> {
         hits.clear();
         let collections = self.tenants.get(&event.tenant).map(|part| &part.collections);
-        match collections.and_then(|collections| collections.get(&event.collection)) {
+        match collections.and_then(|collections| collections.get(&*event.collection)) {
             Some(&collection) => self.collections[collection].matches(event, hits),
             None => Ok(()),
         }

@@ -311,7 +311,7 @@ impl Feeder {
     async fn destinations(&self, event: &Event) -> Result<Option<Destinations>> {
         let (lanes, max_fanout) = (&self.fallback.lanes, self.fallback.options.routing.max_fanout);
         loop {
-            match lanes.registry.destinations(event, max_fanout) {
+            match lanes.registry.finder().destinations(event, max_fanout) {
                 Err(error) if error.kind() == ErrorKind::Unavailable => {}
                 found => return found.map(Some),
             }

@@ -9,7 +9,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;
 use crate::lane::{Item, Offer, Position};
 use crate::name::{GatewayId, SubscriptionId};
-use crate::registry::Destinations;
+use crate::registry::{Destinations, Finder};
 use crate::routing::{SlotTable, slot_of};
 use firth::{Broker, Consumer, ConsumerHandle, Delivery, Epoch};
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -106,8 +106,9 @@ impl Reader {
     fn take_matched(&self, waiting: &mut VecDeque<InHand>) -> Vec<Matched> {
         let (started, mut unwanted) = (Instant::now(), Vec::new());
         let mut matched = Vec::with_capacity(waiting.len());
+        let mut finder = self.lanes.registry.finder();
         while let Some(delivery) = waiting.pop_front() {
-            match self.find(&delivery) {
+            match self.find(&mut finder, &delivery) {
                 Ok((event, found)) => match (found.by_gateway.is_empty(), &found.refused) {
                     (true, None) => unwanted.push(delivery),
                     (true, Some(error)) => refuse(delivery, error),
@@ -120,15 +121,16 @@ impl Reader {
                 Err(error) => refuse(delivery, &error),
             }
         }
+        drop(finder);
         metrics::routed(started.elapsed(), matched.len(), unwanted.len());
         InHand::ack_all(unwanted);
         matched
     }
 
-    fn find(&self, delivery: &InHand) -> Result<(Arc<Event>, Destinations)> {
-        let event = Arc::new(Event::from_payload(delivery.payload())?);
-        let found = self.lanes.registry.destinations(&event, self.options.routing.max_fanout)?;
-        Ok((event, found))
+    fn find(&self, finder: &mut Finder<'_>, delivery: &InHand) -> Result<(Arc<Event>, Destinations)> {
+        let event = Event::from_payload(delivery.payload())?;
+        let found = finder.destinations(&event, self.options.routing.max_fanout)?;
+        Ok((Arc::new(event), found))
     }
 
     /// Gives each lane its share at once: one look of its driver, not one per event.

@@ -23,7 +23,7 @@ impl Subscription {
         let document = self.document.as_deref();
         let plain = [
             ("tenant", self.tenant == event.tenant),
-            ("collection", self.collection == event.collection),
+            ("collection", *self.collection == *event.collection),
             ("document", document.is_none_or(|key| *key == *event.key)),
         ];
         for (what, is_same) in plain {

@@ -12,6 +12,7 @@
 
 mod catalog;
 mod explain;
+mod finder;
 mod service;
 mod shards;
 mod state;
@@ -20,6 +21,7 @@ mod sync;
 mod view;
 
 pub use explain::Verdict;
+pub(crate) use finder::{Destinations, Finder};
 pub use service::{GrpcBody, RegistryClient, RegistryService};
 pub use subscription::{Gateway, Overflow, Subscription, TTL};
 pub use view::{GatewaySeen, Seen, Select};
@@ -33,10 +35,7 @@ use crate::routing::{SlotTable, Target};
 use catalog::{News, Store};
 use firth_engine::Engine;
 use firth_engine::facet::{Expect, Put};
-use foldhash::fast::RandomState;
-use smallvec::SmallVec;
 use state::State;
-use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use tokio::task::JoinHandle;
@@ -50,17 +49,6 @@ pub struct Wanted {
     pub subscription: Arc<Subscription>,
     /// The document matched before the change and does not any more.
     pub leaves: bool,
-}
-
-/// Gateways that want an event, each once, with their subscriptions.
-pub(crate) type ByGateway = SmallVec<[(GatewayId, Vec<Wanted>); 1]>;
-
-/// Where an event goes.
-#[derive(Default)]
-pub(crate) struct Destinations {
-    pub(crate) by_gateway: ByGateway,
-    /// Why some who want it do not get it.
-    pub(crate) refused: Option<Box<Error>>,
 }
 
 /// How often a lost race for an entry is run again.
@@ -196,29 +184,9 @@ impl Registry {
         Ok(hits.iter().map(wanted).collect())
     }
 
-    /// The gateways that want an event, each with its subscriptions. If some of them have no gateway yet, it is an error: the event waits. That
-    /// a broadcast would go to too many refuses only those who asked for it.
-    pub(crate) fn destinations(&self, event: &Event, max_fanout: usize) -> Result<Destinations> {
-        let (state, mut hits) = (self.read(), Vec::new());
-        state.matches(event, &mut hits)?;
-        let (table, mut found) = (state.table(), Destinations::default());
-        let mut places = HashMap::with_hasher(RandomState::default());
-        for hit in &hits {
-            let (_, subscription) = state.index().get(hit.number).expect("the index was not changed since");
-            let wanted = Wanted { subscription: Arc::clone(subscription), leaves: hit.leaves };
-            if let Target::Direct(gateway) = &subscription.target {
-                add(&mut found.by_gateway, &mut places, gateway, wanted);
-                continue;
-            }
-            match subscription.target.gateways(&subscription.id, &table, max_fanout) {
-                Ok(gateways) => gateways.into_iter().for_each(|gateway| {
-                    add(&mut found.by_gateway, &mut places, gateway, wanted.clone());
-                }),
-                Err(error) if error.kind() == ErrorKind::Quota => found.refused = Some(Box::new(error)),
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(found)
+    /// Finds out where events go, while nothing changes: many events at a time, and not for long.
+    pub(crate) fn finder(&self) -> Finder<'_> {
+        Finder::new(self.read())
     }
 
     /// The gateways that there are.
@@ -254,7 +222,7 @@ impl Registry {
 
     /// Who owns which slot, for subscriptions that are spread by hash.
     pub fn table(&self) -> Arc<SlotTable> {
-        self.read().table()
+        Arc::clone(self.read().table())
     }
 
     /// The subscriptions that are spread by hash.
@@ -306,32 +274,6 @@ impl Drop for Inner {
 impl fmt::Debug for Registry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Registry({} subscriptions)", self.len())
-    }
-}
-
-/// Adds a subscription to its gateway. Few gateways are looked through, many are found by `places`.
-fn add(
-    found: &mut ByGateway,
-    places: &mut HashMap<GatewayId, usize, RandomState>,
-    gateway: &GatewayId,
-    wanted: Wanted,
-) {
-    const FEW: usize = 8;
-    let place = match found.len() {
-        0..=FEW => found.iter().position(|(other, _)| other == gateway),
-        _ => places.get(gateway).copied(),
-    };
-    if let Some(place) = place {
-        return found[place].1.push(wanted);
-    }
-    found.push((gateway.clone(), vec![wanted]));
-    match found.len() {
-        // From here on they are many.
-        len if len == FEW + 1 => {
-            places.extend(found.iter().map(|(gateway, _)| gateway.clone()).zip(0..));
-        }
-        len if len > FEW => drop(places.insert(gateway.clone(), len - 1)),
-        _ => {}
     }
 }
 

@@ -270,8 +270,8 @@ impl State {
         self.gateways.values().map(|known| (&known.gateway, known.seen))
     }
 
-    pub(super) fn table(&self) -> Arc<SlotTable> {
-        Arc::clone(&self.table)
+    pub(super) fn table(&self) -> &Arc<SlotTable> {
+        &self.table
     }
 
     pub(super) fn len(&self) -> usize {
