@@ -79,7 +79,9 @@ unsafe impl GlobalAlloc for Counting {
     unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         note(1, signed(size) - signed(layout.size()));
         // SAFETY: as above.
-        unsafe { if is_program() { MiMalloc.realloc(ptr, layout, size) } else { System.realloc(ptr, layout, size) } }
+        unsafe {
+            if is_program() { MiMalloc.realloc(ptr, layout, size) } else { System.realloc(ptr, layout, size) }
+        }
     }
 }
 

@@ -8,7 +8,7 @@
 //!   latency then, beside that between.
 //! - `latency/WIRE`: 500 events a second through the same node, from before the send until the gateway has it.
 //!
-//! Both ends share the process, as the ceilings in the targets were measured.
+//! Both ends share the process, as the ceilings in the targets were measured; it runs on the allocator of the program `firth`.
 
 mod deliver;
 mod gateway;
