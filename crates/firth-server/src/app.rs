@@ -33,7 +33,7 @@ struct Inner {
     desk: Desk,
     crew: Crew,
     guard: Guard,
-    audit: Audit,
+    audit: Arc<Audit>,
     limits: RwLock<Arc<Limits>>,
     /// Room for request bodies, in bytes.
     room: Arc<Semaphore>,
@@ -55,7 +55,7 @@ struct Inner {
 #[derive(Default)]
 pub(crate) struct Extras {
     pub(crate) limits: Limits,
-    pub(crate) audit: Audit,
+    pub(crate) audit: Arc<Audit>,
     pub(crate) telemetry: Telemetry,
     pub(crate) routing: Option<NodeConfig>,
 }

@@ -11,7 +11,7 @@ use crate::dead_letters::DeadLetters;
 use crate::error::{ErrorKind, Result};
 use crate::housekeeping::{self, Housekeeping};
 use crate::producer::ProducerBuilder;
-use crate::topic::{CreateTopic, TopicConfig, TopicInfo, Topics};
+use crate::topic::{AutoCreate, CreateTopic, TopicConfig, TopicInfo, Topics};
 use firth_engine::{Engine, FileOptions, TopicName};
 use std::fmt;
 use std::path::Path;
@@ -35,7 +35,7 @@ pub struct Broker(Arc<Inner>);
 
 struct Inner {
     engine: Engine,
-    auto_create: Option<TopicConfig>,
+    auto_create: Option<AutoCreate>,
     housekeep_every: Duration,
     housekeeping: Mutex<Option<Housekeeping>>,
 }
@@ -66,10 +66,11 @@ impl Broker {
         }))
     }
 
-    /// A handle that creates missing topics like this when a producer or a consumer asks for them. Without it they are errors.
+    /// A handle that creates missing topics like this when a producer or a consumer asks for them. Without it they are errors. There is a
+    /// bound on how many: see [`AutoCreate`].
     #[must_use]
-    pub fn auto_create(&self, config: TopicConfig) -> Self {
-        self.with(|inner| inner.auto_create = Some(config))
+    pub fn auto_create(&self, policy: impl Into<AutoCreate>) -> Self {
+        self.with(|inner| inner.auto_create = Some(policy.into()))
     }
 
     /// A handle whose retention runs this often; every minute unless set.
@@ -181,11 +182,8 @@ impl Broker {
         self.start_housekeeping();
         let topics = self.topics();
         match (topics.open(name).await, &self.0.auto_create) {
-            (Err(missing), Some(config)) if missing.kind() == ErrorKind::NotFound => {
-                match topics.create(name, config).await {
-                    Err(error) if error.kind() == ErrorKind::AlreadyExists => topics.open(name).await,
-                    made => made.inspect(|_| tracing::info!(topic = %name, "a missing topic was made")),
-                }
+            (Err(missing), Some(policy)) if missing.kind() == ErrorKind::NotFound => {
+                policy.make(&topics, name).await
             }
             (found, _) => found,
         }

@@ -134,7 +134,9 @@ pub use partitioner::{Mapping, Partitioner, RoundRobin};
 pub use producer::{BatchPolicy, Producer, ProducerBuilder, Receipt, Ticket};
 pub use record::Record;
 pub use retry::RetryPolicy;
-pub use topic::{Adopted, CreateTopic, Limits, MAX_PARTITIONS, Retention, TopicConfig, TopicInfo};
+pub use topic::{
+    Adopted, AutoCreate, CreateTopic, Limits, MAX_PARTITIONS, Retention, TopicConfig, TopicInfo,
+};
 pub use trace::TRACEPARENT;
 
 /// The README's code compiles and runs.

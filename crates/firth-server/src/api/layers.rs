@@ -1,7 +1,7 @@
 //! What wraps every request: bounds on its head and its time, who may ask and how often, the audit log, metrics and traces.
 
 use crate::app::App;
-use crate::auth::{Caller, Entry, Need, Pace, need};
+use crate::auth::{Caller, Entry, Need, Pace, acting, need};
 use crate::problem::{Answer, Problem};
 use axum::extract::{FromRequestParts, MatchedPath, RawPathParams, Request, State};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
@@ -72,7 +72,7 @@ async fn guard(app: &App, route: &str, request: Request, next: Next) -> Response
         Err(problem) => (None, problem.into_response()),
         Ok(caller) => {
             let response = match admit(app, &caller, need, peer, request).await {
-                Ok(request) => next.run(request).await,
+                Ok(request) => acting(caller.clone(), peer, next.run(request)).await,
                 Err(problem) => problem.into_response(),
             };
             (Some(caller), response)

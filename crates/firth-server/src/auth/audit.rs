@@ -1,12 +1,14 @@
-//! The audit log: who changed what and when, refused attempts included. Never payloads, keys or tokens.
+//! The audit log: who changed what and when, refused attempts included, and topics that were made by asking for them. Never payloads, keys or tokens.
 //!
 //! Each entry goes to the log under the target `audit`, and as a line of JSON to a file if one is named. The file is opened anew on SIGHUP, so that it can be rotated.
 
+use super::Caller;
 use crate::wire::{invalid, unix_ms};
-use firth::Result;
+use firth::{Result, TopicName};
 use serde::Serialize;
 use std::fs::File;
 use std::io::Write;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Mutex;
 use std::time::SystemTime;
@@ -28,7 +30,28 @@ pub(crate) struct Entry<'a> {
     pub(crate) status: u16,
 }
 
+tokio::task_local! {
+    static ACTOR: (Caller, Option<IpAddr>);
+}
+
+/// Runs a request in the name of who asks for it, for what it does by the way.
+pub(crate) async fn acting<F: Future>(caller: Caller, from: Option<IpAddr>, request: F) -> F::Output {
+    ACTOR.scope((caller, from), request).await
+}
+
 impl Audit {
+    /// Notes that asking for a topic made it.
+    pub(crate) fn made(&self, topic: &TopicName) {
+        let actor = ACTOR.try_with(Clone::clone).ok();
+        self.write(&Entry {
+            who: actor.as_ref().map_or("server", |(caller, _)| caller.name()),
+            from: actor.as_ref().and_then(|(_, from)| from.map(|from| from.to_string())),
+            method: "AUTO",
+            path: &format!("/v1/topics/{topic}"),
+            status: 201,
+        });
+    }
+
     /// Opens the file for appending, readable by its owner only.
     pub(crate) fn open(path: Option<PathBuf>) -> Result<Self> {
         let audit = Self { path, file: Mutex::new(None) };

@@ -9,7 +9,7 @@ mod rate;
 mod token;
 
 pub(crate) use access::{Need, need};
-pub(crate) use audit::{Audit, Entry};
+pub(crate) use audit::{Audit, Entry, acting};
 pub(crate) use rate::{Buckets, Pace};
 pub(crate) use token::{Grant, Scope, hex};
 

@@ -12,7 +12,7 @@ pub(crate) use print::effective_file;
 pub(crate) use table::SETTINGS;
 pub(crate) use values::{Given, Values};
 
-use firth::{MAX_PARTITIONS, Result, TopicConfig};
+use firth::{AutoCreate, MAX_PARTITIONS, Result, TopicConfig};
 use firth_router::config::NodeConfig;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -31,7 +31,7 @@ pub(crate) struct Config {
     pub(crate) audit_file: Option<PathBuf>,
     pub(crate) tls: Option<TlsFiles>,
     /// Missing topics are made like this if it is there.
-    pub(crate) auto_create: Option<TopicConfig>,
+    pub(crate) auto_create: Option<AutoCreate>,
     pub(crate) limits: Limits,
     pub(crate) otlp: Option<Otlp>,
     /// A node of the router runs if this is there.
@@ -159,11 +159,13 @@ fn limits(values: &Values) -> Result<Limits> {
     })
 }
 
-fn auto_create(values: &Values) -> Result<Option<TopicConfig>> {
+fn auto_create(values: &Values) -> Result<Option<AutoCreate>> {
     let wanted = values.parse("topics.auto_create", "true or false", |text| text.parse::<bool>().ok())?;
     let count = |text: &str| text.parse().ok().filter(|count| (1..=MAX_PARTITIONS).contains(count));
     let partitions = values.parse("topics.partitions", "a number from 1 to 4096", count)?;
-    Ok(wanted.then(|| TopicConfig { partitions, ..TopicConfig::default() }))
+    let most = values.parse("topics.auto_create_limit", "a number of topics", |text| text.parse().ok())?;
+    let like = TopicConfig { partitions, ..TopicConfig::default() };
+    Ok(wanted.then(|| AutoCreate::like(like).at_most(most)))
 }
 
 /// The section `routing:`, read by the router itself.

@@ -24,7 +24,7 @@ const fn live(key: &'static str, env: &'static str, default: &'static str, doc: 
 }
 
 /// The table, in the order of the printed file.
-pub(crate) const SETTINGS: [Setting; 27] = [
+pub(crate) const SETTINGS: [Setting; 28] = [
     fixed(
         "engine",
         "FIRTH_ENGINE",
@@ -77,6 +77,12 @@ pub(crate) const SETTINGS: [Setting; 27] = [
         "FIRTH_TOPICS_AUTO_CREATE",
         "false",
         "true: a missing topic is made by the first who may send to it or consume from it; false: that is 404",
+    ),
+    fixed(
+        "topics.auto_create_limit",
+        "FIRTH_TOPICS_AUTO_CREATE_LIMIT",
+        "1000",
+        "No topic is made so while there are this many or more; a missing one is 404 then",
     ),
     fixed(
         "topics.partitions",

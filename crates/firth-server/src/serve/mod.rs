@@ -14,6 +14,7 @@ use clap::Args;
 use firth::{Broker, Error, ErrorKind, Result};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 use tls::Tls;
 use tokio::net::TcpListener;
@@ -93,7 +94,7 @@ pub(crate) async fn run_given(given: Given) -> Result<()> {
     let token = config.token.as_ref().map(Secret::expose);
     let guard = Guard::choose(config.listen, config.token_file.as_deref(), token)?;
     let tls = config.tls.as_ref().map(Tls::load).transpose()?;
-    let audit = Audit::open(config.audit_file.clone())?;
+    let audit = Arc::new(Audit::open(config.audit_file.clone())?);
     let listener = TcpListener::bind(config.listen).await.map_err(|error| {
         let context = format!("cannot listen on {}: choose another --listen address", config.listen);
         Error::new(ErrorKind::Unavailable, context).with_source(error)
@@ -102,7 +103,10 @@ pub(crate) async fn run_given(given: Given) -> Result<()> {
     let telemetry = Telemetry::start(config.otlp.clone(), metrics.clone());
     let broker = Broker::connect(config.engine.expose()).await?;
     let broker = match &config.auto_create {
-        Some(like) => broker.auto_create(like.clone()),
+        Some(policy) => {
+            let audit = audit.clone();
+            broker.auto_create(policy.clone().tell(move |topic| audit.made(&topic.name)))
+        }
         None => broker,
     };
     let extras = Extras { limits: config.limits.clone(), audit, telemetry, routing: config.routing.clone() };

@@ -82,6 +82,29 @@ fn a_missing_topic_is_made_at_its_first_use_only_if_the_configuration_says_so() 
 }
 
 #[test]
+fn topics_made_at_their_first_use_are_bounded_and_audited() {
+    let dir = tempfile::tempdir().unwrap();
+    let (one, audit) = (json!({ "payload": "one" }), dir.path().join("audit"));
+    let file = format!("auth.audit_file={}", audit.display());
+    let server = Server::with(&["topics.auto_create=true", "topics.auto_create_limit=2", &file]);
+    server.post("/v1/topics/orders/records", &one).expect(200);
+    server.post("/v1/topics/orders/records", &one).expect(200);
+    server.post("/v1/topics/mail/groups/bar/fetch", &json!({})).expect(200);
+    let refused = server.post("/v1/topics/more/records", &one).problem(404, "not found");
+    assert!(refused.contains("at most 2"), "{refused}");
+    let log = std::fs::read_to_string(&audit).unwrap();
+    let made: Vec<serde_json::Value> = log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    for (entry, topic) in made.iter().zip(["orders", "mail"]) {
+        assert_eq!((&entry["who"], &entry["from"]), (&json!("local"), &json!("127.0.0.1")), "{log}");
+        assert_eq!(
+            (&entry["method"], &entry["path"]),
+            (&json!("AUTO"), &json!(format!("/v1/topics/{topic}")))
+        );
+    }
+    assert_eq!(made.len(), 2, "{log}");
+}
+
+#[test]
 fn limits_and_log_level_are_taken_over_on_sighup() {
     let dir = tempfile::tempdir().unwrap();
     let (file, logs) = (dir.path().join("my.yaml"), dir.path().join("log"));

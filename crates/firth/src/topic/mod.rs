@@ -3,9 +3,11 @@
 //! A topic exists while its entry stands in the catalog. Partitions are made before the entry and deleted before it goes,
 //! so that nobody ever sees a topic with a partition missing; see `store` for the order of steps.
 
+mod auto;
 mod build;
 mod store;
 
+pub use auto::AutoCreate;
 pub use build::CreateTopic;
 pub(crate) use store::Topics;
 

@@ -107,6 +107,11 @@ impl Topics {
         Ok(found)
     }
 
+    /// How many topics there are, with those that are being deleted.
+    pub(crate) async fn count(&self) -> Result<usize> {
+        Ok(self.engine.list_all(&self.space, "").await?.len())
+    }
+
     /// Makes a topic; `AlreadyExists` if there is one.
     pub(crate) async fn create(&self, name: &TopicName, config: &TopicConfig) -> Result<TopicInfo> {
         if config.adopted.is_some() {

@@ -1,7 +1,7 @@
 //! Topics: made once, grown, altered, deleted for good.
 
 use crate::world::{fails, on_files, payloads};
-use firth::{Broker, ErrorKind, Message, Retention, TopicConfig};
+use firth::{AutoCreate, Broker, ErrorKind, Message, Retention, TopicConfig};
 use std::time::Duration;
 
 #[tokio::test]
@@ -33,6 +33,27 @@ async fn missing_topics_are_created_only_if_the_policy_says_so() {
     let generous = broker.auto_create(TopicConfig { partitions: 4, ..TopicConfig::default() });
     generous.producer("orders").await.unwrap();
     assert_eq!(broker.topic("orders").await.unwrap().config.partitions, 4);
+}
+
+#[tokio::test]
+async fn missing_topics_are_created_up_to_a_bound_and_told() {
+    let broker = Broker::memory();
+    broker.create_topic("by-hand").await.unwrap();
+    let told = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+    let tell = {
+        let told = told.clone();
+        move |topic: &firth::TopicInfo| told.lock().unwrap().push(topic.name.to_string())
+    };
+    let generous = broker.auto_create(AutoCreate::like(TopicConfig::default()).at_most(3).tell(tell));
+    generous.producer("one").await.unwrap();
+    generous.consumer("two", "g").await.unwrap().close().await.unwrap();
+    let error = generous.producer("three").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotFound);
+    assert!(error.to_string().contains("at most 3"), "{error}");
+    generous.producer("two").await.unwrap();
+    assert_eq!(*told.lock().unwrap(), ["one", "two"]);
+    broker.delete_topic("one").await.unwrap();
+    generous.producer("three").await.unwrap();
 }
 
 #[tokio::test]
