@@ -20,7 +20,7 @@ while at <= #done do
   local text, count, others = call('HGET', E, id), nil, nil
   if text then _, count, others = parse_parcel(text) end
   local stop = text and at + #id + #others
-  if text and sub(done, at + #id, stop - 1) == others and (stop > #done or string.byte(done, stop) == 32) then
+  if text and find(done, others, at + #id, true) == at + #id and (stop > #done or string.byte(done, stop) == 32) then
     whole[#whole + 1], left, at = id, left + count, stop + 1
   else
     taken[#taken + 1], at = id, following

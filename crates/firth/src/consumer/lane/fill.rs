@@ -183,7 +183,7 @@ impl Session<'_> {
                 self.take_in(record, false)?;
             }
         }
-        self.failed.answered();
+        self.failed.answered(Instant::now());
         self.note_next_due(due.next);
         if was_cut {
             self.due_at = Some(Instant::now());
