@@ -126,7 +126,7 @@ fn gap<S: Serializer>(gap: &Option<&Gap>, serializer: S) -> std::result::Result<
     let Some(gap) = gap else { return serializer.serialize_none() };
     let events = gap.positions().map(|at| PlaceIn { partition_id: at.partition, seq: at.seq }).collect();
     let subscriptions = gap.subscriptions().map(|names| names.iter().cloned().collect());
-    GapIn { events, subscriptions }.serialize(serializer)
+    GapIn { events, subscriptions, lost: gap.lost() }.serialize(serializer)
 }
 
 /// A batch as a gateway reads it.
@@ -196,8 +196,11 @@ pub struct ForIn {
 pub struct GapIn {
     /// Which, as far as they are known.
     pub events: Vec<PlaceIn>,
-    /// Whose; `null`: any of low priority.
+    /// Whose; `null`: any of low priority, or any at all if some are `lost`.
     pub subscriptions: Option<Vec<SubscriptionId>>,
+    /// So many were removed from the topic before they were routed: nobody knows whose.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub lost: u64,
 }
 
 /// The place of an event.

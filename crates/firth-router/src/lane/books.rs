@@ -62,6 +62,20 @@ impl Ledger {
         }
     }
 
+    /// So many events are gone that nobody knows: they are held until the gateway knows.
+    pub(super) fn lose(&mut self, partition: u32, count: u64) {
+        let books = self.0.entry(partition).or_default();
+        books.taken += count;
+        books.held += count;
+    }
+
+    /// The gateway knows.
+    pub(super) fn told(&mut self, partition: u32, count: u64) {
+        let books = self.0.entry(partition).or_default();
+        books.held -= count;
+        books.gapped += count;
+    }
+
     pub(super) fn of(&self, partition: u32) -> Books {
         self.0.get(&partition).copied().unwrap_or_default()
     }

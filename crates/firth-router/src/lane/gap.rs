@@ -1,8 +1,10 @@
 //! Gap markers: what a gateway is told instead of the events that were left out.
 
+use super::Lane;
 use super::item::{Item, Position, Ticket};
 use crate::name::SubscriptionId;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use tokio::time::Instant;
 
 /// The most subscriptions that a marker names; beyond that it stands for all low-priority ones.
 pub const MAX_NAMED: usize = 1000;
@@ -23,6 +25,8 @@ pub struct Gap {
     all: bool,
     /// Some that it names may have missed events which never were in this lane.
     moved: bool,
+    /// Events that were removed from the topic before they were routed, by partition: anyone may have missed them.
+    lost: BTreeMap<u32, u64>,
 }
 
 impl Gap {
@@ -31,9 +35,18 @@ impl Gap {
         self.places.iter().map(|left| left.position)
     }
 
-    /// Whose events; `None`: any low-priority subscription may have missed some.
+    /// Whose events; `None`: any low-priority subscription may have missed some, or any at all if events were lost.
     pub fn subscriptions(&self) -> Option<&BTreeSet<SubscriptionId>> {
-        (!self.all).then_some(&self.subscriptions)
+        (!self.all && self.lost.is_empty()).then_some(&self.subscriptions)
+    }
+
+    /// How many events were removed from the topic before they were routed: nobody knows whose they were.
+    pub fn lost(&self) -> u64 {
+        self.lost.values().sum()
+    }
+
+    fn lose(&mut self, partition: u32, count: u64) {
+        *self.lost.entry(partition).or_default() += count;
     }
 
     pub(super) fn add(&mut self, item: &Item) {
@@ -62,6 +75,7 @@ impl Gap {
         self.places.extend(other.places);
         self.all |= other.all;
         self.moved |= other.moved;
+        other.lost.iter().for_each(|(partition, count)| self.lose(*partition, *count));
         self.name(other.subscriptions.into_iter());
     }
 
@@ -77,6 +91,23 @@ impl Gap {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.places.is_empty() && !self.moved
+        self.places.is_empty() && !self.moved && self.lost.is_empty()
+    }
+}
+
+impl Lane {
+    /// So many events of a partition were removed from the topic before they were routed: a marker says that anyone may have missed some.
+    pub fn lose(&mut self, partition: u32, count: u64, now: Instant) {
+        self.ledger.lose(partition, count);
+        self.gap.lose(partition, count);
+        self.waiting_since.get_or_insert(now);
+    }
+
+    /// The gateway has this marker.
+    pub(super) fn told_lost(&mut self, gap: Option<&Gap>) {
+        for (partition, count) in gap.iter().flat_map(|gap| &gap.lost) {
+            self.ledger.told(*partition, *count);
+            self.tally.lost += count;
+        }
     }
 }

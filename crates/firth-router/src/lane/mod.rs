@@ -274,6 +274,7 @@ impl Lane {
         self.breaker.reached();
         self.window.acked();
         let mut round = Round { now, jitter, reasons: BTreeMap::new(), released: Vec::new() };
+        self.told_lost(batch.gap.as_ref());
         for left in batch.gap.into_iter().flat_map(|gap| gap.places) {
             self.release((left.position, left.ticket, 0), Fate::Gapped, &mut round.released);
         }

@@ -11,6 +11,8 @@ pub struct Tally {
     pub hard: u64,
     /// Events that came back and are sent again: refused, unreached, or after a pause.
     pub retries: u64,
+    /// Events that were removed from the topic before they were routed, of which the gateway knows now.
+    pub lost: u64,
 }
 
 impl Tally {

@@ -180,6 +180,11 @@ impl Feeder {
                 }
             };
             let Some(deliveries) = deliveries.transpose()? else { return Ok(Stop::Gone) };
+            let last = deliveries.iter().map(|delivery| delivery.id().seq).max().unwrap_or_default();
+            let lost = consumer.handle().take_lost(self.partition, last);
+            if lost > 0 {
+                self.cell.lose(self.partition, lost);
+            }
             let mut unwanted = Vec::new();
             for delivery in deliveries.into_iter().map(InHand::new).collect::<Vec<_>>() {
                 let seq = delivery.id().seq;

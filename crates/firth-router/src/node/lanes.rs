@@ -130,6 +130,12 @@ impl Cell {
         self.put(now).chain(later)
     }
 
+    /// Events of a partition are gone that were not routed yet.
+    pub(super) fn lose(&self, partition: u32, count: u64) {
+        self.lane().lose(partition, count, Instant::now());
+        self.work.notify_one();
+    }
+
     /// Subscriptions have come here from another gateway.
     pub(super) fn move_in(&self, subscriptions: Vec<SubscriptionId>) {
         self.lane().move_in(subscriptions, Instant::now());

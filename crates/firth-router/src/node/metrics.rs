@@ -65,7 +65,10 @@ const MAX_LABELS: u64 = 1000;
 pub(super) fn lane(gateway: &GatewayId, number: u64, lane: &mut Lane) {
     let is_named = number < MAX_LABELS;
     let gateway = if is_named { gateway.to_string() } else { "other".to_owned() };
-    let Tally { soft, hard, retries } = lane.take_tally();
+    let Tally { soft, hard, retries, lost } = lane.take_tally();
+    if lost > 0 {
+        counter!("firth_router_released_total", "fate" => "gapped").increment(lost);
+    }
     for (level, times) in [("soft", soft), ("hard", hard)].into_iter().filter(|(_, times)| *times > 0) {
         counter!("firth_router_pressure_events_total", "gateway" => gateway.clone(), "level" => level)
             .increment(times);

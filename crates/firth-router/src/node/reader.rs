@@ -92,12 +92,29 @@ impl Reader {
         let last = waiting.iter().map(|delivery| delivery.id().seq).max().unwrap_or_default();
         // What is dropped here, because the ownership that it was read under is over, comes again.
         if self.note(Position { partition, seq: last }, epoch).await {
+            self.tell_lost(partition, last);
             while !waiting.is_empty() {
                 let matched = self.take_matched(&mut waiting);
                 self.spread(matched, partition, epoch).await;
                 if !waiting.is_empty() && !self.pause(partition, epoch).await {
                     return;
                 }
+            }
+        }
+    }
+
+    /// Tells every gateway, before what comes next, that events are gone which a lossy trim removed before they were routed: nobody knows whose they
+    /// were. Who feeds a parked gateway finds out by itself.
+    fn tell_lost(&self, partition: u32, last: u64) {
+        let count = self.fallback.handle.take_lost(partition, last);
+        if count == 0 {
+            return;
+        }
+        tracing::warn!(partition, count, "events were removed from the topic before they were routed");
+        for gateway in self.lanes.registry.gateways() {
+            let cell = self.lanes.cell(&gateway.id);
+            if !cell.behind().contains(&partition) {
+                cell.lose(partition, count);
             }
         }
     }

@@ -38,6 +38,8 @@ struct Seen {
     events: Vec<EventIn>,
     /// Whom gap markers named.
     missed: BTreeSet<String>,
+    /// How many events nobody knows anything of.
+    lost: u64,
     requests: usize,
 }
 
@@ -128,6 +130,11 @@ impl TestGateway {
         self.seen.lock().unwrap().missed.clone()
     }
 
+    /// How many events were said to be gone for good.
+    pub(crate) fn lost(&self) -> u64 {
+        self.seen.lock().unwrap().lost
+    }
+
     /// Who got the event with this number.
     pub(crate) fn got(&self, number: u64) -> BTreeSet<String> {
         let seen = self.seen.lock().unwrap();
@@ -181,10 +188,11 @@ impl TestGateway {
             tokio::time::sleep(time).await;
         }
         let mut seen = self.seen.lock().unwrap();
-        let Seen { inbox, events, missed, .. } = &mut *seen;
+        let Seen { inbox, events, missed, lost, .. } = &mut *seen;
         let batch = Inbox::read_json(&body).unwrap();
         let named = batch.gap.iter().filter_map(|gap| gap.subscriptions.as_ref()).flatten();
         missed.extend(named.map(ToString::to_string));
+        *lost += batch.gap.iter().map(|gap| gap.lost).sum::<u64>();
         let answers = inbox.receive(&batch, |event| match &mood {
             Mood::Refuses(document) if *document == event.document_id => Err("not this one".to_owned()),
             _ => {

@@ -5,6 +5,7 @@ use super::desk::Desk;
 use super::holds::Holds;
 use super::keeper::Keeper;
 use super::lane::Common;
+use super::losses::Losses;
 use super::{Consumer, ConsumerHandle};
 use crate::broker::Broker;
 use crate::error::{Result, invalid};
@@ -151,13 +152,15 @@ fn start(
         paused: is_paused,
         chunk: AtomicUsize::new(1),
         max_payload: info.config.max_payload,
+        losses: Losses::default(),
         follows: info.config.adopted.as_ref().map(|adopted| adopted.stream.clone()),
     });
     let keeper = Keeper::new(common.clone(), topic, me.clone(), holds.clone(), assigned);
     let renewals = tokio::spawn(holds.clone().keep_renewing());
     let keeper = tokio::spawn(keeper.run(closing.clone()));
     let in_flight = common.meter.in_flight.clone();
-    let handle = ConsumerHandle { name: me, paused: Arc::new(paused), closing, assignment, holds, in_flight };
+    let (paused, losses) = (Arc::new(paused), common.losses.clone());
+    let handle = ConsumerHandle { name: me, paused, closing, assignment, holds, in_flight, losses };
     Consumer { common, handle, keeper: Some(keeper), renewals }
 }
 

@@ -15,6 +15,7 @@ mod flow;
 mod holds;
 mod keeper;
 mod lane;
+mod losses;
 mod many;
 mod nack;
 mod plan;
@@ -36,6 +37,7 @@ use crate::metrics::InFlight;
 use firth_engine::{Epoch, Hold};
 use holds::Holds;
 use lane::Common;
+use losses::Losses;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
@@ -63,6 +65,7 @@ pub struct ConsumerHandle {
     assignment: watch::Receiver<BTreeMap<u32, Epoch>>,
     holds: Holds,
     in_flight: InFlight,
+    losses: Losses,
 }
 
 impl ConsumerHandle {
@@ -125,6 +128,12 @@ impl ConsumerHandle {
     /// How many records are handed out and not judged, over all its partitions.
     pub fn in_flight(&self) -> usize {
         self.in_flight.count()
+    }
+
+    /// How many records of a partition, before the one with this number, a lossy trim removed before they could be read, since this was last asked. What
+    /// is lost before a record is known when that is handed out.
+    pub fn take_lost(&self, partition: u32, seq: u64) -> u64 {
+        self.losses.take(partition, seq)
     }
 
     /// Whether it has ended: everything is handed over, or it could not go on.

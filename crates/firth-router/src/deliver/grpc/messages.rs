@@ -63,6 +63,8 @@ pub(super) struct Gap {
     pub(super) events: Vec<Place>,
     #[prost(string, repeated, tag = "2")]
     pub(super) subscription_ids: Vec<String>,
+    #[prost(uint64, tag = "3")]
+    pub(super) lost: u64,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -123,6 +125,7 @@ impl From<&crate::lane::Gap> for Gap {
         Self {
             events: gap.positions().map(place).collect(),
             subscription_ids: gap.subscriptions().into_iter().flatten().map(ToString::to_string).collect(),
+            lost: gap.lost(),
         }
     }
 }

@@ -198,14 +198,23 @@ impl Session<'_> {
         let largest = self.lane.common.max_payload + 16 * 1024;
         let was_cut = records.len() == room || bytes + largest > MAX_BATCH_BYTES;
         self.more |= was_cut && !records.is_empty();
-        let lost = self.window.lost();
         for record in records {
-            if self.window.offer(&record) == Offer::Deliver {
+            let lost = self.window.lost();
+            let offered = self.window.offer(&record);
+            self.note_lost(&record, self.window.lost() - lost);
+            if offered == Offer::Deliver {
                 self.take_in(record, true)?;
             }
         }
-        self.lane.common.meter.lost.increment(self.window.lost() - lost);
         Ok(())
+    }
+
+    /// A lossy trim has removed so many records before this one.
+    fn note_lost(&self, next: &Record, count: u64) {
+        if count > 0 {
+            self.lane.common.meter.lost.increment(count);
+            self.lane.common.losses.note(self.lane.at.index, next.id.seq, count);
+        }
     }
 
     /// A record that is in the window now: settled at once if its verdict is known, else ready to be handed out.

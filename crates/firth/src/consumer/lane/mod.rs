@@ -14,6 +14,7 @@ mod waiter;
 use super::config::ConsumerConfig;
 use super::desk::Desk;
 use super::holds::Held;
+use super::losses::Losses;
 use crate::error::{Error, ErrorKind};
 use crate::metrics::GroupMeter;
 use firth_engine::{Backoff, Engine, GroupName, Partition, Verdict};
@@ -37,6 +38,7 @@ pub(crate) struct Common {
     /// How many records one worker takes at a time.
     pub(crate) chunk: AtomicUsize,
     pub(crate) max_payload: usize,
+    pub(crate) losses: Losses,
     /// The stream of others that the topic follows.
     pub(crate) follows: Option<String>,
 }
