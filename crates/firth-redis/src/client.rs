@@ -108,13 +108,7 @@ impl Client {
     /// Sends commands in one piece between MULTI and EXEC: the server runs all of them without anything between, or,
     /// if one cannot even be queued, none.
     pub fn transaction<R>(&self, pipe: Pipe) -> PipelineCall<'_, R> {
-        let commands = pipe.len();
-        let journey = if commands == 0 {
-            nothing()
-        } else {
-            self.journey(Request::Many(Cow::Owned(pipe.in_transaction())))
-        };
-        PipelineCall::new(journey, commands, true)
+        transaction(pipe, |request| self.journey(request))
     }
 
     /// Runs a script by its digest, sending the source only if the server does not know it.
@@ -300,6 +294,14 @@ fn default_timeout(config: &Config, request: &Request<'_>) -> Option<Duration> {
     config.timeouts.request.filter(|_| !request.is_patient())
 }
 
+/// Commands between MULTI and EXEC, on the way that `journey` begins; without commands there is nothing to send.
+fn transaction<'c, R>(pipe: Pipe, journey: impl FnOnce(Request<'c>) -> Journey<'c>) -> PipelineCall<'c, R> {
+    let commands = pipe.len();
+    let journey =
+        if commands == 0 { nothing() } else { journey(Request::Many(Cow::Owned(pipe.in_transaction()))) };
+    PipelineCall::new(journey, commands, true)
+}
+
 /// The journey of an empty pipeline, which is answered before it begins.
 fn nothing<'c>() -> Journey<'c> {
     Journey::Refused(None)
@@ -328,13 +330,7 @@ impl Session {
 
     /// See [`Client::transaction`]. A watched key that changed gives [`CallError::Conflict`].
     pub fn transaction<R>(&mut self, pipe: Pipe) -> PipelineCall<'_, R> {
-        let commands = pipe.len();
-        let journey = if commands == 0 {
-            nothing()
-        } else {
-            self.journey(Request::Many(Cow::Owned(pipe.in_transaction())))
-        };
-        PipelineCall::new(journey, commands, true)
+        transaction(pipe, |request| self.journey(request))
     }
 
     /// Closes the connection after what is under way.
