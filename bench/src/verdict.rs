@@ -73,7 +73,11 @@ fn named<'r>(rows: &'r [Row], subject: &str) -> Option<&'r Row> {
 
 /// Firth's figure divided by that of one peer.
 fn beside(limit: Limit, firth: &Row, peer: &Row, name: &str) -> Option<Verdict> {
-    Some(Verdict { limit, figure: firth.figure(name)? / peer.figure(name)?, peer: Some(peer.subject.clone()) })
+    Some(Verdict {
+        limit,
+        figure: firth.figure(name)? / peer.figure(name)?,
+        peer: Some(peer.subject.clone()),
+    })
 }
 
 /// The peer that is best by one figure.
@@ -112,9 +116,11 @@ mod tests {
 
     #[test]
     fn a_target_can_name_its_peer_or_stand_by_itself() {
-        let limits = [Limit::RateOf("fred", 2.0), Limit::RateOf("absent", 1.0), Limit::AtLeast("ops_per_s", 300.0)];
+        let limits =
+            [Limit::RateOf("fred", 2.0), Limit::RateOf("absent", 1.0), Limit::AtLeast("ops_per_s", 300.0)];
         let verdicts = judge(&limits, &rows());
-        let seen: Vec<_> = verdicts.iter().map(|v| (v.peer.as_deref().unwrap_or(""), v.figure, v.met())).collect();
+        let seen: Vec<_> =
+            verdicts.iter().map(|v| (v.peer.as_deref().unwrap_or(""), v.figure, v.met())).collect();
         assert_eq!(seen, [("fred", 2.5, true), ("", 200.0, false)]);
     }
 

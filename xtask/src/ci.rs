@@ -11,6 +11,9 @@ pub(crate) fn run() -> Outcome {
     let start = Instant::now();
     tidy::run()?;
     shell::run(&mut cargo(&["fmt", "--all", "--check"]))?;
+    for apart in ["bench/Cargo.toml", "fuzz/Cargo.toml"] {
+        shell::run(&mut cargo(&["fmt", "--manifest-path", apart, "--check"]))?;
+    }
     shell::run(&mut cargo(&[
         "clippy",
         "--workspace",

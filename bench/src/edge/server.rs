@@ -132,7 +132,7 @@ async fn raw(listener: TcpListener) -> Result<()> {
                 let _ = socket.set_nodelay(true);
                 let (mut read, mut write) = socket.into_split();
                 let mut buffer = [0; 1024];
-                read.read(&mut buffer).await?;
+                let _request = read.read(&mut buffer).await?;
                 write.write_all(b"HTTP/1.1 101 Switching Protocols\r\n\r\n").await?;
                 write.write_all(&[0x81, 1, b'0', 0x81, 1, b'0']).await?;
                 // Dropping this half would close nothing, but end the reading of what the client says.

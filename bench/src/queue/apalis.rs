@@ -66,7 +66,8 @@ impl Subject for Apalis {
 
     async fn consume(&self, meter: &Arc<Meter>, _stamped: bool) -> Result<()> {
         let run = Run { meter: meter.clone(), done: Arc::new(Notify::new()) };
-        let worker = WorkerBuilder::new("worker").backend(self.storage.clone()).data(run.clone()).build(handle);
+        let worker =
+            WorkerBuilder::new("worker").backend(self.storage.clone()).data(run.clone()).build(handle);
         let end = async move {
             run.done.notified().await;
             Ok::<(), std::io::Error>(())

@@ -18,7 +18,8 @@ const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/queue/bullmq.mjs"
 pub(crate) fn home() -> Option<PathBuf> {
     let home = Path::new(env!("CARGO_MANIFEST_DIR")).join("../.tools/bullmq");
     let has_node = Command::new("node").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
-    (home.join("node_modules/ioredis").is_dir() && has_node.is_ok_and(|status| status.success())).then_some(home)
+    (home.join("node_modules/ioredis").is_dir() && has_node.is_ok_and(|status| status.success()))
+        .then_some(home)
 }
 
 #[derive(Deserialize)]

@@ -21,7 +21,8 @@ const PACE: Duration = Duration::from_millis(1);
 pub(crate) fn measure(cell: &Cell) -> Result<Row> {
     let workload = Workload::named(&cell.workload)?;
     // The server has the other core.
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("build the runtime")?;
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().context("build the runtime")?;
     runtime.block_on(async {
         if cell.subject == crate::verdict::FIRTH {
             firth::count_metrics()?;

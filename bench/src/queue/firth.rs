@@ -84,7 +84,8 @@ impl Subject for Firth {
 
     async fn consume(&self, meter: &Arc<Meter>, stamped: bool) -> Result<()> {
         let (done, fails) = (Arc::new(Notify::new()), self.fails);
-        let consumer = self.broker.consumer(TOPIC, GROUP).retry(RetryPolicy::fixed(5, Duration::from_millis(100)));
+        let consumer =
+            self.broker.consumer(TOPIC, GROUP).retry(RetryPolicy::fixed(5, Duration::from_millis(100)));
         let (finished, meter) = (done.clone(), meter.clone());
         let handler = move |record: firth::Record| {
             let (done, meter) = (done.clone(), meter.clone());
@@ -112,7 +113,11 @@ pub(crate) fn count_metrics() -> Result<()> {
     let buckets = |builder: PrometheusBuilder, suffix: &str, bounds: &[f64]| {
         builder.set_buckets_for_metric(Matcher::Suffix(suffix.to_owned()), bounds)
     };
-    let builder = buckets(PrometheusBuilder::new(), "_seconds", &[0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0])?;
+    let builder = buckets(
+        PrometheusBuilder::new(),
+        "_seconds",
+        &[0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0],
+    )?;
     let recorder = buckets(builder, "_records", &[1.0, 10.0, 100.0, 1000.0])?.build_recorder();
     let handle = recorder.handle();
     metrics::set_global_recorder(recorder).ok().context("one recorder per process")?;

@@ -36,14 +36,16 @@ impl JetStream {
             storage,
             ..Default::default()
         };
-        let stream = context.create_stream(config).await.map_err(|error| anyhow!("make a stream: {error}"))?;
+        let stream =
+            context.create_stream(config).await.map_err(|error| anyhow!("make a stream: {error}"))?;
         let config = consumer::pull::Config {
             durable_name: Some("group".to_owned()),
             ack_policy: consumer::AckPolicy::Explicit,
             max_ack_pending: 10_000,
             ..Default::default()
         };
-        let consumer = stream.create_consumer(config).await.map_err(|error| anyhow!("make a consumer: {error}"))?;
+        let consumer =
+            stream.create_consumer(config).await.map_err(|error| anyhow!("make a consumer: {error}"))?;
         Ok(Self { client, context, consumer })
     }
 }
@@ -65,7 +67,8 @@ impl Subject for JetStream {
                 }
             };
             if waiting.len() == WINDOW {
-                let first: jetstream::context::PublishAckFuture = waiting.pop_front().context("the window is full")?;
+                let first: jetstream::context::PublishAckFuture =
+                    waiting.pop_front().context("the window is full")?;
                 first.into_future().await?;
                 if counts {
                     meter.add(1);

@@ -34,18 +34,24 @@ pub(crate) fn suite() -> Suite {
     let mut subjects = vec!["firth", "raw"];
     match nats::binary() {
         Some(_) => subjects.extend(["jetstream-memory", "jetstream-file"]),
-        None => eprintln!("no nats-server found: JetStream is left out (`cargo xtask bench queue` fetches it)"),
+        None => {
+            eprintln!("no nats-server found: JetStream is left out (`cargo xtask bench queue` fetches it)");
+        }
     }
     subjects.extend(["apalis", "apalis-bare"]);
     match bullmq::home() {
         Some(_) => subjects.push("bullmq"),
-        None => eprintln!("no Node.js or no BullMQ found: BullMQ is left out (`cargo xtask bench queue` fetches it)"),
+        None => eprintln!(
+            "no Node.js or no BullMQ found: BullMQ is left out (`cargo xtask bench queue` fetches it)"
+        ),
     }
     Suite {
         name: NAME,
         workloads: workload::ALL.to_vec(),
         subjects,
-        takes_part: |workload, subject| Workload::named(workload).is_ok_and(|workload| workload.suits(subject)),
+        takes_part: |workload, subject| {
+            Workload::named(workload).is_ok_and(|workload| workload.suits(subject))
+        },
         plan,
         judge: targets::judge,
     }

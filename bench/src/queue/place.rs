@@ -11,7 +11,7 @@ use super::workload::{Engine, Workload};
 use crate::server::{self, Admin};
 
 pub(crate) enum Place {
-    Redis(RedisServer),
+    Redis(Box<RedisServer>),
     Nats(Nats),
     Folder { dir: tempfile::TempDir, synced: bool },
     Memory,
@@ -30,10 +30,11 @@ impl Place {
                 let persist = if workload.engine == Engine::RedisAof { Persist::Aof } else { Persist::None };
                 let server = RedisServer::builder().flavor(server::named(flavor)?).persist(persist);
                 // Else a rewrite of the file begins in the middle of some measurements.
-                Self::Redis(server.arg("auto-aof-rewrite-percentage", "0").start().await)
+                Self::Redis(Box::new(server.arg("auto-aof-rewrite-percentage", "0").start().await))
             }
             Engine::Embedded | Engine::Synced => {
-                let dir = tempfile::Builder::new().prefix("firth-bench-").tempdir().context("make a folder")?;
+                let dir =
+                    tempfile::Builder::new().prefix("firth-bench-").tempdir().context("make a folder")?;
                 Self::Folder { dir, synced: workload.engine == Engine::Synced }
             }
             Engine::Memory => Self::Memory,
@@ -113,6 +114,8 @@ pub(crate) fn cpu_of(pid: u32) -> Result<Duration> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).context("read a process's CPU time")?;
     let (_, rest) = stat.rsplit_once(") ").context("a process's state")?;
     let fields: Vec<&str> = rest.split(' ').collect();
-    let ticks = |at: usize| fields.get(at).and_then(|field| field.parse::<u64>().ok()).context("a process's CPU time");
+    let ticks = |at: usize| {
+        fields.get(at).and_then(|field| field.parse::<u64>().ok()).context("a process's CPU time")
+    };
     Ok(Duration::from_millis((ticks(11)? + ticks(12)?) * 10))
 }

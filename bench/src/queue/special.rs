@@ -89,7 +89,8 @@ pub(super) async fn failover(cell: &Cell, workload: Workload) -> Result<Row> {
 fn figures<const N: usize>(cell: &Cell, extra: [(&str, f64); N]) -> Row {
     let nothing = Spent { wall: Duration::from_secs(1), cpu: Duration::ZERO };
     let measured = Measured { messages: 1, spent: nothing, server: Duration::ZERO, p50_us: 0.0, p99_us: 0.0 };
-    let extra: BTreeMap<String, f64> = extra.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+    let extra: BTreeMap<String, f64> =
+        extra.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
     Row { extra, ops_per_s: 0.0, ..row(cell, &measured) }
 }
 

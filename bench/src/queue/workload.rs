@@ -107,13 +107,18 @@ impl Workload {
 
     /// Whether a subject can be measured here, and compares.
     pub(crate) fn suits(self, subject: &str) -> bool {
-        let single = self.number == 1 && matches!(self.act, Act::Produce | Act::Consume | Act::EndToEnd | Act::Latency);
+        let single = self.number == 1
+            && matches!(self.act, Act::Produce | Act::Consume | Act::EndToEnd | Act::Latency);
         let on_redis = matches!(self.engine, Engine::Redis | Engine::RedisAof);
         match subject {
             "firth" => true,
-            "raw" => on_redis && matches!(self.act, Act::Produce | Act::Consume | Act::EndToEnd | Act::Latency),
+            "raw" => {
+                on_redis && matches!(self.act, Act::Produce | Act::Consume | Act::EndToEnd | Act::Latency)
+            }
             "jetstream-memory" => single && matches!(self.engine, Engine::Redis | Engine::Memory),
-            "jetstream-file" => single && matches!(self.engine, Engine::RedisAof | Engine::Embedded | Engine::Synced),
+            "jetstream-file" => {
+                single && matches!(self.engine, Engine::RedisAof | Engine::Embedded | Engine::Synced)
+            }
             // It stalls at a paced rate.
             "apalis" | "apalis-bare" => single && on_redis && self.act != Act::Latency,
             "bullmq" => single && on_redis,
