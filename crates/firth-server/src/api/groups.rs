@@ -143,6 +143,9 @@ pub(crate) struct Wanted {
     /// Only records that were sent at least this long ago.
     #[param(maximum = 3_155_760_000_000_u64)]
     min_age_ms: Option<u64>,
+    /// Only records that their owner has had for at least this long; 0: also those that wait.
+    #[param(maximum = 3_155_760_000_000_u64)]
+    min_idle_ms: Option<u64>,
     /// How many to leave out at the front.
     #[param(minimum = 0, maximum = 10_000_000)]
     skip: Option<u64>,
@@ -171,6 +174,7 @@ pub(crate) async fn pending(
         descending: wanted.descending.unwrap_or(false),
         min_attempt: wanted.min_attempt.unwrap_or(0),
         min_age: Duration::from_millis(within("min_age_ms", wanted.min_age_ms.unwrap_or(0), 0, MAX_MS)?),
+        min_idle: Duration::from_millis(within("min_idle_ms", wanted.min_idle_ms.unwrap_or(0), 0, MAX_MS)?),
         skip: usize::try_from(within("skip", wanted.skip.unwrap_or(0), 0, 10_000_000)?).unwrap_or(usize::MAX),
         max: usize::try_from(within("max", wanted.max.unwrap_or(100), 1, 1000)?).unwrap_or(1000),
     };

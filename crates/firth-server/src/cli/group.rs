@@ -243,6 +243,9 @@ pub(crate) struct PendingArgs {
     /// Only those that were sent at least this long ago
     #[arg(long, value_name = "DURATION", value_parser = units::duration)]
     min_age: Option<Duration>,
+    /// Only those that their consumer has had for at least this long
+    #[arg(long, value_name = "DURATION", value_parser = units::duration)]
+    min_idle: Option<Duration>,
     /// At most this many
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1000))]
     max: u32,
@@ -252,7 +255,7 @@ pub(crate) struct PendingArgs {
 }
 
 pub(crate) async fn pending(client: &Client, args: PendingArgs, as_json: bool) -> Result<()> {
-    let PendingArgs { topic, group, sort, descending, min_attempt, min_age, max, skip } = args;
+    let PendingArgs { topic, group, sort, descending, min_attempt, min_age, min_idle, max, skip } = args;
     let sort = match sort {
         Sort::Id => "id",
         Sort::Attempt => "attempt",
@@ -262,7 +265,8 @@ pub(crate) async fn pending(client: &Client, args: PendingArgs, as_json: bool) -
     };
     let least = min_attempt.map_or(String::new(), |least| format!("&min_attempt={least}"));
     let age = min_age.map_or(String::new(), |age| format!("&min_age_ms={}", units::millis(age)));
-    let query = format!("sort={sort}&descending={descending}&skip={skip}&max={max}{least}{age}");
+    let idle = min_idle.map_or(String::new(), |idle| format!("&min_idle_ms={}", units::millis(idle)));
+    let query = format!("sort={sort}&descending={descending}&skip={skip}&max={max}{least}{age}{idle}");
     let page: PendingList = client.get(&format!("{}/pending?{query}", group_path(&topic, &group))).await?;
     if as_json {
         return json(&page);

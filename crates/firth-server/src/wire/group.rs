@@ -184,6 +184,9 @@ pub(crate) struct Member {
     pub(crate) owns: Vec<u32>,
     /// The partitions that it pinned.
     pub(crate) pins: Vec<u32>,
+    /// The most partitions that it takes; absent: any number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) max_partitions: Option<u32>,
     /// How long it stays a member without another heartbeat.
     pub(crate) remaining_ms: u64,
     pub(crate) beats: u64,
@@ -191,9 +194,9 @@ pub(crate) struct Member {
 
 impl From<MemberInfo> for Member {
     fn from(info: MemberInfo) -> Self {
-        let MemberInfo { name, owns, pins, remaining, beats } = info;
+        let MemberInfo { name, owns, pins, max_partitions, remaining, beats } = info;
         let (owns, pins) = (owns.into_iter().collect(), pins.into_iter().collect());
-        Self { name, owns, pins, remaining_ms: millis(remaining), beats }
+        Self { name, owns, pins, max_partitions, remaining_ms: millis(remaining), beats }
     }
 }
 

@@ -97,6 +97,8 @@ pub struct MemberInfo {
     pub owns: BTreeSet<u32>,
     /// The partitions that it pinned.
     pub pins: BTreeSet<u32>,
+    /// The most partitions that it takes; `None`: any number.
+    pub max_partitions: Option<u32>,
     /// How long it stays a member without another heartbeat.
     pub remaining: Duration,
     /// Heartbeats so far.
@@ -204,6 +206,6 @@ fn member(lease: &LeaseInfo, partitions: &[GroupPartition]) -> Option<MemberInfo
         .iter()
         .filter(|partition| partition.owner.as_ref().is_some_and(|owner| owner.member == name));
     let owns = owned.map(|partition| partition.index).collect();
-    let pins = Note::of(lease).pins;
-    Some(MemberInfo { name, owns, pins, remaining: lease.remaining, beats: lease.beats })
+    let Note { pins, most: max_partitions, .. } = Note::of(lease);
+    Some(MemberInfo { name, owns, pins, max_partitions, remaining: lease.remaining, beats: lease.beats })
 }

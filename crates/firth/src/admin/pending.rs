@@ -20,6 +20,8 @@ pub struct PendingQuery {
     pub min_attempt: u32,
     /// Only records that were sent at least this long ago.
     pub min_age: Duration,
+    /// Only records that their owner has had for at least this long; zero: also those that wait.
+    pub min_idle: Duration,
     /// How many to leave out at the front.
     pub skip: usize,
     /// How many to show; 0 means 100.
@@ -96,10 +98,8 @@ impl Admin {
             let page = self.engine().pending(at, group, after, MAX_READ).await?;
             let Some(last) = page.last() else { return Ok(found) };
             after = last.id;
-            let wanted = page
-                .into_iter()
-                .filter(|record| record.attempt >= query.min_attempt && record.age >= query.min_age);
-            found.extend(wanted.map(|record| PendingRecord::new(at.index, record)));
+            let records = page.into_iter().map(|record| PendingRecord::new(at.index, record));
+            found.extend(records.filter(|record| query.wants(record)));
         }
     }
 }
@@ -112,6 +112,12 @@ impl PendingRecord {
 }
 
 impl PendingQuery {
+    fn wants(&self, record: &PendingRecord) -> bool {
+        record.attempt >= self.min_attempt
+            && record.age >= self.min_age
+            && (self.min_idle.is_zero() || record.idle >= Some(self.min_idle))
+    }
+
     /// Sorts and cuts. `found` comes sorted by partition and place.
     fn page(&self, mut found: Vec<PendingRecord>) -> PendingPage {
         match (self.sort, self.descending) {
@@ -165,5 +171,23 @@ mod tests {
         assert_eq!(ids(by(PendingSort::Age, true)), [1, 2, 3]);
         assert_eq!(ids(by(PendingSort::Idle, true)), [2, 1, 3]);
         assert_eq!(ids(PendingQuery { skip: 1, max: 1, ..PendingQuery::default() }), [2]);
+    }
+
+    #[test]
+    fn each_filter_leaves_out_what_is_too_small() {
+        let wants = |query: PendingQuery| {
+            let found = [record(1, 3, Some(9)), record(2, 5, None), record(3, 4, Some(1))];
+            found.iter().filter(|record| query.wants(record)).map(|record| record.id.seq).collect::<Vec<_>>()
+        };
+        assert_eq!(wants(PendingQuery::default()), [1, 2, 3]);
+        assert_eq!(wants(PendingQuery { min_attempt: 4, ..PendingQuery::default() }), [2, 3]);
+        assert_eq!(
+            wants(PendingQuery { min_age: Duration::from_secs(85), ..PendingQuery::default() }),
+            [1, 2]
+        );
+        assert_eq!(wants(PendingQuery { min_idle: Duration::from_secs(7), ..PendingQuery::default() }), [2]);
+        assert!(
+            wants(PendingQuery { min_idle: Duration::from_secs(8), ..PendingQuery::default() }).is_empty()
+        );
     }
 }

@@ -109,6 +109,12 @@ impl ConsumerBuilder {
         self
     }
 
+    /// Takes no more than so many partitions, however few members there are: what nobody has room for waits. Any number unless set.
+    pub fn max_partitions(mut self, count: u32) -> Self {
+        self.config.max_partitions = Some(count);
+        self
+    }
+
     async fn build(self) -> Result<Consumer> {
         let Self { broker, topic, group, config } = self;
         let (topic, group) = (TopicName::new(&topic)?, GroupName::new(&group)?);

@@ -69,6 +69,9 @@ pub struct ConsumerConfig {
     pub drain: Duration,
     /// Only these partitions, whatever the others do; empty: a fair share.
     pub partitions: BTreeSet<u32>,
+    /// No more than so many partitions, however few members there are; what nobody has room for waits. `None`: all of them if need be. Pinned
+    /// ones are not counted.
+    pub max_partitions: Option<u32>,
     /// Verdicts wait at most this long for company before they are stored.
     pub commit_interval: Duration,
 }
@@ -87,6 +90,7 @@ impl Default for ConsumerConfig {
             handler_timeout: None,
             drain: Duration::from_secs(30),
             partitions: BTreeSet::new(),
+            max_partitions: None,
             commit_interval: Duration::from_millis(10),
         }
     }
@@ -109,6 +113,9 @@ impl ConsumerConfig {
         }
         if self.lease < Duration::from_millis(100) || self.lease > MAX_TTL {
             return Err(invalid("a consumer's lease is 100 ms to 24 hours"));
+        }
+        if self.max_partitions == Some(0) {
+            return Err(invalid("max_partitions is 0; give at least 1, or do not set it"));
         }
         if self.retry.max_attempts == 0 {
             return Err(invalid("max_attempts is 0; 1 means no retry"));

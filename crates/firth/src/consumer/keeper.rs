@@ -6,7 +6,7 @@
 
 use super::holds::{Held, Holds};
 use super::lane::{Common, End, Lane};
-use super::plan::{View, plan};
+use super::plan::{Member, View, plan};
 use super::pulse::{Note, Pulse, succeeded};
 use crate::error::{Error, ErrorKind, Result};
 use crate::topic::{TopicInfo, Topics};
@@ -153,7 +153,8 @@ impl Keeper {
         for lease in members.iter().filter(|lease| lease.is_held()) {
             let dead = is_succeeded(lease) || (!self.is_me(lease) && self.pulse.is_still(lease, now));
             if let (Some(holder), false) = (&lease.holder, dead) {
-                view.members.insert(holder.to_string(), Note::of(lease).pins);
+                let Note { pins, most, .. } = Note::of(lease);
+                view.members.insert(holder.to_string(), Member { pins, most });
             }
         }
         self.note_losses(owners);
@@ -193,7 +194,7 @@ impl Keeper {
         let mut wish = Acquire::new(LeaseName::pool(&self.pool, &name), HolderName::new(&self.me)?, ttl);
         let config = &self.common.config;
         let (pins, sole) = (config.partitions.clone(), config.takes_over.then(|| config.name.clone()));
-        wish.note = Note { ttl_ms: millis(ttl), pins, sole }.to_bytes();
+        wish.note = Note { ttl_ms: millis(ttl), pins, most: config.max_partitions, sole }.to_bytes();
         let asked = Instant::now();
         // Held by this very name: an earlier answer was lost. It runs out and is taken then.
         if let Some(hold) = self.common.engine.acquire(wish).await?.granted() {

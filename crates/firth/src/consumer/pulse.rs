@@ -18,6 +18,9 @@ pub(crate) struct Note {
     /// The partitions that a member pinned.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub(crate) pins: BTreeSet<u32>,
+    /// The most partitions that a member takes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) most: Option<u32>,
     /// The name that a member claims for itself alone.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) sole: Option<String>,

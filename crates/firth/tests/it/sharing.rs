@@ -203,6 +203,23 @@ async fn pinned_partitions_go_to_who_pinned_them_and_the_rest_is_shared() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_modest_member_takes_no_more_than_it_wants_and_what_waits_goes_to_who_has_room() {
+    let (broker, diary) = (with_topic(4).await, Diary::default());
+    let consumer = broker.consumer("orders", "billing").max_partitions(1).await.unwrap();
+    let modest = Reader::start(consumer, "modest", &diary);
+    owns(&modest, 1).await;
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    assert_eq!(modest.handle.assignment().len(), 1);
+    let members = broker.admin().group("orders", "billing").await.unwrap().members;
+    assert_eq!(members[0].max_partitions, Some(1));
+    let other = reader(&broker, "b", &diary).await;
+    owns(&other, 3).await;
+    other.close().await;
+    assert_eq!(modest.handle.assignment().len(), 1);
+    modest.close().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_grown_topic_is_shared_without_missing_a_message() {
     let (broker, diary) = (with_topic(1).await, Diary::default());
     let a = reader(&broker, "a", &diary).await;
