@@ -372,6 +372,11 @@ impl Outbox {
         self.farewell = Some(Farewell { code: TRY_LATER, reason: "too slow", retry: None });
     }
 
+    /// When the tick of its last write is over.
+    pub(crate) fn tick_ends(&self) -> Option<Instant> {
+        self.written_at.map(|at| at + self.room.tick)
+    }
+
     fn schedule(&mut self, now: Instant) -> Wake {
         let has_just_written =
             self.written_at.is_some_and(|at| now.saturating_duration_since(at) < self.room.tick);

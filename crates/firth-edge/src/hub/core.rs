@@ -40,6 +40,8 @@ pub(crate) struct Core {
     /// Given to sessions when the burst ends, or before anything else is done here.
     pub(super) pending: Pending,
     deferred: Vec<Arc<Mailbox>>,
+    /// When the first of them may be written to again.
+    deferred_until: Option<Instant>,
     hurry: Hurry,
     hits: Vec<Hit>,
     audience: Audience,
@@ -99,6 +101,7 @@ impl Core {
             is_routed: false,
             pending: Pending::default(),
             deferred: Vec::new(),
+            deferred_until: None,
             hurry: Hurry::default(),
             hits: Vec::new(),
             audience: Audience::default(),
@@ -200,15 +203,21 @@ impl Core {
 
     /// Gives sessions what was noted for them; `due` is told of those that must be written to at once.
     pub(super) fn deliver(&mut self, now: Instant, mut due: impl FnMut(Arc<Mailbox>)) {
-        let Self { pending, seats, hurry, deferred, config, .. } = self;
+        let Self { pending, seats, hurry, deferred, deferred_until, config, .. } = self;
         pending.drain(|seat, run| {
             let mailbox = &seats[seat].mailbox;
-            let wake = mailbox.outbox().push_run(run, now);
+            let (wake, tick_ends) = {
+                let mut outbox = mailbox.outbox();
+                (outbox.push_run(run, now), outbox.tick_ends())
+            };
             match wake {
                 Wake::No => {}
                 Wake::Now => due(mailbox.clone()),
                 Wake::Later if hurry.allows(now, config.tick) => due(mailbox.clone()),
-                Wake::Later => deferred.push(mailbox.clone()),
+                Wake::Later => {
+                    deferred.push(mailbox.clone());
+                    *deferred_until = [*deferred_until, tick_ends].into_iter().flatten().min();
+                }
             }
         });
     }
@@ -253,11 +262,13 @@ impl Core {
         mailbox.ring();
     }
 
-    pub(super) fn has_deferred(&self) -> bool {
-        !self.deferred.is_empty()
+    /// When those that were left for later are to be written to: the first of them in its next tick, and the others with it.
+    pub(super) fn deferred_until(&self) -> Option<Instant> {
+        self.deferred_until
     }
 
     pub(super) fn take_deferred(&mut self) -> Vec<Arc<Mailbox>> {
+        self.deferred_until = None;
         std::mem::take(&mut self.deferred)
     }
 

@@ -124,7 +124,9 @@ impl Hub {
                 let hub = Self(inner);
                 tokio::select! {
                     () = hub.0.deferred.notified() => {
-                        tokio::time::sleep(hub.config().tick).await;
+                        let until = hub.core_in_burst().deferred_until();
+                        let Some(until) = until else { continue };
+                        tokio::time::sleep_until(until.into()).await;
                         let mut deferred = hub.core().take_deferred();
                         hub.0.writers.give(&mut deferred);
                     }
@@ -291,7 +293,7 @@ impl Hub {
             }
         });
         self.0.writers.give(&mut due);
-        if core.has_deferred() {
+        if core.deferred_until().is_some() {
             self.0.deferred.notify_one();
         }
     }
