@@ -11,6 +11,7 @@ mod documents;
 mod feeding;
 mod gateway;
 mod guarding;
+mod health;
 mod http;
 mod input;
 mod killing;

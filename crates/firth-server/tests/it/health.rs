@@ -1,0 +1,95 @@
+//! How a router fares, as a running server tells it: healthy, lagging, stale, failed.
+
+use crate::receiver::Receiver;
+use crate::world::{PATIENCE, Server, firth, json};
+use firth_testkit::wait::until;
+use firth_testkit::{Flavor, RedisServer, ServerClock};
+
+/// A node with a name of its own: after its death it comes back at once.
+fn router(engine: &str) -> Server {
+    let mut command = firth();
+    command.args(["route", "run", "--engine", engine, "--node", "one", "--set", "routing.num_partitions=1"]);
+    Server::start(&mut command, None)
+}
+
+fn partition(server: &Server) -> (serde_json::Value, serde_json::Value, bool) {
+    let status = server.get("/v1/routing").expect(200).json();
+    let part = &status["partitions"][0];
+    (status["health"].clone(), part["health"].clone(), part["owner"].is_string())
+}
+
+async fn is(server: &Server, level: &str, is_owned: bool) {
+    let expected = (json!(level), json!(level), is_owned);
+    until(PATIENCE * 2, format!("it is {level}"), async || partition(server) == expected).await;
+}
+
+/// What `/health` says, whose word a load balancer takes.
+async fn answers(server: &Server, level: &str, status: u16) {
+    until(PATIENCE * 2, format!("its health is {level}"), async || {
+        let reply = server.get("/health");
+        reply.status == status && reply.body.contains(level)
+    })
+    .await;
+}
+
+/// Somebody wants the event, and there is no gateway to give it to.
+fn an_event_waits(server: &Server) {
+    let wish = json!({ "collection": "orders", "mode": "hash", "ttl_seconds": 3600 });
+    server.put("/v1/routing/subscriptions/acme/all", &wish).expect(200);
+    let event =
+        json!({ "op": "insert", "tenant": "acme", "collection": "orders", "key": "1", "after": { "n": 1 } });
+    server.post("/v1/topics/changes/records", &json!([{ "json": event }])).expect(200);
+}
+
+async fn a_gateway_comes(server: &Server, receiver: &Receiver) {
+    let gateway = json!({ "endpoint": receiver.endpoint(), "ttl_seconds": 3600 });
+    server.put("/v1/routing/gateways/edge", &gateway).expect(200);
+    until(PATIENCE * 2, "the event arrives", async || receiver.documents() == [json!({ "n": 1 })]).await;
+    is(server, "healthy", true).await;
+    answers(server, "healthy", 200).await;
+}
+
+/// The engine's clock leaps, so that nobody has to wait for minutes.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_router_lags_is_stale_has_failed_and_is_healthy_as_its_events_wait() {
+    let Some(clock) = ServerClock::new() else { return };
+    let valkey = RedisServer::builder().flavor(Flavor::Valkey).clock(&clock).start().await;
+    let (receiver, url) = (Receiver::start().await, valkey.url());
+    let watcher = Server::start(firth().args(["serve", "--engine", &url]), None);
+    let server = router(&url);
+    is(&server, "healthy", true).await;
+    an_event_waits(&server);
+    is(&server, "healthy", true).await;
+    answers(&server, "healthy", 200).await;
+    clock.jump(60);
+    is(&server, "lagging", true).await;
+    answers(&server, "lagging", 200).await;
+    clock.jump(400);
+    is(&server, "stale", true).await;
+    answers(&server, "stale", 503).await;
+    tokio::task::block_in_place(|| server.kill());
+    // Its lease has run out.
+    clock.jump(460);
+    is(&watcher, "failed", false).await;
+    answers(&watcher, "healthy", 200).await;
+    let server = router(&url);
+    is(&server, "stale", true).await;
+    a_gateway_comes(&server, &receiver).await;
+    is(&watcher, "healthy", true).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_router_whose_owners_die_over_and_over_has_failed_until_it_gets_on() {
+    let (redis, receiver) = (RedisServer::start(Flavor::Redis).await, Receiver::start().await);
+    let mut server = router(&redis.url());
+    is(&server, "healthy", true).await;
+    an_event_waits(&server);
+    for _ in 0..3 {
+        tokio::task::block_in_place(|| server.kill());
+        server = router(&redis.url());
+        until(PATIENCE * 2, "it has taken over", async || partition(&server).2).await;
+    }
+    is(&server, "failed", true).await;
+    answers(&server, "failed", 503).await;
+    a_gateway_comes(&server, &receiver).await;
+}
