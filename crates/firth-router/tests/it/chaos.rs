@@ -3,7 +3,7 @@
 //! document in order; and the books: in = delivered + parked + dead + gap-marked + in flight.
 
 use crate::gateway::{Mood, TestGateway};
-use crate::node::World;
+use crate::node::{World, balanced};
 use crate::world::*;
 use firth::Broker;
 use firth_engine::Engine;
@@ -199,8 +199,10 @@ async fn partitions_that_move_between_nodes_under_load_lose_nothing() {
         .await;
         world.send(200).await;
         let leaving = nodes.remove(0);
+        balanced(&leaving);
         if round % 2 == 0 {
             leaving.close().await.unwrap();
+            balanced(&leaving);
         } else {
             // As a crash: its partitions are free when its lease has run out.
             drop(leaving);

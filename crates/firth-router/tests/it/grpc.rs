@@ -1,5 +1,6 @@
 //! Delivery by unary gRPC, to a server of a few lines that does not offer the stream.
 
+use crate::chaos::books_close;
 use crate::node::World;
 use crate::world::*;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
@@ -152,5 +153,6 @@ async fn a_gateway_that_speaks_grpc_gets_its_events_whatever_it_answers_first() 
     assert_eq!(numbers, (1..=50).collect::<Vec<_>>());
     assert!(server.answers.lock().unwrap().is_empty());
     assert_eq!(world.dead().await, 0);
+    books_close(&node, 50).await;
     node.close().await.unwrap();
 }

@@ -1,7 +1,7 @@
 //! Subscriptions that name no gateway: spread by hash, or for everyone. And gateways that come and go for good: who moved is told what it may have
 //! missed, and nothing is kept for those who are gone.
 
-use crate::chaos::nothing_was_given_up;
+use crate::chaos::{books_close, nothing_was_given_up};
 use crate::gateway::{Mood, TestGateway};
 use crate::node::{World, balanced};
 use crate::world::*;
@@ -78,6 +78,7 @@ async fn a_spread_subscription_is_served_by_the_owner_of_its_slot_and_told_of_a_
     assert_eq!(c.got(140), homes(&world, &ids)["c"]);
     assert!(c.missed().is_empty() && b.missed() == before["a"]);
     nothing_was_given_up(&world).await;
+    books_close(&node, 150).await;
     node.close().await.unwrap();
 }
 

@@ -1,6 +1,7 @@
 //! Delivery through a real NATS server, to the crate's own receiving half: by request and reply, and by JetStream.
 
-use crate::node::{ByDocument, World, balanced};
+use crate::chaos::books_close;
+use crate::node::{ByDocument, World};
 use crate::world::*;
 use async_nats::jetstream;
 use firth_router::config::{NatsAck, Protocol};
@@ -96,7 +97,7 @@ async fn a_gateway_behind_nats_gets_each_event_once_in_order_though_it_refuses_a
     world.arrives("g", || seen.by_document()).await;
     world.settled().await;
     assert_eq!(world.dead().await, 0);
-    balanced(&node);
+    books_close(&node, 50).await;
     node.close().await.unwrap();
     gateway.abort();
 }
@@ -119,7 +120,7 @@ async fn replies_that_get_lost_lead_to_repetitions_that_the_inbox_drops() {
     world.send(50).await;
     world.arrives("g", || seen.by_document()).await;
     world.settled().await;
-    balanced(&node);
+    books_close(&node, 150).await;
     node.close().await.unwrap();
     gateway.abort();
 }
@@ -134,7 +135,7 @@ async fn a_batch_larger_than_the_server_takes_goes_in_parts_in_order() {
     world.send(300).await;
     world.arrives("g", || seen.by_document()).await;
     world.settled().await;
-    balanced(&node);
+    books_close(&node, 300).await;
     node.close().await.unwrap();
     gateway.abort();
 }
@@ -179,7 +180,7 @@ async fn jetstream_keeps_batches_for_a_gateway_that_comes_later_and_refuses() {
     world.arrives("g", || seen.by_document()).await;
     world.send(100).await;
     world.arrives("g", || seen.by_document()).await;
-    balanced(&node);
+    books_close(&node, 300).await;
     node.close().await.unwrap();
     gateway.abort();
 }
@@ -247,6 +248,7 @@ async fn nats_over_mutual_tls_with_a_token_works_and_without_them_does_not() {
     let node = world.node_with(NatsDeliverer::new(options)).await;
     world.send(50).await;
     world.arrives("g", || seen.by_document()).await;
+    books_close(&node, 50).await;
     node.close().await.unwrap();
     listening.abort();
 }

@@ -1,6 +1,7 @@
 //! Real NATS servers that know their users by nkey, or by the JWT of a credentials file: the right one delivers, any other does not, and a file that
 //! is none is named when it is read.
 
+use crate::chaos::books_close;
 use crate::nats::{Seen, answering, batch};
 use crate::node::World;
 use crate::world::*;
@@ -85,6 +86,7 @@ async fn is_let_in(server: &NatsServer, (option, secret): (&str, &str), client: 
     let node = world.node_with(deliverer(&file).unwrap()).await;
     world.send(50).await;
     world.arrives("g", || seen.by_document()).await;
+    books_close(&node, 50).await;
     node.close().await.unwrap();
     listening.abort();
 }

@@ -1,6 +1,6 @@
 //! Whole nodes: topic, matching, lanes, HTTP/2, real gateways; and what happens when parts of it fail.
 
-use crate::chaos::nothing_was_given_up;
+use crate::chaos::{books_close, nothing_was_given_up};
 use crate::gateway::{Mood, TestGateway};
 use crate::world::*;
 use firth::Broker;
@@ -300,6 +300,7 @@ async fn a_record_that_is_no_event_is_a_dead_letter_and_stops_nobody() {
     world.has_all(&gateway).await;
     world.settled().await;
     assert_eq!(world.dead().await, 1);
+    books_close(&node, 10).await;
     node.close().await.unwrap();
 }
 
@@ -317,7 +318,7 @@ async fn a_gateway_that_crashes_and_flaps_under_load_misses_nothing() {
     }
     world.has_all(&gateway).await;
     world.settled().await;
-    balanced(&node);
+    books_close(&node, 1).await;
     node.close().await.unwrap();
 }
 
@@ -332,7 +333,7 @@ async fn answers_that_get_lost_lead_to_repetitions_and_to_nothing_worse() {
     gateway.set(Mood::Fine);
     world.has_all(&gateway).await;
     world.settled().await;
-    balanced(&node);
+    books_close(&node, 1).await;
     node.close().await.unwrap();
 }
 
@@ -363,7 +364,7 @@ async fn a_gateway_that_hangs_slows_nobody_and_catches_up_from_the_topic() {
     })
     .await;
     world.settled().await;
-    balanced(&node);
+    books_close(&node, 3400).await;
     node.close().await.unwrap();
 }
 
@@ -380,7 +381,7 @@ async fn a_node_killed_under_load_is_replaced_and_nothing_is_lost() {
     let second = world.node().await;
     world.has_all(&gateway).await;
     world.settled().await;
-    balanced(&second);
+    books_close(&second, 1).await;
     second.close().await.unwrap();
 }
 
@@ -400,6 +401,8 @@ async fn a_parked_gateway_stays_parked_for_the_next_node() {
     world.has_all(&quick).await;
     stuck.set(Mood::Fine);
     world.has_all(&stuck).await;
+    nothing_was_given_up(&world).await;
+    books_close(&second, 300).await;
     second.close().await.unwrap();
 }
 
@@ -425,7 +428,7 @@ async fn a_node_that_crashed_and_comes_back_under_its_own_name_goes_on_at_once()
     stuck.set(Mood::Fine);
     world.has_all(&stuck).await;
     nothing_was_given_up(&world).await;
-    balanced(&second);
+    books_close(&second, 1).await;
     second.close().await.unwrap();
 }
 
@@ -446,7 +449,7 @@ async fn two_nodes_share_the_partitions_and_hand_over_without_loss() {
     world.send(200).await;
     world.has_all(&gateway).await;
     world.settled().await;
-    balanced(&second);
+    books_close(&second, 1).await;
     second.close().await.unwrap();
 }
 
@@ -497,7 +500,7 @@ async fn a_topic_that_grows_while_a_gateway_is_parked_keeps_no_group_for_it_when
     })
     .await;
     world.settled().await;
-    balanced(&node);
+    books_close(&node, 1).await;
     node.close().await.unwrap();
 }
 
@@ -515,6 +518,7 @@ async fn the_trace_context_of_an_event_goes_with_it_unless_it_is_none() {
     producer.send_all(messages.to_vec()).await.unwrap();
     until(PATIENCE, "all arrive", async || gateway.count() == 3).await;
     assert_eq!(gateway.traces(), [None, Some(TRACE.to_owned()), None]);
+    books_close(&node, 3).await;
     node.close().await.unwrap();
 }
 
@@ -529,6 +533,7 @@ async fn batches_are_signed_and_carry_the_token() {
     let node = world.node().await;
     world.send(20).await;
     world.has_all(&gateway).await;
+    books_close(&node, 20).await;
     node.close().await.unwrap();
 }
 
@@ -546,7 +551,7 @@ async fn a_slow_gateway_that_also_moves_on_slows_nobody() {
     slow.set(Mood::Fine);
     world.has_all(&slow).await;
     world.settled().await;
-    balanced(&node);
+    books_close(&node, 2400).await;
     node.close().await.unwrap();
 }
 

@@ -1,6 +1,7 @@
 //! Gateways that others have written the libraries of, in Python: they take our wire and we take their answers.
 
-use crate::node::{ByDocument, World, balanced};
+use crate::chaos::books_close;
+use crate::node::{ByDocument, World};
 use crate::world::*;
 use firth_router::config::{NatsAck, Protocol};
 use firth_router::deliver::{
@@ -42,7 +43,7 @@ async fn nats_py(ack: NatsAck, mode: &str) {
     world.arrives("nats-py", || documents(&mut peer)).await;
     world.settled().await;
     assert_eq!(world.dead().await, 0);
-    balanced(&node);
+    books_close(&node, 100).await;
     node.close().await.unwrap();
 }
 
@@ -79,7 +80,7 @@ async fn all_arrive(
     world.arrives("the peer", || documents(&mut peer)).await;
     world.settled().await;
     assert_eq!(world.dead().await, 0);
-    balanced(&node);
+    books_close(&node, 100).await;
     node.close().await.unwrap();
     serde_json::from_str(peer.lines().last().unwrap()).unwrap()
 }

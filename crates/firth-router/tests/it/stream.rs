@@ -1,7 +1,8 @@
 //! The lasting gRPC call: answers by number, breaks and resumption, pauses, gateways that fall silent.
 
+use crate::chaos::books_close;
 use crate::grpc::{DeliveryAck, EventBatch};
-use crate::node::{ByDocument, World, balanced};
+use crate::node::{ByDocument, World};
 use crate::world::*;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use firth_router::config::Protocol;
@@ -204,7 +205,7 @@ async fn all_arrive(moods: &[Mood], timeout: Duration) -> Arc<Server> {
     world.arrives("g", || server.documents()).await;
     world.settled().await;
     assert_eq!(world.dead().await, 0);
-    balanced(&node);
+    books_close(&node, 400).await;
     node.close().await.unwrap();
     server
 }
