@@ -240,6 +240,8 @@ enum Step {
     },
     Wait(u16),
     Park(bool),
+    /// So many events are gone before they were routed.
+    Lose(u8),
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -250,6 +252,7 @@ fn step() -> impl Strategy<Value = Step> {
             .prop_map(|(which, how, answers)| Step::Settle { which, how, answers }),
         2 => (0_u16..500).prop_map(Step::Wait),
         1 => any::<bool>().prop_map(Step::Park),
+        1 => (1_u8..20).prop_map(Step::Lose),
     ]
 }
 
@@ -259,6 +262,7 @@ struct Gateway {
     seen: HashSet<Position>,
     last: HashMap<Key, u64>,
     gaps: HashSet<Position>,
+    lost: u64,
 }
 
 impl Gateway {
@@ -269,6 +273,7 @@ impl Gateway {
     ) -> Result<Vec<Answer>, TestCaseError> {
         let (mut refused, mut answers) = (HashSet::new(), Vec::new());
         self.gaps.extend(batch.gap.iter().flat_map(Gap::positions));
+        self.lost += batch.gap.as_ref().map_or(0, Gap::lost);
         for (place, item) in batch.items.iter().enumerate() {
             if refuses(place) || refused.contains(&item.key()) {
                 refused.insert(item.key());
@@ -294,6 +299,7 @@ struct World {
     released: HashMap<Position, Fate>,
     now: Instant,
     seq: u64,
+    lost: u64,
 }
 
 const PRIORITIES: [Priority; 3] = Priority::ALL;
@@ -348,6 +354,10 @@ impl World {
                 let released = self.lane.park(u32::from(*odd), 0);
                 self.note(released)?;
             }
+            Step::Lose(count) => {
+                self.lost += u64::from(*count);
+                self.lane.lose(u32::from(count % 2), u64::from(*count), self.now);
+            }
         }
         self.check()
     }
@@ -374,8 +384,11 @@ impl World {
             prop_assert!(books.balance(), "{:?}", books);
             sum = sum.plus(books);
         }
-        prop_assert_eq!(sum.taken, self.taken.len() as u64);
-        prop_assert_eq!(sum.held, self.lane.held() as u64);
+        prop_assert_eq!(sum.taken, self.taken.len() as u64 + self.lost);
+        let gapped = self.released.values().filter(|fate| **fate == Fate::Gapped).count() as u64;
+        let told = sum.gapped - gapped;
+        prop_assert!(told <= self.lost && told <= self.gateway.lost, "nobody was told");
+        prop_assert_eq!(sum.held, self.lane.held() as u64 + self.lost - told);
         prop_assert_eq!(self.taken.len() - self.released.len(), self.lane.held());
         prop_assert!(self.lane.held() <= 20);
         let (out, _) = self.lane.in_flight();
@@ -406,6 +419,7 @@ impl World {
         prop_assert_eq!(self.lane.held(), 0, "the lane fell asleep with {:?}", self.lane);
         prop_assert_eq!(self.lane.bytes, 0);
         prop_assert_eq!(self.released.len(), self.taken.len());
+        prop_assert!(self.lane.all_books().all(|(_, books)| books.held == 0), "somebody was not told");
         Ok(())
     }
 }
@@ -423,6 +437,7 @@ proptest! {
             released: HashMap::new(),
             now: Instant::now(),
             seq: 0,
+            lost: 0,
         };
         for step in &steps {
             world.step(step)?;
