@@ -14,6 +14,8 @@ use crate::wait::{PATIENCE, Poll};
 const MASTER_NAME: &str = "firth-master";
 const DOWN_AFTER_MS: u32 = 1000;
 const FAILOVER_TIMEOUT_MS: u32 = 3000;
+/// A sentinel that was starved for two seconds, or whose clock jumped, trusts nothing that it sees for a while: half a minute if nobody says otherwise.
+const TILT_MS: &str = "1000";
 
 /// A replicated server under sentinels.
 #[derive(Debug)]
@@ -57,6 +59,9 @@ impl SentinelSet {
         let mut watchers = Vec::new();
         for _ in 0..sentinels {
             watchers.push(watcher(node(), &data[0], sentinels / 2 + 1, password).start().await);
+        }
+        for sentinel in &watchers {
+            sentinel.order(&["SENTINEL", "DEBUG", "TILT-PERIOD", TILT_MS]).await;
         }
         let set = Self { data, sentinels: watchers };
         set.settle().await;
@@ -114,7 +119,8 @@ impl SentinelSet {
 
     /// Waits until all live sentinels agree on a master other than `old` and it acts as one.
     pub async fn wait_new_master(&self, old: &RedisServer) -> &RedisServer {
-        let mut poll = Poll::new(PATIENCE);
+        // Several elections may come to nothing before one succeeds.
+        let mut poll = Poll::new(2 * PATIENCE);
         loop {
             let agreed = self.agreed_master().await.filter(|port| *port != old.port());
             let node = self.data.iter().find(|node| Some(node.port()) == agreed);
