@@ -197,7 +197,7 @@ impl Ord for Key {
 pub enum Fate {
     /// The gateway accepted it.
     Delivered,
-    /// The gateway refused it too often; with its last reason.
+    /// The gateway refused it too often; with its last reason, and how often it was tried.
     Dead(String),
     /// It was left out under pressure, and the gateway has been told so.
     Gapped,

@@ -482,7 +482,8 @@ impl Lane {
         let reason = round.reasons.remove(&given_up.ticket);
         let reason = reason.unwrap_or_else(|| "the gateway gave no answer to this event".to_owned());
         let place = (given_up.position, given_up.ticket, given_up.bytes);
-        self.release(place, Fate::Dead(reason), &mut round.released);
+        let why = format!("{reason} (attempts: {})", given_up.refusals);
+        self.release(place, Fate::Dead(why), &mut round.released);
         self.chains.put_back(key, back, None);
     }
 
