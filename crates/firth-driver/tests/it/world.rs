@@ -142,6 +142,10 @@ pub(crate) fn is_assigned(event: &Event) -> bool {
     matches!(event, Event::Assigned { .. })
 }
 
+pub(crate) fn is_revoked(event: &Event) -> bool {
+    matches!(event, Event::Revoked { .. })
+}
+
 pub(crate) fn is_sent(event: &Event) -> bool {
     matches!(event, Event::SentOk { .. })
 }
