@@ -29,6 +29,8 @@ pub(super) struct Reader {
     options: RouterOptions,
     fallback: Arc<Fallback>,
     partitions: HashMap<u32, Progress>,
+    /// Ownerships that ended while an event waited for room: what else was read under them would overtake it.
+    over: HashMap<u32, Epoch>,
     /// Who owned which slot when it last looked.
     table: Arc<SlotTable>,
     /// When it last looked for gateways that are gone.
@@ -58,7 +60,8 @@ impl Reader {
     ) -> Self {
         let fallback = Arc::new(Fallback::new(broker, handle, Arc::clone(&lanes), options.clone()));
         let (table, swept) = (lanes.registry.table(), Instant::now());
-        Self { lanes, options, fallback, partitions: HashMap::new(), table, swept }
+        let (partitions, over) = (HashMap::new(), HashMap::new());
+        Self { lanes, options, fallback, partitions, over, table, swept }
     }
 
     /// Reads until the consumer is closed or cannot go on.
@@ -95,7 +98,10 @@ impl Reader {
             self.tell_lost(partition, last);
             while !waiting.is_empty() {
                 let matched = self.take_matched(&mut waiting);
-                self.spread(matched, partition, epoch).await;
+                if !self.spread(matched, partition, epoch).await {
+                    self.over.insert(partition, epoch);
+                    return;
+                }
                 if !waiting.is_empty() && !self.pause(partition, epoch).await {
                     return;
                 }
@@ -150,8 +156,8 @@ impl Reader {
         Ok((Arc::new(event), found))
     }
 
-    /// Gives each lane its share at once: one look of its driver, not one per event.
-    async fn spread(&self, matched: Vec<Matched>, partition: u32, epoch: Epoch) {
+    /// Gives each lane its share at once: one look of its driver, not one per event. False if the ownership is over.
+    async fn spread(&self, matched: Vec<Matched>, partition: u32, epoch: Epoch) -> bool {
         let (mut open, mut events) = (Vec::with_capacity(matched.len()), Vec::with_capacity(matched.len()));
         for Matched { delivery, event, found: Destinations { by_gateway, refused } } in matched {
             let position = Position { partition, seq: delivery.id().seq };
@@ -168,8 +174,11 @@ impl Reader {
             }
         }
         for (gateway, items) in shares {
-            self.offer_all(&self.lanes.cell(&gateway), items).await;
+            if !self.offer_all(&self.lanes.cell(&gateway), items).await {
+                return false;
+            }
         }
+        true
     }
 
     /// Waits a moment for a gateway; false if there is no point in waiting any more.
@@ -180,29 +189,33 @@ impl Reader {
         }
     }
 
-    /// Puts events of one partition into a lane, in order.
-    async fn offer_all(&self, cell: &Arc<Cell>, items: Vec<Item>) {
+    /// Puts events of one partition into a lane, in order; none behind one that was not taken because the ownership is over.
+    async fn offer_all(&self, cell: &Arc<Cell>, items: Vec<Item>) -> bool {
         for item in cell.offer_all(items) {
-            self.offer(cell, &item).await;
+            if !self.offer(cell, &item).await {
+                return false;
+            }
         }
+        true
     }
 
     /// Puts an event into a lane, or leaves it to the reading of the topic if the gateway is parked. A full lane is parked; while that is
-    /// not possible the source waits, as long as the partition is this node's.
-    async fn offer(&self, cell: &Arc<Cell>, item: &Item) {
+    /// not possible the source waits, as long as the partition is this node's; false if it is not any more.
+    async fn offer(&self, cell: &Arc<Cell>, item: &Item) -> bool {
         let Position { partition, seq } = item.position;
         loop {
             if !cell.admits(partition, seq) {
                 cell.lane().pass(partition);
-                return self.fallback.skip(cell, item);
+                self.fallback.skip(cell, item);
+                return true;
             }
             if cell.offer(item) == Offer::Taken {
-                return;
+                return true;
             }
             if let Err(error) = self.fallback.park(cell, partition, seq - 1).await {
-                // It was read under an ownership that is over: it comes again.
+                // It was read under an ownership that is over: it comes again, and with it whatever is behind it.
                 if self.fallback.epochs().get(&partition).is_none_or(|now| now.0 != item.epoch) {
-                    return;
+                    return false;
                 }
                 tracing::warn!(gateway = %cell.gateway, partition, %error, "a full lane cannot be parked yet");
                 tokio::time::sleep(LOOK).await;
@@ -212,6 +225,14 @@ impl Reader {
 
     /// Notes how far a partition is read, and begins its ownership if that is new. False if the ownership is over.
     async fn note(&mut self, Position { partition, seq }: Position, epoch: Epoch) -> bool {
+        if self.over.get(&partition).is_some_and(|over| epoch <= *over) {
+            if self.fallback.epochs().get(&partition) != Some(&epoch) {
+                return false;
+            }
+            // It is not over after all: it begins anew, with what was not taken.
+            self.over.remove(&partition);
+            self.partitions.remove(&partition);
+        }
         if let Some(progress) = self.partitions.get_mut(&partition)
             && progress.epoch >= epoch
         {
