@@ -1,7 +1,7 @@
 //! One collection of one tenant: its groups, and the lists that lead to them.
 
 use super::conditions::Conditions;
-use super::fields::{Fields, Values};
+use super::fields::{Fields, Seen};
 use super::group::{Group, GroupId, Interpreter, Membership, Place, Plan};
 use super::lists::{Direct, Hung, ListId, Lists};
 use super::{Hit, Interest};
@@ -118,29 +118,29 @@ impl Collection {
 
     /// Adds the subscriptions that want the event.
     pub(super) fn matches(&self, event: &Event, hits: &mut Vec<Hit>) -> Result<()> {
-        let values = self.fields.extract(event, event.document())?;
+        let values = &self.fields.extract(event, event.document())?[..];
         let mut lists: SmallVec<[ListId; 8]> = SmallVec::new();
         let tell = |list: ListId, direct: &[Direct], hits: &mut Vec<Hit>| {
             lists.push(list);
-            let passing = direct.iter().filter(|one| self.conditions.passes(one.condition, &values));
+            let passing = direct.iter().filter(|one| self.conditions.passes(one.condition, values));
             hits.extend(passing.map(|one| Hit { number: one.number, leaves: false }));
         };
-        let mut now = self.matching((event, event.document()), &values, hits, tell)?;
+        let mut now = self.matching((event, event.document()), values, hits, tell)?;
         self.tell(&now, false, hits);
         let (Some(before), Some(_)) = (&event.before, &event.after) else { return Ok(()) };
-        let old = self.fields.extract(event, Some(before))?;
+        let old = &self.fields.extract(event, Some(before))?[..];
         if old == values && self.with_rest == 0 {
             return Ok(());
         }
         let tell = |list: ListId, direct: &[Direct], hits: &mut Vec<Hit>| {
             let is_still_here = lists.contains(&list);
             let leaves = |one: &&Direct| {
-                self.conditions.passes(one.condition, &old)
-                    && !(is_still_here && self.conditions.passes(one.condition, &values))
+                self.conditions.passes(one.condition, old)
+                    && !(is_still_here && self.conditions.passes(one.condition, values))
             };
             hits.extend(direct.iter().filter(leaves).map(|one| Hit { number: one.number, leaves: true }));
         };
-        let mut left = self.matching((event, Some(before)), &old, hits, tell)?;
+        let mut left = self.matching((event, Some(before)), old, hits, tell)?;
         now.sort_unstable();
         left.retain(|group| now.binary_search(group).is_err());
         self.tell(&left, true, hits);
@@ -158,7 +158,7 @@ impl Collection {
     fn matching(
         &self,
         (event, document): (&Event, Option<&Document>),
-        values: &Values<'_>,
+        values: &Seen<'_>,
         hits: &mut Vec<Hit>,
         mut tell: impl FnMut(ListId, &[Direct], &mut Vec<Hit>),
     ) -> Result<Vec<GroupId>> {
@@ -236,7 +236,7 @@ impl Collection {
     }
 
     #[cfg(test)]
-    pub(super) fn values<'a>(&self, event: &'a Event) -> Values<'a> {
+    pub(super) fn values<'a>(&self, event: &'a Event) -> super::fields::Values<'a> {
         self.fields.extract(event, event.document()).expect("documents in tests are valid")
     }
 }

@@ -1,7 +1,7 @@
 //! Conditions: what is left to check of a simple filter once a list has led to it. Whoever asks for the same shares one, and an event meets it in
 //! the list itself, without a way to the subscription.
 
-use super::fields::{FieldId, Values};
+use super::fields::{FieldId, Seen};
 use crate::filter::{Field, Limit, Literal, Num, Test};
 use foldhash::fast::RandomState;
 use hashbrown::HashTable;
@@ -98,7 +98,7 @@ impl Conditions {
         fields
     }
 
-    pub(super) fn passes(&self, id: ConditionId, values: &Values<'_>) -> bool {
+    pub(super) fn passes(&self, id: ConditionId, values: &Seen<'_>) -> bool {
         if id == ALWAYS {
             return true;
         }

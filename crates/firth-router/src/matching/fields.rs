@@ -15,8 +15,11 @@ use std::fmt;
 /// The number of a field in its collection.
 pub(super) type FieldId = u32;
 
-/// What was found, by field; nothing where the document has no such field.
+/// What was found, as [`Seen`].
 pub(super) type Values<'a> = SmallVec<[Option<Field<'a>>; 4]>;
+
+/// What was found, by field; nothing where the document has no such field.
+pub(super) type Seen<'a> = [Option<Field<'a>>];
 
 #[derive(Default)]
 pub(super) struct Fields {

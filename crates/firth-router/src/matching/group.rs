@@ -2,7 +2,7 @@
 
 use super::Interest;
 use super::conditions::Tests;
-use super::fields::{FieldId, Fields, Values};
+use super::fields::{FieldId, Fields, Seen};
 use super::lists::{ListId, Lists, Token};
 use super::ranges;
 use crate::error::{Error, Result};
@@ -130,7 +130,7 @@ impl Group {
     }
 
     /// Whether the document passes what the place has not answered yet.
-    pub(super) fn wants(&self, place: u16, values: &Values<'_>, interpreter: &mut Interpreter<'_>) -> bool {
+    pub(super) fn wants(&self, place: u16, values: &Seen<'_>, interpreter: &mut Interpreter<'_>) -> bool {
         let place = &self.places[place as usize];
         let branches = self.branches();
         if self.filter.is_none() {
@@ -150,7 +150,7 @@ fn passes(
     branch: &Branch,
     fields: &[FieldId],
     answered: Option<u16>,
-    values: &Values<'_>,
+    values: &Seen<'_>,
     interpreter: &mut Interpreter<'_>,
 ) -> bool {
     let atoms = branch.atoms.iter().zip(fields).enumerate().all(|(number, (atom, field))| {

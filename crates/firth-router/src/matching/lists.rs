@@ -4,7 +4,7 @@
 //! for now. [`Uses`] remembers per field which kinds of token exist, so that an event asks no needless questions.
 
 use super::conditions::ConditionId;
-use super::fields::{FieldId, Values};
+use super::fields::{FieldId, Seen};
 use super::group::GroupId;
 use super::ranges::Ranges;
 use crate::filter::{Field, Literal, Num, Scalar};
@@ -197,7 +197,7 @@ impl Lists {
     }
 
     /// Shows every list, once, that the event has something in common with; a group with several places may be in several of them.
-    pub(super) fn candidates(&self, key: &str, values: &Values<'_>, mut show: impl FnMut(ListId, &List)) {
+    pub(super) fn candidates(&self, key: &str, values: &Seen<'_>, mut show: impl FnMut(ListId, &List)) {
         let mut ask = |ask: Ask<'_>| {
             if let Some(id) = self.lookup(ask) {
                 show(id, &self.lists[id as usize]);
