@@ -29,7 +29,7 @@ pub(super) struct Reader {
     options: RouterOptions,
     fallback: Arc<Fallback>,
     partitions: HashMap<u32, Progress>,
-    /// Ownerships that ended while an event waited for room: what else was read under them would overtake it.
+    /// Ownerships that ended while an event waited for room or for a gateway: what else was read under them would overtake it.
     over: HashMap<u32, Epoch>,
     /// Who owned which slot when it last looked.
     table: Arc<SlotTable>,
@@ -98,11 +98,10 @@ impl Reader {
             self.tell_lost(partition, last);
             while !waiting.is_empty() {
                 let matched = self.take_matched(&mut waiting);
-                if !self.spread(matched, partition, epoch).await {
+                let goes_on = self.spread(matched, partition, epoch).await
+                    && (waiting.is_empty() || self.pause(partition, epoch).await);
+                if !goes_on {
                     self.over.insert(partition, epoch);
-                    return;
-                }
-                if !waiting.is_empty() && !self.pause(partition, epoch).await {
                     return;
                 }
             }
@@ -245,6 +244,10 @@ impl Reader {
             }
             tracing::warn!(partition, %error, "parked gateways cannot be looked up yet");
             tokio::time::sleep(LOOK).await;
+        }
+        // What was read before under an ownership that is over was let go: this must not come before it.
+        if self.fallback.epochs().get(&partition) != Some(&epoch) {
+            return false;
         }
         self.partitions.insert(partition, Progress { epoch, last: seq, marks: VecDeque::new() });
         true
