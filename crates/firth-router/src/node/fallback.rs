@@ -162,7 +162,9 @@ impl Fallback {
     /// perhaps this very node, has parked stay so.
     pub(super) async fn begin(self: &Arc<Self>, partition: u32) -> Result<()> {
         self.lose(partition);
-        let Some(hold) = self.handle.hold(partition) else { return Err(not_ours()) };
+        let hold = self.handle.hold(partition);
+        let is_current = |hold: &Hold| self.epochs().get(&partition) == Some(&hold.epoch);
+        let hold = hold.filter(is_current).ok_or_else(not_ours)?;
         let (at, prefix) = (self.at(partition)?, format!("{}{FEED}", self.options.group));
         let engine = self.broker.engine();
         let groups = engine.groups(&at).await?;
@@ -181,13 +183,19 @@ impl Fallback {
             if self.lanes.registry.gateway(&gateway).is_none() {
                 self.tell_all_moved();
             }
-            behind.push(Arc::clone(&cell));
+            behind.push((Arc::clone(&cell), frontier.seq + 1));
         }
         // From here on groups may end: everyone knows how much was left out.
         self.begun().insert(partition, hold);
-        for cell in behind {
+        for (cell, from) in behind {
             let _turn = cell.turn.lock().await;
-            self.feed(&cell, partition);
+            let is_done = matches!(cell.parked().get(&partition), Some(Parked::Resumed { done: true, .. }));
+            if !is_done {
+                // Who fed it under an earlier ownership may have let go of it meanwhile, or have taken it for caught up.
+                cell.parked().insert(partition, Parked::Behind { from, skipped_to });
+                cell.tell_lane(partition);
+                self.feed(&cell, partition);
+            }
         }
         Ok(())
     }
@@ -270,12 +278,12 @@ impl Fallback {
         Ok(())
     }
 
-    /// Makes the group of a gateway that is fed, unless it is there. Somebody may have deleted it: then everything is fed again, and the gateway drops
+    /// Makes the group of a gateway that is fed, unless it is there, and answers the ownership under which that is so. Somebody may have deleted it: then everything is fed again, and the gateway drops
     /// what it has.
-    pub(super) async fn keep_group(&self, partition: u32, group: &GroupName) -> Result<()> {
+    pub(super) async fn keep_group(&self, partition: u32, group: &GroupName) -> Result<Hold> {
         let (at, hold) = (self.at(partition)?, self.hold(partition)?);
         self.broker.engine().create_group(&at, group, From::Start, Some(&hold)).await?;
-        Ok(())
+        Ok(hold)
     }
 
     /// The ownership for which parked gateways were looked up.

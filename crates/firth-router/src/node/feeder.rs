@@ -11,8 +11,10 @@ use crate::event::Event;
 use crate::lane::{Item, Offer, Position, Pressure};
 use crate::registry::Destinations;
 use firth::{Consumer, ConsumerConfig, ConsumerHandle, GroupName, StartAt};
+use firth_engine::Hold;
 use firth_engine::facet::GroupStatus;
 use std::collections::BTreeSet;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -76,14 +78,17 @@ impl Feeder {
             ..options.consumer()
         };
         let group = self.fallback.group(&self.cell.gateway)?;
-        if let Some(fed) = self.keep_group(&group).await? {
-            return Ok(fed);
-        }
+        let hold = match self.keep_group(&group).await? {
+            ControlFlow::Continue(hold) => hold,
+            ControlFlow::Break(fed) => return Ok(fed),
+        };
         let builder = self.fallback.broker.consumer(&options.topic, group.as_str());
         let mut consumer = builder.config(config).await?;
         let mut taken = 0;
         loop {
-            if self.take(&mut consumer, &mut taken).await? == Stop::Gone || self.drain().await == Stop::Gone {
+            if self.take(&mut consumer, &mut taken, &hold).await? == Stop::Gone
+                || self.drain(&hold).await == Stop::Gone
+            {
                 let _turn = self.cell.turn.lock().await;
                 let fed = self.part();
                 consumer.close().await?;
@@ -95,14 +100,15 @@ impl Feeder {
                 continue;
             }
             consumer.close().await?;
-            // Now every verdict is stored.
-            if self.keeps_letters().await? {
+            // Now every verdict is stored that could be: whoever lost the group meanwhile has settled less than it took.
+            let status = self.status().await?;
+            if status.dead + status.due > 0 || !self.is_fed_up_to(status.frontier.seq) {
                 self.fall_back();
-                let settled = self.settled_to().await?;
-                self.fallback.take_back_letters(&self.cell, self.partition, settled + 1).await;
+                let unsettled = status.frontier.seq + 1;
+                self.fallback.take_back_letters(&self.cell, self.partition, unsettled).await;
                 return Ok(Fed::StartOver);
             }
-            if !self.end_group(&group).await? {
+            if !self.end_group(&group, &hold).await? {
                 return Ok(self.part());
             }
             if let Some(Parked::Resumed { done, .. }) = self.cell.parked().get_mut(&self.partition) {
@@ -115,20 +121,20 @@ impl Feeder {
         }
     }
 
-    /// Sees to it that there is a group to feed by; answers if the partition is another node's.
-    async fn keep_group(&self, group: &GroupName) -> Result<Option<Fed>> {
+    /// Sees to it that there is a group to feed by; answers the ownership that this round of feeding belongs to, unless the partition is
+    /// another node's.
+    async fn keep_group(&self, group: &GroupName) -> Result<ControlFlow<Fed, Hold>> {
         let _turn = self.cell.turn.lock().await;
-        if !self.is_ours() {
-            return Ok(Some(self.part()));
+        if !self.is_assigned() {
+            return Ok(ControlFlow::Break(self.part()));
         }
-        self.fallback.keep_group(self.partition, group).await?;
-        Ok(None)
+        Ok(ControlFlow::Continue(self.fallback.keep_group(self.partition, group).await?))
     }
 
     /// Lets go of the partition, or starts over if it is this node's. Called in the cell's turn.
     fn part(&self) -> Fed {
         // If it was lost and has come back, whoever noted that found this feeder and relies on it.
-        let goes_on = self.is_ours() && !self.fallback.lanes.stop.is_cancelled();
+        let goes_on = self.is_assigned() && !self.fallback.lanes.stop.is_cancelled();
         if goes_on {
             self.fall_back();
         } else {
@@ -142,10 +148,9 @@ impl Feeder {
     }
 
     /// Removes the group; false if the partition has had another owner since this node looked for parked gateways, who may feed by it.
-    async fn end_group(&self, group: &GroupName) -> Result<bool> {
-        let hold = self.fallback.hold(self.partition)?;
+    async fn end_group(&self, group: &GroupName, hold: &Hold) -> Result<bool> {
         let (at, engine) = (self.fallback.at(self.partition)?, self.fallback.broker.engine());
-        match engine.delete_group(&at, group, Some(&hold)).await {
+        match engine.delete_group(&at, group, Some(hold)).await {
             Ok(_) => Ok(true),
             Err(error) if error.kind() == firth_engine::ErrorKind::Fenced => Ok(false),
             Err(error) => Err(error.into()),
@@ -153,9 +158,12 @@ impl Feeder {
     }
 
     /// Takes records until everything that was left out is taken; `taken` is how far it has come.
-    async fn take(&self, consumer: &mut Consumer, taken: &mut u64) -> Result<Stop> {
+    async fn take(&self, consumer: &mut Consumer, taken: &mut u64, hold: &Hold) -> Result<Stop> {
         let mut looked: Option<Instant> = None;
         loop {
+            if !self.is_ours(hold) {
+                return Ok(Stop::Gone);
+            }
             let is_due = looked.is_none_or(|looked| looked.elapsed() >= LOOK);
             if is_due && self.is_near(*taken) {
                 looked = Some(Instant::now());
@@ -171,7 +179,7 @@ impl Feeder {
                 deliveries = consumer.next_many(CHUNK), if !is_stuck => deliveries,
                 () = room, if is_stuck => continue,
                 () = tokio::time::sleep(LOOK) => {
-                    if !self.is_ours() || (is_stuck && self.is_forsaken()) {
+                    if is_stuck && self.is_forsaken() {
                         return Ok(Stop::Gone);
                     }
                     // What an earlier feeder has settled does not come again.
@@ -188,7 +196,7 @@ impl Feeder {
             let mut unwanted = Vec::new();
             for delivery in deliveries.into_iter().map(InHand::new).collect::<Vec<_>>() {
                 let seq = delivery.id().seq;
-                if !self.route(delivery, &mut unwanted).await {
+                if !self.route(delivery, &mut unwanted, hold).await {
                     return Ok(Stop::Gone);
                 }
                 *taken = seq.max(*taken);
@@ -239,7 +247,16 @@ impl Feeder {
     fn is_near(&self, taken: u64) -> bool {
         match self.cell.parked().get(&self.partition) {
             Some(Parked::Behind { skipped_to, .. }) => taken >= *skipped_to,
-            _ => true,
+            Some(Parked::Resumed { .. }) => true,
+            None => false,
+        }
+    }
+
+    /// Whether the gateway goes on with live events behind this place, or before it.
+    fn is_fed_up_to(&self, settled: u64) -> bool {
+        match self.cell.parked().get(&self.partition) {
+            Some(Parked::Resumed { after, .. }) => settled >= *after,
+            Some(Parked::Behind { .. }) | None => false,
         }
     }
 
@@ -257,13 +274,13 @@ impl Feeder {
                 parked.insert(self.partition, Parked::Resumed { from, after: taken, done: false });
                 true
             }
-            Some(Parked::Behind { .. }) => false,
-            _ => true,
+            Some(Parked::Resumed { .. }) => true,
+            Some(Parked::Behind { .. }) | None => false,
         }
     }
 
     /// Puts a record into the lane if the gateway wants it, as soon as the lane is calm; false if there is no point in waiting any more.
-    async fn route(&self, delivery: InHand, unwanted: &mut Vec<InHand>) -> bool {
+    async fn route(&self, delivery: InHand, unwanted: &mut Vec<InHand>, hold: &Hold) -> bool {
         let position = Position { partition: self.partition, seq: delivery.id().seq };
         let event = match Event::from_payload(delivery.payload()) {
             Ok(event) => Arc::new(event),
@@ -274,7 +291,7 @@ impl Feeder {
             }
         };
         let lanes = &self.fallback.lanes;
-        let wanted = match self.destinations(&event).await {
+        let wanted = match self.destinations(&event, hold).await {
             Ok(Some(found)) => {
                 found.by_gateway.into_iter().find(|(gateway, _)| *gateway == self.cell.gateway)
             }
@@ -304,7 +321,7 @@ impl Feeder {
                 () = lanes.stop.cancelled() => return false,
                 () = room => {}
                 () = tokio::time::sleep(LOOK) => {
-                    if !self.is_ours() {
+                    if !self.is_ours(hold) {
                         return false;
                     }
                 }
@@ -313,7 +330,7 @@ impl Feeder {
     }
 
     /// Who wants an event. If somebody does and there is no gateway to give it to, it waits, while there is a point in it.
-    async fn destinations(&self, event: &Event) -> Result<Option<Destinations>> {
+    async fn destinations(&self, event: &Event, hold: &Hold) -> Result<Option<Destinations>> {
         let (lanes, max_fanout) = (&self.fallback.lanes, self.fallback.options.routing.max_fanout);
         loop {
             match lanes.registry.finder().destinations(event, max_fanout) {
@@ -323,7 +340,7 @@ impl Feeder {
             tokio::select! {
                 () = lanes.stop.cancelled() => return Ok(None),
                 () = tokio::time::sleep(LOOK) => {
-                    if !self.is_ours() {
+                    if !self.is_ours(hold) {
                         return Ok(None);
                     }
                 }
@@ -332,7 +349,7 @@ impl Feeder {
     }
 
     /// Waits until what it put into the lane is settled, or the gateway is parked again.
-    async fn drain(&self) -> Stop {
+    async fn drain(&self, hold: &Hold) -> Stop {
         loop {
             let open = self.fallback.lanes.records.count(self.partition, Source::Again(self.cell.number));
             if open == 0 || self.cell.behind().contains(&self.partition) {
@@ -342,7 +359,7 @@ impl Feeder {
                 () = self.fallback.lanes.stop.cancelled() => return Stop::Gone,
                 () = self.cell.room.notified() => {}
                 () = tokio::time::sleep(LOOK) => {
-                    if !self.is_ours() || self.is_forsaken() {
+                    if !self.is_ours(hold) || self.is_forsaken() {
                         return Stop::Gone;
                     }
                 }
@@ -367,7 +384,13 @@ impl Feeder {
         self.fallback.forget(&self.cell, self.partition);
     }
 
-    fn is_ours(&self) -> bool {
+    /// Whether the ownership goes on under which this round of feeding began. If it was lost, others may have fed meanwhile: what this round took
+    /// says nothing any more.
+    fn is_ours(&self, hold: &Hold) -> bool {
+        self.is_assigned() && self.fallback.hold(self.partition).is_ok_and(|now| now.epoch == hold.epoch)
+    }
+
+    fn is_assigned(&self) -> bool {
         self.fallback.handle.assignment().contains(&self.partition)
     }
 }
