@@ -108,6 +108,9 @@ impl Feeder {
                 self.fallback.take_back_letters(&self.cell, self.partition, unsettled).await;
                 return Ok(Fed::StartOver);
             }
+            if self.fallback.lanes.registry.gateway(&self.cell.gateway).is_none() {
+                self.cell.forsake();
+            }
             if !self.end_group(&group, &hold).await? {
                 return Ok(self.part());
             }

@@ -9,6 +9,7 @@ use crate::name::{GatewayId, SubscriptionId};
 use crate::registry::Registry;
 use firth::ConsumerHandle;
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
@@ -58,6 +59,8 @@ pub(super) struct Cell {
     pub(super) room: Notify,
     /// Its gateway is gone, and nothing is left for it.
     pub(super) gone: CancellationToken,
+    /// It was fed until its gateway was gone, and those to whom the subscriptions went may not know yet what they missed.
+    forsaken: AtomicBool,
 }
 
 impl Cell {
@@ -140,6 +143,21 @@ impl Cell {
     pub(super) fn move_in(&self, subscriptions: Vec<SubscriptionId>) {
         self.lane().move_in(subscriptions, Instant::now());
         self.work.notify_one();
+    }
+
+    /// Nothing waits any more for a gateway that is gone: nobody wants what it has not got.
+    pub(super) fn forsake(&self) {
+        self.forsaken.store(true, Ordering::Release);
+    }
+
+    /// Whether events wait for the gateway, or did when it went.
+    pub(super) fn owed(&self) -> bool {
+        self.owes() || self.forsaken.load(Ordering::Acquire)
+    }
+
+    /// Those to whom its subscriptions went know.
+    pub(super) fn has_told(&self) {
+        self.forsaken.store(false, Ordering::Release);
     }
 
     /// Whether events wait for the gateway, here or in the topic.
@@ -228,6 +246,7 @@ impl Lanes {
             work: Notify::new(),
             room: Notify::new(),
             gone: CancellationToken::new(),
+            forsaken: AtomicBool::new(false),
         });
         let driver = tokio::spawn(driver::drive(Arc::clone(&cell), Arc::clone(self)));
         lanes.insert(gateway.clone(), (Arc::clone(&cell), driver));

@@ -268,12 +268,15 @@ impl Reader {
                 moved.entry((from, to)).or_default().push(id);
             }
         }
+        let mut told = Vec::new();
         for ((from, to), subscriptions) in moved {
-            if self.lanes.known(from).is_some_and(|cell| cell.owes()) {
+            if let Some(cell) = self.lanes.known(from).filter(|cell| cell.owed()) {
                 tracing::info!(%from, %to, count = subscriptions.len(), "subscriptions have moved from a gateway that has not got all events");
                 self.lanes.cell(to).move_in(subscriptions);
+                told.push(cell);
             }
         }
+        told.iter().for_each(|cell| cell.has_told());
         self.table = now;
     }
 
