@@ -14,8 +14,12 @@ pub enum Durability {
     /// This many replicas have it too (WAIT). Survives the loss of the master, also one that was cut off from its peers.
     Replicated(u32),
     /// It is on disk: it survives a power failure. On files concurrent calls share one fsync; on a server by WAITAOF (Redis 7.2
-    /// and newer, Valkey), or `appendfsync always` on Redis 7.0. A file whose last write was torn by the failure is loaded up to the last whole
-    /// step, as `aof-load-truncated yes` (the default of servers) allows; with `no` a server refuses to start on it.
+    /// and newer, Valkey), or `appendfsync always` on Redis 7.0. A file whose last write was torn by the failure
+    /// is loaded up to the last whole step, as `aof-load-truncated yes` (the default of servers) allows; with `no` a server refuses to start on it.
+    ///
+    /// Redis 7.0 leaves the beginning of the torn step in the file, though, and applies it at the start after that one (Valkey does not). With
+    /// it say `aof-load-truncated no` and run `redis-check-aof --fix` when it does not start, or run BGREWRITEAOF at once when its log says that
+    /// it has truncated the file.
     #[default]
     Synced,
 }

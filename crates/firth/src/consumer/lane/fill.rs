@@ -199,7 +199,10 @@ impl Session<'_> {
         let was_cut = records.len() == room || bytes + largest > MAX_BATCH_BYTES;
         self.more |= was_cut && !records.is_empty();
         for record in records {
-            let lost = self.window.lost();
+            let (lost, position) = (self.window.lost(), self.window.position());
+            if record.id <= position || record.id.seq <= position.seq {
+                return Err(goes_back(position, record.id));
+            }
             let offered = self.window.offer(&record);
             self.note_lost(&record, self.window.lost() - lost);
             if offered == Offer::Deliver {
@@ -278,6 +281,16 @@ impl Session<'_> {
             }
         }
     }
+}
+
+/// Numbers of a log only grow, but for what Redis 7.0 can make of a torn file (see [`firth_engine::Durability::Synced`]).
+fn goes_back(from: RecordId, to: RecordId) -> Error {
+    let why =
+        "half of a step was applied, as Redis 7.0 does with a torn append-only file at its second start";
+    Error::new(
+        ErrorKind::Corrupt,
+        format!("the log goes back from {from} to {to}: {why}; see Durability::Synced"),
+    )
 }
 
 fn sooner(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
