@@ -239,18 +239,24 @@ impl Reader {
             return progress.epoch == epoch;
         }
         while let Err(error) = self.fallback.begin(partition).await {
-            if self.fallback.epochs().get(&partition).is_none_or(|now| *now != epoch) {
+            if self.is_over(partition, epoch) {
                 return false;
             }
             tracing::warn!(partition, %error, "parked gateways cannot be looked up yet");
             tokio::time::sleep(LOOK).await;
         }
         // What was read before under an ownership that is over was let go: this must not come before it.
-        if self.fallback.epochs().get(&partition) != Some(&epoch) {
+        if self.is_over(partition, epoch) {
             return false;
         }
         self.partitions.insert(partition, Progress { epoch, last: seq, marks: VecDeque::new() });
         true
+    }
+
+    /// Whether an ownership is over for good. One whose first records come before the consumer has announced it is not: if they were let go, those
+    /// behind them would overtake them.
+    fn is_over(&self, partition: u32, epoch: Epoch) -> bool {
+        self.fallback.handle.hold(partition).is_none_or(|hold| hold.epoch != epoch)
     }
 
     /// Tells gateways which subscriptions have come to them from one that is still owed events: those are not sent to another one.
