@@ -17,9 +17,10 @@ pub enum Durability {
     /// and newer, Valkey), or `appendfsync always` on Redis 7.0. A file whose last write was torn by the failure
     /// is loaded up to the last whole step, as `aof-load-truncated yes` (the default of servers) allows; with `no` a server refuses to start on it.
     ///
-    /// Redis 7.0 leaves the beginning of the torn step in the file, though, and applies it at the start after that one (Valkey does not). With
-    /// it say `aof-load-truncated no` and run `redis-check-aof --fix` when it does not start, or run BGREWRITEAOF at once when its log says that
-    /// it has truncated the file.
+    /// Redis, and Valkey before 9.1.2, leave the beginning of the torn step in the file, though, and would apply it at the start after that one. So the
+    /// first client of a server that was started again lets it begin its file anew (BGREWRITEAOF) before any step. A server that dies once more before
+    /// that is done refuses to start, mends its file thereby, and starts at the next try: let something start it again. A server that forbids
+    /// its user BGREWRITEAOF or INFO cannot promise this; with weaker durabilities the engine only warns.
     #[default]
     Synced,
 }

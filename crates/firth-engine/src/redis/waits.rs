@@ -8,6 +8,7 @@
 //! Groups run in tasks of their own, so that a caller that gives up takes nobody with it.
 
 use super::durability::is_refusal;
+use super::fresh::{FreshFile, is_unknown};
 use super::trouble::{odd_answer, of_call};
 use crate::error::{Error, ErrorKind, Result};
 use firth_redis::config::Server;
@@ -45,6 +46,7 @@ pub(super) struct Waits(Arc<Inner>);
 
 struct Inner {
     client: Client,
+    file: Arc<FreshFile>,
     wait: Duration,
     is_cluster: bool,
     groups: Semaphore,
@@ -69,10 +71,11 @@ struct Job {
 type Answer = Result<Frame, CallError>;
 
 impl Waits {
-    pub(super) fn new(client: Client, wait: Duration) -> Self {
+    pub(super) fn new(file: Arc<FreshFile>, wait: Duration) -> Self {
+        let client = file.client().clone();
         let is_cluster = matches!(client.config().server, Server::Cluster(_));
         let groups = Semaphore::new(GROUPS as usize);
-        Self(Arc::new(Inner { client, wait, is_cluster, groups, places: Mutex::default() }))
+        Self(Arc::new(Inner { client, file, wait, is_cluster, groups, places: Mutex::default() }))
     }
 
     /// Runs a step in the next group of its place.
@@ -149,6 +152,9 @@ impl Inner {
         for scripts_known in [false, true] {
             let mut pipe = pipe();
             if scripts_known {
+                if let Err(error) = self.file.ensure_for(&jobs[0].call, promise == Promise::Disk).await {
+                    return jobs.into_iter().for_each(|job| job.finish(Err(error.clone().into())));
+                }
                 let load = |job: &Job| cmd("SCRIPT").arg("LOAD").arg(job.script.source());
                 jobs.iter().for_each(|job| pipe.push(&load(job)));
             }
@@ -169,11 +175,10 @@ impl Inner {
             let confirmed = answers.pop().expect("the wait is the last answer");
             let mut unknown = Vec::new();
             for (job, answer) in jobs.into_iter().zip(answers) {
-                match answer {
-                    Err(CallError::Server(error)) if &*error.code == "NOSCRIPT" && !scripts_known => {
-                        unknown.push(job);
-                    }
-                    answer => job.finish(self.judge(promise, answer, &confirmed)),
+                if is_unknown(&answer) && !scripts_known {
+                    unknown.push(job);
+                } else {
+                    job.finish(self.judge(promise, answer, &confirmed));
                 }
             }
             if unknown.is_empty() {

@@ -15,7 +15,7 @@ fn block(kind: &str) -> String {
 }
 
 /// The rules of the document for a server, without the user's name.
-fn rules(flavor: Flavor) -> String {
+pub(super) fn rules(flavor: Flavor) -> String {
     let rules = block("acl").strip_prefix("user firth ").expect("the block makes the user").to_owned();
     match flavor {
         Flavor::Redis => rules,

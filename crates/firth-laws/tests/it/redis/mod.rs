@@ -8,6 +8,7 @@ mod cut_off;
 mod durability;
 mod earlier;
 mod faults;
+mod fresh;
 mod laws;
 mod lost;
 mod tail;

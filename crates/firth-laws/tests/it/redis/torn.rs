@@ -1,7 +1,8 @@
 //! An append-only file that ends anywhere: the machine dies while its server writes down what a script did. Whatever is left of the
-//! file, the server comes back with a state between two steps of the engine, and never with half a step.
+//! file, the server comes back with a state between two steps of the engine, and never with half a step; and what is acknowledged after
+//! that is there, and nothing else, however often it dies again.
 
-use super::block_on;
+use super::{block_on, until_ok};
 use bytes::Bytes;
 use firth_engine::facet::{
     Acquire, Adopt, Append, Board, ClaimKey, EntryKey, Expect, From, Join, LeaseQuery, NewOffer, ProducerSeq,
@@ -20,7 +21,11 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
-on_both!(a_torn_file_never_holds_half_a_step);
+on_both!(
+    a_torn_file_never_holds_half_a_step,
+    who_outlives_the_server_writes_nothing_behind_a_torn_step,
+    a_server_that_dies_while_it_rewrites_a_torn_file_loses_nothing
+);
 
 /// Of each kind of place inside a step, at how many the file is cut.
 const FEW: usize = 1;
@@ -28,6 +33,7 @@ const FEW: usize = 1;
 const MANY: usize = 20;
 
 /// A call of the engine that was answered.
+#[derive(Clone)]
 struct Step {
     what: &'static str,
     /// How long the file was then.
@@ -50,11 +56,6 @@ impl Diary<'_> {
         let end = std::fs::metadata(file_of(self.server)).unwrap().len().try_into().unwrap();
         self.steps.push(Step { what, end, digest: digest(self.server).await, sent: self.sent });
     }
-
-    /// The step after which the server was as it must be with so much of its file.
-    fn last_before(&self, cut: usize) -> &Step {
-        self.steps.iter().rfind(|step| step.end <= cut).unwrap()
-    }
 }
 
 /// One figure for all that a server holds.
@@ -62,10 +63,54 @@ async fn digest(server: &RedisServer) -> String {
     server.order(&["DEBUG", "DIGEST"]).await.text()
 }
 
-/// Where the server writes its steps down.
+/// The file into which the server writes its steps now.
 fn file_of(server: &RedisServer) -> PathBuf {
-    let files = std::fs::read_dir(server.data_dir().join("appendonlydir")).unwrap();
-    files.map(|file| file.unwrap().path()).find(|path| path.to_string_lossy().ends_with(".incr.aof")).unwrap()
+    let manifest = std::fs::read_to_string(folder_of(server).join("appendonly.aof.manifest")).unwrap();
+    let last = manifest.lines().rfind(|line| line.ends_with("type i")).unwrap();
+    folder_of(server).join(last.split(' ').nth(1).unwrap())
+}
+
+fn folder_of(server: &RedisServer) -> PathBuf {
+    server.data_dir().join("appendonlydir")
+}
+
+/// All files of a server that is dead.
+struct Files {
+    server_files: Vec<(PathBuf, Vec<u8>)>,
+    /// Where it wrote last.
+    last: PathBuf,
+}
+
+impl Files {
+    fn of(server: &RedisServer) -> Self {
+        let paths = std::fs::read_dir(folder_of(server)).unwrap().map(|file| file.unwrap().path());
+        let server_files = paths.map(|path| (path.clone(), std::fs::read(path).unwrap())).collect();
+        Self { server_files, last: file_of(server) }
+    }
+
+    fn last(&self) -> &[u8] {
+        &self.server_files.iter().find(|(path, _)| *path == self.last).unwrap().1
+    }
+
+    /// Puts them back as they were, the last one up to here.
+    fn restore(&self, server: &RedisServer, cut: usize) {
+        std::fs::remove_dir_all(folder_of(server)).unwrap();
+        std::fs::create_dir(folder_of(server)).unwrap();
+        for (path, content) in &self.server_files {
+            let length = if *path == self.last { cut } else { content.len() };
+            std::fs::write(path, &content[..length]).unwrap();
+        }
+    }
+}
+
+/// Opens an engine, and waits until the server has begun its file anew where the engine wants that.
+async fn open_settled(server: &RedisServer) -> Engine {
+    let engine = Engine::at(&server.url()).await.unwrap();
+    world::eventually("the file is rewritten", || async {
+        server.info("persistence").await["aof_rewrite_in_progress"].trim() == "0"
+    })
+    .await;
+    engine
 }
 
 /// Where the commands of an append-only file end.
@@ -87,21 +132,6 @@ fn command_ends(file: &[u8]) -> Vec<usize> {
     ends
 }
 
-/// The end of each step, and some places inside it: where a command ends and where none does.
-fn cuts(diary: &Diary<'_>, file: &[u8], inside: usize) -> Vec<usize> {
-    let (ends, mut from, mut cuts) = (command_ends(file), 0, BTreeSet::new());
-    for step in &diary.steps {
-        let mut between: Vec<usize> =
-            ends.iter().copied().filter(|end| (from + 1..step.end).contains(end)).collect();
-        fastrand::shuffle(&mut between);
-        cuts.extend(between.into_iter().take(inside));
-        cuts.extend((0..inside.min(step.end - from)).map(|_| fastrand::usize(from..step.end)));
-        cuts.insert(step.end);
-        from = step.end;
-    }
-    cuts.into_iter().collect()
-}
-
 async fn a_torn_file_never_holds_half_a_step(flavor: Flavor) {
     tear(flavor, FEW).await;
 }
@@ -115,38 +145,167 @@ fn a_file_torn_at_many_places_never_holds_half_a_step() {
 }
 
 async fn tear(flavor: Flavor, inside: usize) {
-    let server = RedisServer::builder().flavor(flavor).persist(Persist::AofAlways).start().await;
-    let mut diary = Diary { server: &server, steps: Vec::new(), sent: 0 };
-    diary.note("nothing").await;
-    let engine = Engine::at(&server.url()).await.unwrap();
-    diary.note("connect").await;
-    let (at, name) = (partition(&engine).await, world::producer());
-    diary.note("create partition").await;
-    work(&engine, &at, &name, &mut diary).await;
-    settle_in_many_ways(&engine, &at, &mut diary).await;
-    administer(&engine, &at, &mut diary).await;
-    follow_a_stream(&engine, &mut diary).await;
-    claim(&engine, &mut diary).await;
-    engine.close().await.unwrap();
-    server.kill().await;
-    let whole = std::fs::read(file_of(&server)).unwrap();
-    assert_eq!(diary.steps.last().unwrap().end, whole.len(), "everything was written before it was answered");
-    for cut in cuts(&diary, &whole, inside) {
-        std::fs::write(file_of(&server), &whole[..cut]).unwrap();
-        server.restart().await;
-        let step = diary.last_before(cut);
-        let next = diary.steps.iter().find(|step| step.end > cut).map(|step| step.what);
-        assert_eq!(
-            digest(&server).await,
-            step.digest,
-            "cut after {cut} bytes: after {}, in {next:?}",
-            step.what
-        );
+    let story = Story::of(flavor).await;
+    for cut in story.cuts(inside) {
+        story.tear(cut).await;
+        let (server, step) = (&story.server, story.last_before(cut));
+        let next = story.steps.iter().find(|step| step.end > cut).map(|step| step.what);
+        let place = format!("cut after {cut} bytes: after {}, in {next:?}", step.what);
+        assert_eq!(digest(server).await, step.digest, "{place}");
         if cut == step.end {
-            balance(&server, &at, &name, step).await;
+            balance(server, &story.at, &story.name, step).await;
+            continue;
         }
-        server.kill().await;
+        let engine = Engine::at(&server.url()).await.unwrap();
+        // A step that is one command has no transaction of its own.
+        let sent = if fastrand::u8(..4) == 0 {
+            assert!(engine.create_partition(&world::unmade_partition()).await.unwrap());
+            step.sent
+        } else {
+            carry_on(&engine, &story.at, &story.name, step.sent).await
+        };
+        engine.close().await.unwrap();
+        let before = digest(server).await;
+        server.restart().await;
+        assert_eq!(digest(server).await, before, "{place}, and died again");
+        balance(server, &story.at, &story.name, &Step { sent, ..step.clone() }).await;
     }
+}
+
+/// As most clients: connected before the server died, and told by nobody that it did.
+async fn who_outlives_the_server_writes_nothing_behind_a_torn_step(flavor: Flavor) {
+    let story = Story::of(flavor).await;
+    let mut cuts = story.torn_steps();
+    fastrand::shuffle(&mut cuts);
+    story.server.restart().await;
+    let engine = Engine::at(&story.server.url()).await.unwrap();
+    let entry = EntryKey::new(world::space(), "entry").unwrap();
+    for cut in cuts.into_iter().take(8) {
+        story.tear(cut).await;
+        let (server, step) = (&story.server, story.last_before(cut));
+        until_ok("the engine is connected again", || engine.get(&entry)).await;
+        carry_on(&engine, &story.at, &story.name, step.sent).await;
+        let before = digest(server).await;
+        server.restart().await;
+        assert_eq!(digest(server).await, before, "cut after {cut} bytes: after {}", step.what);
+    }
+    engine.close().await.unwrap();
+}
+
+/// The file that is to replace the torn one is not ready when the server dies again.
+async fn a_server_that_dies_while_it_rewrites_a_torn_file_loses_nothing(flavor: Flavor) {
+    let story = Story::of(flavor).await;
+    let cuts = story.torn_steps();
+    let cut = cuts[fastrand::usize(cuts.len() / 2..cuts.len())];
+    story.tear(cut).await;
+    let (server, step) = (&story.server, story.last_before(cut));
+    // Five seconds for each key.
+    server.order(&["CONFIG", "SET", "rdb-key-save-delay", "5000000"]).await;
+    let engine = Engine::at(&server.url()).await.unwrap();
+    carry_on(&engine, &story.at, &story.name, step.sent).await;
+    engine.close().await.unwrap();
+    let rewrites = server.info("persistence").await["aof_rewrite_in_progress"].trim() == "1";
+    assert_eq!(rewrites, flavor == Flavor::Redis, "Valkey cuts the file well");
+    let before = digest(server).await;
+    for _ in 0..2 {
+        server.restart().await;
+        assert_eq!(digest(server).await, before, "cut after {cut} bytes: after {}", step.what);
+    }
+}
+
+/// What was done, and what it left on disk.
+struct Story {
+    server: RedisServer,
+    at: Partition,
+    name: ProducerName,
+    steps: Vec<Step>,
+    files: Files,
+}
+
+impl Story {
+    /// Does everything, and kills the server.
+    async fn of(flavor: Flavor) -> Self {
+        let server = RedisServer::builder().flavor(flavor).persist(Persist::AofAlways).start().await;
+        let engine = open_settled(&server).await;
+        let mut diary = Diary { server: &server, steps: Vec::new(), sent: 0 };
+        diary.note("nothing").await;
+        let (at, name) = (partition(&engine).await, world::producer());
+        diary.note("create partition").await;
+        work(&engine, &at, &name, &mut diary).await;
+        settle_in_many_ways(&engine, &at, &mut diary).await;
+        administer(&engine, &at, &mut diary).await;
+        follow_a_stream(&engine, &mut diary).await;
+        claim(&engine, &mut diary).await;
+        engine.close().await.unwrap();
+        let steps = diary.steps;
+        server.kill().await;
+        let files = Files::of(&server);
+        let written = steps.last().unwrap().end;
+        assert_eq!(written, files.last().len(), "everything was written before it was answered");
+        Self { server, at, name, steps, files }
+    }
+
+    /// The step after which the server was as it must be with so much of its file.
+    fn last_before(&self, cut: usize) -> &Step {
+        self.steps.iter().rfind(|step| step.end <= cut).unwrap()
+    }
+
+    /// The end of each step, and some places inside it: where a command ends and where none does.
+    fn cuts(&self, inside: usize) -> Vec<usize> {
+        let (ends, mut from, mut cuts) = (command_ends(self.files.last()), 0, BTreeSet::new());
+        for step in &self.steps {
+            let mut between: Vec<usize> =
+                ends.iter().copied().filter(|end| (from + 1..step.end).contains(end)).collect();
+            fastrand::shuffle(&mut between);
+            cuts.extend(between.into_iter().take(inside));
+            cuts.extend((0..inside.min(step.end - from)).map(|_| fastrand::usize(from..step.end)));
+            cuts.insert(step.end);
+            from = step.end;
+        }
+        cuts.into_iter().filter(|cut| *cut >= self.steps[0].end).collect()
+    }
+
+    /// Where a step with several commands can be torn such that some of them are left whole.
+    fn torn_steps(&self) -> Vec<usize> {
+        let ends = command_ends(self.files.last());
+        let pairs = self.steps.windows(2).filter_map(|pair| {
+            let inside: Vec<usize> =
+                ends.iter().copied().filter(|end| (pair[0].end + 1..pair[1].end).contains(end)).collect();
+            // The last command that is left whole is not the MULTI of the step.
+            (inside.len() > 2).then(|| inside[fastrand::usize(1..inside.len())] + 3)
+        });
+        pairs.collect()
+    }
+
+    /// The server is started with so much of its file.
+    async fn tear(&self, cut: usize) {
+        self.server.kill().await;
+        self.files.restore(&self.server, cut);
+        self.server.restart().await;
+    }
+}
+
+/// Whoever comes after the crash works on: each kind of step that consumers and producers do. Answers how many records the idempotent producer
+/// has appended then.
+async fn carry_on(engine: &Engine, at: &Partition, name: &ProducerName, sent: u64) -> u64 {
+    let red = group("red");
+    engine.create_partition(at).await.unwrap();
+    engine.create_group(at, &red, From::Start, None).await.unwrap();
+    append(engine, at, 5000, 5070).await;
+    engine.append(at, batch(name, sent)).await.unwrap();
+    engine.append(at, Append { after: LONG, ..Append::new([Content::new("later")]) }).await.unwrap();
+    let mut owner = Owner::with(engine, at, &red, seize(engine, at, &red).await).await;
+    for (n, record) in owner.due(3).await.iter().enumerate() {
+        owner.settle(record, [Verdict::Ack, retry(Duration::ZERO), dead("torn")][n].clone());
+    }
+    owner.commit().await;
+    let some = owner.take(5).await;
+    let verdicts = [Verdict::Ack, retry(Duration::ZERO), retry_kept(LONG), dead("torn"), Verdict::Ack];
+    some.iter().zip(verdicts).for_each(|(record, verdict)| owner.settle(record, verdict));
+    owner.commit().await;
+    let last = owner.take(1).await;
+    owner.judge(&last[0], Verdict::Ack).await;
+    sent + 3
 }
 
 /// Every kind of append.
@@ -320,7 +479,7 @@ async fn claim(engine: &Engine, diary: &mut Diary<'_>) {
 async fn balance(server: &RedisServer, at: &Partition, name: &ProducerName, step: &Step) {
     let engine = Engine::at(&server.url()).await.unwrap();
     if engine.create_partition(at).await.unwrap() {
-        assert!(matches!(step.what, "nothing" | "connect"), "the partition is lost after {}", step.what);
+        assert!(matches!(step.what, "nothing"), "the partition is lost after {}", step.what);
     }
     for name in engine.groups(at).await.unwrap() {
         let before = status(&engine, at, &name).await;
