@@ -354,18 +354,31 @@ pub async fn what_is_done_or_withdrawn_is_gone(engine: Engine) {
 
 /// An offer that was given back rests as long as it was told to; others go before it.
 pub async fn an_offer_that_was_given_back_rests(engine: Engine) {
+    // On a starved machine a short rest is over before anybody looks.
+    for rest in [300, 3000, 10_000].map(Duration::from_millis) {
+        if rests(&engine, rest).await {
+            return;
+        }
+    }
+    panic!("no answer within ten seconds");
+}
+
+/// False if it took too long to say.
+async fn rests(engine: &Engine, rest: Duration) -> bool {
     let board = board();
-    put_up(&engine, &board, 2).await;
-    let seat = join(&engine, &board, "a", LONG).await;
+    put_up(engine, &board, 2).await;
+    let seat = join(engine, &board, "a", LONG).await;
     let granted = engine.grant(&seat, 1).await.unwrap();
-    let rest = Duration::from_millis(300);
     let begun = tokio::time::Instant::now();
     engine.give_back(&seat, &keys(&granted), rest).await.unwrap();
     let next = engine.grant(&seat, 5).await.unwrap();
+    let wait = beat(engine, &seat, LONG).await.next_free;
+    if begun.elapsed() >= rest {
+        return false;
+    }
     assert_eq!(next.len(), 1, "the other one");
     assert_ne!(next[0].name, granted[0].name);
-    let wait = beat(&engine, &seat, LONG).await.next_free.expect("one rests");
-    assert!(wait <= rest + TICK);
+    assert!(wait.expect("one rests") <= rest + TICK);
     let again = soon("the end of the rest", async {
         loop {
             if let Some(again) = engine.grant(&seat, 5).await.unwrap().pop() {
@@ -377,6 +390,7 @@ pub async fn an_offer_that_was_given_back_rests(engine: Engine) {
     .await;
     assert!(begun.elapsed() >= rest - Duration::from_millis(2), "never early");
     assert_eq!(again.former, Former::Released(member("a")));
+    true
 }
 
 /// Released by force, an offer is free at once; its owner is fenced and can see that it lost something.

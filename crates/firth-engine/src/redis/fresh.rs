@@ -8,8 +8,8 @@
 //! everything goes into a new file, and the old one is thrown away when the rewrite ends. If the server dies before, it refuses the old file at
 //! its next start as cut short, but cuts it before the torn step then, and comes up with everything at the one after.
 //!
-//! When to look costs nothing: a server that was started again knows no scripts, and nothing of ours is written but by scripts (and by trims,
-//! which may be lost). So whoever is told NOSCRIPT calls [`FreshFile::ensure_for`] before it sends a script in full. `aof_rewrites` counts
+//! When to look costs nothing: a server that was started again knows no scripts, and nothing of ours is written but by scripts, by sessions that began
+//! with one (`direct.rs`), and by trims, which may be lost. So whoever is told NOSCRIPT calls [`FreshFile::ensure_for`] before it sends a script in full. `aof_rewrites` counts
 //! since the start, so one rewrite serves all clients.
 
 use super::start::Info;

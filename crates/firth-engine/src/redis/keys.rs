@@ -118,6 +118,8 @@ pub(super) struct PartitionKeys {
     pub(super) lease_version: String,
     /// What reading has taught about the size of blobs.
     pub(super) sizes: super::read::Sizes,
+    /// How closely appends follow each other.
+    pub(super) pace: super::pace::Pace,
 }
 
 impl PartitionKeys {
@@ -133,6 +135,7 @@ impl PartitionKeys {
             groups: key("r"),
             lease_version: key("v"),
             sizes: super::read::Sizes::default(),
+            pace: super::pace::Pace::default(),
             stem,
         }
     }

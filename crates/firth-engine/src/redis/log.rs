@@ -7,6 +7,7 @@ use super::scripts::SCRIPTS;
 use super::streams::Following;
 use super::trouble::{odd_answer, of_call};
 use super::{blob, micros};
+use crate::durability::Durability;
 use crate::error::{Error, Result};
 use crate::facet::{Append, Appended, Bounds, Log, Max, Reply, Ripened, Trim, TrimTo, Trimmed};
 use crate::id::RecordId;
@@ -124,7 +125,15 @@ impl RedisEngine {
             None => ("", 0),
         };
         let keys = self.keys.partition(at);
+        let durability = batch.durability.unwrap_or(self.steps.durability());
         let is_plain = batch.producer.is_none() && batch.after.is_zero();
+        let blobs = blob::pack(batch.records.iter());
+        if is_plain
+            && durability == Durability::Fast
+            && let Some(first) = self.append_directly(&keys, &blobs).await?
+        {
+            return Ok(Appended { first: Some(first), count, duplicate: false });
+        }
         let (script, call) = if is_plain {
             (&SCRIPTS.append_plain, SCRIPTS.append_plain.keys([&keys.meta, &keys.stream]))
         } else {
@@ -132,10 +141,8 @@ impl RedisEngine {
             let call = SCRIPTS.append.keys(all).arg(micros(batch.after)).arg(producer).arg(first).arg(count);
             (&SCRIPTS.append, call)
         };
-        let blobs = blob::pack(batch.records.iter());
         let room = blobs.iter().map(|blob| blob.len() + ARG).sum();
         let call = call.with_room(room).args(blobs);
-        let durability = batch.durability.unwrap_or(self.steps.durability());
         let answer = self.steps.durable_as(durability, script, call).await?;
         let answer = About::partition(at).accept(answer)?;
         let mut parts = Parts::of(answer.value());

@@ -4,8 +4,8 @@
 //! facets (log, groups, dead, leases, offers, catalog, bus) ─► script call ─► steps ─► EVALSHA [+ WAIT] ─► one slot
 //! hints ◄─ notifier ◄─ invalidation pushes (client tracking) and a slow poll
 //! ```
-//! Each step of the contract is one script on keys of one hash tag; reads of the log are plain commands. The engine keeps
-//! nothing in memory but names and sizes: all truth is on the server. An error whose outcome is unknown means that the
+//! Each step of the contract is one script on keys of one hash tag; reads of the log are plain commands, and so are appends to a log that nobody else
+//! appends to (`direct.rs`). The engine keeps nothing in memory but names, sizes and heads under a watch: all truth is on the server. An error whose outcome is unknown means that the
 //! owner opens the group again, and that an idempotent producer sends the batch again.
 //!
 //! One promise of the contract is weaker here: with `replicated` and `synced` a reader may see a record a moment before its
@@ -16,6 +16,7 @@ mod blob;
 mod bus;
 mod catalog;
 mod dead;
+mod direct;
 mod durability;
 mod entry;
 mod fresh;
@@ -26,6 +27,7 @@ mod log;
 mod notify;
 mod offers;
 mod options;
+mod pace;
 mod place;
 mod pools;
 mod read;
@@ -44,6 +46,7 @@ use crate::facet::{Backend, Reply};
 use crate::id::RecordId;
 use crate::name::{GroupName, Partition};
 use crate::watch::{Hint, HintKey, Hints};
+use direct::Direct;
 use durability::Steps;
 use firth_redis::Client;
 use firth_redis::config::{Address, Server};
@@ -60,6 +63,7 @@ pub(crate) struct RedisEngine {
     steps: Steps,
     notifier: Notifier,
     tails: Tails,
+    direct: Direct,
     description: String,
 }
 
@@ -80,7 +84,8 @@ impl RedisEngine {
         let notifier = Notifier::start(client.clone());
         let steps = Steps::new(file, findings.durability, findings.syncs_always, options.wait);
         tracing::info!(engine = %description, durability = ?steps.durability(), "opened");
-        Ok(Self { keys, steps, notifier, tails: Tails::default(), description })
+        let (tails, direct) = (Tails::default(), Direct::default());
+        Ok(Self { keys, steps, notifier, tails, direct, description })
     }
 
     fn group_keys(&self, at: &Partition, group: &GroupName) -> (Arc<PartitionKeys>, GroupKeys) {
@@ -133,6 +138,7 @@ impl Backend for RedisEngine {
     fn close(&self) -> Reply<'_, ()> {
         Box::pin(async move {
             self.notifier.stop();
+            self.direct.close();
             self.steps.close().await;
             Ok(())
         })

@@ -65,6 +65,7 @@ scripts! {
     delete_partition = "delete_partition", ALLOW_OOM, [];
     append = "append", WRITES, [WRITE];
     append_plain = "append_plain", WRITES, [ALONE];
+    head = "head", READS, [];
     ripen = "ripen", WRITES, [BLOB, WRITE];
     adopt = "adopt", ALLOW_OOM, [];
     follow = "follow", WRITES, [WRITE];

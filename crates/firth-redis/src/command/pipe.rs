@@ -85,6 +85,23 @@ impl Pipe {
         self.nature = self.nature.max(Some(nature));
     }
 
+    /// Adds all commands of another pipeline.
+    pub fn append(&mut self, other: &Self) {
+        let shift = self.wire.len();
+        self.wire.extend_from_slice(&other.wire);
+        let moved = |part: &Part| Part {
+            end: part.end + shift,
+            key: part.key.as_ref().map(|key| key.start + shift..key.end + shift),
+            reads: part.reads,
+        };
+        self.parts.extend(other.parts.iter().map(moved));
+        self.patient |= other.patient;
+        if other.culprit.is_some() && self.nature < other.nature {
+            self.culprit.clone_from(&other.culprit);
+        }
+        self.nature = self.nature.max(other.nature);
+    }
+
     /// Says that in a cluster all commands go to one node, that of the first key, in one piece: for commands that
     /// belong together without being a transaction, such as a write and the WAIT behind it. All keys must share a slot.
     #[must_use]
@@ -205,6 +222,22 @@ mod tests {
             .then(cmd("WAITING"));
         let inert: Vec<bool> = p.pieces().map(|piece| piece.is_inert()).collect();
         assert_eq!(inert, [true, true, true, true, false, false]);
+    }
+
+    #[test]
+    fn one_pipeline_behind_another_is_the_same_as_all_their_commands() {
+        let commands =
+            || [cmd("SET").key("a").arg(1), cmd("WATCH").key("b"), cmd("GET").key("c").read_only()];
+        for split in 0..=3 {
+            let [mut first, second] =
+                [0..split, split..3].map(|part| commands()[part].iter().cloned().collect::<Pipe>());
+            first.append(&second);
+            let whole: Pipe = commands().into_iter().collect();
+            let piece = |p: Piece<'_>| (p.key.map(<[u8]>::to_vec), p.reads, p.bytes.to_vec());
+            let pieces = |pipe: &Pipe| pipe.pieces().map(piece).collect::<Vec<_>>();
+            assert_eq!(pieces(&first), pieces(&whole));
+            assert_eq!((first.nature(), first.culprit()), (whole.nature(), whole.culprit()));
+        }
     }
 
     #[test]

@@ -5,6 +5,7 @@ mod acl;
 mod clock;
 mod cluster;
 mod cut_off;
+mod direct;
 mod durability;
 mod earlier;
 mod faults;
