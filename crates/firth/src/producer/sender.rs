@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::metrics::ProducerMeter;
 use crate::topic::Topics;
 use firth_engine::facet::{Append, Appended, ProducerSeq};
-use firth_engine::{Engine, Partition, ProducerName, TopicName};
+use firth_engine::{Engine, Hint, Partition, ProducerName, TopicName};
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
@@ -70,7 +70,8 @@ impl Sender {
     }
 
     pub(super) async fn run(mut self) {
-        let mut hint = self.topics.hint();
+        // Kept from turn to turn: to begin a wait costs more than everything else about a lone message here.
+        let mut changed = Box::pin(change(self.topics.hint()));
         loop {
             let now = Instant::now();
             let Some(Leaving { batches, look_again }) = self.desk.leaving(now) else { return };
@@ -79,7 +80,10 @@ impl Sender {
                 Some(outcome) = self.on_their_way.next(), if !self.on_their_way.is_empty() => self.finish(outcome),
                 () = self.desk.news() => {}
                 () = sleep_until(look_again) => {}
-                () = hint.wait() => self.refresh().await,
+                hint = &mut changed => {
+                    changed.set(change(hint));
+                    self.refresh().await;
+                }
             }
         }
     }
@@ -176,6 +180,12 @@ pub(super) async fn append(
 fn fresh_name(stem: &str) -> ProducerName {
     ProducerName::new(format!("{stem}-{:016x}", fastrand::u64(..)))
         .expect("the stem was checked with room to spare")
+}
+
+/// Waits for a hint, and gives it back for the next time.
+async fn change(mut hint: Hint) -> Hint {
+    hint.wait().await;
+    hint
 }
 
 async fn sleep_until(deadline: Option<Instant>) {
