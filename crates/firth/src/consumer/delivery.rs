@@ -10,6 +10,7 @@ use std::future::Future;
 use std::ops::Deref;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
@@ -23,7 +24,10 @@ pub(crate) enum Event {
     },
     /// Verdicts of handlers, for which nobody waits.
     Handled(Vec<(Arc<firth_engine::Record>, Judgement)>),
+    /// It comes again before any later one.
     Unstarted(Arc<firth_engine::Record>),
+    /// It waits for an earlier one of its key that failed.
+    HeldBack(Arc<firth_engine::Record>),
     ChunkDone,
 }
 
@@ -40,6 +44,25 @@ pub(crate) struct Tie {
     pub(crate) draining: CancellationToken,
     /// Cancelled when running ones must stop too: somebody else owns the partition.
     pub(crate) abandoned: CancellationToken,
+    /// How many records are on their way back unstarted.
+    returning: AtomicUsize,
+}
+
+impl Tie {
+    pub(crate) fn new(events: mpsc::UnboundedSender<Event>, held: Arc<Held>) -> Self {
+        let (draining, abandoned) = (CancellationToken::new(), CancellationToken::new());
+        Self { events, held, draining, abandoned, returning: AtomicUsize::new(0) }
+    }
+
+    /// Whether records are on their way back: later ones that were handed out or started now would overtake them.
+    pub(crate) fn is_returning(&self) -> bool {
+        self.returning.load(Ordering::SeqCst) > 0
+    }
+
+    /// The lane has one of them in its place again.
+    pub(crate) fn is_back(&self) {
+        self.returning.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 /// Tells the lane when the last delivery of a chunk is gone.
@@ -135,10 +158,10 @@ impl Delivery {
         self.end.0.abandoned.cancelled().await;
     }
 
-    /// Marks it as handed to user code; false if it must not start any more.
+    /// Marks it as handed to user code; false if it must not start any more, and neither may any behind it.
     pub(crate) fn start(&mut self) -> bool {
         let tie = &self.end.0;
-        self.started = tie.held.is_valid() && !tie.draining.is_cancelled();
+        self.started = tie.held.is_valid() && !tie.draining.is_cancelled() && !tie.is_returning();
         self.started
     }
 
@@ -150,9 +173,17 @@ impl Delivery {
         &self.end.0
     }
 
-    /// Gives it back as if it had never started: it comes again, here or to the next owner, and no attempt is counted.
+    /// Gives it back as if it had never started: it comes again, here or to the next owner, and no attempt is counted. Here it comes before any
+    /// later one that [`next`](super::Consumer::next) has not answered yet.
     pub fn give_back(mut self) {
         self.started = false;
+    }
+
+    /// Lets it wait for an earlier one of its key that failed; others need not wait.
+    pub(crate) fn hold_back(mut self) {
+        let record = self.record.take().expect("only settling takes it").into_inner();
+        // A lane that is gone needs no news.
+        let _ = self.end.0.events.send(Event::HeldBack(record));
     }
 
     fn settle(mut self, judgement: Judgement) -> Settled {
@@ -173,7 +204,10 @@ impl Drop for Delivery {
                 judgement: Judgement::Nack(Nack::retry("dropped without a verdict")),
                 waiter: None,
             },
-            false => Event::Unstarted(record),
+            false => {
+                self.end.0.returning.fetch_add(1, Ordering::SeqCst);
+                Event::Unstarted(record)
+            }
         };
         let _ = self.end.0.events.send(event);
     }

@@ -83,16 +83,20 @@ impl Desk {
         self.filled.notify_one();
     }
 
-    /// The next chunk; `None` after [`close`](Self::close). Cancel-safe.
-    pub(crate) async fn chunk(&self) -> Option<Chunk> {
+    /// Starts up to `max` deliveries of one partition, as they lie ready; at least one. `None` after [`close`](Self::close). Cancel-safe.
+    ///
+    /// They start before others can look at the desk: what lies here has not started, and a lane can be sure of all that it recalls.
+    pub(crate) async fn take(&self, max: usize) -> Option<Vec<Delivery>> {
         loop {
             {
                 let mut state = self.lock();
-                if let Some((_, chunk)) = state.chunks.pop_front() {
-                    if !state.chunks.is_empty() {
-                        self.filled.notify_one();
+                while let Some(started) = state.start(max) {
+                    if !started.is_empty() {
+                        if !state.chunks.is_empty() {
+                            self.filled.notify_one();
+                        }
+                        return Some(started);
                     }
-                    return Some(chunk);
                 }
                 if state.closed {
                     self.filled.notify_one();
@@ -103,34 +107,29 @@ impl Desk {
         }
     }
 
-    /// Adds what lies ready behind a chunk, as far as it is of the same partition and fits whole: what came in pieces goes on as one.
-    pub(crate) fn join(&self, chunk: &mut Chunk, max: usize) {
-        let Some(partition) = chunk.front().map(|first| first.record().partition()) else { return };
-        let mut state = self.lock();
-        while let Some((next, more)) = state.chunks.front()
+    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().expect("nothing panics under this lock")
+    }
+}
+
+impl State {
+    /// Takes what lies first, with what lies behind it as far as it is of the same partition and fits whole: what came in pieces goes on as one. None
+    /// behind one that may not start: it would overtake it.
+    fn start(&mut self, max: usize) -> Option<Vec<Delivery>> {
+        let (partition, mut chunk) = self.chunks.pop_front()?;
+        while let Some((next, more)) = self.chunks.front()
             && *next == partition
             && chunk.len() + more.len() <= max
         {
-            chunk.extend(state.chunks.pop_front().into_iter().flat_map(|(_, more)| more));
+            chunk.extend(self.chunks.pop_front().into_iter().flat_map(|(_, more)| more));
         }
-    }
-
-    /// The next delivery; `None` after [`close`](Self::close). Cancel-safe.
-    pub(crate) async fn delivery(&self) -> Option<Delivery> {
-        loop {
-            let mut chunk = self.chunk().await?;
-            let first = chunk.pop_front();
-            if let Some(rest) = chunk.front().map(|next| next.record().partition()) {
-                self.lock().chunks.push_front((rest, chunk));
-                self.filled.notify_one();
-            }
-            if first.is_some() {
-                return first;
-            }
+        if chunk.len() > max {
+            let rest = chunk.split_off(max);
+            self.chunks.push_front((partition, rest));
         }
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
-        self.state.lock().expect("nothing panics under this lock")
+        if let Some(refused) = chunk.iter_mut().position(|delivery| !delivery.start()) {
+            chunk.truncate(refused);
+        }
+        Some(chunk.into())
     }
 }

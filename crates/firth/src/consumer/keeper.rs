@@ -226,6 +226,8 @@ impl Keeper {
         let lane =
             Lane { common: self.common.clone(), at: at.clone(), held: held.clone(), stop: stop.clone() };
         let index = at.index;
+        // Before its first record can come: whoever gets one finds the ownership that it belongs to.
+        self.assignment.send_modify(|owned| drop(owned.insert(index, held.hold.epoch)));
         let task = self.tasks.spawn(async move { (index, lane.run().await) }).id();
         self.lanes.insert(index, Owned { held, stop, task });
         self.announce();
@@ -264,8 +266,8 @@ impl Keeper {
 
     fn announce(&self) {
         self.common.meter.owned.set(self.lanes.len() as f64);
-        let owned = self.lanes.iter().map(|(index, owned)| (*index, owned.held.hold.epoch));
-        self.assignment.send_replace(owned.collect());
+        let owned = self.lanes.iter().map(|(index, owned)| (*index, owned.held.hold.epoch)).collect();
+        self.assignment.send_if_modified(|told| std::mem::replace(told, owned) != *told);
     }
 
     /// Listens for changes of owner on partitions that are new.

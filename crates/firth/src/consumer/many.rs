@@ -12,15 +12,10 @@ impl Consumer {
     /// Never waits for more. Use it alone or beside [`next`](Self::next). Cancel-safe.
     pub async fn next_many(&mut self, max: usize) -> Option<Result<Vec<Delivery>>> {
         self.common.chunk.store(max.max(1), Ordering::Relaxed);
-        while let Some(mut chunk) = self.common.desk.chunk().await {
-            self.common.desk.join(&mut chunk, max);
-            let mut deliveries: Vec<Delivery> = chunk.into();
-            deliveries.retain_mut(Delivery::start);
-            if !deliveries.is_empty() {
-                return Some(Ok(deliveries));
-            }
+        match self.common.desk.take(max.max(1)).await {
+            Some(deliveries) => Some(Ok(deliveries)),
+            None => self.end().await.err().map(Err),
         }
-        self.end().await.err().map(Err)
     }
 }
 
@@ -49,7 +44,8 @@ impl Delivery {
 
 #[cfg(test)]
 mod tests {
-    use crate::Broker;
+    use super::Delivery;
+    use crate::{Broker, Message};
 
     #[tokio::test]
     async fn deliveries_that_were_handed_out_in_pieces_are_taken_as_one() {
@@ -62,10 +58,38 @@ mod tests {
         let first = consumer.next().await.unwrap().unwrap();
         let some = consumer.next_many(20).await.unwrap().unwrap();
         let rest = consumer.next_many(20).await.unwrap().unwrap();
-        let seqs = |some: &[crate::Delivery]| some.iter().map(|one| one.id().seq).collect::<Vec<_>>();
         assert_eq!((seqs(&some), seqs(&rest)), ((2..=21).collect(), (22..=30).collect()));
-        crate::Delivery::ack_all(std::iter::once(first).chain(some).chain(rest));
+        Delivery::ack_all(std::iter::once(first).chain(some).chain(rest));
         consumer.close().await.unwrap();
         assert_eq!(broker.admin().group("pieces", "all").await.unwrap().lag(), 0);
+    }
+
+    fn seqs(some: &[Delivery]) -> Vec<u64> {
+        some.iter().map(|one| one.id().seq).collect()
+    }
+
+    /// What lies ready behind it must not overtake it: without keys, and within one.
+    #[tokio::test]
+    async fn what_is_given_back_comes_before_what_was_not_taken_yet() {
+        for key in ["", "a"] {
+            let broker = Broker::memory();
+            broker.create_topic("back").partitions(1).await.unwrap();
+            let producer = broker.producer("back").await.unwrap();
+            let message = |number: u32| match key {
+                "" => Message::new(number.to_string()),
+                key => Message::new(number.to_string()).key(key),
+            };
+            producer.send_all((0..60).map(message)).await.unwrap();
+            let mut consumer = broker.consumer("back", "all").concurrency(100).await.unwrap();
+            Delivery::ack_all(consumer.next_many(20).await.unwrap().unwrap());
+            // The rest of its chunk lies ready, and other chunks where keys allow.
+            let first = consumer.next().await.unwrap().unwrap();
+            let seq = first.id().seq;
+            first.give_back();
+            let again = consumer.next_many(20).await.unwrap().unwrap();
+            assert_eq!(seqs(&again)[0], seq, "{key:?}");
+            Delivery::ack_all(again);
+            consumer.close().await.unwrap();
+        }
     }
 }

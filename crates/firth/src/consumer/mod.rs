@@ -152,12 +152,10 @@ impl Consumer {
     ///
     /// At most [`concurrency`](ConsumerConfig::concurrency) deliveries of one partition are unsettled at a time. Cancel-safe.
     pub async fn next(&mut self) -> Option<Result<Delivery>> {
-        while let Some(mut delivery) = self.common.desk.delivery().await {
-            if delivery.start() {
-                return Some(Ok(delivery));
-            }
+        match self.common.desk.take(1).await.and_then(|mut one| one.pop()) {
+            Some(delivery) => Some(Ok(delivery)),
+            None => self.end().await.err().map(Err),
         }
-        self.end().await.err().map(Err)
     }
 
     /// A handle to watch and steer it from elsewhere.

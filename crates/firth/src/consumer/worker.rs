@@ -52,10 +52,13 @@ async fn each(chunk: Chunk, handler: &Call<Record, Verdict>, common: &Common) {
     let Some(first) = chunk.front() else { return };
     let (mut failed, mut shift) = (HashSet::<Bytes>::new(), Shift::begin(first, chunk.len(), common));
     for mut delivery in chunk {
-        let held_back = !failed.is_empty() && delivery.key().is_some_and(|key| failed.contains(key));
-        // Dropped unstarted: the lane hands it out again, or the next owner does.
-        if held_back || !delivery.start() {
+        if !failed.is_empty() && delivery.key().is_some_and(|key| failed.contains(key)) {
+            delivery.hold_back();
             continue;
+        }
+        // Dropped unstarted, and all behind it, which would overtake it: the lane hands them out again, or the next owner does.
+        if !delivery.start() {
+            break;
         }
         let record = delivery.record().clone();
         let span = tracing::debug_span!(
@@ -80,9 +83,11 @@ async fn each(chunk: Chunk, handler: &Call<Record, Verdict>, common: &Common) {
 async fn batch(chunk: Chunk, handler: &Call<Vec<Record>, Verdicts>, common: &Common) {
     let mut started: Vec<Delivery> = Vec::with_capacity(chunk.len());
     for mut delivery in chunk {
-        if delivery.start() {
-            started.push(delivery);
+        // None behind one that may not start any more: it would overtake it.
+        if !delivery.start() {
+            break;
         }
+        started.push(delivery);
     }
     let Some(first) = started.first() else { return };
     let mut shift = Shift::begin(first, started.len(), common);

@@ -19,7 +19,6 @@ use std::task::Poll;
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 
 /// Wakes an idle lane even if no hint ever comes.
 const SLOW_POLL: Duration = Duration::from_secs(5);
@@ -107,18 +106,12 @@ impl<'l> Session<'l> {
             Err(error) => return Err((left, error)),
         };
         let (sender, events) = mpsc::unbounded_channel();
-        let tie = Tie {
-            events: sender,
-            held: lane.held.clone(),
-            draining: CancellationToken::new(),
-            abandoned: CancellationToken::new(),
-        };
         let now = Instant::now();
         let mut session = Self {
             lane,
             window: Window::new(&progress, common.config.window()),
             flow: Flow::new(common.config.is_strict()),
-            tie: Arc::new(tie),
+            tie: Arc::new(Tie::new(sender, lane.held.clone())),
             events,
             chunks_out: 0,
             hint,
@@ -219,8 +212,11 @@ impl<'l> Session<'l> {
         self.drain_until.is_none() && !*self.paused.borrow() && self.lane.held.is_valid()
     }
 
-    /// Hands out what may go; true if anything did.
+    /// Hands out what may go; true if anything did. Nothing while others come back: those go first.
     fn hand_out(&mut self) -> bool {
+        if self.tie.is_returning() {
+            return false;
+        }
         let before = self.chunks_out;
         let common = self.lane.common.clone();
         let careful = self.careful > 0;
@@ -267,6 +263,10 @@ impl<'l> Session<'l> {
                 self.stored(result)?;
             }
             _ = self.events.recv_many(&mut heard, CHUNK) => {
+                // What lies on the desk behind one that comes back comes back, too, before anything may start again.
+                if heard.iter().any(|event| matches!(event, Event::Unstarted(_))) {
+                    self.common().desk.recall(self.at().index);
+                }
                 heard.into_iter().try_for_each(|event| self.hear(event))?;
             }
             (room, waited, answer) = read, if !draining => {
@@ -292,9 +292,10 @@ impl<'l> Session<'l> {
         match event {
             Event::ChunkDone => self.chunks_out -= 1,
             Event::Unstarted(record) => {
-                self.common().meter.in_flight.decrement(1.0);
-                self.flow.back(&record, Back::Unstarted);
+                self.came_back(&record);
+                self.tie.is_back();
             }
+            Event::HeldBack(record) => self.came_back(&record),
             Event::Judged { record, judgement, waiter } => {
                 self.waiters.extend(waiter.map(|reply| Waiter::new(&record, reply)));
                 self.judged(&record, judgement)?;
@@ -306,6 +307,11 @@ impl<'l> Session<'l> {
             }
         }
         Ok(())
+    }
+
+    fn came_back(&mut self, record: &Arc<firth_engine::Record>) {
+        self.common().meter.in_flight.decrement(1.0);
+        self.flow.back(record, Back::Unstarted);
     }
 
     fn count(&self, judged: usize) {
@@ -448,10 +454,7 @@ impl<'l> Session<'l> {
                 Some(Event::Handled(list)) => {
                     list.into_iter().for_each(|(record, judgement)| self.remember(&record, judgement));
                 }
-                Some(Event::Unstarted(record)) => {
-                    self.flow.back(&record, Back::Unstarted);
-                    self.common().meter.in_flight.decrement(1.0);
-                }
+                Some(Event::Unstarted(record) | Event::HeldBack(record)) => self.came_back(&record),
                 None => break,
             }
         }
