@@ -10,10 +10,12 @@
 //!
 //! The group is also the durable sign that a gateway is parked: whoever owns the partition next finds it and goes on. So it is made, moved back and
 //! removed only under the hold with which its node looked for such groups: whoever lost the partition since, knowing or not, changes none
-//! of them, and every group has an owner who knows of it.
+//! of them, and every group has an owner who knows of it. What a node remembers of a parked gateway, and the feeder, belong to one ownership as well:
+//! when it ends they end, and the next feeder waits for the end of the one before.
 
 use super::feeder::Feeder;
-use super::lanes::{Cell, Lanes, Parked};
+use super::lanes::{Cell, Lanes};
+use super::parked::Parked;
 use super::records::{self, Source};
 use super::{FEED, RouterOptions, metrics};
 use crate::error::{Error, ErrorKind, Result};
@@ -26,6 +28,7 @@ use firth_engine::{Hold, Partition};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
 
 /// How many dead letters are looked through at a time.
 const LETTERS: usize = 100;
@@ -35,11 +38,25 @@ pub(super) struct Fallback {
     pub(super) handle: ConsumerHandle,
     pub(super) lanes: Arc<Lanes>,
     pub(super) options: RouterOptions,
-    feeders: Mutex<HashMap<(u64, u32), JoinHandle<()>>>,
+    /// By the gateways' lanes and partitions.
+    feeders: Mutex<HashMap<(u64, u32), Feeding>>,
     /// The ownerships for which parked gateways were looked up.
     begun: Mutex<HashMap<u32, Hold>>,
     /// Gateways, by their lanes, and partitions for which a group may have been made, or not: there was no answer.
     doubtful: Mutex<HashSet<(u64, u32)>>,
+}
+
+/// A feeder at work.
+struct Feeding {
+    epoch: Epoch,
+    stop: CancellationToken,
+    task: JoinHandle<()>,
+}
+
+impl Feeding {
+    fn goes_on(&self) -> bool {
+        !self.stop.is_cancelled() && !self.task.is_finished()
+    }
 }
 
 impl Fallback {
@@ -56,7 +73,8 @@ impl Fallback {
     /// Takes a gateway off the live events of a partition, which were read up to `last`.
     pub(super) async fn park(self: &Arc<Self>, cell: &Arc<Cell>, partition: u32, last: u64) -> Result<()> {
         let _turn = cell.turn.lock().await;
-        if !self.epochs().contains_key(&partition) {
+        let hold = self.hold(partition)?;
+        if self.epochs().get(&partition) != Some(&hold.epoch) {
             return Err(not_ours());
         }
         let lowest = {
@@ -65,11 +83,12 @@ impl Fallback {
             lane.spare(partition, Some(0));
             lane.lowest(partition)
         };
-        let from = self.group_for(cell, partition, lowest).await;
-        if let Ok(from) = from {
-            cell.parked().insert(partition, Parked::Behind { from, skipped_to: last });
+        let behind = self.group_for(cell, partition, lowest).await;
+        if let Ok(behind) = behind {
+            cell.parked().insert(partition, Parked::new(hold.epoch, behind, last));
         }
         cell.tell_lane(partition);
+        let from = behind.map(|behind| behind.seq + 1);
         let from = from?;
         let released = cell.lane().park(partition, from);
         self.lanes.records.release(cell.gateway.as_str(), &released);
@@ -77,7 +96,7 @@ impl Fallback {
         metrics::parking("parked");
         tracing::info!(gateway = %cell.gateway, partition, events = released.len(), "a gateway is parked: it is fed from the topic");
         self.take_back_letters(cell, partition, from).await;
-        self.feed(cell, partition);
+        self.feed(cell, partition, hold);
         Ok(())
     }
 
@@ -119,22 +138,22 @@ impl Fallback {
         }
     }
 
-    /// Where the feeding of a gateway begins, whose lowest live event is this one; its group is there then.
-    async fn group_for(&self, cell: &Cell, partition: u32, lowest: Option<u64>) -> Result<u64> {
+    /// Behind which record the feeding of a gateway begins, whose lowest live event is this one; its group is there then.
+    async fn group_for(&self, cell: &Cell, partition: u32, lowest: Option<u64>) -> Result<RecordId> {
         let fed = cell.parked().get(&partition).copied().filter(|_| self.is_feeding(cell, partition));
-        if let Some(Parked::Behind { from, .. } | Parked::Resumed { from, .. }) = fed {
-            return Ok(from);
+        if let Some(parked) = fed {
+            return Ok(parked.behind);
         }
         // Without a known live event in the lane: everything that is not settled for all.
-        let after = match lowest.and_then(|seq| self.lanes.records.id(partition, seq)) {
+        let behind = match lowest.and_then(|seq| self.lanes.records.id(partition, seq)) {
             Some(first) => RecordId { seq: first.seq - 1, ..first },
             None => self.frontier(partition).await?,
         };
         let place = (cell.number, partition);
         self.doubts().insert(place);
-        self.make_group(partition, &self.group(&cell.gateway)?, after).await?;
+        self.make_group(partition, &self.group(&cell.gateway)?, behind).await?;
         self.doubts().remove(&place);
-        Ok(after.seq + 1)
+        Ok(behind)
     }
 
     /// Whether the gateway may have a group that nobody feeds: parking it, which can be repeated, makes that certain.
@@ -160,42 +179,30 @@ impl Fallback {
 
     /// Begins an ownership of the partition. What was read under an earlier one is let go: it comes again. The gateways that an earlier owner,
     /// perhaps this very node, has parked stay so.
-    pub(super) async fn begin(self: &Arc<Self>, partition: u32) -> Result<()> {
+    pub(super) async fn begin(self: &Arc<Self>, partition: u32, epoch: Epoch) -> Result<()> {
         self.lose(partition);
-        let hold = self.handle.hold(partition);
-        let is_current = |hold: &Hold| self.epochs().get(&partition) == Some(&hold.epoch);
-        let hold = hold.filter(is_current).ok_or_else(not_ours)?;
+        let hold = self.handle.hold(partition).filter(|hold| hold.epoch == epoch).ok_or_else(not_ours)?;
         let (at, prefix) = (self.at(partition)?, format!("{}{FEED}", self.options.group));
         let engine = self.broker.engine();
         let groups = engine.groups(&at).await?;
-        let parked = groups.iter().filter_map(|group| group.as_str().strip_prefix(&prefix));
         // Owners before this one may have left out, for a parked gateway, whatever there was until now.
         let skipped_to = engine.bounds(&at).await?.last.seq;
         let mut behind = Vec::new();
-        for name in parked {
+        for name in groups.iter().filter_map(|group| group.as_str().strip_prefix(&prefix)) {
             let gateway = GatewayId::new(name)?;
-            let cell = self.lanes.cell(&gateway);
-            let _turn = cell.turn.lock().await;
             let Some(frontier) = self.frontier_of(&at, &self.group(&gateway)?).await? else { continue };
             self.take_back_left(&at, &gateway, (frontier, skipped_to)).await?;
-            cell.parked().insert(partition, Parked::Behind { from: frontier.seq + 1, skipped_to });
+            behind.push((gateway, frontier));
+        }
+        self.begun().insert(partition, hold.clone());
+        for (gateway, frontier) in behind {
+            let cell = self.lanes.cell(&gateway);
+            cell.parked().insert(partition, Parked::new(epoch, frontier, skipped_to));
             cell.tell_lane(partition);
             if self.lanes.registry.gateway(&gateway).is_none() {
                 self.tell_all_moved();
             }
-            behind.push((Arc::clone(&cell), frontier.seq + 1));
-        }
-        // From here on groups may end: everyone knows how much was left out.
-        self.begun().insert(partition, hold);
-        for (cell, from) in behind {
-            let _turn = cell.turn.lock().await;
-            let is_done = matches!(cell.parked().get(&partition), Some(Parked::Resumed { done: true, .. }));
-            if !is_done {
-                // Who fed it under an earlier ownership may have let go of it meanwhile, or have taken it for caught up.
-                cell.parked().insert(partition, Parked::Behind { from, skipped_to });
-                cell.tell_lane(partition);
-                self.feed(&cell, partition);
-            }
+            self.feed(&cell, partition, hold.clone());
         }
         Ok(())
     }
@@ -217,14 +224,21 @@ impl Fallback {
     /// Ends an ownership of the partition: what waits for its gateways comes again, to whoever owns it next. Always all of it, for the order of
     /// documents; feeders see to theirs.
     pub(super) fn lose(&self, partition: u32) {
+        self.begun().remove(&partition);
         // Whoever is the next owner looks for all groups.
         self.doubts().retain(|(_, doubtful)| *doubtful != partition);
-        for cell in self.lanes.all() {
-            if !self.is_feeding(&cell, partition) {
-                cell.parked().remove(&partition);
-                cell.tell_lane(partition);
+        for ((_, fed), feeding) in &*self.lock() {
+            if *fed == partition {
+                feeding.stop.cancel();
             }
-            metrics::released(&cell.lane().park(partition, 0));
+        }
+        for cell in self.lanes.all() {
+            let mut parked = cell.parked();
+            parked.remove(&partition);
+            let mut lane = cell.lane();
+            lane.spare(partition, None);
+            let released = lane.park(partition, 0);
+            metrics::released(&released);
         }
         self.lanes.records.give_back(partition, Source::Live);
     }
@@ -236,7 +250,7 @@ impl Fallback {
             for partition in foreign.into_iter().filter(|partition| !self.epochs().contains_key(partition)) {
                 let mut lane = cell.lane();
                 metrics::released(&lane.park(partition, 0));
-                if !self.is_feeding(&cell, partition) {
+                if !self.has_feeder(&cell, partition) {
                     metrics::released(&lane.unfeed(partition));
                 }
             }
@@ -247,23 +261,35 @@ impl Fallback {
     pub(super) async fn close(&self) {
         self.lanes.stop.cancel();
         let feeders = std::mem::take(&mut *self.lock());
-        for (_, feeder) in feeders {
+        for (_, feeding) in feeders {
             // A panic there was already reported by the runtime.
-            let _ = feeder.await;
+            let _ = feeding.task.await;
         }
     }
 
-    fn feed(self: &Arc<Self>, cell: &Arc<Cell>, partition: u32) {
+    /// Starts a feeder, unless one is at work. It begins when one of an earlier ownership has ended.
+    fn feed(self: &Arc<Self>, cell: &Arc<Cell>, partition: u32, hold: Hold) {
         if self.is_feeding(cell, partition) {
             return;
         }
-        let feeder = Feeder { fallback: Arc::clone(self), cell: Arc::clone(cell), partition };
-        let task = tokio::spawn(feeder.run());
-        self.lock().insert((cell.number, partition), task);
+        let mut feeders = self.lock();
+        let place = (cell.number, partition);
+        let before = feeders.remove(&place).map(|feeding| feeding.task);
+        let (epoch, stop) = (hold.epoch, self.lanes.stop.child_token());
+        let (fallback, cell) = (Arc::clone(self), Arc::clone(cell));
+        let feeder = Feeder { fallback, cell, partition, hold, stop: stop.clone() };
+        let task = tokio::spawn(feeder.run(before));
+        feeders.insert(place, Feeding { epoch, stop, task });
     }
 
+    /// Whether a feeder of this ownership is at work.
     fn is_feeding(&self, cell: &Cell, partition: u32) -> bool {
-        self.lock().get(&(cell.number, partition)).is_some_and(|task| !task.is_finished())
+        self.lock().get(&(cell.number, partition)).is_some_and(Feeding::goes_on)
+    }
+
+    /// Whether there is a feeder, perhaps one that is about to end.
+    fn has_feeder(&self, cell: &Cell, partition: u32) -> bool {
+        self.lock().get(&(cell.number, partition)).is_some_and(|feeding| !feeding.task.is_finished())
     }
 
     /// Makes the group after a place, or moves one that is left over back to it.
@@ -276,14 +302,6 @@ impl Fallback {
             engine.reset(&at, group, back, Some(&hold)).await?;
         }
         Ok(())
-    }
-
-    /// Makes the group of a gateway that is fed, unless it is there, and answers the ownership under which that is so. Somebody may have deleted it: then everything is fed again, and the gateway drops
-    /// what it has.
-    pub(super) async fn keep_group(&self, partition: u32, group: &GroupName) -> Result<Hold> {
-        let (at, hold) = (self.at(partition)?, self.hold(partition)?);
-        self.broker.engine().create_group(&at, group, From::Start, Some(&hold)).await?;
-        Ok(hold)
     }
 
     /// The ownership for which parked gateways were looked up.
@@ -318,12 +336,15 @@ impl Fallback {
         self.begun.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Forgets a feeder that ends.
-    pub(super) fn forget(&self, cell: &Cell, partition: u32) {
-        self.lock().remove(&(cell.number, partition));
+    /// Forgets the feeder of an ownership, which ends.
+    pub(super) fn forget(&self, cell: &Cell, partition: u32, epoch: Epoch) {
+        let (mut feeders, place) = (self.lock(), (cell.number, partition));
+        if feeders.get(&place).is_some_and(|feeding| feeding.epoch == epoch) {
+            feeders.remove(&place);
+        }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<(u64, u32), JoinHandle<()>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<(u64, u32), Feeding>> {
         self.feeders.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -2,8 +2,9 @@
 //! events may go on. When it is done, and no dead letter is left, it removes the group (see `fallback`).
 
 use super::fallback::Fallback;
-use super::lanes::{Cell, Parked};
+use super::lanes::Cell;
 use super::metrics;
+use super::parked::Parked;
 use super::reader::refuse;
 use super::records::{InHand, Source};
 use crate::error::{ErrorKind, Result};
@@ -12,12 +13,14 @@ use crate::lane::{Item, Offer, Position, Pressure};
 use crate::registry::Destinations;
 use firth::{Consumer, ConsumerConfig, ConsumerHandle, GroupName, StartAt};
 use firth_engine::Hold;
-use firth_engine::facet::GroupStatus;
+use firth_engine::facet::{From, GroupStatus};
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 /// How many events of a parked gateway are read ahead.
 const AHEAD: usize = 200;
@@ -26,18 +29,21 @@ const CHUNK: usize = 100;
 /// How often a feeder looks whether it is done, and whether the partition is still this node's.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Feeds one parked gateway from one partition.
+/// Feeds one parked gateway from one partition, under one ownership of it.
 pub(super) struct Feeder {
     pub(super) fallback: Arc<Fallback>,
     pub(super) cell: Arc<Cell>,
     pub(super) partition: u32,
+    pub(super) hold: Hold,
+    /// Cancelled when the ownership is over, or the node closes.
+    pub(super) stop: CancellationToken,
 }
 
 /// Why a feeder stopped taking.
 #[derive(PartialEq, Eq)]
 enum Stop {
     CaughtUp,
-    /// The node closes, the partition is another node's now, or the gateway is gone: whoever can starts over.
+    /// The ownership is over, the node closes, or the gateway is gone: whoever can starts over.
     Gone,
 }
 
@@ -48,16 +54,24 @@ enum Fed {
 }
 
 impl Feeder {
-    /// Feeds until the gateway has caught up, the partition is another node's, or the node closes.
-    pub(super) async fn run(self) {
+    /// Feeds until the gateway has caught up, the ownership is over, or the node closes. Begins when the feeder before it has ended.
+    pub(super) async fn run(self, before: Option<JoinHandle<()>>) {
+        if let Some(before) = before {
+            // A panic there was already reported by the runtime.
+            let _ = before.await;
+        }
         loop {
             match self.feed().await {
                 Ok(Fed::Done) => return,
                 Ok(Fed::StartOver) => {}
+                Err(_) if self.is_over() => {
+                    self.part();
+                    return;
+                }
                 Err(error) => {
                     tracing::warn!(gateway = %self.cell.gateway, partition = self.partition, %error, "feeding a parked gateway failed; it starts over");
                     tokio::select! {
-                        () = self.fallback.lanes.stop.cancelled() => return,
+                        () = self.stop.cancelled() => {}
                         () = tokio::time::sleep(LOOK * 10) => {}
                     }
                 }
@@ -78,32 +92,28 @@ impl Feeder {
             ..options.consumer()
         };
         let group = self.fallback.group(&self.cell.gateway)?;
-        let hold = match self.keep_group(&group).await? {
-            ControlFlow::Continue(hold) => hold,
-            ControlFlow::Break(fed) => return Ok(fed),
-        };
+        if let ControlFlow::Break(fed) = self.keep_group(&group).await? {
+            return Ok(fed);
+        }
         let builder = self.fallback.broker.consumer(&options.topic, group.as_str());
         let mut consumer = builder.config(config).await?;
         let mut taken = 0;
         loop {
-            if self.take(&mut consumer, &mut taken, &hold).await? == Stop::Gone
-                || self.drain(&hold).await == Stop::Gone
-            {
-                let _turn = self.cell.turn.lock().await;
+            if self.take(&mut consumer, &mut taken).await? == Stop::Gone || self.drain().await == Stop::Gone {
                 let fed = self.part();
                 consumer.close().await?;
                 return Ok(fed);
             }
             let _turn = self.cell.turn.lock().await;
-            if self.cell.behind().contains(&self.partition) {
+            if self.is_behind() {
                 // It was parked again meanwhile: this feeder goes on where it is.
                 continue;
             }
             consumer.close().await?;
             // Now every verdict is stored that could be: whoever lost the group meanwhile has settled less than it took.
             let status = self.status().await?;
-            if status.dead + status.due > 0 || !self.is_fed_up_to(status.frontier.seq) {
-                self.fall_back();
+            if status.dead + status.due > 0 || !self.stands(|parked| parked.is_settled(status.frontier.seq)) {
+                self.fall_behind();
                 let unsettled = status.frontier.seq + 1;
                 self.fallback.take_back_letters(&self.cell, self.partition, unsettled).await;
                 return Ok(Fed::StartOver);
@@ -111,64 +121,75 @@ impl Feeder {
             if self.fallback.lanes.registry.gateway(&self.cell.gateway).is_none() {
                 self.cell.forsake();
             }
-            if !self.end_group(&group, &hold).await? {
+            if !self.end_group(&group).await? {
                 return Ok(self.part());
             }
-            if let Some(Parked::Resumed { done, .. }) = self.cell.parked().get_mut(&self.partition) {
-                *done = true;
-            }
-            self.retire();
-            metrics::parking("resumed");
-            tracing::info!(gateway = %self.cell.gateway, partition = self.partition, "a parked gateway has caught up");
-            return Ok(Fed::Done);
+            return Ok(self.done());
         }
     }
 
-    /// Sees to it that there is a group to feed by; answers the ownership that this round of feeding belongs to, unless the partition is
-    /// another node's.
-    async fn keep_group(&self, group: &GroupName) -> Result<ControlFlow<Fed, Hold>> {
+    /// Sees to it that there is a group to feed by. Somebody may have deleted it: then everything is fed again that it was made for, and the gateway
+    /// drops what it has. If it was this feeder itself, at the end, who only did not hear of it, then that was the end.
+    async fn keep_group(&self, group: &GroupName) -> Result<ControlFlow<Fed>> {
         let _turn = self.cell.turn.lock().await;
-        if !self.is_assigned() {
+        if self.is_over() {
             return Ok(ControlFlow::Break(self.part()));
         }
-        Ok(ControlFlow::Continue(self.fallback.keep_group(self.partition, group).await?))
+        let parked = self.cell.parked().get(&self.partition).copied();
+        let Some(parked) = parked.filter(|parked| parked.epoch == self.hold.epoch) else {
+            return Ok(ControlFlow::Break(self.part()));
+        };
+        let (at, engine) = (self.fallback.at(self.partition)?, self.fallback.broker.engine());
+        if !parked.is_behind() && !engine.groups(&at).await?.contains(group) {
+            return Ok(ControlFlow::Break(self.done()));
+        }
+        engine.create_group(&at, group, From::After(parked.behind), Some(&self.hold)).await?;
+        Ok(ControlFlow::Continue(()))
     }
 
-    /// Lets go of the partition, or starts over if it is this node's. Called in the cell's turn.
-    fn part(&self) -> Fed {
-        // If it was lost and has come back, whoever noted that found this feeder and relies on it.
-        let goes_on = self.is_assigned() && !self.fallback.lanes.stop.is_cancelled();
-        if goes_on {
-            self.fall_back();
-        } else {
-            self.retire();
-            self.cell.parked().remove(&self.partition);
-            self.cell.tell_lane(self.partition);
+    /// The gateway has caught up, and its group is gone. Called in the cell's turn.
+    fn done(&self) -> Fed {
+        if let Some(parked) = self.cell.parked().get_mut(&self.partition) {
+            parked.end();
         }
+        self.retire();
+        metrics::parking("resumed");
+        tracing::info!(gateway = %self.cell.gateway, partition = self.partition, "a parked gateway has caught up");
+        Fed::Done
+    }
+
+    /// Lets go of everything that it has put into the lane, and of what went in behind that as it happened; starts over if the ownership goes on.
+    fn part(&self) -> Fed {
+        let is_over = self.is_over();
+        self.fall_behind();
         metrics::released(&self.cell.lane().unfeed(self.partition));
         self.fallback.lanes.records.give_back(self.partition, Source::Again(self.cell.number));
-        if goes_on { Fed::StartOver } else { Fed::Done }
+        if is_over {
+            self.retire();
+            return Fed::Done;
+        }
+        Fed::StartOver
     }
 
-    /// Removes the group; false if the partition has had another owner since this node looked for parked gateways, who may feed by it.
-    async fn end_group(&self, group: &GroupName, hold: &Hold) -> Result<bool> {
+    /// Removes the group; false if the ownership is over.
+    async fn end_group(&self, group: &GroupName) -> Result<bool> {
         let (at, engine) = (self.fallback.at(self.partition)?, self.fallback.broker.engine());
-        match engine.delete_group(&at, group, Some(hold)).await {
+        match engine.delete_group(&at, group, Some(&self.hold)).await {
             Ok(_) => Ok(true),
             Err(error) if error.kind() == firth_engine::ErrorKind::Fenced => Ok(false),
             Err(error) => Err(error.into()),
         }
     }
 
-    /// Takes records until everything that was left out is taken; `taken` is how far it has come.
-    async fn take(&self, consumer: &mut Consumer, taken: &mut u64, hold: &Hold) -> Result<Stop> {
+    /// Takes records until everything that was left out is taken; `taken` is how far it has come. They come in the order of the partition.
+    async fn take(&self, consumer: &mut Consumer, taken: &mut u64) -> Result<Stop> {
         let mut looked: Option<Instant> = None;
         loop {
-            if !self.is_ours(hold) {
+            if self.is_over() {
                 return Ok(Stop::Gone);
             }
             let is_due = looked.is_none_or(|looked| looked.elapsed() >= LOOK);
-            if is_due && self.is_near(*taken) {
+            if is_due && self.stands(|parked| parked.is_near(*taken)) {
                 looked = Some(Instant::now());
                 if !self.keeps_letters().await? && self.caught_up(*taken) {
                     self.cell.tell_lane(self.partition);
@@ -178,7 +199,7 @@ impl Feeder {
             let room = self.cell.room.notified();
             let is_stuck = self.rests(&consumer.handle());
             let deliveries = tokio::select! {
-                () = self.fallback.lanes.stop.cancelled() => return Ok(Stop::Gone),
+                () = self.stop.cancelled() => return Ok(Stop::Gone),
                 deliveries = consumer.next_many(CHUNK), if !is_stuck => deliveries,
                 () = room, if is_stuck => continue,
                 () = tokio::time::sleep(LOOK) => {
@@ -199,7 +220,7 @@ impl Feeder {
             let mut unwanted = Vec::new();
             for delivery in deliveries.into_iter().map(InHand::new).collect::<Vec<_>>() {
                 let seq = delivery.id().seq;
-                if !self.route(delivery, &mut unwanted, hold).await {
+                if !self.route(delivery, &mut unwanted).await {
                     return Ok(Stop::Gone);
                 }
                 *taken = seq.max(*taken);
@@ -246,21 +267,14 @@ impl Feeder {
         Ok(self.fallback.broker.engine().status(&at, &group).await?)
     }
 
-    /// Whether everything that was left out is taken.
-    fn is_near(&self, taken: u64) -> bool {
-        match self.cell.parked().get(&self.partition) {
-            Some(Parked::Behind { skipped_to, .. }) => taken >= *skipped_to,
-            Some(Parked::Resumed { .. }) => true,
-            None => false,
-        }
+    /// What holds of how the gateway stands to the partition; nothing does after the end of the ownership.
+    fn stands(&self, holds: impl FnOnce(&Parked) -> bool) -> bool {
+        let parked = self.cell.parked();
+        parked.get(&self.partition).filter(|parked| parked.epoch == self.hold.epoch).is_some_and(holds)
     }
 
-    /// Whether the gateway goes on with live events behind this place, or before it.
-    fn is_fed_up_to(&self, settled: u64) -> bool {
-        match self.cell.parked().get(&self.partition) {
-            Some(Parked::Resumed { after, .. }) => settled >= *after,
-            Some(Parked::Behind { .. }) | None => false,
-        }
+    fn is_behind(&self) -> bool {
+        self.stands(Parked::is_behind)
     }
 
     /// Whether live events may go on from here; then they do.
@@ -272,18 +286,18 @@ impl Feeder {
             // A silent gateway that is owed nothing may be gone for good: it gets what comes, if anything does.
             lane.pressure() == Pressure::None && lane.held() < AHEAD && (lane.held() == 0 || !is_silent)
         };
-        match parked.get(&self.partition) {
-            Some(&Parked::Behind { from, skipped_to }) if calm && taken >= skipped_to => {
-                parked.insert(self.partition, Parked::Resumed { from, after: taken, done: false });
-                true
-            }
-            Some(Parked::Resumed { .. }) => true,
-            Some(Parked::Behind { .. }) | None => false,
+        let Some(parked) = parked.get_mut(&self.partition).filter(|parked| parked.epoch == self.hold.epoch)
+        else {
+            return false;
+        };
+        if calm {
+            parked.resume(taken);
         }
+        !parked.is_behind()
     }
 
     /// Puts a record into the lane if the gateway wants it, as soon as the lane is calm; false if there is no point in waiting any more.
-    async fn route(&self, delivery: InHand, unwanted: &mut Vec<InHand>, hold: &Hold) -> bool {
+    async fn route(&self, delivery: InHand, unwanted: &mut Vec<InHand>) -> bool {
         let position = Position { partition: self.partition, seq: delivery.id().seq };
         let event = match Event::from_payload(delivery.payload()) {
             Ok(event) => Arc::new(event),
@@ -294,7 +308,7 @@ impl Feeder {
             }
         };
         let lanes = &self.fallback.lanes;
-        let wanted = match self.destinations(&event, hold).await {
+        let wanted = match self.destinations(&event).await {
             Ok(Some(found)) => {
                 found.by_gateway.into_iter().find(|(gateway, _)| *gateway == self.cell.gateway)
             }
@@ -308,12 +322,11 @@ impl Feeder {
             unwanted.push(delivery);
             return true;
         };
-        // The numbers of the router's own group, so that receivers see one history.
-        let Some(epoch) = self.fallback.handle.epochs().get(&self.partition).copied() else { return false };
         let trace = delivery.trace();
         let ticket = lanes.records.open([(delivery, 1, None)], Source::Again(self.cell.number)).start;
-        let item =
-            Item::new(position, epoch.0, event, &wanted).with_ticket(ticket).read_again().with_trace(trace);
+        // The numbers of the router's own group, so that receivers see one history.
+        let item = Item::new(position, self.hold.epoch.0, event, &wanted);
+        let item = item.with_ticket(ticket).read_again().with_trace(trace);
         loop {
             let room = self.cell.room.notified();
             let calm = self.cell.lane().pressure() == Pressure::None;
@@ -321,10 +334,10 @@ impl Feeder {
                 return true;
             }
             tokio::select! {
-                () = lanes.stop.cancelled() => return false,
+                () = self.stop.cancelled() => return false,
                 () = room => {}
                 () = tokio::time::sleep(LOOK) => {
-                    if !self.is_ours(hold) {
+                    if self.is_over() {
                         return false;
                     }
                 }
@@ -333,7 +346,7 @@ impl Feeder {
     }
 
     /// Who wants an event. If somebody does and there is no gateway to give it to, it waits, while there is a point in it.
-    async fn destinations(&self, event: &Event, hold: &Hold) -> Result<Option<Destinations>> {
+    async fn destinations(&self, event: &Event) -> Result<Option<Destinations>> {
         let (lanes, max_fanout) = (&self.fallback.lanes, self.fallback.options.routing.max_fanout);
         loop {
             match lanes.registry.finder().destinations(event, max_fanout) {
@@ -341,9 +354,9 @@ impl Feeder {
                 found => return found.map(Some),
             }
             tokio::select! {
-                () = lanes.stop.cancelled() => return Ok(None),
+                () = self.stop.cancelled() => return Ok(None),
                 () = tokio::time::sleep(LOOK) => {
-                    if !self.is_ours(hold) {
+                    if self.is_over() {
                         return Ok(None);
                     }
                 }
@@ -352,17 +365,17 @@ impl Feeder {
     }
 
     /// Waits until what it put into the lane is settled, or the gateway is parked again.
-    async fn drain(&self, hold: &Hold) -> Stop {
+    async fn drain(&self) -> Stop {
         loop {
             let open = self.fallback.lanes.records.count(self.partition, Source::Again(self.cell.number));
-            if open == 0 || self.cell.behind().contains(&self.partition) {
+            if open == 0 || self.is_behind() {
                 return Stop::CaughtUp;
             }
             tokio::select! {
-                () = self.fallback.lanes.stop.cancelled() => return Stop::Gone,
+                () = self.stop.cancelled() => return Stop::Gone,
                 () = self.cell.room.notified() => {}
                 () = tokio::time::sleep(LOOK) => {
-                    if !self.is_ours(hold) || self.is_forsaken() {
+                    if self.is_over() || self.is_forsaken() {
                         return Stop::Gone;
                     }
                 }
@@ -370,30 +383,22 @@ impl Feeder {
         }
     }
 
-    /// What is given back must be fed again before live events count as everything.
-    fn fall_back(&self) {
-        {
-            let mut parked = self.cell.parked();
-            if let Some(Parked::Resumed { from, after, .. }) = parked.get(&self.partition).copied() {
-                parked.insert(self.partition, Parked::Behind { from, skipped_to: after });
-            }
-        }
-        self.cell.tell_lane(self.partition);
+    /// What happened meanwhile is left to the feeding as well: it must come behind what is fed again.
+    fn fall_behind(&self) {
+        let released = self.cell.fall_behind(self.partition, self.hold.epoch);
+        metrics::released(&released);
+        self.fallback.lanes.records.release(self.cell.gateway.as_str(), &released);
     }
 
-    /// From now on this partition has no feeder: whoever parks next starts one. Called in the cell's turn, so that nobody takes a feeder
-    /// that is about to end for one that goes on.
+    /// From now on this partition has no feeder: whoever parks next starts one. Called in the cell's turn unless the ownership is over, so that nobody
+    /// takes a feeder that is about to end for one that goes on.
     fn retire(&self) {
-        self.fallback.forget(&self.cell, self.partition);
+        self.fallback.forget(&self.cell, self.partition, self.hold.epoch);
     }
 
-    /// Whether the ownership goes on under which this round of feeding began. If it was lost, others may have fed meanwhile: what this round took
-    /// says nothing any more.
-    fn is_ours(&self, hold: &Hold) -> bool {
-        self.is_assigned() && self.fallback.hold(self.partition).is_ok_and(|now| now.epoch == hold.epoch)
-    }
-
-    fn is_assigned(&self) -> bool {
-        self.fallback.handle.assignment().contains(&self.partition)
+    /// Whether the ownership is over, noticed by the reader or not yet, or the node closes.
+    fn is_over(&self) -> bool {
+        let owned = self.fallback.handle.epochs().get(&self.partition).copied();
+        self.stop.is_cancelled() || owned != Some(self.hold.epoch)
     }
 }

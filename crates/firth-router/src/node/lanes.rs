@@ -1,13 +1,14 @@
 //! The lanes of a node: one per gateway, made when the first event for it comes, each with its driver task.
 
 use super::driver;
+use super::parked::Parked;
 use super::records::Records;
 use crate::config::RoutingConfig;
 use crate::deliver::Deliverer;
-use crate::lane::{Books, Circuit, Ejections, Item, Lane, Offer, Pressure};
+use crate::lane::{Books, Circuit, Ejections, Item, Lane, Offer, Position, Pressure, Released};
 use crate::name::{GatewayId, SubscriptionId};
 use crate::registry::Registry;
-use firth::ConsumerHandle;
+use firth::{ConsumerHandle, Epoch};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -35,13 +36,14 @@ pub struct LaneStatus {
     pub books: Books,
 }
 
-/// How a lane stands to one partition, unless it gets events as they happen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Parked {
-    /// It is fed from the topic, beginning with `from`; the live reader has left out everything up to `skipped_to`.
-    Behind { from: u64, skipped_to: u64 },
-    /// It has been fed everything up to `after`, and gets what comes then as it happens; `done` when what it was fed is settled.
-    Resumed { from: u64, after: u64, done: bool },
+/// The answer to an event that happens.
+pub(super) enum Live {
+    /// It is in the lane.
+    Taken,
+    /// It was or will be read from the topic.
+    Left,
+    /// There is no room.
+    Full,
 }
 
 /// A lane that a reader fills and a driver empties. Who needs both locks takes `parked` before `lane`.
@@ -64,6 +66,20 @@ pub(super) struct Cell {
 }
 
 impl Cell {
+    fn new(gateway: GatewayId, number: u64, lane: Lane) -> Self {
+        Self {
+            gateway,
+            number,
+            lane: Mutex::new(lane),
+            parked: Mutex::default(),
+            turn: tokio::sync::Mutex::default(),
+            work: Notify::new(),
+            room: Notify::new(),
+            gone: CancellationToken::new(),
+            forsaken: AtomicBool::new(false),
+        }
+    }
+
     pub(super) fn lane(&self) -> MutexGuard<'_, Lane> {
         self.lane.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -79,42 +95,50 @@ impl Cell {
 
     /// The partitions that it is fed from the topic for, and from where on.
     pub(super) fn fed(&self) -> Vec<(u32, u64)> {
-        let is_behind = |(partition, parked): (&u32, &Parked)| match parked {
-            Parked::Behind { from, .. } => Some((*partition, *from)),
-            Parked::Resumed { .. } => None,
-        };
-        self.parked().iter().filter_map(is_behind).collect()
+        let parked = self.parked();
+        let behind = parked.iter().filter(|(_, parked)| parked.is_behind());
+        behind.map(|(partition, parked)| (*partition, parked.from())).collect()
     }
 
     /// Tells the lane how it stands to a partition; after each change of that.
     pub(super) fn tell_lane(&self, partition: u32) {
         let parked = self.parked();
-        let from = match parked.get(&partition) {
-            Some(Parked::Behind { from, .. }) => Some(*from),
-            Some(Parked::Resumed { .. }) | None => None,
-        };
-        self.lane().spare(partition, from);
+        let behind = parked.get(&partition).filter(|parked| parked.is_behind());
+        self.lane().spare(partition, behind.map(Parked::from));
     }
 
-    /// Whether a live event goes into the lane; otherwise it was or will be read from the topic for it.
-    pub(super) fn admits(&self, partition: u32, seq: u64) -> bool {
+    /// Puts an event in as it happens, unless it was or will be read from the topic for a parked gateway.
+    pub(super) fn offer_live(&self, item: &Item) -> Live {
+        let Position { partition, seq } = item.position;
+        // Held until the event is in: who falls behind takes all that happened out again.
         let mut parked = self.parked();
-        match parked.get_mut(&partition) {
-            None => true,
-            // A dead letter that is replayed: nobody else feeds it.
-            Some(Parked::Behind { from, .. }) if seq < *from => true,
-            Some(Parked::Behind { skipped_to, .. }) => {
-                *skipped_to = seq.max(*skipped_to);
-                false
+        if let Some(one) = parked.get_mut(&partition) {
+            if !one.admits(seq) {
+                self.lane().pass(partition);
+                return Live::Left;
             }
-            Some(Parked::Resumed { after, done, .. }) if seq > *after => {
-                if *done {
-                    parked.remove(&partition);
-                }
-                true
+            if one.is_over(seq) {
+                parked.remove(&partition);
             }
-            Some(Parked::Resumed { from, .. }) => seq < *from,
         }
+        match self.offer(item) {
+            Offer::Taken => Live::Taken,
+            Offer::Full => Live::Full,
+        }
+    }
+
+    /// It is behind on a partition again, if it was fed under this ownership: what went into the lane as it happened is fed, too, and taken out, for
+    /// it must not come before what else is fed.
+    pub(super) fn fall_behind(&self, partition: u32, epoch: Epoch) -> Vec<Released> {
+        let mut parked = self.parked();
+        let Some(one) = parked.get_mut(&partition).filter(|one| one.epoch == epoch) else {
+            return Vec::new();
+        };
+        let mut lane = self.lane();
+        let released = lane.park(partition, one.from());
+        one.fall_behind(released.iter().map(|one| one.position.seq).max().unwrap_or_default());
+        lane.spare(partition, Some(one.from()));
+        released
     }
 
     /// Puts an event in if there is room.
@@ -127,10 +151,12 @@ impl Cell {
 
     /// Puts events of one partition in, in order, as far as there is room and the gateway gets events as they happen; answers the rest.
     pub(super) fn offer_all(&self, items: Vec<Item>) -> impl Iterator<Item = Item> + use<> {
-        let is_parked =
-            items.first().is_some_and(|item| self.parked().contains_key(&item.position.partition));
+        let parked = self.parked();
+        let is_parked = items.first().is_some_and(|item| parked.contains_key(&item.position.partition));
         let (now, later) = if is_parked { (Vec::new(), items) } else { (items, Vec::new()) };
-        self.put(now).chain(later)
+        let left = self.put(now);
+        drop(parked);
+        left.chain(later)
     }
 
     /// Events of a partition are gone that were not routed yet.
@@ -162,8 +188,7 @@ impl Cell {
 
     /// Whether events wait for the gateway, here or in the topic.
     pub(super) fn owes(&self) -> bool {
-        let is_fed = |parked: &Parked| !matches!(parked, Parked::Resumed { done: true, .. });
-        let is_owed = self.parked().values().any(is_fed);
+        let is_owed = self.parked().values().any(|parked| !parked.is_done());
         is_owed || self.lane().held() > 0
     }
 
@@ -237,17 +262,9 @@ impl Lanes {
             return Arc::clone(cell);
         }
         let is_free = |number: &u64| lanes.values().all(|(cell, _)| cell.number != *number);
-        let cell = Arc::new(Cell {
-            gateway: gateway.clone(),
-            number: (lanes.len() as u64..).find(is_free).expect("there are more numbers than lanes"),
-            lane: Mutex::new(Lane::among(self.config.clone(), self.ejections.clone())),
-            parked: Mutex::default(),
-            turn: tokio::sync::Mutex::default(),
-            work: Notify::new(),
-            room: Notify::new(),
-            gone: CancellationToken::new(),
-            forsaken: AtomicBool::new(false),
-        });
+        let number = (lanes.len() as u64..).find(is_free).expect("there are more numbers than lanes");
+        let lane = Lane::among(self.config.clone(), self.ejections.clone());
+        let cell = Arc::new(Cell::new(gateway.clone(), number, lane));
         let driver = tokio::spawn(driver::drive(Arc::clone(&cell), Arc::clone(self)));
         lanes.insert(gateway.clone(), (Arc::clone(&cell), driver));
         self.ejections.resize(lanes.len(), self.config.delivery.breaker.max_ejected);
@@ -339,5 +356,33 @@ fn add_up(sums: &mut BTreeMap<u32, Books>, lane: &Lane) {
     for (partition, books) in lane.all_books() {
         let sum = sums.entry(partition).or_default();
         *sum = sum.plus(books);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::{Event, Operation};
+    use crate::name::Tenant;
+    use firth::RecordId;
+
+    fn item(seq: u64) -> Item {
+        let event = Event::new(Operation::Insert, Tenant::new("t").unwrap(), "c", "k");
+        Item::new(Position { partition: 0, seq }, 1, Arc::new(event), &[])
+    }
+
+    /// What is fed again would come behind what went into the lane as it happened.
+    #[tokio::test]
+    async fn whoever_falls_behind_holds_nothing_that_happened() {
+        let cell = Cell::new(GatewayId::new("g").unwrap(), 0, Lane::new(RoutingConfig::default()));
+        let mut parked = Parked::new(Epoch(3), RecordId::new(1, 5), 10);
+        parked.resume(10);
+        cell.parked().insert(0, parked);
+        (11..=15).for_each(|seq| assert!(matches!(cell.offer_live(&item(seq)), Live::Taken)));
+        assert!(cell.fall_behind(0, Epoch(2)).is_empty(), "an ownership that is over changes nothing");
+        let released: Vec<_> = cell.fall_behind(0, Epoch(3)).iter().map(|one| one.position.seq).collect();
+        assert_eq!((released, cell.lane().held()), ((11..=15).collect(), 0));
+        assert!(matches!(cell.offer_live(&item(16)), Live::Left));
+        assert!(!cell.parked()[&0].is_near(15) && cell.parked()[&0].is_near(16));
     }
 }

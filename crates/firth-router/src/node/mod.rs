@@ -18,6 +18,7 @@ mod feeder;
 mod health;
 mod lanes;
 mod metrics;
+mod parked;
 mod reader;
 mod records;
 mod sweep;

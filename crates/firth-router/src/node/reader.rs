@@ -2,12 +2,12 @@
 //! gateway holds up a partition, and parks it.
 
 use super::fallback::Fallback;
-use super::lanes::{Cell, Lanes};
+use super::lanes::{Cell, Lanes, Live};
 use super::records::{InHand, Source};
 use super::{RouterOptions, metrics};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;
-use crate::lane::{Item, Offer, Position};
+use crate::lane::{Item, Position};
 use crate::name::{GatewayId, SubscriptionId};
 use crate::registry::{Destinations, Finder};
 use crate::routing::{SlotTable, slot_of};
@@ -29,8 +29,6 @@ pub(super) struct Reader {
     options: RouterOptions,
     fallback: Arc<Fallback>,
     partitions: HashMap<u32, Progress>,
-    /// Ownerships that ended while an event waited for room or for a gateway: what else was read under them would overtake it.
-    over: HashMap<u32, Epoch>,
     /// Who owned which slot when it last looked.
     table: Arc<SlotTable>,
     /// When it last looked for gateways that are gone.
@@ -60,8 +58,7 @@ impl Reader {
     ) -> Self {
         let fallback = Arc::new(Fallback::new(broker, handle, Arc::clone(&lanes), options.clone()));
         let (table, swept) = (lanes.registry.table(), Instant::now());
-        let (partitions, over) = (HashMap::new(), HashMap::new());
-        Self { lanes, options, fallback, partitions, over, table, swept }
+        Self { lanes, options, fallback, partitions: HashMap::new(), table, swept }
     }
 
     /// Reads until the consumer is closed or cannot go on.
@@ -101,7 +98,6 @@ impl Reader {
                 let goes_on = self.spread(matched, partition, epoch).await
                     && (waiting.is_empty() || self.pause(partition, epoch).await);
                 if !goes_on {
-                    self.over.insert(partition, epoch);
                     return;
                 }
             }
@@ -184,7 +180,7 @@ impl Reader {
     async fn pause(&self, partition: u32, epoch: Epoch) -> bool {
         tokio::select! {
             () = self.lanes.closing.cancelled() => false,
-            () = tokio::time::sleep(LOOK) => self.fallback.epochs().get(&partition) == Some(&epoch),
+            () = tokio::time::sleep(LOOK) => self.owns(partition, epoch),
         }
     }
 
@@ -203,17 +199,17 @@ impl Reader {
     async fn offer(&self, cell: &Arc<Cell>, item: &Item) -> bool {
         let Position { partition, seq } = item.position;
         loop {
-            if !cell.admits(partition, seq) {
-                cell.lane().pass(partition);
-                self.fallback.skip(cell, item);
-                return true;
-            }
-            if cell.offer(item) == Offer::Taken {
-                return true;
+            match cell.offer_live(item) {
+                Live::Taken => return true,
+                Live::Left => {
+                    self.fallback.skip(cell, item);
+                    return true;
+                }
+                Live::Full => {}
             }
             if let Err(error) = self.fallback.park(cell, partition, seq - 1).await {
                 // It was read under an ownership that is over: it comes again, and with it whatever is behind it.
-                if self.fallback.epochs().get(&partition).is_none_or(|now| now.0 != item.epoch) {
+                if !self.owns(partition, Epoch(item.epoch)) {
                     return false;
                 }
                 tracing::warn!(gateway = %cell.gateway, partition, %error, "a full lane cannot be parked yet");
@@ -222,41 +218,32 @@ impl Reader {
         }
     }
 
-    /// Notes how far a partition is read, and begins its ownership if that is new. False if the ownership is over.
+    /// Notes how far a partition is read, and begins its ownership if that is new. False if the ownership is over: what was read under it comes
+    /// again, and none of it may go on, for it would come before what else was let go.
     async fn note(&mut self, Position { partition, seq }: Position, epoch: Epoch) -> bool {
-        if self.over.get(&partition).is_some_and(|over| epoch <= *over) {
-            if self.fallback.epochs().get(&partition) != Some(&epoch) {
-                return false;
-            }
-            // It is not over after all: it begins anew, with what was not taken.
-            self.over.remove(&partition);
-            self.partitions.remove(&partition);
+        if !self.owns(partition, epoch) {
+            return false;
         }
         if let Some(progress) = self.partitions.get_mut(&partition)
-            && progress.epoch >= epoch
+            && progress.epoch == epoch
         {
             progress.last = seq.max(progress.last);
-            return progress.epoch == epoch;
+            return true;
         }
-        while let Err(error) = self.fallback.begin(partition).await {
-            if self.is_over(partition, epoch) {
+        while let Err(error) = self.fallback.begin(partition, epoch).await {
+            if !self.owns(partition, epoch) {
                 return false;
             }
             tracing::warn!(partition, %error, "parked gateways cannot be looked up yet");
             tokio::time::sleep(LOOK).await;
         }
-        // What was read before under an ownership that is over was let go: this must not come before it.
-        if self.is_over(partition, epoch) {
-            return false;
-        }
         self.partitions.insert(partition, Progress { epoch, last: seq, marks: VecDeque::new() });
         true
     }
 
-    /// Whether an ownership is over for good. One whose first records come before the consumer has announced it is not: if they were let go, those
-    /// behind them would overtake them.
-    fn is_over(&self, partition: u32, epoch: Epoch) -> bool {
-        self.fallback.handle.hold(partition).is_none_or(|hold| hold.epoch != epoch)
+    /// Whether an ownership goes on. One that is over never comes back: the next one has another epoch.
+    fn owns(&self, partition: u32, epoch: Epoch) -> bool {
+        self.fallback.epochs().get(&partition) == Some(&epoch)
     }
 
     /// Tells gateways which subscriptions have come to them from one that is still owed events: those are not sent to another one.
@@ -290,8 +277,8 @@ impl Reader {
     /// consumer hands out, as after a crash.
     async fn look(&mut self) {
         let epochs = self.fallback.epochs();
-        self.partitions.retain(|partition, _| {
-            let is_ours = epochs.contains_key(partition);
+        self.partitions.retain(|partition, progress| {
+            let is_ours = epochs.get(partition) == Some(&progress.epoch);
             if !is_ours {
                 self.fallback.lose(*partition);
             }

@@ -227,7 +227,9 @@ impl Keeper {
             Lane { common: self.common.clone(), at: at.clone(), held: held.clone(), stop: stop.clone() };
         let index = at.index;
         // Before its first record can come: whoever gets one finds the ownership that it belongs to.
-        self.assignment.send_modify(|owned| drop(owned.insert(index, held.hold.epoch)));
+        self.assignment.send_modify(|owned| {
+            owned.insert(index, held.hold.epoch);
+        });
         let task = self.tasks.spawn(async move { (index, lane.run().await) }).id();
         self.lanes.insert(index, Owned { held, stop, task });
         self.announce();
