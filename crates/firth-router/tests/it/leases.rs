@@ -144,3 +144,43 @@ async fn what_an_owner_in_between_left_out_for_a_parked_gateway_is_fed_to_it() {
     books_close(&node, 3100).await;
     node.close().await.unwrap();
 }
+
+/// As another node would that has fed the gateway everything, and is gone again before this one looked.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_happens_reaches_a_gateway_that_an_owner_in_between_has_fed_and_it_is_not_fed_again() {
+    const BATCH: usize = 5;
+    let mut world = World::memory().await;
+    (world.options.routing.batch.max_size, world.options.routing.delivery.max_in_flight) = (BATCH, 1);
+    let paused = world.gateway("paused", "doc.all").await;
+    paused.set(Mood::Hangs);
+    let node = world.node().await;
+    world.send(200).await;
+    until(PATIENCE, "it is parked on both", async || {
+        node.lanes().first().is_some_and(|lane| lane.parked == [0, 1])
+    })
+    .await;
+    world.settled().await;
+    let (engine, before) = (world.broker.engine().clone(), node.consumer().epochs());
+    let (group, fed) = (GroupName::new("router").unwrap(), GroupName::new("router.gw.paused").unwrap());
+    for index in 0..2 {
+        let hold = seize(&engine, index, &group).await;
+        engine.delete_group(&at(index), &fed, Some(&hold)).await.unwrap();
+        engine.release(&hold).await.unwrap();
+    }
+    owns_anew(&node, &before).await;
+    world.send(100).await;
+    paused.set(Mood::Fine);
+    let is_new = |number: &u64| *number > 200;
+    until(PATIENCE * 4, "it has what happened since", async || {
+        paused.by_document().values().flatten().copied().filter(is_new).count() == 100
+    })
+    .await;
+    for (document, numbers) in paused.by_document() {
+        assert!(numbers.is_sorted(), "{document}: {numbers:?}");
+    }
+    // Those that were on their way are sent again: a batch, or one of each partition.
+    let again = paused.by_document().values().flatten().filter(|number| !is_new(number)).count();
+    assert!(again <= 2 * BATCH, "{again} events were fed again");
+    nothing_was_given_up(&world).await;
+    node.close().await.unwrap();
+}
