@@ -163,8 +163,8 @@ macro_rules! pass {
 
 pass! {
     Log {
-        fn create_partition(at: &'a Partition) -> bool;
-        fn delete_partition(at: &'a Partition) -> bool;
+        fn create_partition_as(at: &'a Partition, rank: u64) -> bool;
+        fn delete_partition_as(at: &'a Partition, rank: u64) -> bool;
         fn append(at: &'a Partition, batch: Append) -> Appended;
         fn read(at: &'a Partition, after: RecordId, max: Max) -> Vec<Record>;
         fn bounds(at: &'a Partition) -> Bounds;

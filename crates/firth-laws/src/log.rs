@@ -122,6 +122,33 @@ pub async fn a_deleted_partition_comes_back_empty(engine: Engine) {
     assert_eq!(numbers(&read_all(&engine, &at).await), [7]);
 }
 
+/// Whoever was asleep while a partition was deleted and made anew neither deletes the new one nor makes it again; what a former life left is not
+/// taken for the new one.
+pub async fn a_partition_is_changed_only_by_who_knows_of_its_life(engine: Engine) {
+    let at = crate::world::unmade_partition();
+    assert!(!engine.delete_partition_as(&at, 9).await.unwrap(), "it is not there");
+    assert!(engine.create_partition_as(&at, 5).await.unwrap());
+    append(&engine, &at, 0, 2).await;
+    for rank in [0, 4, 5] {
+        assert!(!engine.create_partition_as(&at, rank).await.unwrap(), "{rank}");
+        assert!(!engine.delete_partition_as(&at, rank).await.unwrap(), "{rank}");
+    }
+    assert_eq!(numbers(&read_all(&engine, &at).await), [0, 1]);
+    assert!(engine.delete_partition_as(&at, 6).await.unwrap());
+    fails(engine.bounds(&at).await, ErrorKind::NotFound);
+    assert!(engine.create_partition_as(&at, 7).await.unwrap());
+    append(&engine, &at, 2, 4).await;
+    assert!(!engine.delete_partition_as(&at, 6).await.unwrap(), "who deleted the former one comes late");
+    assert_eq!(numbers(&read_all(&engine, &at).await), [2, 3]);
+    assert!(engine.create_group(&at, &crate::world::group("g"), From::Start, None).await.unwrap());
+    assert!(engine.create_partition_as(&at, 8).await.unwrap(), "the next life");
+    assert!(read_all(&engine, &at).await.is_empty());
+    assert!(engine.groups(&at).await.unwrap().is_empty());
+    assert_eq!(append(&engine, &at, 4, 5).await[0].seq, 1);
+    assert!(!engine.create_partition(&at).await.unwrap(), "it is there");
+    assert!(engine.delete_partition(&at).await.unwrap(), "whatever its rank");
+}
+
 fn batch(from: u64, to: u64, name: &firth_engine::ProducerName, first: u64) -> Append {
     let producer = Some(ProducerSeq { name: name.clone(), first });
     Append { producer, ..Append::new((from..to).map(numbered).collect::<Vec<_>>()) }

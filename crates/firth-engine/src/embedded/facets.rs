@@ -5,6 +5,7 @@ use super::step::Step;
 use super::steps::catalog::Listing;
 use super::steps::dead::Taken;
 use super::steps::log::PackedAppend;
+use super::steps::partitions::Former;
 use super::steps::{catalog, commit, dead, due, groups, leases, log, partitions, trim};
 use crate::checks;
 use crate::commit::Commit;
@@ -37,15 +38,23 @@ impl Embedded {
 }
 
 impl Log for Embedded {
-    fn create_partition<'a>(&'a self, at: &'a Partition) -> Reply<'a, bool> {
-        let at = at.clone();
-        Box::pin(self.driver.change(SMALL, move |step| partitions::create(step, &at)))
-    }
-
-    fn delete_partition<'a>(&'a self, at: &'a Partition) -> Reply<'a, bool> {
+    fn create_partition_as<'a>(&'a self, at: &'a Partition, rank: u64) -> Reply<'a, bool> {
         Box::pin(async move {
             let name = at.clone();
-            let was_there = self.driver.change(SMALL, move |step| partitions::delete(step, &name)).await?;
+            let change = move |step: &mut Step<'_>| partitions::create(step, &name, rank);
+            let former = self.driver.change(SMALL, change).await?;
+            if former == Former::Replaced {
+                self.sweep().await?;
+            }
+            Ok(former != Former::Stays)
+        })
+    }
+
+    fn delete_partition_as<'a>(&'a self, at: &'a Partition, rank: u64) -> Reply<'a, bool> {
+        Box::pin(async move {
+            let name = at.clone();
+            let change = move |step: &mut Step<'_>| partitions::delete(step, &name, rank);
+            let was_there = self.driver.change(SMALL, change).await?;
             self.sweep().await?;
             Ok(was_there)
         })

@@ -87,6 +87,8 @@ pub enum Mutation {
     ZombieBeats,
     /// A ranked wish takes a lease from a larger rank.
     IgnoreRank,
+    /// Whoever comes late deletes a partition that was made since.
+    DeleteAnyLife,
     /// Steps are acknowledged before they leave the process (files only: a crash shows it).
     AckWithoutSync,
 }
@@ -134,6 +136,7 @@ impl Mutation {
         Self::OfferAgain,
         Self::ZombieBeats,
         Self::IgnoreRank,
+        Self::DeleteAnyLife,
     ];
 }
 

@@ -55,6 +55,8 @@ pub(super) struct PartitionMeta {
     /// Retention by size: the last record whose size was added up (0: none since the last other trim), and the sum.
     pub(super) measured: u64,
     pub(super) measured_bytes: u64,
+    /// Under which it was made.
+    pub(super) rank: u64,
 }
 
 impl Value for PartitionMeta {
@@ -67,9 +69,12 @@ impl Value for PartitionMeta {
         put_number(out, self.delayed);
         put_number(out, self.delayed_ever);
         put_number(out, self.producers);
-        if self.measured > 0 {
+        if self.measured > 0 || self.rank > 0 {
             put_number(out, self.measured);
             put_number(out, self.measured_bytes);
+        }
+        if self.rank > 0 {
+            put_number(out, self.rank);
         }
     }
 
@@ -83,6 +88,7 @@ impl Value for PartitionMeta {
             producers: reader.number()?,
             measured: reader.number().unwrap_or(0),
             measured_bytes: reader.number().unwrap_or(0),
+            rank: reader.number().unwrap_or(0),
         })
     }
 }
@@ -347,7 +353,7 @@ mod tests {
         fn values_survive_packing(a: u64, b: u64, c: u32, flag: bool, reason in ".{0,20}", bytes: Vec<u8>) {
             let (id, bytes) = (RecordId::new(a, b), Bytes::from(bytes));
             let (measured, measured_bytes) = if flag { (b.max(1), a) } else { (0, 0) };
-            round(PartitionMeta { no: a, last: id, trimmed: id, delayed: b, delayed_ever: a, producers: b, measured, measured_bytes });
+            round(PartitionMeta { no: a, last: id, trimmed: id, delayed: b, delayed_ever: a, producers: b, measured, measured_bytes, rank: c.into() });
             round(GroupMeta { no: b, frontier: id, ahead: [b / 2 + 1].into_iter().collect(), opened: Epoch(a), left: flag,
                 crashes: c, crash_seq: a, due: b, dead: a });
             round(DueEntry { ms: a, attempt: c, crashes: c, taken: flag, reason: reason.clone(),

@@ -19,11 +19,22 @@ use std::time::Duration;
 /// - A reader sees a record only once it is as durable as its acknowledgement says.
 pub trait Log {
     /// Makes a partition; true if it was not there before.
-    fn create_partition<'a>(&'a self, at: &'a Partition) -> Reply<'a, bool>;
+    fn create_partition<'a>(&'a self, at: &'a Partition) -> Reply<'a, bool> {
+        self.create_partition_as(at, 0)
+    }
 
     /// Deletes a partition with its groups, due records, delayed messages and dead letters; true if it was there. A
     /// partition made again under this name is empty and starts at `seq` 1.
-    fn delete_partition<'a>(&'a self, at: &'a Partition) -> Reply<'a, bool>;
+    fn delete_partition<'a>(&'a self, at: &'a Partition) -> Reply<'a, bool> {
+        self.delete_partition_as(at, u64::MAX)
+    }
+
+    /// Makes a partition under a rank, so that whoever comes late can be told from whoever comes next. One that is there with the same rank or
+    /// a higher one stays as it is; one with a lower rank is a former life, of which nothing remains. True if the partition is new.
+    fn create_partition_as<'a>(&'a self, at: &'a Partition, rank: u64) -> Reply<'a, bool>;
+
+    /// As [`delete_partition`](Log::delete_partition), for a partition of a lower rank than this: one that was made since stays as it is.
+    fn delete_partition_as<'a>(&'a self, at: &'a Partition, rank: u64) -> Reply<'a, bool>;
 
     /// Appends a batch: all of it in order, or nothing. See [`Append`] for delays and idempotence.
     fn append<'a>(&'a self, at: &'a Partition, batch: Append) -> Reply<'a, Appended>;

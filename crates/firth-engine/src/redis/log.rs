@@ -14,7 +14,7 @@ use crate::id::RecordId;
 use crate::limits::{MAX_BATCH, MAX_BATCH_BYTES};
 use crate::name::Partition;
 use crate::record::Record;
-use firth_redis::cmd;
+use firth_redis::{Script, cmd};
 use std::time::Duration;
 
 /// Numbers that the scripts can compute with exactly.
@@ -27,26 +27,12 @@ const TRIM_STEP: u64 = 20_000;
 const SIZE_STEP: u64 = 1000;
 
 impl Log for RedisEngine {
-    fn create_partition<'a>(&'a self, at: &'a Partition) -> Reply<'a, bool> {
-        Box::pin(async move {
-            let script = &SCRIPTS.create_partition;
-            let call = script.key(&self.keys.partition(at).meta);
-            let answer = self.steps.durable(script, call).await?;
-            answer.value().as_i64().map(|made| made == 1).ok_or_else(odd_answer)
-        })
+    fn create_partition_as<'a>(&'a self, at: &'a Partition, rank: u64) -> Reply<'a, bool> {
+        Box::pin(self.change_partition(&SCRIPTS.create_partition, at, rank))
     }
 
-    fn delete_partition<'a>(&'a self, at: &'a Partition) -> Reply<'a, bool> {
-        Box::pin(async move {
-            let keys = self.keys.partition(at);
-            let own =
-                [&keys.meta, &keys.stream, &keys.delayed, &keys.producers, &keys.producer_use, &keys.groups];
-            let own = own.into_iter().chain([&keys.lease_version]).cloned();
-            let script = &SCRIPTS.delete_partition;
-            let call = script.keys(own.chain(GROUP_KINDS.map(|kind| keys.group_stem(kind))));
-            let answer = self.steps.durable(script, call).await?;
-            answer.value().as_i64().map(|was_there| was_there == 1).ok_or_else(odd_answer)
-        })
+    fn delete_partition_as<'a>(&'a self, at: &'a Partition, rank: u64) -> Reply<'a, bool> {
+        Box::pin(self.change_partition(&SCRIPTS.delete_partition, at, rank))
     }
 
     fn append<'a>(&'a self, at: &'a Partition, batch: Append) -> Reply<'a, Appended> {
@@ -112,6 +98,17 @@ impl Log for RedisEngine {
 }
 
 impl RedisEngine {
+    /// Makes or deletes a partition; true if there was something to do.
+    async fn change_partition(&self, script: &Script, at: &Partition, rank: u64) -> Result<bool> {
+        let keys = self.keys.partition(at);
+        let own =
+            [&keys.meta, &keys.stream, &keys.delayed, &keys.producers, &keys.producer_use, &keys.groups];
+        let own = own.into_iter().chain([&keys.lease_version]).cloned();
+        let call = script.keys(own.chain(GROUP_KINDS.map(|kind| keys.group_stem(kind))));
+        let answer = self.steps.durable(script, call.arg(rank)).await?;
+        answer.value().as_i64().map(|done| done == 1).ok_or_else(odd_answer)
+    }
+
     async fn append_batch(&self, at: &Partition, batch: Append) -> Result<Appended> {
         batch.check()?;
         let count = batch.records.len() as u64;

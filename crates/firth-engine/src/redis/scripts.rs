@@ -27,6 +27,7 @@ const DUE: &str = include_str!("lua/lib/due.lua");
 const PARCEL: &str = include_str!("lua/lib/parcel.lua");
 const WRITE: &str = include_str!("lua/lib/write.lua");
 const PROGRESS: &str = include_str!("lua/lib/progress.lua");
+const WIPE: &str = include_str!("lua/lib/wipe.lua");
 const POOL: &str = include_str!("lua/lib/pool.lua");
 const BOARD: &str = include_str!("lua/lib/board.lua");
 const HANDOVER: &str = include_str!("lua/lib/handover.lua");
@@ -61,8 +62,8 @@ macro_rules! scripts {
 }
 
 scripts! {
-    create_partition = "create_partition", WRITES, [];
-    delete_partition = "delete_partition", ALLOW_OOM, [];
+    create_partition = "create_partition", WRITES, [WIPE];
+    delete_partition = "delete_partition", ALLOW_OOM, [WIPE];
     append = "append", WRITES, [WRITE];
     append_plain = "append_plain", WRITES, [ALONE];
     head = "head", READS, [];

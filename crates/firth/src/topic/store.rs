@@ -1,9 +1,12 @@
 //! The catalog of topics: read, create, grow, delete. Called by the broker, producers and consumers.
 //!
 //! Order of steps, so that a crash between any two leaves something that the next call finishes:
-//! create = partitions, then entry, then what the entry says of following · grow = note in the entry how far, partitions and the groups on them,
-//! then entry · delete = mark the entry, partitions, then remove the entry. A marked entry counts as missing; creating over it finishes the
-//! deletion first, so that neither an old record nor an old group comes back to life.
+//! create = an entry that says so, partitions, then entry, then what the entry says of following · grow = note in the entry how far, partitions and
+//! the groups on them, then entry · delete = mark the entry, partitions, then remove the entry. A marked entry, and one of a topic that is being made, counts
+//! as missing; creating over it finishes the deletion first, or goes on with the making, so that neither an old record nor an old group comes back to life.
+//!
+//! Partitions are made under the rank of the entry's version that says so, and deleted under that of the mark: versions only grow, so whoever was asleep
+//! while the topic was deleted and made anew does nothing to the new one's, and what a sleeper made of a former one is not taken for it.
 //!
 //! The entry decides between all who make a topic of one name at once. What its first partition follows is told under the rank of the entry's
 //! version: by its maker, and by whoever opens the topic, since the maker may have died. A loser leaves at most empty
@@ -26,9 +29,19 @@ struct Stored {
     updated: u64,
     #[serde(default)]
     deleting: bool,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    making: bool,
     /// How many partitions there may be, while there may be more than the topic has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     growing_to: Option<u32>,
+}
+
+impl Stored {
+    /// A topic that is new.
+    fn new(config: TopicConfig) -> Self {
+        let created = now_ms();
+        Self { config, created, updated: created, deleting: false, making: false, growing_to: None }
+    }
 }
 
 /// A topic and its entry.
@@ -36,6 +49,7 @@ struct Known {
     info: TopicInfo,
     version: u64,
     deleting: bool,
+    making: bool,
     growing_to: Option<u32>,
 }
 
@@ -50,7 +64,13 @@ impl Known {
     /// The entry with other content.
     fn with(&self, config: TopicConfig) -> Stored {
         let growing_to = self.growing_to.filter(|count| *count > config.partitions);
-        Stored { config, created: ms_of(self.info.created), updated: now_ms(), deleting: false, growing_to }
+        let (deleting, making) = (false, false);
+        Stored { config, created: ms_of(self.info.created), updated: now_ms(), deleting, making, growing_to }
+    }
+
+    /// Whether it counts.
+    fn is_live(&self) -> bool {
+        !self.deleting && !self.making
     }
 }
 
@@ -100,14 +120,14 @@ impl Topics {
         for entry in self.engine.list_all(&self.space, "").await? {
             let name = TopicName::new(&entry.name)?;
             let known = read(name, &entry)?;
-            if !known.deleting {
+            if known.is_live() {
                 found.push(known.info);
             }
         }
         Ok(found)
     }
 
-    /// How many topics there are, with those that are being deleted.
+    /// How many topics there are, with those that are being made or deleted.
     pub(crate) async fn count(&self) -> Result<usize> {
         Ok(self.engine.list_all(&self.space, "").await?.len())
     }
@@ -137,21 +157,30 @@ impl Topics {
     async fn make(&self, name: &TopicName, config: &TopicConfig) -> Result<TopicInfo> {
         config.check()?;
         for _ in 0..RACES {
-            match self.look(name).await? {
-                Some(known) if known.deleting => self.finish_delete(&known).await?,
-                Some(_) => {
-                    return Err(Error::new(ErrorKind::AlreadyExists, format!("topic {name} already exists")));
-                }
-                None => {}
-            }
-            self.make_partitions(name, 0..config.partitions).await?;
-            let (config, created) = (config.clone(), now_ms());
-            let stored = Stored { config, created, updated: created, deleting: false, growing_to: None };
-            if let Some(version) = self.put(name, &stored, Expect::Absent).await? {
+            let Some(rank) = self.begin(name, config).await? else { continue };
+            self.make_partitions(name, 0..config.partitions, rank).await?;
+            let stored = Stored::new(config.clone());
+            if let Some(version) = self.put(name, &stored, Expect::Version(rank)).await? {
                 return self.made(known(name.clone(), stored, version)).await;
             }
         }
         Err(contended(name))
+    }
+
+    /// The rank under which the partitions of a new topic are made, by all who make it at once; `None` if somebody came in between.
+    async fn begin(&self, name: &TopicName, config: &TopicConfig) -> Result<Option<u64>> {
+        match self.look(name).await? {
+            Some(known) if known.deleting => {
+                self.finish_delete(&known).await?;
+                Ok(None)
+            }
+            Some(known) if known.making => Ok(Some(known.version)),
+            Some(_) => Err(Error::new(ErrorKind::AlreadyExists, format!("topic {name} already exists"))),
+            None => {
+                let stored = Stored { making: true, ..Stored::new(config.clone()) };
+                self.put(name, &stored, Expect::Absent).await
+            }
+        }
     }
 
     /// The entry stands: its partition must follow what it says.
@@ -195,7 +224,7 @@ impl Topics {
                     None => continue,
                 }
             }
-            self.make_partitions(name, added.clone()).await?;
+            self.make_partitions(name, added.clone(), known.version).await?;
             self.copy_groups(name, added).await?;
             if let Some(info) = self.replace(&known, config).await? {
                 return Ok(info);
@@ -252,7 +281,7 @@ impl Topics {
 
     async fn live(&self, name: &TopicName) -> Result<Known> {
         match self.look(name).await? {
-            Some(known) if !known.deleting => Ok(known),
+            Some(known) if known.is_live() => Ok(known),
             _ => {
                 Err(Error::new(ErrorKind::NotFound, format!("topic {name} does not exist: create it first")))
             }
@@ -261,15 +290,20 @@ impl Topics {
 
     async fn finish_delete(&self, known: &Known) -> Result<()> {
         for at in known.partitions() {
-            self.engine.delete_partition(&at).await?;
+            self.engine.delete_partition_as(&at, known.version).await?;
         }
         self.engine.remove(&self.key(&known.info.name), Expect::Version(known.version)).await?;
         Ok(())
     }
 
-    async fn make_partitions(&self, name: &TopicName, indices: std::ops::Range<u32>) -> Result<()> {
+    async fn make_partitions(
+        &self,
+        name: &TopicName,
+        indices: std::ops::Range<u32>,
+        rank: u64,
+    ) -> Result<()> {
         for index in indices {
-            self.engine.create_partition(&Partition::new(name.clone(), index)).await?;
+            self.engine.create_partition_as(&Partition::new(name.clone(), index), rank).await?;
         }
         Ok(())
     }
@@ -311,8 +345,8 @@ fn read(name: TopicName, entry: &Entry) -> Result<Known> {
 }
 
 fn known(name: TopicName, stored: Stored, version: u64) -> Known {
-    let (deleting, growing_to) = (stored.deleting, stored.growing_to);
-    Known { version, deleting, growing_to, info: info(name, stored) }
+    let (deleting, making, growing_to) = (stored.deleting, stored.making, stored.growing_to);
+    Known { version, deleting, making, growing_to, info: info(name, stored) }
 }
 
 fn info(name: TopicName, stored: Stored) -> TopicInfo {

@@ -292,7 +292,7 @@ async fn a_crash_while_a_topic_is_made_leaves_none_or_one_that_does_what_it_says
     let broker = Broker::connect(&server.url()).await.unwrap();
     for adopts in [true, false] {
         for (round, step) in
-            ["get", "stream_mark", "create_partition", "put", "adopt"].into_iter().enumerate()
+            ["get", "stream_mark", "create_partition_as", "put", "adopt"].into_iter().enumerate()
         {
             for fault in [Fault::Refused, Fault::LostReply] {
                 let topic = format!("orders-{adopts}-{round}-{fault:?}");

@@ -1,7 +1,9 @@
 //! Topics: made once, grown, altered, deleted for good.
 
+use crate::faulty::process;
 use crate::world::{fails, on_files, payloads};
-use firth::{AutoCreate, Broker, ErrorKind, Message, Retention, TopicConfig};
+use firth::{AutoCreate, Broker, Engine, ErrorKind, Message, Retention, TopicConfig};
+use firth_laws::faulty::{Faults, Faulty};
 use std::time::Duration;
 
 #[tokio::test]
@@ -137,4 +139,100 @@ async fn what_a_crash_left_of_growing_is_deleted_with_the_topic() {
     broker.create_topic("orders").partitions(4).await.unwrap();
     assert!(broker.admin().groups("orders").await.unwrap().is_empty(), "a group came back to life");
     assert_eq!(broker.grow_topic("orders", 6).await.unwrap().config.partitions, 6);
+}
+
+/// A process that does one thing at a time.
+fn slow_process(engine: &Engine) -> (Broker, Faulty) {
+    let (broker, faults) = process(engine);
+    faults.set(Faults { delay: Duration::from_millis(5), ..Faults::default() });
+    (broker, faults)
+}
+
+/// Lets it fall asleep when it has begun with the first partition.
+async fn fall_asleep(faults: &Faulty, step: &str) {
+    while faults.count(step) == 0 {
+        tokio::task::yield_now().await;
+    }
+    faults.cut();
+}
+
+/// A topic with a record in each of its three partitions.
+async fn fill(broker: &Broker) {
+    let producer = broker.producer("orders").await.unwrap();
+    for partition in 0..3 {
+        producer.send(Message::new("new").to_partition(partition)).await.unwrap();
+    }
+}
+
+async fn is_filled(broker: &Broker) {
+    for partition in 0..3 {
+        assert_eq!(payloads(broker.engine(), "orders", partition).await, ["new"], "partition {partition}");
+    }
+}
+
+#[tokio::test]
+async fn who_sleeps_while_it_deletes_a_topic_deletes_nothing_of_the_one_that_is_made_anew() {
+    let broker = Broker::memory();
+    broker.create_topic("orders").partitions(3).await.unwrap();
+    let (sleepy, faults) = slow_process(broker.engine());
+    let sleeper = tokio::spawn(async move { sleepy.delete_topic("orders").await });
+    fall_asleep(&faults, "delete_partition_as").await;
+    assert!(!sleeper.is_finished());
+    broker.create_topic("orders").partitions(3).await.unwrap();
+    fill(&broker).await;
+    faults.heal();
+    assert!(sleeper.await.unwrap().unwrap(), "the one that it meant is gone");
+    is_filled(&broker).await;
+    assert!(broker.delete_topic("orders").await.unwrap());
+}
+
+#[tokio::test]
+async fn who_sleeps_while_it_makes_a_topic_makes_nothing_of_a_later_one_anew() {
+    let broker = Broker::memory();
+    let asleep = async || {
+        let (sleepy, faults) = slow_process(broker.engine());
+        let make = async move { sleepy.create_topic("orders").partitions(3).await.map(drop) };
+        let sleeper = tokio::spawn(make);
+        fall_asleep(&faults, "create_partition_as").await;
+        fails(broker.topic("orders").await, ErrorKind::NotFound);
+        assert!(broker.list_topics().await.unwrap().is_empty(), "it is being made");
+        (sleeper, faults)
+    };
+    let (sleeper, faults) = asleep().await;
+    broker.create_topic("orders").partitions(3).await.unwrap();
+    assert!(broker.delete_topic("orders").await.unwrap());
+    broker.create_topic("orders").partitions(3).await.unwrap();
+    fill(&broker).await;
+    faults.heal();
+    fails(sleeper.await.unwrap(), ErrorKind::AlreadyExists);
+    is_filled(&broker).await;
+
+    broker.delete_topic("orders").await.unwrap();
+    let (sleeper, faults) = asleep().await;
+    assert!(broker.delete_topic("orders").await.unwrap(), "what was begun is deleted, too");
+    faults.heal();
+    sleeper.await.unwrap().unwrap();
+    fill(&broker).await;
+    is_filled(&broker).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_many_that_make_a_topic_at_once_one_does() {
+    let broker = Broker::memory();
+    for round in 0..10 {
+        let makers: Vec<_> = (0..12)
+            .map(|_| {
+                let (broker, topic) = (broker.clone(), format!("orders-{round}"));
+                tokio::spawn(async move { broker.create_topic(&topic).partitions(4).await })
+            })
+            .collect();
+        let mut made = 0;
+        for maker in makers {
+            match maker.await.unwrap() {
+                Ok(_) => made += 1,
+                refused => fails(refused, ErrorKind::AlreadyExists),
+            }
+        }
+        assert_eq!(made, 1, "round {round}");
+    }
 }

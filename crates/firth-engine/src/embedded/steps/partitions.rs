@@ -1,5 +1,6 @@
 //! Making and deleting partitions.
 
+use crate::embedded::hooks::Mutation;
 use crate::embedded::keys::{self, SWEPT};
 use crate::embedded::step::{Chore, Range, Step};
 use crate::embedded::values::{GroupMeta, PartitionMeta, Value};
@@ -10,21 +11,45 @@ use crate::watch::HintKey;
 /// How many keys one sweep removes at most, so that no batch grows without bound.
 const SWEEP: usize = 5_000;
 
-pub(in crate::embedded) fn create(step: &mut Step<'_>, at: &Partition) -> Result<bool> {
-    if step.load::<PartitionMeta>(&keys::partition(at))?.is_some() {
-        return Ok(false);
-    }
-    let no = step.fresh_number()?;
-    step.store(keys::partition(at), &PartitionMeta { no, ..PartitionMeta::default() });
-    Ok(true)
+/// What [`create`] found.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(in crate::embedded) enum Former {
+    /// Nothing.
+    Missing,
+    /// One of a lower rank, which is to be swept.
+    Replaced,
+    /// One that stays.
+    Stays,
 }
 
-/// Takes the partition out of sight in one step; what remains under its number is swept afterwards.
-pub(in crate::embedded) fn delete(step: &mut Step<'_>, at: &Partition) -> Result<bool> {
-    step.batch.frugal = true;
-    let Some(meta) = step.load::<PartitionMeta>(&keys::partition(at))? else {
-        return Ok(false);
+/// What is there with a lower rank is taken out of sight in the same step.
+pub(in crate::embedded) fn create(step: &mut Step<'_>, at: &Partition, rank: u64) -> Result<Former> {
+    let former = match step.load::<PartitionMeta>(&keys::partition(at))? {
+        Some(meta) if meta.rank >= rank => return Ok(Former::Stays),
+        Some(meta) => {
+            take_away(step, at, &meta)?;
+            Former::Replaced
+        }
+        None => Former::Missing,
     };
+    let no = step.fresh_number()?;
+    step.store(keys::partition(at), &PartitionMeta { no, rank, ..PartitionMeta::default() });
+    Ok(former)
+}
+
+/// Takes a partition of a lower rank out of sight in one step; what remains under its number is swept afterwards.
+pub(in crate::embedded) fn delete(step: &mut Step<'_>, at: &Partition, rank: u64) -> Result<bool> {
+    step.batch.frugal = true;
+    match step.load::<PartitionMeta>(&keys::partition(at))? {
+        Some(meta) if meta.rank < rank || step.planted(Mutation::DeleteAnyLife) => {
+            take_away(step, at, &meta)?;
+            Ok(true)
+        }
+        _ => Ok(false),
+    }
+}
+
+fn take_away(step: &mut Step<'_>, at: &Partition, meta: &PartitionMeta) -> Result<()> {
     let mut groups = Vec::new();
     step.scan(Range::prefix(keys::numbered(b'g', meta.no)), &mut |_, value| {
         groups.push(GroupMeta::read(value)?.no);
@@ -43,7 +68,7 @@ pub(in crate::embedded) fn delete(step: &mut Step<'_>, at: &Partition) -> Result
     step.batch.chores.push(Chore::Drop(meta.no));
     step.hint(HintKey::Log(at.clone()));
     step.hint(HintKey::GroupLeases(at.clone()));
-    Ok(true)
+    Ok(())
 }
 
 /// Removes a part of what deleted partitions and groups left behind; true while there is more.
