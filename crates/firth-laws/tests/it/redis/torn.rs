@@ -184,12 +184,23 @@ async fn who_outlives_the_server_writes_nothing_behind_a_torn_step(flavor: Flavo
         story.tear(cut).await;
         let (server, step) = (&story.server, story.last_before(cut));
         until_ok("the engine is connected again", || engine.get(&entry)).await;
+        // One after the other, which soon needs no scripts, before anything else and behind it.
+        if fastrand::bool() && engine.append(&story.at, Append::new([numbered(1)])).await.is_ok() {
+            trickle(&engine, &story.at).await;
+        }
         carry_on(&engine, &story.at, &story.name, step.sent).await;
+        trickle(&engine, &story.at).await;
         let before = digest(server).await;
         server.restart().await;
         assert_eq!(digest(server).await, before, "cut after {cut} bytes: after {}", step.what);
     }
     engine.close().await.unwrap();
+}
+
+async fn trickle(engine: &Engine, at: &Partition) {
+    for n in 6000..6030 {
+        append(engine, at, n, n + 1).await;
+    }
 }
 
 /// The file that is to replace the torn one is not ready when the server dies again.
