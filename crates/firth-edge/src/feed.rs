@@ -57,7 +57,8 @@ impl TopicFeed {
         let handle = consumer.handle();
         // From then on another gateway with this group is refused.
         handle.assigned(|owned| owned.len() >= partitions).await;
-        let feeder = Arc::new(Feeder { hub: hub.clone(), follows, seen: Mutex::default() });
+        let feeder = Feeder { hub: hub.clone(), consumer: handle.clone(), follows, seen: Mutex::default() };
+        let feeder = Arc::new(feeder);
         let run = consumer.run_batches(BURST, move |records| {
             let feeder = feeder.clone();
             async move {
@@ -134,6 +135,7 @@ fn epoch(topic: &TopicInfo) -> u64 {
 /// What the batches of all partitions share.
 struct Feeder {
     hub: Hub,
+    consumer: ConsumerHandle,
     /// The hub takes its offsets from the records.
     follows: bool,
     seen: Mutex<HashMap<u32, RecordId>>,
@@ -141,10 +143,22 @@ struct Feeder {
 
 impl Feeder {
     /// Publishes records of one partition, but none that came before: a consumer that lost its partition for a moment reads again from the
-    /// frontier.
+    /// frontier. Clients are told where a lossy trim has removed some that were not read yet.
     fn take(&self, records: &[Record]) {
-        let mut burst = self.hub.burst();
+        let (mut burst, mut before) = (self.hub.burst(), None);
         for record in records {
+            let (partition, seq) = (record.partition(), record.id().seq);
+            let is_next = before.replace(seq).is_some_and(|before: u64| before + 1 == seq);
+            if !is_next && let lost @ 1.. = self.consumer.take_lost(partition, seq) {
+                tracing::warn!(
+                    partition,
+                    lost,
+                    "events were removed from the topic before they were read: clients must fetch their state anew"
+                );
+                drop(burst);
+                self.hub.lose(partition, seq);
+                burst = self.hub.burst();
+            }
             if self.is_repeated(record) {
                 metrics::fed("repeated");
                 continue;
@@ -154,7 +168,7 @@ impl Feeder {
                 Err(error) => (None, Some(error)),
             };
             let published = match event {
-                event if self.follows => burst.arrive(event, (record.partition(), record.id().seq)).err(),
+                event if self.follows => burst.arrive(event, (partition, seq)).err(),
                 Some(event) => burst.publish(event).err(),
                 None => None,
             };
@@ -162,7 +176,7 @@ impl Feeder {
                 None => metrics::fed("ok"),
                 Some(error) => {
                     metrics::fed("unreadable");
-                    tracing::warn!(%error, partition = record.partition(), id = %record.id(), "a record is not an event: nobody gets it");
+                    tracing::warn!(%error, partition, id = %record.id(), "a record is not an event: nobody gets it");
                 }
             }
         }

@@ -13,7 +13,7 @@ use crate::config::Config;
 use crate::frame::Body;
 use crate::journal::{Journal, Missing};
 use crate::outbox::{Farewell, Mark, Outbox, Room, Shipment, SlowPolicy, Wake};
-use crate::position::{Offsets, Position};
+use crate::position::Position;
 use crate::presence::Rooms;
 use crate::protocol::{Refusal, server};
 use firth_router::matching::{Hit, Index};
@@ -224,12 +224,17 @@ impl Core {
 
     /// The source has left out events, nobody knows whose: every client must fetch its state anew, and no position from before holds.
     pub(super) fn source_gap(&mut self) {
-        for part in self.tenants.values_mut() {
-            part.journal = Journal::new(fastrand::u64(1..), Offsets::default());
+        if let Some(source) = &mut self.source {
+            source.forget_all();
+        }
+        let tenants: Vec<_> = self.tenants.keys().cloned().collect();
+        for tenant in tenants {
+            let journal = self.fresh_journal();
+            self.tenants.entry(tenant).and_modify(|part| part.journal = journal);
         }
         self.journal_bytes = 0;
         for (_, seat) in self.seats.iter().filter(|(_, seat)| !seat.subscriptions.is_empty()) {
-            let at = self.tenants[&seat.grant.tenant].journal.head();
+            let at = self.head_of(&seat.grant.tenant);
             seat.mailbox.outbox().say_at(server::resync_required(Missing::SourceGap, &at), at);
             seat.mailbox.ring();
             crate::metrics::resync(Missing::SourceGap.as_str());

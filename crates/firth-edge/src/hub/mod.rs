@@ -158,6 +158,11 @@ impl Hub {
         self.core().source_gap();
     }
 
+    /// Records of the topic before this one are gone that were not read: every client hears that it must fetch its state anew.
+    pub(crate) fn lose(&self, partition: u32, seq: u64) {
+        self.core().lose(partition, seq);
+    }
+
     /// Takes offsets from a topic from now on: see [`source`]. False if events come from a router as well, which have none.
     pub(crate) fn follow(&self, epoch: u64, partitions: usize) -> bool {
         let mut core = self.core();

@@ -34,6 +34,11 @@ impl Source {
         &mut self.start[at]
     }
 
+    /// No position from before holds.
+    pub(super) fn forget_all(&mut self) {
+        self.forgotten.clone_from(&self.head);
+    }
+
     /// Whether everything behind the offsets was read.
     fn has_seen(&self, offsets: &Offsets) -> bool {
         let is_seen = |(partition, start): (u32, &Option<u64>)| {
@@ -64,6 +69,16 @@ impl Core {
         start.get_or_insert(seq.saturating_sub(1));
         source.head.raise(partition, seq);
         true
+    }
+
+    /// Records of the partition before this one are gone that were not read: whose they were is not known.
+    pub(super) fn lose(&mut self, partition: u32, seq: u64) {
+        if let Some(source) = &mut self.source {
+            let before = seq.saturating_sub(1);
+            source.start(partition).get_or_insert(before);
+            source.head.raise(partition, before);
+        }
+        self.source_gap();
     }
 
     /// There is nothing to read in the partition up to this record.

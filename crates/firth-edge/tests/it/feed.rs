@@ -2,8 +2,12 @@
 
 use crate::world::{Gateway, PATIENCE, order};
 use firth::{Broker, ErrorKind, Message};
+use firth::{GroupName, TopicName};
 use firth_edge::{Config, TopicFeed};
+use firth_engine::facet::{Acquire, LeaseQuery, TrimTo};
+use firth_engine::{Engine, Hold, HolderName, LeaseName, Partition};
 use firth_testkit::wait;
+use std::time::Duration;
 
 #[tokio::test]
 async fn what_is_sent_to_the_topic_reaches_the_client_in_order() {
@@ -57,4 +61,50 @@ async fn a_feed_whose_topic_is_gone_says_so() {
     broker.delete_topic("changes").await.unwrap();
     let ended = tokio::time::timeout(PATIENCE, feed.ended()).await.expect("it ends");
     assert!(ended.is_err());
+}
+
+/// Takes the partition away from the feed, as if it had stood still for a whole lease.
+async fn seize(engine: &Engine, topic: &str, group: &str) -> Hold {
+    let at = Partition::new(TopicName::new(topic).unwrap(), 0);
+    let name = LeaseName::group(&at, &GroupName::new(group).unwrap());
+    let seized = wait::until_some(PATIENCE, async || {
+        let leases = engine.leases(&LeaseQuery::Names(vec![name.clone()])).await.unwrap();
+        let lease = leases.first().filter(|lease| lease.is_held())?;
+        let thief = HolderName::new("thief").unwrap();
+        let mut wish = Acquire::new(name.clone(), thief, Duration::from_secs(600));
+        wish.stalled = Some((lease.epoch, lease.beats));
+        engine.acquire(wish).await.unwrap().granted()
+    });
+    seized.await.expect("somebody has it, and loses it")
+}
+
+#[tokio::test]
+async fn clients_hear_of_events_that_were_removed_before_they_were_read() {
+    let broker = Broker::memory();
+    broker.create_topic("changes").partitions(1).await.unwrap();
+    let producer = broker.producer("changes").await.unwrap();
+    let send = async |n: i64| producer.send(Message::new(order("acme", "k", n).to_compact())).await.unwrap();
+    let gateway = Gateway::start(Config::default()).await;
+    let feed = TopicFeed::start(gateway.edge.hub().clone(), &broker, "changes", "edge").await.unwrap();
+    let mut ann = gateway.connect("ann").await;
+    ann.subscribe("orders", None).await;
+    send(1).await;
+    let first = ann.hear_type("event").await;
+    let hold = seize(broker.engine(), "changes", "edge").await;
+    for n in 2..=10 {
+        send(n).await;
+    }
+    broker.admin().trim("changes", TrimTo::Keep(0), true).await.unwrap();
+    send(11).await;
+    broker.engine().release(&hold).await.unwrap();
+    let told = ann.hear_type("resync-required").await;
+    assert_eq!(told["reason"], "source-gap");
+    assert_eq!(ann.hear_type("event").await["event"]["after"]["n"], 11);
+    // Nobody resumes across the hole.
+    let mut bob = gateway.connect("bob").await;
+    let subscribed = bob.subscribe("orders", Some(first["at"].as_str().unwrap())).await;
+    assert_eq!(subscribed["resumed"], false);
+    drop((ann, bob));
+    feed.close().await.unwrap();
+    gateway.close().await;
 }
