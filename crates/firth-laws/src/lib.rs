@@ -130,6 +130,7 @@ macro_rules! for_each_law {
             offers::an_old_epoch_of_a_claim_is_fenced
             offers::a_member_that_leaves_hands_everything_over
             offers::a_member_that_joins_again_ends_its_former_life
+            offers::who_is_refused_sees_why
             offers::an_offer_is_taken_by_name_once
             offers::what_an_expired_member_had_is_taken_by_name
             offers::what_is_done_or_withdrawn_is_gone

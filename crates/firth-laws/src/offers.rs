@@ -290,6 +290,21 @@ pub async fn a_member_that_joins_again_ends_its_former_life(engine: Engine) {
     assert!(taken.iter().all(|granted| granted.former == Former::Vanished(member("pod"))));
 }
 
+/// Whoever is refused finds out why: the newer life that ended this one is there for all who look.
+pub async fn who_is_refused_sees_why(engine: Engine) {
+    let board = board();
+    let mut former = join(&engine, &board, "pod", LONG).await;
+    for _ in 0..100 {
+        let refused = async {
+            while beats(&engine, &former).await.is_ok() {}
+            engine.members(&board).await.unwrap()
+        };
+        let (newer, seen) = tokio::join!(join(&engine, &board, "pod", LONG), refused);
+        assert!(seen.iter().any(|seat| seat.number > former.number), "fenced by nobody: {seen:?}");
+        former = newer;
+    }
+}
+
 /// By name an offer is taken at once if nobody alive has it; who comes second is told who has it; seizing takes it anyway.
 pub async fn an_offer_is_taken_by_name_once(engine: Engine) {
     let board = board();

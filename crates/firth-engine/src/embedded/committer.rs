@@ -37,8 +37,15 @@ const REOPEN: Duration = Duration::from_millis(500);
 const CHORES: usize = 1024;
 
 type Finish = Box<dyn FnOnce(Result<()>) + Send>;
-/// Runs the step (or answers the caller with the refusal); what to do once its writes are durable.
-type Run = Box<dyn FnOnce(Result<&mut Step<'_>>) -> Option<Finish> + Send>;
+/// Runs the step, or answers the caller at once that it was not run.
+type Run = Box<dyn FnOnce(Result<&mut Step<'_>>) -> Option<Ran> + Send>;
+
+/// What came of a step, and what to do once everything that it saw is durable.
+enum Ran {
+    Done(Finish),
+    /// It changes nothing. *Why its caller waits nevertheless:* it may look for the reason, and readers see only what is durable.
+    Refused(Finish),
+}
 
 pub(super) struct Job {
     run: Run,
@@ -88,14 +95,22 @@ impl Committer {
         let cost = u32::try_from(cost.clamp(1, QUEUE_BYTES)).expect("the clamp fits");
         let room = self.room.clone().acquire_many_owned(cost).await.map_err(|_| closed())?;
         let (reply, answer) = oneshot::channel();
-        let run: Run = Box::new(move |step| match step.and_then(run) {
-            Err(error) => {
-                let _ = reply.send(Err(error));
-                None
-            }
-            Ok(value) => Some(Box::new(move |durable: Result<()>| {
-                let _ = reply.send(durable.map(|()| value));
-            })),
+        let run: Run = Box::new(move |step| {
+            let step = match step {
+                Ok(step) => step,
+                Err(unusable) => {
+                    let _ = reply.send(Err(unusable));
+                    return None;
+                }
+            };
+            Some(match run(step) {
+                Ok(value) => Ran::Done(Box::new(move |durable: Result<()>| {
+                    let _ = reply.send(durable.map(|()| value));
+                })),
+                Err(refusal) => Ran::Refused(Box::new(move |_| {
+                    let _ = reply.send(Err(refusal));
+                })),
+            })
         });
         queue.send(Job { run, now, _room: Some(room) }).await.map_err(|_| closed())?;
         answer.await.unwrap_or_else(|_| {
@@ -207,8 +222,10 @@ impl Thread {
         self.latest.us = self.latest.us.max(job.now.us);
         let mut step = Step::new(opened, self.latest, &self.hooks);
         let outcome = catch_unwind(AssertUnwindSafe(|| (job.run)(Ok(&mut step))));
-        let Ok(Some(finish)) = outcome else {
-            return;
+        let finish = match outcome {
+            Ok(Some(Ran::Done(finish))) => finish,
+            Ok(Some(Ran::Refused(finish))) => return group.finishes.push(finish),
+            Ok(None) | Err(_) => return,
         };
         let mut batch = step.batch;
         if batch.writes.is_empty() {
