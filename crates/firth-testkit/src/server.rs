@@ -283,10 +283,15 @@ impl RedisServer {
         }
     }
 
-    /// One more turn of a loop that waits for the server; fails at once if the process has ended. Servers that died while they rewrote an
-    /// append-only file with a torn end mend it at the next start and end; whoever runs servers starts them again, and so does this.
+    /// One more turn of a loop that waits for the server; fails at once if the process has ended. One that died while it rewrote its append-only file may
+    /// refuse a start, and a later one is right: if the file has a torn end, which it mends then, and while the rewriting child still
+    /// has the port. Whoever runs servers starts them again, and so does this.
     async fn still_waiting(&self, poll: &mut Poll, what: &str) {
-        if !self.is_running() && self.log_tail(4).contains("the truncated file is not the last file") {
+        let comes_again = |tail: &str| {
+            tail.contains("the truncated file is not the last file")
+                || tail.contains("Address already in use")
+        };
+        if !self.is_running() && comes_again(&self.log_tail(6)) {
             self.spawn();
         }
         assert!(self.is_running(), "{} server ended before {what}\n{}", self.flavor(), self.log_tail(20));
