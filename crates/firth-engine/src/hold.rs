@@ -55,6 +55,13 @@ impl fmt::Display for LeaseName {
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Token(pub u128);
 
+impl Token {
+    /// One that nobody else has.
+    pub fn random() -> Self {
+        Self(fastrand::u128(..))
+    }
+}
+
 impl fmt::Debug for Token {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Token(..)")

@@ -2,7 +2,7 @@
 //!
 //! It wraps any engine. Before a call it may fail definitely (nothing happened), after a call it may lose the answer (it
 //! happened, and the caller does not know), and it may take its time. Which, is decided by a seeded generator, so that a
-//! failing test can be repeated; or by a plan for the next call of a name. All calls can be held up, like those of a process that is
+//! failing test can be repeated; or by a plan for the next call of a name. All calls, or those of a name, can be held up, like those of a process that is
 //! stopped, and they are counted. Hints and subscriptions are passed through, unless it is deaf. Several of these over one engine stand for several processes.
 
 use bytes::Bytes;
@@ -49,7 +49,15 @@ pub enum Fault {
 pub struct Faulty {
     engine: Engine,
     state: Arc<Mutex<State>>,
-    cut: Arc<watch::Sender<bool>>,
+    cut: Arc<watch::Sender<Cut>>,
+}
+
+/// Which calls have to wait.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Cut {
+    Nothing,
+    Call(&'static str),
+    Everything,
 }
 
 struct State {
@@ -71,7 +79,7 @@ impl Faulty {
     pub fn wrap(engine: Engine, faults: Faults) -> (Engine, Self) {
         let random = fastrand::Rng::with_seed(faults.seed);
         let state = State { faults, random, planned: Vec::new(), counts: HashMap::new(), is_deaf: false };
-        let cut = Arc::new(watch::Sender::new(false));
+        let cut = Arc::new(watch::Sender::new(Cut::Nothing));
         let faulty = Self { engine, state: Arc::new(Mutex::new(state)), cut };
         (Engine::new(faulty.clone()), faulty)
     }
@@ -93,13 +101,18 @@ impl Faulty {
 
     /// Every call waits until [`heal`](Self::heal), like those of a process that is stopped.
     pub fn cut(&self) {
-        self.cut.send_replace(true);
+        self.cut.send_replace(Cut::Everything);
+    }
+
+    /// Every call of `name` waits until [`heal`](Self::heal); others go on.
+    pub fn hold_up(&self, name: &'static str) {
+        self.cut.send_replace(Cut::Call(name));
     }
 
     /// No more faults but planned ones.
     pub fn heal(&self) {
         self.set(Faults::default());
-        self.cut.send_replace(false);
+        self.cut.send_replace(Cut::Nothing);
     }
 
     /// How often `name` was called.
@@ -133,7 +146,8 @@ impl Faulty {
     fn pass<'a, T: Send + 'a>(&'a self, name: &'static str, call: Reply<'a, T>) -> Reply<'a, T> {
         *self.lock().counts.entry(name).or_default() += 1;
         Box::pin(async move {
-            self.cut.subscribe().wait_for(|cut| !cut).await.expect("the sender lives in self");
+            let waits = |cut: &Cut| *cut == Cut::Everything || *cut == Cut::Call(name);
+            self.cut.subscribe().wait_for(|cut| !waits(cut)).await.expect("the sender lives in self");
             let fate = self.fate(name);
             if !fate.delay.is_zero() {
                 tokio::time::sleep(fate.delay).await;

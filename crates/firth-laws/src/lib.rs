@@ -131,6 +131,8 @@ macro_rules! for_each_law {
             offers::a_member_that_leaves_hands_everything_over
             offers::a_member_that_joins_again_ends_its_former_life
             offers::who_is_refused_sees_why
+            offers::a_join_after_a_life_ends_no_newer_one
+            offers::a_join_that_is_repeated_is_one_life
             offers::an_offer_is_taken_by_name_once
             offers::what_an_expired_member_had_is_taken_by_name
             offers::what_is_done_or_withdrawn_is_gone

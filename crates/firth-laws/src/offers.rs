@@ -39,7 +39,7 @@ async fn put_up(engine: &Engine, board: &Board, count: usize) -> Vec<OfferName> 
 }
 
 async fn join(engine: &Engine, board: &Board, who: &str, ttl: Duration) -> Seat {
-    engine.join(board, Join { member: member(who), ttl, capacity: 1000 }).await.unwrap()
+    engine.join(board, Join::new(member(who), ttl, 1000)).await.unwrap()
 }
 
 async fn beat(engine: &Engine, seat: &Seat, ttl: Duration) -> Pulse {
@@ -305,6 +305,50 @@ pub async fn who_is_refused_sees_why(engine: Engine) {
     }
 }
 
+/// Whoever lost its seat comes back after its own life only: of all that try, one, and never over a newer one.
+pub async fn a_join_after_a_life_ends_no_newer_one(engine: Engine) {
+    let board = board();
+    let former = join(&engine, &board, "pod", LONG).await;
+    let after = |life: &Seat| Join { after: Some(life.number), ..Join::new(member("pod"), LONG, 1000) };
+    let tries = (0..8).map(|_| {
+        let (engine, board, wish) = (engine.clone(), board.clone(), after(&former));
+        tokio::spawn(async move { engine.join(&board, wish).await })
+    });
+    let mut joined = Vec::new();
+    for attempt in tries.collect::<Vec<_>>() {
+        match attempt.await.unwrap() {
+            Ok(seat) => joined.push(seat),
+            refused => fails(refused, ErrorKind::Fenced),
+        }
+    }
+    assert_eq!(joined.len(), 1, "one of them comes first, and the others come late");
+    assert!(joined[0].number > former.number);
+    beat(&engine, &joined[0], LONG).await;
+    let next = engine.join(&board, after(&joined[0])).await.unwrap();
+    fails(beats(&engine, &joined[0]).await, ErrorKind::Fenced);
+    assert!(engine.leave(&next).await.unwrap());
+    let again = engine.join(&board, after(&former)).await.unwrap();
+    assert!(again.number > next.number, "a newer life that is over is in nobody's way");
+}
+
+/// A wish whose answer was lost is made again, and is the same life: nothing that it was granted is lost, and it lasts from now on.
+pub async fn a_join_that_is_repeated_is_one_life(engine: Engine) {
+    let board = board();
+    put_up(&engine, &board, 2).await;
+    let former = join(&engine, &board, "pod", LONG).await;
+    for after in [None, Some(former.number)] {
+        let wish = Join { after, ..Join::new(member("pod"), SHORT, 1000) };
+        let seat = engine.join(&board, wish.clone()).await.unwrap();
+        assert_eq!(engine.grant(&seat, 2).await.unwrap().len(), 2);
+        let again = Join { ttl: LONG, capacity: 7, ..wish };
+        assert_eq!(engine.join(&board, again).await.unwrap(), seat);
+        let seen = engine.members(&board).await.unwrap();
+        assert_eq!((seen.len(), seen[0].number, seen[0].held, seen[0].capacity), (1, seat.number, 2, 7));
+        assert!(seen[0].remaining.unwrap() > SHORT, "{:?}", seen[0]);
+        assert!(engine.leave(&seat).await.unwrap());
+    }
+}
+
 /// By name an offer is taken at once if nobody alive has it; who comes second is told who has it; seizing takes it anyway.
 pub async fn an_offer_is_taken_by_name_once(engine: Engine) {
     let board = board();
@@ -474,7 +518,7 @@ pub async fn a_beat_tells_of_the_others(engine: Engine) {
     assert_eq!((first.seats.as_deref(), first.next_expiry), (Some(&[(a.number, 1000)][..]), None));
     let again = Beat { ttl: LONG, capacity: 1000, roster: first.roster };
     assert_eq!(engine.beat(&a, again).await.unwrap().seats, None);
-    let b = engine.join(&board, Join { member: member("b"), ttl: LONG / 2, capacity: 7 }).await.unwrap();
+    let b = engine.join(&board, Join::new(member("b"), LONG / 2, 7)).await.unwrap();
     let second = engine.beat(&a, again).await.unwrap();
     assert_eq!(second.seats, Some(vec![(a.number, 1000), (b.number, 7)]), "somebody joined");
     assert!(second.next_expiry.is_some_and(|left| !left.is_zero() && left <= LONG / 2 + TICK));
@@ -541,7 +585,7 @@ pub async fn odd_requests_are_refused(engine: Engine) {
     fails(engine.offer(&board, vec![offer(1); MAX_BOARD_BATCH + 1]).await, ErrorKind::Invalid);
     fails(engine.offer(&board, vec![offer(MAX_OFFER); 200]).await, ErrorKind::Invalid);
     fails(engine.withdraw(&board, &vec![name(1); MAX_BOARD_BATCH + 1]).await, ErrorKind::Invalid);
-    let wish = |ttl, capacity| Join { member: member("a"), ttl, capacity };
+    let wish = |ttl, capacity| Join::new(member("a"), ttl, capacity);
     fails(engine.join(&board, wish(Duration::ZERO, 1)).await, ErrorKind::Invalid);
     fails(engine.join(&board, wish(LONG, MAX_CAPACITY + 1)).await, ErrorKind::Invalid);
     let seat = join(&engine, &board, "a", LONG).await;

@@ -85,6 +85,10 @@ pub enum Mutation {
     OfferAgain,
     /// A member that was declared gone comes back to life by a beat.
     ZombieBeats,
+    /// A member that lost its seat joins again over its successor.
+    JoinOverNewer,
+    /// A join whose answer was lost is another life when it is repeated.
+    JoinTwice,
     /// A ranked wish takes a lease from a larger rank.
     IgnoreRank,
     /// Whoever comes late deletes a partition that was made since.
@@ -135,6 +139,8 @@ impl Mutation {
         Self::LoseCheckpoint,
         Self::OfferAgain,
         Self::ZombieBeats,
+        Self::JoinOverNewer,
+        Self::JoinTwice,
         Self::IgnoreRank,
         Self::DeleteAnyLife,
     ];

@@ -20,7 +20,7 @@ use std::time::Duration;
 ///   moment on everything it asks for is `Fenced`, and its claims can be granted to others.
 /// - Each change of owner gives the offer a larger epoch. A claim is good with its member's number and token *and* its epoch.
 /// - Joining under a name that is taken ends the former life of that name at once: a restarted process never shares anything with its
-///   zombie.
+///   zombie. The zombie that wakes up joins only [`after`](Join::after) the life that it had, and so never ends its successor.
 /// - No step works on more than [`MAX_BOARD_BATCH`] offers, so that a server is never blocked for long.
 pub trait Offers {
     /// Puts up offers; per offer, whether it is new. An offer that is there stays as it is, whoever has it.
@@ -29,7 +29,8 @@ pub trait Offers {
     /// Takes offers off the board, whoever has them; per offer, whether it was there.
     fn withdraw<'a>(&'a self, board: &'a Board, names: &'a [OfferName]) -> Reply<'a, Vec<bool>>;
 
-    /// Joins a board.
+    /// Joins a board. `Fenced`, and nothing happens, if the name has a life that is newer than [`Join::after`]. The same wish again is
+    /// the same life.
     fn join<'a>(&'a self, board: &'a Board, wish: Join) -> Reply<'a, Seat>;
 
     /// Leaves the board: everything the member had is free at once, in one step whatever its number. False if the seat was over.
@@ -129,9 +130,27 @@ pub struct Join {
     pub ttl: Duration,
     /// How many claims it wants at most. The engine does not enforce it: it tells the others.
     pub capacity: u64,
+    /// The last life that the wisher had under this name, if it had one: a newer one that is there is somebody else's, and stays.
+    pub after: Option<Epoch>,
+    /// The seat's token to be. A life that has it came of this very wish, whose answer was lost: it is renewed, and answered again.
+    pub token: Token,
 }
 
 impl Join {
+    /// A plain wish: it ends whatever life the name has.
+    pub fn new(member: MemberName, ttl: Duration, capacity: u64) -> Self {
+        Self { member, ttl, capacity, after: None, token: Token::random() }
+    }
+
+    /// The refusal when life `newer` is there.
+    pub(crate) fn superseded(&self, board: &Board, newer: Epoch) -> Error {
+        let context = format!(
+            "member {} has joined board {board} again (life {newer}): the former life is over for good; give each process a name of its own",
+            self.member
+        );
+        Error::new(crate::ErrorKind::Fenced, context)
+    }
+
     pub(crate) fn check(&self) -> Result<()> {
         crate::checks::ttl(self.ttl)?;
         check_capacity(self.capacity)

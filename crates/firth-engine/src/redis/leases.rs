@@ -25,7 +25,7 @@ impl Leases for RedisEngine {
     fn acquire<'a>(&'a self, wish: Acquire) -> Reply<'a, Acquired> {
         Box::pin(async move {
             checks::wish(&wish)?;
-            let token = Token(fastrand::u128(..));
+            let token = Token::random();
             let (script, call) = match &wish.name {
                 LeaseName::Group { at, group } => {
                     let (keys, own) = self.group_keys(at, group);

@@ -11,7 +11,6 @@ use crate::facet::{
     Beat, Board, ClaimKey, Former, Granted, Join, NewOffer, OfferInfo, OfferState, Offers, Outcome, Pulse,
     Reply, Seat, SeatInfo, Taken, check_checkpoint, check_count, check_offers, check_rest,
 };
-use crate::hold::Token;
 use crate::id::Epoch;
 use crate::limits::{MAX_BOARD_BATCH, MAX_GRANT_BYTES, MAX_MEMBERS, MAX_READ};
 use crate::name::{MemberName, OfferName};
@@ -92,24 +91,22 @@ impl Offers for RedisEngine {
     fn join<'a>(&'a self, board: &'a Board, wish: Join) -> Reply<'a, Seat> {
         Box::pin(async move {
             wish.check()?;
-            let (script, token) = (&SCRIPTS.board_join, Token(fastrand::u128(..)));
+            let script = &SCRIPTS.board_join;
             let call = self
                 .on_board(script, board)
                 .arg(wish.member.as_str())
-                .arg(print_token(token))
+                .arg(print_token(wish.token))
                 .arg(micros(wish.ttl))
                 .arg(wish.capacity)
-                .arg(MAX_MEMBERS);
+                .arg(MAX_MEMBERS)
+                .arg(wish.after.map(|after| after.0.to_string()).unwrap_or_default());
             let answer = self.steps.durable(script, call).await?;
             if let Some(refusal) = answer.value().as_str().filter(|_| super::durability::is_refusal(&answer))
             {
-                let count = refusal.split(' ').nth(1).unwrap_or_default();
-                let context =
-                    format!("board {board} has {count} members: spread the service over more shards");
-                return Err(Error::new(ErrorKind::Overloaded, context));
+                return Err(refused_join(board, &wish, refusal));
             }
             let number = Epoch(Parts::of(answer.value()).number()?);
-            Ok(Seat { board: board.clone(), member: wish.member, number, token })
+            Ok(Seat { board: board.clone(), member: wish.member, number, token: wish.token })
         })
     }
 
@@ -272,6 +269,17 @@ impl Offers for RedisEngine {
             let answer = self.steps.durable(script, call).await?;
             answer.value().as_i64().map(|gone| gone == 1).ok_or_else(odd_answer)
         })
+    }
+}
+
+fn refused_join(board: &Board, wish: &Join, refusal: &str) -> Error {
+    match refusal.split_once(' ').map(|(why, number)| (why, number.parse::<u64>())) {
+        Some(("newer", Ok(number))) => wish.superseded(board, Epoch(number)),
+        Some(("full", Ok(count))) => {
+            let context = format!("board {board} has {count} members: spread the service over more shards");
+            Error::new(ErrorKind::Overloaded, context)
+        }
+        _ => odd_answer(),
     }
 }
 

@@ -9,7 +9,7 @@ use super::heart::{Heard, Heart};
 use super::shard::Shard;
 use super::unit::{LOST, Life, RELEASED, Unit};
 use super::watchman::Watchman;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{ErrorKind, Result};
 use firth_engine::facet::{ClaimKey, Join, Outcome};
 use firth_engine::limits::MAX_BOARD_BATCH;
 use firth_engine::{Epoch, HintKey, OfferName};
@@ -347,15 +347,12 @@ impl Keeper {
     /// Begins a new life after the last one ended, unless another process took over the name; `None` if the worker closes meanwhile.
     async fn rejoin(&mut self, last: &Arc<Life>) -> Result<Option<Arc<Life>>> {
         let common = self.shard.common.clone();
+        let wish = Join { after: Some(last.seat.number), ..self.shard.wish() };
         let mut failures = 0;
         loop {
-            let attempt = async {
-                check_not_superseded(&self.shard, last).await?;
-                join(&self.shard).await
-            };
             let joined = tokio::select! {
                 () = common.closing.cancelled() => return Ok(None),
-                joined = attempt => joined,
+                joined = join(&self.shard, &wish) => joined,
             };
             match joined {
                 Ok(life) => return Ok(Some(life)),
@@ -375,31 +372,12 @@ impl Keeper {
 }
 
 /// Takes a seat on the shard's board.
-pub(crate) async fn join(shard: &Arc<Shard>) -> Result<Arc<Life>> {
+pub(crate) async fn join(shard: &Arc<Shard>, wish: &Join) -> Result<Arc<Life>> {
     let common = &shard.common;
-    let (ttl, capacity) = (common.config.ttl, common.config.capacity());
     let asked = Instant::now();
-    let seat = common.engine.join(&shard.board, Join { member: common.id.clone(), ttl, capacity }).await?;
+    let seat = common.engine.join(&shard.board, wish.clone()).await?;
     common.meter.joins.increment(1);
-    let life = Life::new(seat, shard.index, asked, ttl);
+    let life = Life::new(seat, shard.index, asked, wish.ttl);
     shard.table().life = Some(life.clone());
     Ok(life)
-}
-
-/// An error if a newer life of the same name is there: then this process is the zombie, or two have the same name.
-async fn check_not_superseded(shard: &Shard, last: &Life) -> Result<()> {
-    let seats = shard.common.engine.members(&shard.board).await?;
-    let newer = seats.iter().find(|seat| {
-        seat.member == last.seat.member && seat.number > last.seat.number && seat.remaining.is_some()
-    });
-    match newer {
-        Some(newer) => Err(Error::new(
-            ErrorKind::Fenced,
-            format!(
-                "worker {} joined again elsewhere (life {}): this one ends; give each process a name of its own",
-                newer.member, newer.number
-            ),
-        )),
-        None => Ok(()),
-    }
 }

@@ -9,7 +9,7 @@ use super::unit::{DONE, LOST, Life, RELEASED, Unit};
 use crate::error::{Error, ErrorKind, Result, closed, invalid};
 use bytes::Bytes;
 use firth_engine::OfferName;
-use firth_engine::facet::{Board, ClaimKey, Former, Granted, Outcome, Taken};
+use firth_engine::facet::{Board, ClaimKey, Former, Granted, Join, Outcome, Taken};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -50,6 +50,12 @@ impl Shard {
 
     pub(crate) fn table(&self) -> MutexGuard<'_, Table> {
         self.table.lock().expect("nothing panics under this lock")
+    }
+
+    /// The wish for a seat: made once for all tries, so that one whose answer was lost is known again.
+    pub(crate) fn wish(&self) -> Join {
+        let config = &self.common.config;
+        Join::new(self.common.id.clone(), config.ttl, config.capacity())
     }
 
     /// Takes in what was granted.

@@ -312,8 +312,8 @@ impl IntoFuture for WorkerBuilder {
 }
 
 async fn join_patiently(shard: &Arc<Shard>) -> Result<Arc<super::unit::Life>> {
-    let config = &shard.common.config;
-    super::retrying(config.retries, config.backoff, || keeper::join(shard)).await
+    let (config, wish) = (&shard.common.config, shard.wish());
+    super::retrying(config.retries, config.backoff, || keeper::join(shard, &wish)).await
 }
 
 /// Runs the keepers of all shards side by side. If one cannot go on, none does.

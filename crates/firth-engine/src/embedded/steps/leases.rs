@@ -28,7 +28,7 @@ pub(in crate::embedded) fn acquire(step: &mut Step<'_>, wish: &Acquire) -> Resul
         }
     }
     let epoch = next_epoch(step, &wish.name, stored.as_ref())?;
-    let token = Token(fastrand::u128(..));
+    let token = Token::random();
     let lease = LeaseEntry {
         holder: Some(wish.holder.clone()),
         epoch,

@@ -3,13 +3,7 @@ local number, me = ARGV[1], seated(ARGV[1], ARGV[2])
 if not me then return 'fenced' end
 local now, ttl = now_us(), tonumber(ARGV[3])
 sweep(math.floor(now / 1000), number)
-if me.capacity ~= ARGV[4] then
-  call('HINCRBY', M, 'r', 1)
-  wake()
-end
-me.beats, me.ttl, me.capacity = format('%.0f', me.beats + 1), format('%.0f', math.floor(ttl / 1000)), ARGV[4]
-keep(number, me)
-call('ZADD', D, later_ms(now, ttl), number)
+renew(number, me, now, ttl, ARGV[4])
 local orphaned, left, next_free, next_expiry = 0, 0, -1, -1
 for _, gone in ipairs(call('ZRANGE', X, 0, LIVES - 1)) do
   local held = call('ZCOUNT', O, gone, gone)

@@ -469,7 +469,7 @@ async fn claim(engine: &Engine, diary: &mut Diary<'_>) {
     let offers = (0..4).map(|n| NewOffer { name: unit(n), payload: Bytes::from("work") }).collect();
     engine.offer(&board, offers).await.unwrap();
     diary.note("offer").await;
-    let wish = Join { member: MemberName::new("worker").unwrap(), ttl: LONG, capacity: 10 };
+    let wish = Join::new(MemberName::new("worker").unwrap(), LONG, 10);
     let seat = engine.join(&board, wish).await.unwrap();
     diary.note("join").await;
     let granted = engine.grant(&seat, 3).await.unwrap();

@@ -1,9 +1,12 @@
 //! Leaving, recalling, restarting: work is handed over, never dropped.
 
 use super::{Hand, Log, TTL, event, grants, put_up, service};
+use crate::faulty::{Fault, process};
 use crate::world::{eventually, fails, soon};
-use firth::ErrorKind;
 use firth::claims::{Event, OfferOwner};
+use firth::{Broker, Engine, ErrorKind};
+use firth_engine::ServiceName;
+use firth_engine::facet::Board;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -153,6 +156,58 @@ async fn a_restarted_worker_takes_its_own_work_up_at_once_and_its_zombie_ends() 
     assert!(end.to_string().contains("name of its own"), "{end}");
     tokio::time::sleep(Duration::from_secs(60)).await;
     assert!(taken.iter().all(firth::claims::Claim::is_valid), "the zombie does not come back");
+}
+
+/// Ends the life of the board's only member, as an admin's or a rival's step does.
+async fn expel(engine: &Engine) {
+    let board = Board::new(ServiceName::new("calls").unwrap(), 0);
+    eventually("the member is expelled", async || {
+        let seat = engine.members(&board).await.unwrap().remove(0);
+        engine.expel(&board, seat.number, seat.beats).await.unwrap()
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_worker_that_joins_again_gives_way_to_one_that_joined_meanwhile() {
+    let engine = Engine::memory();
+    let (sleepy, faults) = process(&engine);
+    let claims = Broker::with_engine(engine.clone()).claims("calls");
+    put_up(&claims, 5).await;
+    let mut old = sleepy.claims("calls").worker("pod").ttl(TTL).await.unwrap();
+    drop(grants(&mut old, 5).await);
+    faults.hold_up("join");
+    expel(&engine).await;
+    eventually("it wants to join again", async || faults.count("join") == 2).await;
+    let mut new = claims.worker("pod").ttl(TTL).await.unwrap();
+    let taken = grants(&mut new, 5).await;
+    faults.heal();
+    let end = loop {
+        match soon("the end", old.next()).await {
+            Some(Ok(Event::Lost(_))) => {}
+            Some(Err(error)) => break error,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(end.kind(), ErrorKind::Fenced);
+    assert!(end.to_string().contains("name of its own"), "{end}");
+    tokio::time::sleep(TTL * 2).await;
+    assert!(taken.iter().all(firth::claims::Claim::is_valid), "nobody joined over it");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_worker_takes_a_new_life_whose_answer_was_lost_for_its_own() {
+    let engine = Engine::memory();
+    let (broker, faults) = process(&engine);
+    let claims = broker.claims("calls");
+    put_up(&claims, 5).await;
+    let mut worker = claims.worker("pod").ttl(TTL).await.unwrap();
+    drop(grants(&mut worker, 5).await);
+    faults.plan("join", Fault::LostReply);
+    expel(&engine).await;
+    let again = grants(&mut worker, 5).await;
+    assert!(faults.are_spent() && again.iter().all(firth::claims::Claim::is_valid));
+    worker.close().await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]

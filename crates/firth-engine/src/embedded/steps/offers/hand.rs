@@ -12,6 +12,7 @@ use crate::id::Epoch;
 use crate::name::{MemberName, OfferName};
 use crate::watch::HintKey;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::time::Duration;
 
 pub(super) struct Hand<'s, 'a> {
     pub(super) step: &'s mut Step<'a>,
@@ -63,6 +64,20 @@ impl<'s, 'a> Hand<'s, 'a> {
             .collect();
         for number in over {
             self.depart(number, Presence::Vanished(now.ms()));
+        }
+    }
+
+    /// A sign of life.
+    pub(super) fn renew(&mut self, number: u64, ttl: Duration, capacity: u64) {
+        let deadline = self.step.now.later_ms(ttl);
+        let Some(member) = self.member_mut(number) else { return };
+        let is_changed = member.capacity != capacity;
+        (member.deadline, member.ttl_ms, member.capacity) = (deadline, millis(ttl), capacity);
+        member.beats += 1;
+        member.presence = Presence::Alive;
+        if is_changed {
+            self.meta.roster += 1;
+            self.wake();
         }
     }
 
@@ -211,6 +226,10 @@ impl<'s, 'a> Hand<'s, 'a> {
         }
         self.step.store_raw(keys::board(&self.board), self.meta.packed());
     }
+}
+
+pub(super) fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// All members of a board, the living and the gone, by number.

@@ -11,7 +11,6 @@ use crate::embedded::keys;
 use crate::embedded::step::{Range, Step};
 use crate::error::{Error, ErrorKind, Result};
 use crate::facet::{Beat, Board, ClaimKey, Former, Granted, Join, NewOffer, Outcome, Pulse, Seat, Taken};
-use crate::hold::Token;
 use crate::id::Epoch;
 use crate::limits::{MAX_BOARD_BATCH, MAX_GRANT_BYTES, MAX_MEMBERS};
 use crate::name::OfferName;
@@ -66,11 +65,21 @@ pub(in crate::embedded) fn withdraw(
 
 pub(in crate::embedded) fn join(step: &mut Step<'_>, board: &Board, wish: &Join) -> Result<Seat> {
     step.batch.frugal = true;
+    let seat = |number| Seat { board: board.clone(), member: wish.member.clone(), number, token: wish.token };
     let mut hand = Hand::open(step, board)?;
     let now = hand.step.now;
     let former: Option<u64> = hand.step.load(&keys::board_life(board, &wish.member))?;
-    if let Some(former) = former.filter(|number| hand.alive(*number).is_some()) {
-        hand.depart(former, Presence::Vanished(now.ms()));
+    if let Some((number, token)) = former.and_then(|number| Some((number, hand.alive(number)?.token))) {
+        if token == wish.token && !hand.step.planted(Mutation::JoinTwice) {
+            hand.renew(number, wish.ttl, wish.capacity);
+            hand.close();
+            return Ok(seat(Epoch(number)));
+        }
+        let is_newer = wish.after.is_some_and(|after| number > after.0);
+        if is_newer && !hand.step.planted(Mutation::JoinOverNewer) {
+            return Err(wish.superseded(board, Epoch(number)));
+        }
+        hand.depart(number, Presence::Vanished(now.ms()));
     }
     let alive = hand.members.values().filter(|member| member.presence == Presence::Alive).count();
     if alive >= MAX_MEMBERS {
@@ -78,14 +87,13 @@ pub(in crate::embedded) fn join(step: &mut Step<'_>, board: &Board, wish: &Join)
         return Err(Error::new(ErrorKind::Overloaded, context));
     }
     let number = hand.next_epoch();
-    let token = Token(fastrand::u128(..));
     let entry = MemberEntry {
         member: wish.member.clone(),
-        token,
+        token: wish.token,
         presence: Presence::Alive,
         deadline: now.later_ms(wish.ttl),
         joined: now.ms(),
-        ttl_ms: millis(wish.ttl),
+        ttl_ms: hand::millis(wish.ttl),
         beats: 1,
         losses: 0,
         held: 0,
@@ -97,11 +105,7 @@ pub(in crate::embedded) fn join(step: &mut Step<'_>, board: &Board, wish: &Join)
     hand.meta.roster += 1;
     hand.wake();
     hand.close();
-    Ok(Seat { board: board.clone(), member: wish.member.clone(), number, token })
-}
-
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+    Ok(seat(number))
 }
 
 pub(in crate::embedded) fn leave(step: &mut Step<'_>, seat: &Seat) -> Result<bool> {
@@ -128,19 +132,7 @@ pub(in crate::embedded) fn beat(step: &mut Step<'_>, seat: &Seat, beat: Beat) ->
     (step.batch.relaxed, step.batch.frugal) = (true, true);
     let mut hand = Hand::seated(step, seat)?;
     let now = hand.step.now;
-    let mut changed = false;
-    if let Some(member) = hand.member_mut(seat.number.0) {
-        changed = member.capacity != beat.capacity;
-        member.deadline = now.later_ms(beat.ttl);
-        member.ttl_ms = millis(beat.ttl);
-        member.beats += 1;
-        member.capacity = beat.capacity;
-        member.presence = Presence::Alive;
-    }
-    if changed {
-        hand.meta.roster += 1;
-        hand.wake();
-    }
+    hand.renew(seat.number.0, beat.ttl, beat.capacity);
     let me = &hand.members[&seat.number.0];
     let alive = || hand.members.iter().filter(|(_, member)| member.presence == Presence::Alive);
     let others = alive().filter(|(number, _)| **number != seat.number.0);

@@ -15,6 +15,16 @@ local function keep(number, m)
   call('HSET', W, number, table.concat({ m.token, m.ttl, m.joined, m.beats, m.losses, m.capacity, m.presence, m.since, m.name }, ' '))
 end
 local function wake() call('HINCRBY', M, 'v', 1) end
+-- A sign of life.
+local function renew(number, m, now, ttl, capacity)
+  if m.capacity ~= capacity then
+    call('HINCRBY', M, 'r', 1)
+    wake()
+  end
+  m.beats, m.ttl, m.capacity = format('%.0f', m.beats + 1), format('%.0f', math.floor(ttl / 1000)), capacity
+  keep(number, m)
+  call('ZADD', D, later_ms(now, ttl), number)
+end
 local function depart(number, m, presence, ms)
   call('ZREM', D, number)
   if call('ZCOUNT', O, number, number) > 0 then
