@@ -2,8 +2,9 @@
 
 use firth_engine::facet::{Acquire, Append, From, GroupStatus, LeaseQuery, Max, TakeDue};
 use firth_engine::{
-    Commit, Content, Engine, ErrorKind, GroupName, Hold, HolderName, LeaseName, MemberName, Offer, Partition,
-    PoolName, ProducerName, Progress, Record, RecordId, Result, SpaceName, TopicName, Verdict, Window,
+    Commit, Content, Engine, ErrorKind, GroupName, Hold, HolderName, LeaseInfo, LeaseName, MemberName, Offer,
+    Partition, PoolName, ProducerName, Progress, Record, RecordId, Result, SpaceName, TopicName, Verdict,
+    Window,
 };
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -101,11 +102,33 @@ pub async fn acquire(engine: &Engine, at: &Partition, group: &GroupName, ttl: Du
 /// Takes the lease of a group away from whoever has it, as if that owner had vanished: it neither released nor was it revoked.
 pub async fn take_over(engine: &Engine, at: &Partition, group: &GroupName) -> Hold {
     let name = LeaseName::group(at, group);
-    let now = engine.leases(&LeaseQuery::Names(vec![name.clone()])).await.unwrap();
+    let now = engine.leases(&LeaseQuery::Names(vec![name])).await.unwrap();
     let seen = now.first().expect("somebody had the lease");
-    let mut wish = Acquire::new(name, holder(), LONG);
+    snatch(engine, seen).await.expect("a lease that stands still can be taken")
+}
+
+/// As [`take_over`], from an owner that lives: waits for one, and for a moment between two of its renewals.
+pub async fn seize(engine: &Engine, at: &Partition, group: &GroupName) -> Hold {
+    let query = LeaseQuery::Names(vec![LeaseName::group(at, group)]);
+    soon("somebody has the lease, and loses it", async {
+        loop {
+            let seen = engine.leases(&query).await.unwrap().pop().filter(LeaseInfo::is_held);
+            if let Some(seen) = seen
+                && let Some(hold) = snatch(engine, &seen).await
+            {
+                return hold;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await
+}
+
+/// Takes a lease whose holder has not moved since it was seen, as if that were a whole lease ago.
+pub async fn snatch(engine: &Engine, seen: &LeaseInfo) -> Option<Hold> {
+    let mut wish = Acquire::new(seen.name.clone(), holder(), LONG);
     wish.stalled = Some((seen.epoch, seen.beats));
-    engine.acquire(wish).await.unwrap().granted().expect("a lease that stands still can be taken")
+    engine.acquire(wish).await.unwrap().granted()
 }
 
 /// The status of a group.

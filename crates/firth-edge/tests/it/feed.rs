@@ -4,10 +4,10 @@ use crate::world::{Gateway, PATIENCE, order};
 use firth::{Broker, ErrorKind, Message};
 use firth::{GroupName, TopicName};
 use firth_edge::{Config, TopicFeed};
-use firth_engine::facet::{Acquire, LeaseQuery, TrimTo};
-use firth_engine::{Engine, Hold, HolderName, LeaseName, Partition};
+use firth_engine::Partition;
+use firth_engine::facet::TrimTo;
+use firth_laws::world::seize;
 use firth_testkit::wait;
-use std::time::Duration;
 
 #[tokio::test]
 async fn what_is_sent_to_the_topic_reaches_the_client_in_order() {
@@ -63,21 +63,6 @@ async fn a_feed_whose_topic_is_gone_says_so() {
     assert!(ended.is_err());
 }
 
-/// Takes the partition away from the feed, as if it had stood still for a whole lease.
-async fn seize(engine: &Engine, topic: &str, group: &str) -> Hold {
-    let at = Partition::new(TopicName::new(topic).unwrap(), 0);
-    let name = LeaseName::group(&at, &GroupName::new(group).unwrap());
-    let seized = wait::until_some(PATIENCE, async || {
-        let leases = engine.leases(&LeaseQuery::Names(vec![name.clone()])).await.unwrap();
-        let lease = leases.first().filter(|lease| lease.is_held())?;
-        let thief = HolderName::new("thief").unwrap();
-        let mut wish = Acquire::new(name.clone(), thief, Duration::from_secs(600));
-        wish.stalled = Some((lease.epoch, lease.beats));
-        engine.acquire(wish).await.unwrap().granted()
-    });
-    seized.await.expect("somebody has it, and loses it")
-}
-
 #[tokio::test]
 async fn clients_hear_of_events_that_were_removed_before_they_were_read() {
     let broker = Broker::memory();
@@ -90,7 +75,8 @@ async fn clients_hear_of_events_that_were_removed_before_they_were_read() {
     ann.subscribe("orders", None).await;
     send(1).await;
     let first = ann.hear_type("event").await;
-    let hold = seize(broker.engine(), "changes", "edge").await;
+    let at = Partition::new(TopicName::new("changes").unwrap(), 0);
+    let hold = seize(broker.engine(), &at, &GroupName::new("edge").unwrap()).await;
     for n in 2..=10 {
         send(n).await;
     }

@@ -6,28 +6,15 @@ use crate::gateway::Mood;
 use crate::node::World;
 use crate::world::*;
 use firth::{Epoch, GroupName, TopicName};
-use firth_engine::facet::{Acquire, From, LeaseQuery, Max};
-use firth_engine::{Engine, Hold, HolderName, LeaseName, Partition, Verdict, Window};
+use firth_engine::facet::{From, LeaseQuery, Max};
+use firth_engine::{Engine, Hold, LeaseName, Partition, Verdict, Window};
+use firth_laws::world::{seize, snatch};
 use firth_router::node::Router;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 pub(crate) fn at(index: u32) -> Partition {
     Partition::new(TopicName::new("changes").unwrap(), index)
-}
-
-/// Takes a lease away from whoever has it, as if that one had stood still for a whole lease.
-pub(crate) async fn seize(engine: &Engine, index: u32, group: &GroupName) -> Hold {
-    let name = LeaseName::group(&at(index), group);
-    let seized = firth_testkit::wait::until_some(PATIENCE, async || {
-        let leases = engine.leases(&LeaseQuery::Names(vec![name.clone()])).await.unwrap();
-        let lease = leases.first().filter(|lease| lease.is_held())?;
-        let mut wish =
-            Acquire::new(name.clone(), HolderName::new("thief").unwrap(), Duration::from_secs(600));
-        wish.stalled = Some((lease.epoch, lease.beats));
-        engine.acquire(wish).await.unwrap().granted()
-    });
-    seized.await.expect("somebody has it, and loses it")
 }
 
 /// Every lease on the topic is lost once: those of the node, and those by which it feeds parked gateways.
@@ -38,10 +25,7 @@ async fn seize_all(engine: &Engine) {
             let leases = engine.leases(&LeaseQuery::Names(vec![name])).await.unwrap();
             // One that nobody has just now is about to be taken, or its group to be removed.
             let Some(lease) = leases.first().filter(|lease| lease.is_held()) else { continue };
-            let thief = HolderName::new("thief").unwrap();
-            let mut wish = Acquire::new(lease.name.clone(), thief, Duration::from_secs(600));
-            wish.stalled = Some((lease.epoch, lease.beats));
-            if let Some(hold) = engine.acquire(wish).await.unwrap().granted() {
+            if let Some(hold) = snatch(engine, lease).await {
                 engine.release(&hold).await.unwrap();
             }
         }
@@ -127,7 +111,7 @@ async fn what_an_owner_in_between_left_out_for_a_parked_gateway_is_fed_to_it() {
     .await;
     let (engine, group) = (world.broker.engine().clone(), GroupName::new("router").unwrap());
     let before = node.consumer().epochs();
-    let holds = [seize(&engine, 0, &group).await, seize(&engine, 1, &group).await];
+    let holds = [seize(&engine, &at(0), &group).await, seize(&engine, &at(1), &group).await];
     world.send(3000).await;
     let mut settled = 0;
     for (index, hold) in (0..).zip(&holds) {
@@ -163,7 +147,7 @@ async fn what_happens_reaches_a_gateway_that_an_owner_in_between_has_fed_and_it_
     let (engine, before) = (world.broker.engine().clone(), node.consumer().epochs());
     let (group, fed) = (GroupName::new("router").unwrap(), GroupName::new("router.gw.paused").unwrap());
     for index in 0..2 {
-        let hold = seize(&engine, index, &group).await;
+        let hold = seize(&engine, &at(index), &group).await;
         engine.delete_group(&at(index), &fed, Some(&hold)).await.unwrap();
         engine.release(&hold).await.unwrap();
     }

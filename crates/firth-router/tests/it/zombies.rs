@@ -3,13 +3,14 @@
 
 use crate::chaos::{books_close, books_tell, nothing_was_given_up};
 use crate::gateway::{Mood, TestGateway};
-use crate::leases::{at, seize};
+use crate::leases::at;
 use crate::node::World;
 use crate::world::*;
 use firth::{Broker, GroupName, RecordId};
 use firth_engine::Engine;
 use firth_engine::facet::From;
 use firth_laws::faulty::{Fault, Faults, Faulty};
+use firth_laws::world::seize;
 use firth_router::node::Router;
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,7 +44,7 @@ async fn a_node_that_slept_makes_no_group_for_a_gateway() {
     faulty.cut();
     until(PATIENCE, "it is about to park the gateway", async || faulty.count("create_group") > before).await;
     let group = GroupName::new("router").unwrap();
-    let holds = [seize(&engine, 0, &group).await, seize(&engine, 1, &group).await];
+    let holds = [seize(&engine, &at(0), &group).await, seize(&engine, &at(1), &group).await];
     faulty.heal();
     until(PATIENCE, "it is awake", async || {
         faulty.count("create_group") > before + 1 || node.consumer().epochs().is_empty()
