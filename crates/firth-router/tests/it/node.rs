@@ -91,9 +91,13 @@ impl World {
         gateway
     }
 
-    /// Sends changes of ten documents, each with a number that grows.
+    /// Sends changes of ten documents, each with a number that grows; each once, however long a server is away or the machine starved.
     pub(crate) async fn send(&mut self, count: u64) {
-        let producer = self.broker.producer("changes").await.unwrap();
+        let made = async || {
+            let producer = self.broker.producer("changes").idempotent().timeout(PATIENCE * 4);
+            producer.await.ok()
+        };
+        let producer = until_some(PATIENCE * 4, made).await.expect("a producer can be made");
         let mut messages = Vec::new();
         for _ in 0..count {
             self.number += 1;
@@ -134,7 +138,7 @@ impl World {
     pub(crate) async fn dead(&self) -> u64 {
         // The group of a gateway that has caught up may vanish while it is counted.
         let count = async || self.broker.dead_letters("changes").count().await.ok();
-        firth_testkit::wait::until_some(PATIENCE, count).await.expect("dead letters can be counted")
+        until_some(PATIENCE, count).await.expect("dead letters can be counted")
     }
 
     pub(crate) async fn settled(&self) {

@@ -7,7 +7,7 @@ use firth_router::routing::Target;
 use firth_router::{GatewayId, SubscriptionId, Tenant};
 use firth_testkit::{Flavor, RedisServer};
 
-pub(crate) use firth_testkit::wait::{PATIENCE, until};
+pub(crate) use firth_testkit::wait::{PATIENCE, until, until_some};
 
 pub(crate) fn tenant(name: &str) -> Tenant {
     Tenant::new(name).unwrap()
