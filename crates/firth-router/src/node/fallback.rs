@@ -25,7 +25,7 @@ use crate::routing::slot_of;
 use firth::{Broker, ConsumerHandle, Epoch, GroupName, RecordId, TopicName};
 use firth_engine::facet::{DeadLetter, From, Reset};
 use firth_engine::{Hold, Partition};
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -42,8 +42,6 @@ pub(super) struct Fallback {
     feeders: Mutex<HashMap<(u64, u32), Feeding>>,
     /// The ownerships for which parked gateways were looked up.
     begun: Mutex<HashMap<u32, Hold>>,
-    /// Gateways, by their lanes, and partitions for which a group may have been made, or not: there was no answer.
-    doubtful: Mutex<HashSet<(u64, u32)>>,
 }
 
 /// A feeder at work.
@@ -66,12 +64,13 @@ impl Fallback {
         lanes: Arc<Lanes>,
         options: RouterOptions,
     ) -> Self {
-        let (feeders, begun, doubtful) = (Mutex::default(), Mutex::default(), Mutex::default());
-        Self { broker, handle, lanes, options, feeders, begun, doubtful }
+        let (feeders, begun) = (Mutex::default(), Mutex::default());
+        Self { broker, handle, lanes, options, feeders, begun }
     }
 
-    /// Takes a gateway off the live events of a partition, which were read up to `last`.
-    pub(super) async fn park(self: &Arc<Self>, cell: &Arc<Cell>, partition: u32, last: u64) -> Result<()> {
+    /// Takes a gateway off the live events of a partition, which were read up to `last`; false if it was off them before. It can be repeated, and makes
+    /// certain what was doubtful.
+    pub(super) async fn park(self: &Arc<Self>, cell: &Arc<Cell>, partition: u32, last: u64) -> Result<bool> {
         let _turn = cell.turn.lock().await;
         let hold = self.hold(partition)?;
         if self.epochs().get(&partition) != Some(&hold.epoch) {
@@ -83,21 +82,24 @@ impl Fallback {
             lane.spare(partition, Some(0));
             lane.lowest(partition)
         };
-        let behind = self.group_for(cell, partition, lowest).await;
-        if let Ok(behind) = behind {
-            cell.parked().insert(partition, Parked::new(hold.epoch, behind, last));
-        }
-        cell.tell_lane(partition);
-        let from = behind.map(|behind| behind.seq + 1);
-        let from = from?;
-        let released = cell.lane().park(partition, from);
+        let was_behind = self.is_feeding(cell, partition) && cell.stands(partition, Parked::is_behind);
+        let behind = match self.group_for(cell, partition, hold.epoch, lowest).await {
+            Ok(behind) => behind,
+            Err(error) => {
+                cell.tell_lane(partition);
+                return Err(error);
+            }
+        };
+        let released = cell.park(partition, hold.epoch, behind, last);
         self.lanes.records.release(cell.gateway.as_str(), &released);
         metrics::released(&released);
-        metrics::parking("parked");
-        tracing::info!(gateway = %cell.gateway, partition, events = released.len(), "a gateway is parked: it is fed from the topic");
-        self.take_back_letters(cell, partition, from).await;
+        if !was_behind {
+            metrics::parking("parked");
+            tracing::info!(gateway = %cell.gateway, partition, events = released.len(), "a gateway is parked: it is fed from the topic");
+        }
+        self.take_back_letters(cell, partition, behind.seq + 1).await;
         self.feed(cell, partition, hold);
-        Ok(())
+        Ok(!was_behind)
     }
 
     /// Removes the dead letters of events that the gateway is fed again: it may take them now, or they become letters of its own group. Without
@@ -139,30 +141,25 @@ impl Fallback {
     }
 
     /// Behind which record the feeding of a gateway begins, whose lowest live event is this one; its group is there then.
-    async fn group_for(&self, cell: &Cell, partition: u32, lowest: Option<u64>) -> Result<RecordId> {
+    async fn group_for(
+        &self,
+        cell: &Cell,
+        partition: u32,
+        epoch: Epoch,
+        lowest: Option<u64>,
+    ) -> Result<RecordId> {
         let fed = cell.parked().get(&partition).copied().filter(|_| self.is_feeding(cell, partition));
         if let Some(parked) = fed {
-            return Ok(parked.behind);
+            return Ok(parked.behind());
         }
         // Without a known live event in the lane: everything that is not settled for all.
         let behind = match lowest.and_then(|seq| self.lanes.records.id(partition, seq)) {
             Some(first) => RecordId { seq: first.seq - 1, ..first },
             None => self.frontier(partition).await?,
         };
-        let place = (cell.number, partition);
-        self.doubts().insert(place);
+        cell.doubt(partition, epoch);
         self.make_group(partition, &self.group(&cell.gateway)?, behind).await?;
-        self.doubts().remove(&place);
         Ok(behind)
-    }
-
-    /// Whether the gateway may have a group that nobody feeds: parking it, which can be repeated, makes that certain.
-    pub(super) fn is_doubtful(&self, cell: &Cell, partition: u32) -> bool {
-        self.doubts().contains(&(cell.number, partition))
-    }
-
-    fn doubts(&self) -> MutexGuard<'_, HashSet<(u64, u32)>> {
-        self.doubtful.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The partitions that this node owns.
@@ -197,8 +194,8 @@ impl Fallback {
         self.begun().insert(partition, hold.clone());
         for (gateway, frontier) in behind {
             let cell = self.lanes.cell(&gateway);
-            cell.parked().insert(partition, Parked::new(epoch, frontier, skipped_to));
-            cell.tell_lane(partition);
+            // Their records were given back when the last ownership ended.
+            metrics::released(&cell.park(partition, epoch, frontier, skipped_to));
             if self.lanes.registry.gateway(&gateway).is_none() {
                 self.tell_all_moved();
             }
@@ -225,8 +222,6 @@ impl Fallback {
     /// documents; feeders see to theirs.
     pub(super) fn lose(&self, partition: u32) {
         self.begun().remove(&partition);
-        // Whoever is the next owner looks for all groups.
-        self.doubts().retain(|(_, doubtful)| *doubtful != partition);
         for ((_, fed), feeding) in &*self.lock() {
             if *fed == partition {
                 feeding.stop.cancel();

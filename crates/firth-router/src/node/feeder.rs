@@ -143,15 +143,18 @@ impl Feeder {
         if !parked.is_behind() && !engine.groups(&at).await?.contains(group) {
             return Ok(ControlFlow::Break(self.done()));
         }
-        engine.create_group(&at, group, From::After(parked.behind), Some(&self.hold)).await?;
+        engine.create_group(&at, group, From::After(parked.behind()), Some(&self.hold)).await?;
         Ok(ControlFlow::Continue(()))
     }
 
     /// The gateway has caught up, and its group is gone. Called in the cell's turn.
     fn done(&self) -> Fed {
-        if let Some(parked) = self.cell.parked().get_mut(&self.partition) {
+        let mut parked = self.cell.parked();
+        if let Some(parked) = parked.get_mut(&self.partition).filter(|parked| parked.epoch == self.hold.epoch)
+        {
             parked.end();
         }
+        drop(parked);
         self.retire();
         metrics::parking("resumed");
         tracing::info!(gateway = %self.cell.gateway, partition = self.partition, "a parked gateway has caught up");
@@ -269,8 +272,7 @@ impl Feeder {
 
     /// What holds of how the gateway stands to the partition; nothing does after the end of the ownership.
     fn stands(&self, holds: impl FnOnce(&Parked) -> bool) -> bool {
-        let parked = self.cell.parked();
-        parked.get(&self.partition).filter(|parked| parked.epoch == self.hold.epoch).is_some_and(holds)
+        self.cell.stands(self.partition, |parked| parked.epoch == self.hold.epoch && holds(parked))
     }
 
     fn is_behind(&self) -> bool {

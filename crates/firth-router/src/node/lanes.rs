@@ -8,7 +8,7 @@ use crate::deliver::Deliverer;
 use crate::lane::{Books, Circuit, Ejections, Item, Lane, Offer, Position, Pressure, Released};
 use crate::name::{GatewayId, SubscriptionId};
 use crate::registry::Registry;
-use firth::{ConsumerHandle, Epoch};
+use firth::{ConsumerHandle, Epoch, RecordId};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -88,6 +88,11 @@ impl Cell {
         self.parked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// What holds of how it stands to a partition, if it is or was parked there.
+    pub(super) fn stands(&self, partition: u32, holds: impl FnOnce(&Parked) -> bool) -> bool {
+        self.parked().get(&partition).is_some_and(holds)
+    }
+
     /// The partitions that it is behind on.
     pub(super) fn behind(&self) -> Vec<u32> {
         self.fed().into_iter().map(|(partition, _)| partition).collect()
@@ -127,6 +132,18 @@ impl Cell {
         }
     }
 
+    /// A group is asked for, to feed it by under this ownership of a partition.
+    pub(super) fn doubt(&self, partition: u32, epoch: Epoch) {
+        standing(&mut self.parked(), partition, epoch).doubt();
+    }
+
+    /// It is fed from now on, under this ownership of a partition: everything behind a record, and what happened up to another one. What went into
+    /// the lane as it happened is taken out.
+    pub(super) fn park(&self, partition: u32, epoch: Epoch, behind: RecordId, last: u64) -> Vec<Released> {
+        standing(&mut self.parked(), partition, epoch).park(behind, last);
+        self.fall_behind(partition, epoch)
+    }
+
     /// It is behind on a partition again, if it was fed under this ownership: what went into the lane as it happened is fed, too, and taken out, for
     /// it must not come before what else is fed.
     pub(super) fn fall_behind(&self, partition: u32, epoch: Epoch) -> Vec<Released> {
@@ -134,11 +151,10 @@ impl Cell {
         let Some(one) = parked.get_mut(&partition).filter(|one| one.epoch == epoch) else {
             return Vec::new();
         };
+        one.fall_behind();
         let mut lane = self.lane();
-        let released = lane.park(partition, one.from());
-        one.fall_behind(released.iter().map(|one| one.position.seq).max().unwrap_or_default());
         lane.spare(partition, Some(one.from()));
-        released
+        lane.park(partition, one.from())
     }
 
     /// Puts an event in if there is room.
@@ -212,6 +228,15 @@ impl Cell {
         }
         left.into_iter().chain(items)
     }
+}
+
+/// How a gateway stands to a partition under an ownership; of an earlier one nothing is remembered.
+fn standing(parked: &mut BTreeMap<u32, Parked>, partition: u32, epoch: Epoch) -> &mut Parked {
+    let one = parked.entry(partition).or_insert_with(|| Parked::new(epoch));
+    if one.epoch != epoch {
+        *one = Parked::new(epoch);
+    }
+    one
 }
 
 /// Lanes and their drivers, and the books of those that are gone.
@@ -364,7 +389,6 @@ mod tests {
     use super::*;
     use crate::event::{Event, Operation};
     use crate::name::Tenant;
-    use firth::RecordId;
 
     fn item(seq: u64) -> Item {
         let event = Event::new(Operation::Insert, Tenant::new("t").unwrap(), "c", "k");
@@ -375,14 +399,26 @@ mod tests {
     #[tokio::test]
     async fn whoever_falls_behind_holds_nothing_that_happened() {
         let cell = Cell::new(GatewayId::new("g").unwrap(), 0, Lane::new(RoutingConfig::default()));
-        let mut parked = Parked::new(Epoch(3), RecordId::new(1, 5), 10);
-        parked.resume(10);
-        cell.parked().insert(0, parked);
+        cell.park(0, Epoch(3), RecordId::new(1, 5), 10);
+        cell.parked().get_mut(&0).unwrap().resume(10);
         (11..=15).for_each(|seq| assert!(matches!(cell.offer_live(&item(seq)), Live::Taken)));
         assert!(cell.fall_behind(0, Epoch(2)).is_empty(), "an ownership that is over changes nothing");
         let released: Vec<_> = cell.fall_behind(0, Epoch(3)).iter().map(|one| one.position.seq).collect();
         assert_eq!((released, cell.lane().held()), ((11..=15).collect(), 0));
         assert!(matches!(cell.offer_live(&item(16)), Live::Left));
         assert!(!cell.parked()[&0].is_near(15) && cell.parked()[&0].is_near(16));
+    }
+
+    /// It may come back unanswered, and is let go then.
+    #[tokio::test]
+    async fn whoever_falls_behind_is_fed_also_what_is_on_its_way() {
+        let cell = Cell::new(GatewayId::new("g").unwrap(), 0, Lane::new(RoutingConfig::default()));
+        cell.park(0, Epoch(3), RecordId::new(1, 5), 10);
+        cell.parked().get_mut(&0).unwrap().resume(10);
+        assert!(matches!(cell.offer_live(&item(11)), Live::Taken));
+        let batch = cell.lane().poll(Instant::now()).expect("an idle lane sends at once");
+        assert_eq!(batch.items.len(), 1);
+        assert!(cell.fall_behind(0, Epoch(3)).is_empty(), "it is on its way");
+        assert!(!cell.stands(0, |one| one.is_near(10)) && cell.stands(0, |one| one.is_near(11)));
     }
 }

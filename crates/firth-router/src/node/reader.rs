@@ -3,6 +3,7 @@
 
 use super::fallback::Fallback;
 use super::lanes::{Cell, Lanes, Live};
+use super::parked::Parked;
 use super::records::{InHand, Source};
 use super::{RouterOptions, metrics};
 use crate::error::{Error, ErrorKind, Result};
@@ -195,10 +196,12 @@ impl Reader {
     }
 
     /// Puts an event into a lane, or leaves it to the reading of the topic if the gateway is parked. A full lane is parked; while that is
-    /// not possible the source waits, as long as the partition is this node's; false if it is not any more.
+    /// not possible, or does not help because the event is a dead letter that was replayed, which nobody reads again, the source waits, as long as
+    /// the partition is this node's; false if it is not any more.
     async fn offer(&self, cell: &Arc<Cell>, item: &Item) -> bool {
         let Position { partition, seq } = item.position;
         loop {
+            let room = cell.room.notified();
             match cell.offer_live(item) {
                 Live::Taken => return true,
                 Live::Left => {
@@ -207,13 +210,22 @@ impl Reader {
                 }
                 Live::Full => {}
             }
-            if let Err(error) = self.fallback.park(cell, partition, seq - 1).await {
-                // It was read under an ownership that is over: it comes again, and with it whatever is behind it.
-                if !self.owns(partition, Epoch(item.epoch)) {
-                    return false;
-                }
+            // Not up to this event: it may be a letter, and what the lane holds has happened long after it.
+            let last = self.partitions.get(&partition).map_or(seq, |progress| progress.last);
+            let parked = self.fallback.park(cell, partition, last).await;
+            if matches!(parked, Ok(true)) {
+                continue;
+            }
+            // It was read under an ownership that is over: it comes again, and with it whatever is behind it.
+            if !self.owns(partition, Epoch(item.epoch)) {
+                return false;
+            }
+            if let Err(error) = parked {
                 tracing::warn!(gateway = %cell.gateway, partition, %error, "a full lane cannot be parked yet");
-                tokio::time::sleep(LOOK).await;
+            }
+            tokio::select! {
+                () = room => {}
+                () = tokio::time::sleep(LOOK) => {}
             }
         }
     }
@@ -307,7 +319,7 @@ impl Reader {
             let Some(old) = old else { continue };
             for cell in self.lanes.all() {
                 let holds_up = cell.lane().lowest(partition).is_some_and(|lowest| lowest <= old);
-                let must_park = holds_up || self.fallback.is_doubtful(&cell, partition);
+                let must_park = holds_up || cell.stands(partition, Parked::is_doubtful);
                 if must_park && let Err(error) = self.fallback.park(&cell, partition, progress.last).await {
                     tracing::warn!(gateway = %cell.gateway, partition, %error, "a gateway cannot be parked yet");
                 }

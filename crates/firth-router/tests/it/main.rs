@@ -14,6 +14,7 @@ mod node;
 mod peers;
 mod registry;
 mod registry_grpc;
+mod replays;
 mod storm;
 mod stream;
 mod world;
