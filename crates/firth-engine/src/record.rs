@@ -40,7 +40,7 @@ pub enum Encoding {
     Lz4,
 }
 
-/// Where a dead letter stood before it was appended again for everyone.
+/// Where a dead letter stood before it was appended again for everyone; if that happened more than once, where it stood first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Origin {
     /// Its partition then.

@@ -98,6 +98,22 @@ pub async fn a_replay_to_everyone_carries_its_origin(engine: Engine) {
     assert_eq!(owner.drain().await, [0, 1]);
 }
 
+/// Whoever recognises a message by where it stood first does so however often it is replayed.
+pub async fn a_record_that_is_replayed_again_keeps_its_first_origin(engine: Engine) {
+    let name = group("g");
+    let (at, ids, mut owner) = bury(&engine, &name, 1).await;
+    let mut last = ids[0];
+    for _ in 0..3 {
+        assert_eq!(engine.replay(&at, &name, &[last], Replay::Everyone).await.unwrap(), 1);
+        let copy = owner.next().await.expect("it comes again");
+        let origin = copy.content.origin.as_ref().expect("it says where it came from");
+        assert_eq!((&origin.at, origin.id, &origin.group), (&at, ids[0], &name));
+        owner.judge(&copy, dead("again")).await;
+        assert!(copy.id > last);
+        last = copy.id;
+    }
+}
+
 /// Replay and removal are one step: racing replays take each letter once.
 pub async fn a_dead_letter_is_replayed_once(engine: Engine) {
     let name = group("g");

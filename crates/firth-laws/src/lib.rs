@@ -98,6 +98,7 @@ macro_rules! for_each_law {
             dead::a_dead_letter_tells_its_whole_story
             dead::a_replay_to_the_group_is_invisible_to_others
             dead::a_replay_to_everyone_carries_its_origin
+            dead::a_record_that_is_replayed_again_keeps_its_first_origin
             dead::a_dead_letter_is_replayed_once
             dead::dead_letters_are_deleted_and_expire
             dead::dead_letters_are_paged

@@ -8,7 +8,7 @@ use crate::adopt::AdoptStream;
 use crate::claims::Claims;
 use crate::consumer::ConsumerBuilder;
 use crate::dead_letters::DeadLetters;
-use crate::error::{ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::housekeeping::{self, Housekeeping};
 use crate::producer::ProducerBuilder;
 use crate::topic::{AutoCreate, CreateTopic, TopicConfig, TopicInfo, Topics};
@@ -17,6 +17,9 @@ use std::fmt;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+
+/// How long the engine may take for a sign of life.
+const SIGN_OF_LIFE: Duration = Duration::from_secs(5);
 
 /// A handle on everything; clones share it.
 ///
@@ -152,6 +155,12 @@ impl Broker {
     /// The dead letters of a topic.
     pub fn dead_letters(&self, topic: &str) -> DeadLetters {
         DeadLetters::new(self.clone(), topic)
+    }
+
+    /// Asks the engine for a sign of life, for health checks: one small read, answered within 5 s or else with `Unavailable`.
+    pub async fn check(&self) -> Result<()> {
+        let answer = tokio::time::timeout(SIGN_OF_LIFE, self.topics().check()).await;
+        answer.unwrap_or_else(|_| Err(Error::new(ErrorKind::Unavailable, "the engine does not answer")))
     }
 
     /// The engine below.

@@ -21,7 +21,7 @@
 //! # }
 //! ```
 //!
-//! The [guide] has pages on delivery, failures, keeping, operating and migrating.
+//! The [guide] has pages on delivery, effects that count once, failures, keeping, operating and migrating.
 //!
 //! # What it promises
 //!

@@ -14,6 +14,7 @@ pub(crate) struct ProducerMeter {
     sent: Counter,
     failed: Counter,
     batch: Histogram,
+    took: Histogram,
     waits: Counter,
     waited: Histogram,
 }
@@ -25,6 +26,7 @@ impl ProducerMeter {
             sent: counter!("firth_produced_total", "topic" => topic.clone(), "result" => "ok"),
             failed: counter!("firth_produced_total", "topic" => topic.clone(), "result" => "error"),
             batch: histogram!("firth_produce_batch_records", "topic" => topic.clone()),
+            took: histogram!("firth_produce_seconds", "topic" => topic.clone()),
             waits: counter!("firth_backpressure_waits_total", "topic" => topic.clone()),
             waited: histogram!("firth_backpressure_wait_seconds", "topic" => topic),
         }
@@ -36,9 +38,11 @@ impl ProducerMeter {
         self.waited.record(time.as_secs_f64());
     }
 
-    pub(crate) fn sent(&self, count: usize, ok: bool) {
+    /// An append of so many messages took this long, with all its tries.
+    pub(crate) fn sent(&self, count: usize, took: Duration, ok: bool) {
         if ok { &self.sent } else { &self.failed }.increment(count as u64);
         self.batch.record(count as f64);
+        self.took.record(took.as_secs_f64());
     }
 }
 

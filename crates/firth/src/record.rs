@@ -86,9 +86,15 @@ impl Record {
         UNIX_EPOCH + Duration::from_millis(self.inner.content.timestamp)
     }
 
-    /// Where it stood before it was replayed for everyone.
+    /// Where it stood before it was replayed for everyone, the first time.
     pub fn origin(&self) -> Option<&Origin> {
         self.inner.content.origin.as_deref()
+    }
+
+    /// Partition and id that the message had first: its own, unless it was [replayed for everyone](Self::origin). By these a sink recognises
+    /// what it has already.
+    pub fn original(&self) -> (u32, RecordId) {
+        self.origin().map_or((self.partition(), self.id()), |origin| (origin.at.index, origin.id))
     }
 
     pub(crate) fn into_inner(self) -> Arc<firth_engine::Record> {

@@ -18,7 +18,7 @@ pub trait DeadLetters {
     ) -> Reply<'a, Vec<DeadLetter>>;
 
     /// Takes dead letters back, each in one step with its removal: to the group that failed (due at once, attempt 1, content kept aside,
-    /// invisible to other groups), or appended again for everyone with its origin. Ids without a dead letter are skipped.
+    /// invisible to other groups), or appended again for everyone with its (first) origin. Ids without a dead letter are skipped.
     /// Answers how many were taken. At most [`MAX_VERDICTS`](crate::limits::MAX_VERDICTS) ids.
     fn replay<'a>(
         &'a self,

@@ -185,9 +185,10 @@ impl RedisEngine {
         let script = &SCRIPTS.append_again;
         let mut call =
             script.keys([&keys.meta, &keys.stream, &own.meta, &own.dead, &own.dead_times, &own.bodies]);
-        for (id, content) in letters {
-            let origin = Some(Box::new(Origin { at: at.clone(), id, group: group.clone() }));
-            let content = Content { origin, ..content };
+        for (id, mut content) in letters {
+            content
+                .origin
+                .get_or_insert_with(|| Box::new(Origin { at: at.clone(), id, group: group.clone() }));
             call = call.arg(id.to_string()).args(blob::pack([&content]));
         }
         counted(About::group(at, group).accept(self.steps.durable(script, call).await?)?)

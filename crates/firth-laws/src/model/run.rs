@@ -4,7 +4,7 @@ use super::{DueState, Model, Place};
 use crate::world::{
     self, Owner, acquire, dead, fails, group, numbered, read_all, retry, retry_kept, take_over,
 };
-use firth_engine::facet::{Append, From, ProducerSeq, Replay, Reset, Trim, TrimTo};
+use firth_engine::facet::{Append, DeadLetter, From, ProducerSeq, Replay, Reset, Trim, TrimTo};
 use firth_engine::{Commit, Engine, ErrorKind, Hold, Partition, ProducerName, Record, RecordId, Verdict};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -252,24 +252,25 @@ impl Run {
         self.model.trim(trimmed.trimmed.seq);
     }
 
-    /// The id of the n-th dead letter.
-    async fn nth_dead(&self, name: &str, nth: u8) -> Option<RecordId> {
+    /// The n-th dead letter.
+    async fn nth_dead(&self, name: &str, nth: u8) -> Option<DeadLetter> {
         self.model.groups.get(name).filter(|model| !model.dead.is_empty())?;
-        let letters = self.engine.dead(&self.at, &group(name), RecordId::ZERO, 1000).await.unwrap();
-        Some(letters[usize::from(nth) % letters.len()].id)
+        let mut letters = self.engine.dead(&self.at, &group(name), RecordId::ZERO, 1000).await.unwrap();
+        Some(letters.swap_remove(usize::from(nth) % letters.len()))
     }
 
     async fn replay(&mut self, name: &'static str, nth: u8, everyone: bool) {
-        let Some(id) = self.nth_dead(name, nth).await else {
+        let Some(DeadLetter { id, content, .. }) = self.nth_dead(name, nth).await else {
             return;
         };
+        let first = content.origin.map_or(id, |origin| origin.id);
         let to = if everyone { Replay::Everyone } else { Replay::Group };
         assert_eq!(self.engine.replay(&self.at, &group(name), &[id], to).await.unwrap(), 1);
         let model = self.model.groups.get_mut(name).expect("it has dead letters");
         if everyone {
             model.dead.remove(&id.seq);
             let record = read_all(&self.engine, &self.at).await.pop().expect("it was appended again");
-            assert_eq!(record.content.origin.as_ref().map(|origin| origin.id), Some(id));
+            assert_eq!(record.content.origin.as_ref().map(|origin| origin.id), Some(first));
             self.model.append(world::number(&record));
         } else {
             model.revive(id.seq);
@@ -277,7 +278,7 @@ impl Run {
     }
 
     async fn delete_dead(&mut self, name: &'static str, nth: u8) {
-        if let Some(id) = self.nth_dead(name, nth).await {
+        if let Some(DeadLetter { id, .. }) = self.nth_dead(name, nth).await {
             assert_eq!(self.engine.delete_dead(&self.at, &group(name), &[id]).await.unwrap(), 1);
             self.model.groups.get_mut(name).expect("it has dead letters").dead.remove(&id.seq);
         }

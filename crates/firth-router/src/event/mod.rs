@@ -6,6 +6,7 @@
 mod compact;
 mod json;
 mod raw;
+mod soft;
 mod text;
 
 pub use raw::Document;
@@ -20,13 +21,13 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Operation {
-    /// It is new (or was revived).
+    /// It is new, or [was revived](Event::without_marked).
     Insert,
     /// Some of it changed.
     Update,
     /// All of it was written anew.
     Replace,
-    /// It is gone (or was marked as deleted).
+    /// It is gone, or [marked as deleted](Event::without_marked).
     Delete,
     /// It was read by a scan of what is there, not changed.
     Snapshot,

@@ -4,6 +4,8 @@ use super::MAX_DOCUMENT;
 use crate::error::{Error, ErrorKind, Result};
 use bytes::Bytes;
 use serde_json::value::RawValue;
+use std::borrow::Cow;
+use std::collections::HashMap;
 use std::fmt;
 
 /// A JSON object, kept as its text. Made only from valid JSON, so that readers need not check again. Cloning is cheap.
@@ -51,11 +53,19 @@ impl Document {
 
     /// The document as a tree.
     pub fn to_value(&self) -> Result<serde_json::Value> {
-        serde_json::from_slice(&self.0).map_err(|error| {
-            Error::new(ErrorKind::Corrupt, "a stored document is not valid JSON")
-                .with_source(position(&error))
-        })
+        serde_json::from_slice(&self.0).map_err(|error| corrupt(&error))
     }
+
+    /// Whether it has this field, with something else than `null` or `false` in it.
+    pub(super) fn is_set(&self, field: &str) -> Result<bool> {
+        let fields: HashMap<Cow<'_, str>, &RawValue> =
+            serde_json::from_slice(&self.0).map_err(|error| corrupt(&error))?;
+        Ok(fields.get(field).is_some_and(|value| !matches!(value.get(), "null" | "false")))
+    }
+}
+
+fn corrupt(error: &serde_json::Error) -> Error {
+    Error::new(ErrorKind::Corrupt, "a stored document is not valid JSON").with_source(position(error))
 }
 
 /// Where the JSON went wrong, without any of its content.

@@ -1,4 +1,4 @@
-//! How a router fares, as a running server tells it: healthy, lagging, stale, failed.
+//! What a running server tells of its health: whether it is ready, and how its router fares (healthy, lagging, stale, failed).
 
 use crate::receiver::Receiver;
 use crate::world::{PATIENCE, Server, firth, json};
@@ -92,4 +92,23 @@ async fn a_router_whose_owners_die_over_and_over_has_failed_until_it_gets_on() {
     is(&server, "failed", true).await;
     answers(&server, "failed", 503).await;
     a_gateway_comes(&server, &receiver).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_lives_but_is_not_ready_while_its_engine_is_away() {
+    let redis = RedisServer::start(Flavor::Redis).await;
+    let server = Server::start(firth().args(["serve", "--engine", &redis.url()]), None);
+    let is_ready = || server.get("/health/ready").status;
+    server.get("/health/ready").expect(200);
+    redis.kill().await;
+    until(PATIENCE, "it is not ready", async || is_ready() == 503).await;
+    server.get("/health/live").expect(200);
+    redis.restart().await;
+    until(PATIENCE, "it is ready again", async || is_ready() == 200).await;
+    // A server that only listens is no better than none.
+    redis.freeze();
+    server.get("/health/ready").expect(503);
+    server.get("/health/live").expect(200);
+    redis.thaw();
+    until(PATIENCE, "it is ready again", async || is_ready() == 200).await;
 }

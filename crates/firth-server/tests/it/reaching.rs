@@ -169,6 +169,8 @@ fn a_topic_is_shown_partition_by_partition_and_a_replayed_record_with_its_origin
     let all = json!({ "all": true, "everyone": true });
     assert_eq!(server.post("/v1/topics/orders/dead/replay", &all).expect(200).json()["count"], 1);
     let again = server.fetch("orders", "bar", &json!({ "wait_ms": 20_000 })).remove(0)["record"].clone();
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_millis();
+    assert!((1_600_000_000_000..=now).contains(&again["sent_ms"].as_u64().unwrap().into()), "{again}");
     assert_eq!(again["replayed_from"], json!({ "partition": 1, "id": last, "group": "bar" }));
 }
 

@@ -136,6 +136,13 @@ impl ConsumerHandle {
         self.losses.take(partition, seq)
     }
 
+    /// Whether it runs, and nobody else can have taken what it owns: false after its end, and while its leases cannot be renewed. For health
+    /// checks, beside [`Broker::check`](crate::Broker::check).
+    pub fn is_healthy(&self) -> bool {
+        let certain = self.certain_epochs();
+        !self.is_closed() && self.assignment.borrow().keys().all(|partition| certain.contains_key(partition))
+    }
+
     /// Whether it has ended: everything is handed over, or it could not go on.
     pub fn is_closed(&self) -> bool {
         self.assignment.has_changed().is_err()

@@ -3,6 +3,9 @@
 #[doc = include_str!("delivery.md")]
 pub mod delivery {}
 
+#[doc = include_str!("once.md")]
+pub mod once {}
+
 #[doc = include_str!("failures.md")]
 pub mod failures {}
 

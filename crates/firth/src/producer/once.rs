@@ -15,6 +15,7 @@ use firth_engine::{Content, Partition, ProducerName};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::time::Instant;
 
 /// Messages that are appended together.
 struct Parcel {
@@ -82,8 +83,9 @@ impl Producer {
             let durability = self.0.settings.durability;
             let wish =
                 Append { records: Arc::new(parcel.contents), after: parcel.after, producer, durability };
+            let begun = Instant::now();
             let done = append(&self.0.engine, &at, wish, &self.0.settings).await;
-            self.0.meter.sent(count, done.is_ok());
+            self.0.meter.sent(count, begun.elapsed(), done.is_ok());
             let some_arrived = receipts.iter().any(Option::is_some);
             let done =
                 done.map_err(|(error, _)| if some_arrived { error.with_unknown_outcome() } else { error })?;

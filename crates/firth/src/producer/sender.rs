@@ -18,6 +18,7 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::time::Instant;
 
 /// What came of a batch.
@@ -25,6 +26,7 @@ struct Outcome {
     batch: Batch<Arc<Fate>>,
     duty: Duty,
     count: usize,
+    took: Duration,
     result: Result<Appended>,
     /// Whether some try of it may have happened although it failed.
     doubtful: bool,
@@ -104,14 +106,14 @@ impl Sender {
     }
 
     fn finish(&mut self, outcome: Outcome) {
-        let Outcome { batch, duty, count, result, doubtful } = outcome;
+        let Outcome { batch, duty, count, took, result, doubtful } = outcome;
         match (&result, self.sequences.get_mut(&batch.partition)) {
             (Ok(_), Some(sequence)) => sequence.next += count as u64,
             // The engine may or may not have counted it: count on under a name that it cannot mistake.
             (Err(_), Some(_)) if doubtful => drop(self.sequences.remove(&batch.partition)),
             _ => {}
         }
-        self.meter.sent(count, result.is_ok());
+        self.meter.sent(count, took, result.is_ok());
         self.desk.done(batch.partition, batch.cost);
         duty.settle(batch.partition, result);
     }
@@ -143,9 +145,12 @@ async fn append_batch(
     let (duty, count) = (Duty::new(batch.fate.clone()), batch.contents.len());
     let records = Arc::new(std::mem::take(&mut batch.contents));
     let wish = Append { records, after: batch.after, producer, durability: settings.durability };
-    match append(&engine, &at, wish, &settings).await {
-        Ok(done) => Outcome { batch, duty, count, result: Ok(done), doubtful: false },
-        Err((error, doubtful)) => Outcome { batch, duty, count, result: Err(error), doubtful },
+    let begun = Instant::now();
+    let answer = append(&engine, &at, wish, &settings).await;
+    let took = begun.elapsed();
+    match answer {
+        Ok(done) => Outcome { batch, duty, count, took, result: Ok(done), doubtful: false },
+        Err((error, doubtful)) => Outcome { batch, duty, count, took, result: Err(error), doubtful },
     }
 }
 

@@ -127,6 +127,12 @@ impl Topics {
         Ok(found)
     }
 
+    /// One small question to the engine: an answer, whatever it is, is a sign of life.
+    pub(crate) async fn check(&self) -> Result<()> {
+        let nobody = EntryKey::new(self.space.clone(), "check").expect("a valid name");
+        self.engine.get(&nobody).await.map(drop)
+    }
+
     /// How many topics there are, with those that are being made or deleted.
     pub(crate) async fn count(&self) -> Result<usize> {
         Ok(self.engine.list_all(&self.space, "").await?.len())

@@ -206,6 +206,7 @@ fn metrics_count_what_happened_with_bounded_labels() {
     assert_eq!((counter("firth_delivered_total"), counter("firth_acked_total")), (20, 19));
     assert_eq!(counter("firth_dead_letters_total"), 1);
     assert!(counter("firth_backpressure_waits_total") > 0 && timed("firth_backpressure_wait_seconds"));
+    assert!(timed("firth_produce_seconds"));
     assert!(counter("firth_commits_total") > 0 && timed("firth_commit_seconds"));
     assert!(timed("firth_handle_seconds") && timed("firth_end_to_end_seconds"));
     assert_eq!((counter("firth_sweeps_total"), counter("firth_replayed_total")), (1, 1));

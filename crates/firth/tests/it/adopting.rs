@@ -15,6 +15,7 @@ on_both!(
     every_entry_comes_once_however_many_follow,
     fields_become_key_payload_and_headers,
     a_stream_is_moved_only_if_told_so,
+    a_topic_of_redis_streaming_is_taken_over_with_its_group,
     a_stream_that_was_made_anew_is_followed_again,
     of_two_that_adopt_at_once_one_wins_with_its_own_fields,
     of_two_that_make_and_adopt_at_once_one_wins_and_nothing_else_is_followed,
@@ -174,6 +175,49 @@ async fn fields_become_key_payload_and_headers(flavor: Flavor) {
     fails(broker.adopt_stream("text").await, ErrorKind::Invalid);
     fails(broker.adopt_stream("letters").await, ErrorKind::AlreadyExists);
     fails(Broker::memory().adopt_stream("orders").await, ErrorKind::Unsupported);
+    broker.close().await.unwrap();
+}
+
+/// Its partitions are streams, whose entries have these fields.
+async fn a_topic_of_redis_streaming_is_taken_over_with_its_group(flavor: Flavor) {
+    let server = RedisServer::start(flavor).await;
+    let broker = Broker::connect(&server.url()).await.unwrap();
+    for partition in ["0", "1"] {
+        let stream = format!("stream:topic:{{orders}}:p:{partition}");
+        let mut ids = Vec::new();
+        for n in ["0", "1", "2"] {
+            let fixed = ["timestamp", "2026-01-01T00:00:00Z", "retryCount", "0", "maxRetries", "3"];
+            let own = ["topic", "orders", "partitionId", partition, "key", "ada", "payload", n];
+            let entry = ["XADD", &stream, "*", "headers", r#"{"kind":"invoice"}"#];
+            let command: Vec<&str> = entry.iter().chain(&fixed).chain(&own).copied().collect();
+            ids.push(server.command(&command).await.text());
+        }
+        server.command(&["XGROUP", "CREATE", &stream, "payment", "0"]).await;
+        let read = ["XREADGROUP", "GROUP", "payment", "consumer-1", "COUNT", "2", "STREAMS", &stream, ">"];
+        server.command(&read).await;
+        server.command(&["XACK", &stream, "payment", &ids[0]]).await;
+
+        let topic = format!("orders-{partition}");
+        let adopt = broker.adopt_stream(&topic).stream(&stream).key_field("key").payload_field("payload");
+        adopt.import_group("payment").await.unwrap();
+        let mut consumer = broker.consumer(&topic, "payment").await.unwrap();
+        for (n, attempt) in [("1", 2), ("2", 1)] {
+            let delivery = soon("the next one", consumer.next()).await.unwrap().unwrap();
+            assert_eq!((delivery.text().unwrap(), delivery.attempt()), (n, attempt));
+            assert_eq!(delivery.key().unwrap(), "ada");
+            let header =
+                |name: &str| String::from_utf8(delivery.headers().get(name).unwrap().to_vec()).unwrap();
+            assert_eq!((header("partitionId").as_str(), header("maxRetries").as_str()), (partition, "3"));
+            assert_eq!(
+                (header("headers").as_str(), header("topic").as_str()),
+                (r#"{"kind":"invoice"}"#, "orders")
+            );
+            assert_eq!(header(STREAM_ID), ids[n.parse::<usize>().unwrap()]);
+            delivery.ack().await.unwrap();
+        }
+        assert_eq!(broker.admin().group(&topic, "payment").await.unwrap().lag(), 0);
+        consumer.close().await.unwrap();
+    }
     broker.close().await.unwrap();
 }
 

@@ -1,7 +1,7 @@
 //! One consumer: everything once, in order, bounded, and gracefully over.
 
 use crate::world::{Diary, Reader, fails, lag, on_files, send, soon, with_topic};
-use firth::{Broker, ErrorKind, Message, Nack, RetryPolicy, StartAt};
+use firth::{Broker, Consumer, Delivery, ErrorKind, Message, Nack, RetryPolicy, StartAt};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
@@ -113,14 +113,84 @@ async fn no_more_is_in_flight_than_allowed() {
     let broker = with_topic(1).await;
     send(&broker, "orders", 0, 50).await;
     let mut consumer = broker.consumer("orders", "billing").concurrency(100).max_in_flight(3).await.unwrap();
-    let mut held = Vec::new();
-    while let Ok(next) = tokio::time::timeout(Duration::from_secs(60), consumer.next()).await {
-        held.push(next.unwrap().unwrap());
-    }
+    let mut held = handed_out(&mut consumer).await;
     // Five keys are sent in turn, so the first three records may run side by side.
     assert_eq!(held.iter().map(|delivery| delivery.text().unwrap()).collect::<Vec<_>>(), ["0", "1", "2"]);
     held.remove(0).ack().await.unwrap();
     assert_eq!(consumer.next().await.unwrap().unwrap().text().unwrap(), "3");
+}
+
+/// Everything that is handed out while nothing is settled.
+async fn handed_out(consumer: &mut Consumer) -> Vec<Delivery> {
+    let mut held = Vec::new();
+    while let Ok(next) = tokio::time::timeout(Duration::from_secs(60), consumer.next()).await {
+        held.push(next.unwrap().unwrap());
+    }
+    held
+}
+
+const COUNT: usize = 40;
+
+/// A topic of payloads that are small where they lie and 4 MiB where they are handed out; each begins with its number.
+async fn swelling(message: impl Fn(Vec<u8>) -> Message) -> Broker {
+    const SIZE: usize = 4 << 20;
+    let broker = Broker::memory();
+    broker.create_topic("orders").max_payload(SIZE).await.unwrap();
+    let producer = broker.producer("orders").compress_above(1000).await.unwrap();
+    for number in 0..COUNT {
+        let mut payload = vec![0; SIZE];
+        payload[0] = u8::try_from(number).unwrap();
+        producer.send(message(payload)).await.unwrap();
+    }
+    broker
+}
+
+/// No more than 64 MiB are at hand, whether they come from the log or are tried again.
+#[tokio::test(start_paused = true)]
+async fn no_more_bytes_are_at_hand_than_allowed_also_of_compressed_payloads() {
+    let broker = swelling(Message::new).await;
+    let mut consumer = broker.consumer("orders", "billing").concurrency(COUNT).await.unwrap();
+    let later = || Nack::retry_after(Duration::from_secs(3600), "later");
+    let mut seen = Vec::new();
+    while seen.len() < COUNT {
+        let held = handed_out(&mut consumer).await;
+        assert!((1..=16).contains(&held.len()), "{} are at hand", held.len());
+        seen.extend(held.iter().map(|delivery| usize::from(delivery.payload()[0])));
+        held.into_iter().for_each(|delivery| drop(delivery.nack(later())));
+    }
+    assert_eq!(seen, (0..COUNT).collect::<Vec<_>>(), "each once and in order");
+    tokio::time::sleep(Duration::from_secs(3600)).await;
+    let mut again = Vec::new();
+    while again.len() < COUNT {
+        let held = handed_out(&mut consumer).await;
+        assert!((1..=16).contains(&held.len()), "{} are tried again", held.len());
+        again.extend(held.iter().map(|delivery| usize::from(delivery.payload()[0])));
+        Delivery::ack_all(held);
+    }
+    again.sort_unstable();
+    assert_eq!(again, (0..COUNT).collect::<Vec<_>>(), "each once");
+    consumer.close().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn however_many_bytes_are_held_back_the_one_they_wait_for_comes() {
+    let broker = swelling(|payload| Message::new(payload).key("one")).await;
+    let retry = RetryPolicy::fixed(3, Duration::from_secs(1));
+    let consumer = broker.consumer("orders", "billing").retry(retry).await.unwrap();
+    let seen: Arc<Mutex<Vec<usize>>> = Arc::default();
+    let reader = {
+        let seen = seen.clone();
+        Reader::with(consumer, move |record| {
+            let fails = record.payload()[0] % 20 == 0 && record.attempt() < 3;
+            if !fails {
+                seen.lock().unwrap().push(record.payload()[0].into());
+            }
+            async move { if fails { Err(Nack::retry("not yet")) } else { Ok(()) } }
+        })
+    };
+    crate::world::eventually("all handled", async || seen.lock().unwrap().len() == COUNT).await;
+    reader.close().await;
+    assert_eq!(*seen.lock().unwrap(), (0..COUNT).collect::<Vec<_>>());
 }
 
 #[tokio::test(start_paused = true)]

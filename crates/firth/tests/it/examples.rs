@@ -38,4 +38,5 @@ run! {
     graceful_shutdown says "handed over cleanly";
     testing_handlers says "of retries took";
     device_fleet says "0 out of order";
+    change_source says "each once, after";
 }

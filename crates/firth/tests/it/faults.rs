@@ -136,6 +136,33 @@ async fn a_stopped_process_that_wakes_after_the_takeover_settles_nothing_and_sta
 }
 
 #[tokio::test(start_paused = true)]
+async fn health_tells_of_an_engine_that_is_away_and_of_leases_that_may_be_lost() {
+    let broker = with_topic(2).await;
+    let (ours, faults) = process(broker.engine());
+    let consumer = ours.consumer("orders", "billing").lease(Duration::from_secs(2)).await.unwrap();
+    let reader = Reader::start(consumer, "a", &Diary::default());
+    let handle = reader.handle.clone();
+    soon("assigned", handle.assigned(|owned| owned.len() == 2)).await;
+    ours.check().await.unwrap();
+    assert!(handle.is_healthy());
+    faults.plan("get", Fault::Refused);
+    fails(ours.check().await, ErrorKind::Unavailable);
+    ours.check().await.unwrap();
+    faults.cut();
+    let asked = tokio::time::Instant::now();
+    fails(ours.check().await, ErrorKind::Unavailable);
+    assert_eq!(asked.elapsed(), Duration::from_secs(5), "it does not wait for ever");
+    assert!(!handle.is_healthy() && handle.assignment().len() == 2, "others may have taken them");
+    faults.heal();
+    ours.check().await.unwrap();
+    eventually("it is healthy again", async || handle.is_healthy()).await;
+    reader.close().await;
+    assert!(!handle.is_healthy(), "it has ended");
+    broker.close().await.unwrap();
+    fails(ours.check().await, ErrorKind::Closed);
+}
+
+#[tokio::test(start_paused = true)]
 async fn no_record_starts_once_the_lease_may_have_run_out() {
     let broker = with_topic(1).await;
     send(&broker, "orders", 0, 100).await;

@@ -5,7 +5,7 @@ use crate::engines::{Pair, on_every_engine};
 use crate::world::{Diary, Reader, eventually, fails, lag, soon};
 use firth::{Broker, Durability, ErrorKind, Limits, Message, Nack, RecordId, Replay, Retention, RetryPolicy};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 on_every_engine!(
     compressed_payloads_are_plain_for_everyone_and_small_where_they_lie
@@ -14,6 +14,7 @@ on_every_engine!(
     a_producer_gets_the_acknowledgement_that_it_asks_for_or_is_refused
     each_record_of_a_batch_has_its_own_verdict
     an_edited_letter_comes_back_in_one_step_to_its_group_or_to_everyone
+    a_record_tells_all_that_is_known_of_its_message
 );
 
 /// Rejects everything whose payload is not `mended`.
@@ -213,4 +214,46 @@ async fn an_edited_letter_comes_back_in_one_step_to_its_group_or_to_everyone(pai
     );
     reader.close().await;
     witness.close().await;
+}
+
+async fn a_record_tells_all_that_is_known_of_its_message(pair: Pair) {
+    let broker = pair.first;
+    broker.create_topic("orders").partitions(3).await.unwrap();
+    let producer = broker.producer("orders").await.unwrap();
+    let message = Message::new("paid").key("ada").header("a", "1").header("b", "x").header("a", "2");
+    let begun = SystemTime::now() - Duration::from_millis(1);
+    let receipt = producer.send(message.to_partition(2)).await.unwrap();
+    let (ended, place) = (SystemTime::now(), (2, receipt.id.unwrap()));
+    let mut consumer = pair.second.consumer("orders", "billing").await.unwrap();
+    let letters = broker.dead_letters("orders");
+    // Attempt by attempt, then replayed to its group, then twice to everyone.
+    for (round, attempt) in [1, 2, 1, 1, 1].into_iter().enumerate() {
+        let delivery = soon("the record", consumer.next()).await.unwrap().unwrap();
+        assert_eq!((delivery.topic().as_str(), delivery.partition()), ("orders", 2));
+        assert_eq!((delivery.key().unwrap().as_ref(), delivery.text().unwrap()), (&b"ada"[..], "paid"));
+        let headers: Vec<_> = delivery.headers().iter().map(|(name, value)| (name, value.to_vec())).collect();
+        let expected = [("a", "1"), ("b", "x"), ("a", "2")];
+        assert!(
+            headers
+                .iter()
+                .map(|(name, value)| (name.as_str(), &value[..]))
+                .eq(expected.iter().map(|(name, value)| (*name, value.as_bytes())))
+        );
+        assert!((begun..=ended).contains(&delivery.sent_at()), "round {round}: {:?}", delivery.sent_at());
+        assert_eq!((delivery.attempt(), delivery.crashes(), delivery.original()), (attempt, 0, place));
+        assert_eq!(delivery.id() == place.1, round < 3, "a replay for everyone has a place of its own");
+        let origin = delivery.origin().map(|origin| (origin.at.index, origin.id, origin.group.as_str()));
+        assert_eq!(origin, (round >= 3).then_some((place.0, place.1, "billing")));
+        let to = if round < 2 { Replay::Group } else { Replay::Everyone };
+        match round {
+            0 => delivery.nack(Nack::retry_after(Duration::from_millis(1), "again")).await.unwrap(),
+            4 => delivery.ack().await.unwrap(),
+            _ => {
+                delivery.reject("no").await.unwrap();
+                assert_eq!(letters.replay_all(to).await.unwrap(), 1);
+            }
+        }
+    }
+    assert_eq!(lag(&broker, "billing").await, 0);
+    consumer.close().await.unwrap();
 }

@@ -1,7 +1,7 @@
 //! Deliveries that are taken and acknowledged many at a time.
 
-use crate::world::{eventually, lag, send, with_topic};
-use firth::Delivery;
+use crate::world::{eventually, lag, send, soon, with_topic};
+use firth::{Consumer, Delivery, RetryPolicy};
 use std::time::Duration;
 
 #[tokio::test(start_paused = true)]
@@ -76,4 +76,44 @@ async fn a_consumer_that_closes_ends_what_takes_many() {
     }
     eventually("all settled", async || lag(&broker, "billing").await == 0).await;
     next.close().await.unwrap();
+}
+
+/// Whoever keeps deliveries until a checkpoint of its own is written keeps them as long as it likes, beside rivals; after a crash, what lies
+/// behind the checkpoint comes again, and nothing else.
+#[tokio::test(start_paused = true)]
+async fn what_is_acknowledged_at_a_checkpoint_does_not_come_again_and_the_rest_does() {
+    const LEASE: Duration = Duration::from_secs(2);
+    let broker = with_topic(1).await;
+    let producer = broker.producer("orders").await.unwrap();
+    producer.send_all((0..30).map(|n| n.to_string())).await.unwrap();
+    let retry = RetryPolicy { max_crashes: 0, ..RetryPolicy::default() };
+    let join = || broker.consumer("orders", "sums").concurrency(100).lease(LEASE).retry(retry);
+    let take = async |consumer: &mut Consumer, count: usize| {
+        let mut held: Vec<Delivery> = Vec::new();
+        while held.len() < count {
+            held.extend(soon("more", consumer.next_many(count - held.len())).await.unwrap().unwrap());
+        }
+        held
+    };
+    let numbers = |held: &[Delivery]| -> Vec<u64> {
+        held.iter().map(|delivery| delivery.text().unwrap().parse().unwrap()).collect()
+    };
+    let mut first = join().await.unwrap();
+    let mut held = take(&mut first, 20).await;
+    let mut rival = join().await.unwrap();
+    let nothing = tokio::time::timeout(LEASE * 50, rival.next_many(100)).await;
+    assert!(nothing.is_err(), "a rival gets none of what is held");
+    assert_eq!(lag(&broker, "sums").await, 30);
+    let behind = held.split_off(12);
+    Delivery::ack_all(held);
+    eventually("the checkpoint is stored", async || lag(&broker, "sums").await == 18).await;
+    // The process dies here.
+    behind.into_iter().for_each(std::mem::forget);
+    drop(first);
+    let again = take(&mut rival, 18).await;
+    assert_eq!(numbers(&again), (12..30).collect::<Vec<_>>());
+    assert!(again.iter().all(|delivery| delivery.attempt() == 1), "nobody failed");
+    Delivery::ack_all(again);
+    eventually("all settled", async || lag(&broker, "sums").await == 0).await;
+    rival.close().await.unwrap();
 }

@@ -141,7 +141,7 @@ fn append_again(
     let mut records = Vec::with_capacity(letters.len());
     for (id, letter) in letters {
         let mut content = Content::unpack(letter.content)?;
-        content.origin = Some(Box::new(Origin { at: at.clone(), id, group: group.clone() }));
+        content.origin.get_or_insert_with(|| Box::new(Origin { at: at.clone(), id, group: group.clone() }));
         records.push(super::log::pack(&content));
     }
     write_records(step, at, part, records);

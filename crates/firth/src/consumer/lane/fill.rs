@@ -5,7 +5,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::payload;
 use firth_engine::facet::{Due, Max, Ripened, TakeDue};
 use firth_engine::limits::{MAX_BATCH_BYTES, MAX_READ};
-use firth_engine::{Offer, Record, RecordId, Verdict};
+use firth_engine::{Encoding, Offer, Record, RecordId, Verdict};
 use futures_util::future::BoxFuture;
 use futures_util::future::try_join_all;
 use std::sync::Arc;
@@ -47,18 +47,24 @@ const RIPEN: usize = 500;
 const LOOK_UPS: usize = 64;
 
 impl Session<'_> {
-    /// How many more due records may be brought in now.
+    /// How many more due records may be brought in now. When the bytes at hand are too many, one at most, and only if nothing else can go on:
+    /// those that are held back may wait for it.
     pub(super) fn room(&self) -> usize {
         let limit = if self.careful > 0 { 1 } else { self.lane.common.config.max_in_flight };
         let coming = self.in_look.as_ref().map_or(0, |look| look.room);
-        let at_hand = self.flow.ready() + self.flow.out() + coming;
+        let at_hand = self.flow.ready() + self.flow.out() + self.unopened.len() + coming;
+        if self.bytes_at_hand >= MAX_AT_HAND {
+            return usize::from(at_hand == 0).min(self.window.room());
+        }
         self.window.room().saturating_sub(coming).min(limit.saturating_sub(at_hand))
     }
 
     /// How many more records of the log may be brought in now. Some places are kept for due records: they are what those that are held
     /// back wait for.
     fn log_room(&self) -> usize {
-        if self.bytes_at_hand >= MAX_AT_HAND {
+        // What was left for want of room is read again when there is much of it.
+        let enough = if self.is_cut_short { MAX_AT_HAND / 2 } else { MAX_AT_HAND };
+        if self.bytes_at_hand >= enough {
             return 0;
         }
         self.room().min(self.window.room().saturating_sub(KEPT_FOR_DUE))
@@ -83,7 +89,7 @@ impl Session<'_> {
             (self.lane.common.engine.clone(), self.lane.at.clone(), self.window.position());
         let max = Max { records: room, bytes: MAX_BATCH_BYTES };
         // A hint that comes from now on may be about something that this read does not see.
-        self.more = false;
+        (self.more, self.is_cut_short) = (false, false);
         self.tail.begin();
         let answer = async move {
             if waits {
@@ -180,13 +186,24 @@ impl Session<'_> {
                 return Err(Error::new(ErrorKind::Internal, "a due record came without its content"));
             };
             if self.window.offer_due(&record) {
-                self.take_in(record, false)?;
+                self.unopened.push_back(record);
             }
         }
+        self.open_due()?;
         self.failed.answered(Instant::now());
         self.note_next_due(due.next);
         if was_cut {
             self.due_at = Some(Instant::now());
+        }
+        Ok(())
+    }
+
+    /// Takes in due records for whose bytes there is room; and, whatever their bytes, if nothing else can go on.
+    pub(super) fn open_due(&mut self) -> Result<()> {
+        while (self.bytes_at_hand < MAX_AT_HAND || self.flow.ready() + self.flow.out() == 0)
+            && let Some(record) = self.unopened.pop_front()
+        {
+            self.take_in(record, false)?;
         }
         Ok(())
     }
@@ -199,6 +216,11 @@ impl Session<'_> {
         let was_cut = records.len() == room || bytes + largest > MAX_BATCH_BYTES;
         self.more |= was_cut && !records.is_empty();
         for record in records {
+            if self.bytes_at_hand >= MAX_AT_HAND && record.content.encoding != Encoding::Plain {
+                // Opened, they are larger than what was read: the rest is read again.
+                (self.more, self.is_cut_short) = (true, true);
+                break;
+            }
             let (lost, position) = (self.window.lost(), self.window.position());
             if record.id <= position || record.id.seq <= position.seq {
                 return Err(goes_back(position, record.id));

@@ -14,6 +14,7 @@ use crate::record::Record;
 use firth_engine::facet::Committed;
 use firth_engine::{Hint, HintKey, Partition, Verdict, Window};
 use futures_util::future::BoxFuture;
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
@@ -51,6 +52,10 @@ pub(super) struct Session<'l> {
     pub(super) more: bool,
     /// Bytes of the records that are handed out, ready or held back.
     pub(super) bytes_at_hand: usize,
+    /// The last read brought compressed payloads for which there was no room.
+    pub(super) is_cut_short: bool,
+    /// Due records that were taken and wait until there is room for their bytes.
+    pub(super) unopened: VecDeque<firth_engine::Record>,
     pub(super) due_at: Option<Instant>,
     /// What failed in this session and is not due yet.
     pub(super) failed: Memory,
@@ -120,6 +125,8 @@ impl<'l> Session<'l> {
             renewals: lane.held.renewals(),
             more: true,
             bytes_at_hand: 0,
+            is_cut_short: false,
+            unopened: VecDeque::new(),
             due_at: progress.next_due.map(|delay| now + delay),
             failed: Memory::default(),
             luck: fastrand::f64(),
@@ -268,6 +275,7 @@ impl<'l> Session<'l> {
                     self.common().desk.recall(self.at().index);
                 }
                 heard.into_iter().try_for_each(|event| self.hear(event))?;
+                self.open_due()?;
             }
             (room, waited, answer) = read, if !draining => {
                 self.in_read = None;
