@@ -323,10 +323,10 @@ impl Lane {
         self.chains.items().filter(move |item| item.position.partition == partition)
     }
 
-    /// An event that is left to reading the topic later without ever being in the lane: only the books know.
-    pub fn pass(&mut self, partition: u32) {
+    /// An event that comes to this without ever being in the lane: only the books know.
+    pub fn pass(&mut self, partition: u32, fate: &Fate) {
         self.ledger.take(partition);
-        self.ledger.release(partition, &Fate::Parked);
+        self.ledger.release(partition, fate);
     }
 
     /// The lowest place of a live event of a partition that it holds.

@@ -169,7 +169,19 @@ impl Fallback {
 
     /// Leaves a live event out for a parked gateway.
     pub(super) fn skip(&self, cell: &Cell, item: &Item) {
-        let released = [Released { position: item.position, ticket: item.ticket, fate: Fate::Parked }];
+        self.release(cell, item, Fate::Parked);
+    }
+
+    /// Makes a dead letter, which was replayed and finds no room, one again.
+    pub(super) fn give_up(&self, cell: &Cell, item: &Item) {
+        let why = "it is silent, and its queue is full: replay this when it takes events again";
+        let fate = Fate::Dead(why.to_owned());
+        cell.lane().pass(item.position.partition, &fate);
+        self.release(cell, item, fate);
+    }
+
+    fn release(&self, cell: &Cell, item: &Item, fate: Fate) {
+        let released = [Released { position: item.position, ticket: item.ticket, fate }];
         metrics::released(&released);
         self.lanes.records.release(cell.gateway.as_str(), &released);
     }

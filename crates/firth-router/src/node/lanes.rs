@@ -5,7 +5,7 @@ use super::parked::Parked;
 use super::records::Records;
 use crate::config::RoutingConfig;
 use crate::deliver::Deliverer;
-use crate::lane::{Books, Circuit, Ejections, Item, Lane, Offer, Position, Pressure, Released};
+use crate::lane::{Books, Circuit, Ejections, Fate, Item, Lane, Offer, Position, Pressure, Released};
 use crate::name::{GatewayId, SubscriptionId};
 use crate::registry::Registry;
 use firth::{ConsumerHandle, Epoch, RecordId};
@@ -119,7 +119,7 @@ impl Cell {
         let mut parked = self.parked();
         if let Some(one) = parked.get_mut(&partition) {
             if !one.admits(seq) {
-                self.lane().pass(partition);
+                self.lane().pass(partition, &Fate::Parked);
                 return Live::Left;
             }
             if one.is_over(seq) {

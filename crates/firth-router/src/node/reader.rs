@@ -196,8 +196,8 @@ impl Reader {
     }
 
     /// Puts an event into a lane, or leaves it to the reading of the topic if the gateway is parked. A full lane is parked; while that is
-    /// not possible, or does not help because the event is a dead letter that was replayed, which nobody reads again, the source waits, as long as
-    /// the partition is this node's; false if it is not any more.
+    /// not possible the source waits, as long as the partition is this node's; false if it is not any more. Parking makes no room for a dead letter
+    /// that was replayed, which nobody reads again: the source waits for it only while the gateway takes something.
     async fn offer(&self, cell: &Arc<Cell>, item: &Item) -> bool {
         let Position { partition, seq } = item.position;
         loop {
@@ -220,14 +220,26 @@ impl Reader {
             if !self.owns(partition, Epoch(item.epoch)) {
                 return false;
             }
-            if let Err(error) = parked {
-                tracing::warn!(gateway = %cell.gateway, partition, %error, "a full lane cannot be parked yet");
+            match parked {
+                Ok(_) if self.is_hopeless(cell) => {
+                    self.fallback.give_up(cell, item);
+                    return true;
+                }
+                Ok(_) => {}
+                Err(error) => {
+                    tracing::warn!(gateway = %cell.gateway, partition, %error, "a full lane cannot be parked yet");
+                }
             }
             tokio::select! {
                 () = room => {}
                 () = tokio::time::sleep(LOOK) => {}
             }
         }
+    }
+
+    /// Whether a letter for a parked gateway had better stay one than hold up everybody.
+    fn is_hopeless(&self, cell: &Cell) -> bool {
+        self.options.routing.dlq.enabled && cell.lane().is_silent(Instant::now(), self.options.patience)
     }
 
     /// Notes how far a partition is read, and begins its ownership if that is new. False if the ownership is over: what was read under it comes
