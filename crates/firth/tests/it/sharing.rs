@@ -1,7 +1,9 @@
 //! Several consumers: fair shares, handover, crashes, zombies, groups apart.
 
 use crate::world::{Diary, Reader, eventually, lag, send, soon, with_topic};
-use firth::Broker;
+use firth::{Broker, GroupName, StartAt, TopicName};
+use firth_engine::facet::{From, LeaseQuery};
+use firth_engine::{LeaseInfo, LeaseName, Partition};
 use std::collections::BTreeSet;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -245,4 +247,31 @@ async fn a_handover_does_not_wait_for_a_reader_that_takes_nothing() {
     assert!(start.elapsed() < Duration::from_secs(1));
     eager.close().await;
     lazy.close().await.unwrap();
+}
+
+/// Nobody waits until the lease of one that could do nothing with it has run out.
+#[tokio::test(start_paused = true)]
+async fn a_partition_that_cannot_be_read_is_given_back() {
+    let (broker, diary, lease) = (with_topic(1).await, Diary::default(), Duration::from_secs(300));
+    let (engine, group) = (broker.engine(), GroupName::new("late").unwrap());
+    let at = Partition::new(TopicName::new("orders").unwrap(), 0);
+    let make = async || engine.create_group(&at, &group, From::Start, None).await.unwrap();
+    let consumer =
+        async || broker.consumer("orders", "late").lease(lease).start_at(StartAt::Nowhere).await.unwrap();
+    assert!(make().await);
+    let (begun, first) = (Instant::now(), Reader::start(consumer().await, "first", &diary));
+    owns(&first, 1).await;
+    assert!(engine.delete_group(&at, &group, None).await.unwrap());
+    send(&broker, "orders", 0, 10).await;
+    let query = LeaseQuery::Names(vec![LeaseName::group(&at, &group)]);
+    eventually("it has nothing to read by, and lets go", async || {
+        !engine.leases(&query).await.unwrap().iter().any(LeaseInfo::is_held)
+    })
+    .await;
+    assert!(make().await);
+    let second = Reader::start(consumer().await, "second", &diary);
+    diary.reaches(10).await;
+    assert!(begun.elapsed() < lease, "{:?}", begun.elapsed());
+    first.close().await;
+    second.close().await;
 }

@@ -62,7 +62,7 @@ pub(crate) enum End {
     Stopped,
     /// Somebody else has the partition.
     Lost,
-    /// The partition is gone or cannot be read; trying again at once is no use.
+    /// The partition is gone or cannot be read; trying again at once is no use. It gave its lease back, if it could: nobody need wait for its end.
     Failed(Error),
 }
 
@@ -101,6 +101,7 @@ impl Lane {
                 ErrorKind::Fenced => return self.lost(),
                 _ if self.stop.is_cancelled() => return self.release().await,
                 ErrorKind::NotFound | ErrorKind::Closed | ErrorKind::Corrupt | ErrorKind::Unauthorized => {
+                    self.give_back().await;
                     return End::Failed(trouble);
                 }
                 _ => {}
@@ -121,10 +122,14 @@ impl Lane {
     }
 
     async fn release(&self) -> End {
+        self.give_back().await;
+        End::Stopped
+    }
+
+    async fn give_back(&self) {
         if let Err(error) = self.common.engine.release(&self.held.hold).await {
             tracing::warn!(%error, partition = %self.at, "a lease was not given back; it runs out");
         }
-        End::Stopped
     }
 
     fn lost(&self) -> End {
