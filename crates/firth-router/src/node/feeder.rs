@@ -99,9 +99,16 @@ impl Feeder {
         let mut consumer = builder.config(config).await?;
         let mut taken = 0;
         loop {
-            if self.take(&mut consumer, &mut taken).await? == Stop::Gone || self.drain().await == Stop::Gone {
+            let stop = match self.take(&mut consumer, &mut taken).await {
+                Ok(Stop::CaughtUp) => Ok(self.drain().await),
+                other => other,
+            };
+            if !matches!(stop, Ok(Stop::CaughtUp)) {
                 let fed = self.part();
-                consumer.close().await?;
+                // Not dropped, whatever went wrong: whoever feeds next would wait until its lease has run out.
+                let closed = consumer.close().await;
+                stop?;
+                closed?;
                 return Ok(fed);
             }
             let _turn = self.cell.turn.lock().await;
