@@ -12,6 +12,7 @@ use crate::error::{Error, Result};
 use crate::id::RecordId;
 use crate::limits::MAX_VERDICTS;
 use crate::record::Record;
+use foldhash::fast::RandomState;
 use std::collections::{HashSet, VecDeque};
 use std::time::Duration;
 
@@ -51,7 +52,7 @@ pub struct Window {
     slots: VecDeque<Slot>,
     position: RecordId,
     ahead: Ahead,
-    due: HashSet<RecordId>,
+    due: HashSet<RecordId, RandomState>,
     verdicts: Commit,
     open: usize,
     lost: u64,
@@ -73,7 +74,7 @@ impl Window {
             slots: VecDeque::new(),
             position: progress.frontier,
             ahead: progress.ahead.clone(),
-            due: HashSet::new(),
+            due: HashSet::default(),
             verdicts: Commit::default(),
             open: 0,
             lost: 0,

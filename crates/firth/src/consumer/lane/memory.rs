@@ -1,18 +1,20 @@
 //! What failed here, kept until it is due: the engine then need not read it again. Pure.
 //!
 //! Only a convenience: whatever is not here is read. Copies are kept, since a record as it was read shares its memory with everything that
-//! was read with it; many on one page, since thousands of small pieces that live long make all other memory dear. Bounded by number and by
-//! the bytes of the pages; what does not fit is not kept.
+//! was read with it; many on one page, and pages are used again: pieces that live long among many that do not make all memory dear.
+//! Bounded by number, by runs and by the bytes of the pages; what does not fit is not kept.
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use firth_engine::{Content, RecordId};
-use std::collections::{BTreeMap, VecDeque};
+use foldhash::fast::RandomState;
+use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 use tokio::time::Instant;
 
 const MAX_RECORDS: usize = 16 * 1024;
 const MAX_BYTES: usize = 16 * 1024 * 1024;
 const PAGE: usize = 64 * 1024;
+const MAX_RUNS: usize = 64;
 /// What is due later than this is read again: it is rare, and would hold whole pages.
 const SOON: Duration = Duration::from_secs(10);
 /// What does not come this long after its time is not waited for: it came without being asked for, or went elsewhere.
@@ -20,27 +22,33 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 #[derive(Default)]
 pub(super) struct Memory {
-    kept: BTreeMap<(Instant, RecordId), Copied>,
-    /// What the engine was asked for, by id.
-    asked: Vec<Asked>,
+    kept: HashMap<RecordId, Kept, RandomState>,
+    /// What is kept, and some that is not any more.
+    order: Runs,
+    /// What the engine was asked for.
+    asked: Vec<Turn>,
     pages: Pages,
 }
 
-struct Asked {
-    id: RecordId,
+struct Kept {
     due: Instant,
-    copy: Option<Copied>,
+    copy: Copied,
 }
+
+/// When a record is due.
+type Turn = (Instant, RecordId);
 
 impl Memory {
     /// Keeps the content of a record that is due in about so long.
     pub(super) fn keep(&mut self, id: RecordId, now: Instant, after: Duration, content: &Content) {
+        self.forget(id);
+        let due = now + after;
         if after <= SOON
-            && self.kept.len() + self.asked.len() < MAX_RECORDS
+            && self.order.len() + self.asked.len() < MAX_RECORDS
             && let Some(copy) = self.pages.copy(content)
-            && let Some(former) = self.kept.insert((now + after, id), copy)
         {
-            self.pages.let_go(&former);
+            self.kept.insert(id, Kept { due, copy });
+            self.put((due, id));
         }
     }
 
@@ -48,103 +56,151 @@ impl Memory {
     pub(super) fn ask(&mut self, now: Instant, max: usize) -> Vec<RecordId> {
         self.answered(now);
         while self.asked.len() < max
-            && let Some(first) = self.kept.first_entry().filter(|first| first.key().0 <= now)
+            && let Some((due, id)) = self.order.pop(now)
         {
-            let ((due, id), copy) = first.remove_entry();
-            self.asked.push(Asked { id, due, copy: Some(copy) });
+            if self.kept.get(&id).is_some_and(|kept| kept.due == due) {
+                self.asked.push((due, id));
+            }
         }
-        self.asked.sort_unstable_by_key(|asked| asked.id);
-        self.asked.iter().map(|asked| asked.id).collect()
+        let mut ids: Vec<_> = self.asked.iter().map(|(_, id)| *id).collect();
+        ids.sort_unstable();
+        ids
     }
 
-    /// The content of a record that the engine was asked for, once.
+    /// The content of a record that is here again, whether the engine was asked for it or not.
     pub(super) fn take(&mut self, id: RecordId) -> Option<Content> {
-        let at = self.asked.binary_search_by_key(&id, |asked| asked.id).ok()?;
-        let copy = self.asked[at].copy.take()?;
-        self.pages.let_go(&copy);
-        Some(Content::unpack(copy.packed).expect("what was packed here can be unpacked"))
+        let packed = self.forget(id)?;
+        Some(Content::unpack(packed).expect("what was packed here can be unpacked"))
     }
 
     /// The engine has answered: what did not come is asked for again, but not for ever.
     pub(super) fn answered(&mut self, now: Instant) {
-        for Asked { id, due, copy } in self.asked.drain(..) {
-            let Some(copy) = copy else { continue };
+        for (due, id) in std::mem::take(&mut self.asked) {
+            if self.kept.get(&id).is_none_or(|kept| kept.due != due) {
+                continue;
+            }
             if due + PATIENCE < now {
-                self.pages.let_go(&copy);
+                self.forget(id);
             } else {
-                self.kept.insert((due, id), copy);
+                self.put((due, id));
             }
         }
     }
+
+    fn put(&mut self, (due, id): Turn) {
+        if !self.order.push((due, id)) {
+            self.forget(id);
+        }
+    }
+
+    fn forget(&mut self, id: RecordId) -> Option<Bytes> {
+        let Kept { copy, .. } = self.kept.remove(&id)?;
+        Some(self.pages.let_go(copy))
+    }
 }
 
-/// The packed form of a content, on a page.
+/// Turns in few runs that are each in the order of time: with one delay there is one run, with growing delays one for each.
+#[derive(Default)]
+struct Runs(Vec<VecDeque<Turn>>);
+
+impl Runs {
+    fn len(&self) -> usize {
+        self.0.iter().map(VecDeque::len).sum()
+    }
+
+    /// Puts one behind those that come before it; false if there would be too many runs.
+    fn push(&mut self, turn: Turn) -> bool {
+        let fits = |run: &VecDeque<Turn>| run.back().is_none_or(|last| *last <= turn);
+        match self.0.iter().position(fits) {
+            Some(at) => self.0[at].push_back(turn),
+            None if self.0.len() == MAX_RUNS => return false,
+            None => self.0.push(VecDeque::from([turn])),
+        }
+        true
+    }
+
+    /// The earliest one, if it is due by now.
+    fn pop(&mut self, now: Instant) -> Option<Turn> {
+        let first = |at: &usize| self.0[*at].front().copied();
+        let is_due = |at: &usize| first(at).is_some_and(|(due, _)| due <= now);
+        let earliest = (0..self.0.len()).filter(is_due).min_by_key(first)?;
+        self.0[earliest].pop_front()
+    }
+}
+
+/// Where the packed form of a content lies.
 struct Copied {
-    page: u64,
-    packed: Bytes,
+    page: u32,
+    start: u32,
+    end: u32,
 }
 
-/// Memory that many copies share; it is free again when the last of them is.
+/// Memory that many copies share. A page is used again when the last copy on it is let go; all go when nothing is left on any.
 #[derive(Default)]
 struct Pages {
-    open: BytesMut,
-    /// The pages from number `first` on, the last of them open.
-    all: VecDeque<Page>,
-    first: u64,
+    all: Vec<Vec<u8>>,
+    /// How many copies lie on each.
+    copies: Vec<usize>,
+    /// Those without any, but for the open one.
+    free: Vec<usize>,
+    /// The one that is written on.
+    open: usize,
     bytes: usize,
-    packed: Vec<u8>,
-}
-
-struct Page {
-    bytes: usize,
-    copies: usize,
 }
 
 impl Pages {
     /// Copies a content, if there is memory left.
     fn copy(&mut self, content: &Content) -> Option<Copied> {
-        self.packed.clear();
-        content.pack(&mut self.packed);
-        if self.all.is_empty() || self.open.capacity() < self.packed.len() {
-            self.turn(PAGE.max(self.packed.len()))?;
+        let size = content.packed_len();
+        let room = self.all.get(self.open).map_or(0, |page| page.capacity() - page.len());
+        if room < size {
+            self.turn(size)?;
         }
-        self.open.extend_from_slice(&self.packed);
-        self.all.back_mut()?.copies += 1;
-        Some(Copied { page: self.first + self.all.len() as u64 - 1, packed: self.open.split().freeze() })
+        let page = &mut self.all[self.open];
+        let start = page.len();
+        content.pack(page);
+        self.copies[self.open] += 1;
+        let small = |number: usize| u32::try_from(number).expect("pages are few, and small");
+        Some(Copied { page: small(self.open), start: small(start), end: small(page.len()) })
     }
 
-    /// Opens a page of so many bytes.
-    fn turn(&mut self, bytes: usize) -> Option<()> {
-        if self.bytes + bytes > MAX_BYTES {
-            return None;
+    /// Opens a page with room for so many bytes.
+    fn turn(&mut self, size: usize) -> Option<()> {
+        if self.copies.get(self.open) == Some(&0) {
+            self.free.push(self.open);
         }
-        self.open = BytesMut::with_capacity(bytes);
-        self.bytes += bytes;
-        self.all.push_back(Page { bytes, copies: 0 });
-        // The one before was open until now.
-        if let Some(before) = self.all.len().checked_sub(2) {
-            self.free_if_empty(before);
+        let page = self.free.pop().unwrap_or(self.all.len());
+        if page == self.all.len() {
+            self.all.push(Vec::new());
+            self.copies.push(0);
+        }
+        self.open = page;
+        let (had, wanted) = (self.all[page].capacity(), PAGE.max(size));
+        if had < size {
+            if self.bytes - had + wanted > MAX_BYTES {
+                return None;
+            }
+            self.all[page] = Vec::with_capacity(wanted);
+            self.bytes = self.bytes - had + self.all[page].capacity();
         }
         Some(())
     }
 
-    fn let_go(&mut self, copy: &Copied) {
-        let at = usize::try_from(copy.page - self.first).expect("few pages");
-        self.all[at].copies -= 1;
-        if at + 1 < self.all.len() {
-            self.free_if_empty(at);
+    /// What was copied; its place is free again.
+    fn let_go(&mut self, Copied { page, start, end }: Copied) -> Bytes {
+        let page = page as usize;
+        let packed = Bytes::copy_from_slice(&self.all[page][start as usize..end as usize]);
+        self.copies[page] -= 1;
+        if self.copies[page] == 0 {
+            self.all[page].clear();
+            if page != self.open {
+                self.free.push(page);
+            }
+            if self.copies.iter().all(|copies| *copies == 0) {
+                *self = Self::default();
+            }
         }
-    }
-
-    fn free_if_empty(&mut self, at: usize) {
-        let page = &mut self.all[at];
-        if page.copies == 0 {
-            self.bytes -= std::mem::take(&mut page.bytes);
-        }
-        while self.all.front().is_some_and(|page| page.bytes == 0) {
-            self.all.pop_front();
-            self.first += 1;
-        }
+        packed
     }
 }
 
@@ -169,9 +225,22 @@ mod tests {
         assert_eq!(memory.ask(now, 9), []);
         assert_eq!(memory.ask(now + ms(9), 2), [id(2), id(3)]);
         assert!(memory.take(id(3)).is_some_and(|content| content.payload == "x"));
-        assert!(memory.take(id(3)).is_none() && memory.take(id(1)).is_none());
+        assert!(memory.take(id(3)).is_none());
         memory.answered(now + ms(9));
         assert_eq!(memory.ask(now + ms(9), 9), [id(1), id(2)], "what did not come is asked for again");
+    }
+
+    /// What is done with must not be asked for in the place of what is not.
+    #[test]
+    fn what_came_without_being_asked_for_is_not_asked_for_later() {
+        let (mut memory, now) = (Memory::default(), Instant::now());
+        (1..=4).for_each(|seq| memory.keep(id(seq), now, ms(seq), &Content::new("x")));
+        assert_eq!(memory.ask(now + ms(4), 1), [id(1)]);
+        assert!(memory.take(id(2)).is_some());
+        memory.keep(id(3), now, ms(9), &Content::new("failed again"));
+        assert_eq!(memory.ask(now + ms(4), 9), [id(1), id(4)]);
+        assert_eq!(memory.ask(now + ms(9), 9), [id(1), id(3), id(4)]);
+        assert!(memory.take(id(3)).is_some_and(|content| content.payload == "failed again"));
     }
 
     #[test]
@@ -181,8 +250,8 @@ mod tests {
         for _ in 0..3 {
             assert_eq!(memory.ask(now + ms(500), 9), [id(1)]);
         }
-        assert_eq!(memory.ask(now + ms(1002), 9), []);
-        assert!(memory.kept.is_empty());
+        assert_eq!(memory.ask(now + PATIENCE + ms(2), 9), []);
+        assert_eq!(memory.kept.len(), 0);
     }
 
     #[test]
@@ -202,9 +271,8 @@ mod tests {
         assert_eq!(memory.kept.len(), MAX_RECORDS);
     }
 
-    /// Whatever order they go in, pages are counted as long as a copy lies on them and no longer.
     #[test]
-    fn pages_are_counted_as_long_as_something_lies_on_them() {
+    fn pages_are_used_again_and_go_when_nothing_is_kept() {
         let (mut memory, now) = (Memory::default(), Instant::now());
         let quarter = Content::new(vec![0; PAGE / 4 - 24]);
         for seq in 1..=40 {
@@ -215,11 +283,55 @@ mod tests {
         let most = memory.ask(now + ms(40), 100);
         assert_eq!(most.len(), 39);
         assert!(most.into_iter().all(|id| memory.take(id).is_some()));
-        assert_eq!(memory.pages.bytes, 2 * PAGE, "the one of the first and the open one");
-        assert_eq!(memory.ask(now + SOON, 1), [id(1)]);
-        memory.take(id(1));
-        assert_eq!((memory.pages.bytes, memory.pages.all.len()), (PAGE, 1));
-        memory.keep(id(41), now, ms(1), &quarter);
-        assert_eq!((memory.pages.bytes, memory.pages.all.len()), (PAGE, 1));
+        assert_eq!(memory.pages.bytes, 10 * PAGE, "to be used again");
+        (50..86).for_each(|seq| memory.keep(id(seq), now, SOON, &quarter));
+        assert_eq!(memory.pages.bytes, 10 * PAGE);
+        memory.keep(id(86), now, SOON, &Content::new(vec![0; 3 * PAGE]));
+        assert!(memory.pages.bytes > 13 * PAGE);
+        let rest = memory.ask(now + SOON, 100);
+        assert_eq!(rest.len(), 38);
+        assert!(
+            rest.into_iter().all(|id| memory.take(id).is_some_and(|content| content.payload.len() > 1000))
+        );
+        assert_eq!((memory.pages.bytes, memory.pages.all.len()), (0, 0), "nothing is kept, nothing is held");
+    }
+
+    /// Delays of all sizes in any order: whatever fits is given out by its time.
+    #[test]
+    fn what_has_many_delays_is_asked_for_by_its_time() {
+        let (mut memory, now) = (Memory::default(), Instant::now());
+        for seq in 1..=200 {
+            memory.keep(id(seq), now, ms(seq * 73 % 211), &Content::new("x"));
+        }
+        let (kept, mut before) = (memory.kept.len(), 0);
+        assert!(kept > 100 && memory.order.0.len() <= MAX_RUNS, "{kept} in {}", memory.order.0.len());
+        for _ in 0..kept {
+            let asked = memory.ask(now + ms(211), 1);
+            let due = asked[0].seq * 73 % 211;
+            assert!(due >= before && memory.take(asked[0]).is_some());
+            before = due;
+        }
+        assert_eq!(memory.ask(now + ms(211), 1), []);
+    }
+
+    /// What comes out is what was put in, whatever was kept and given out in between.
+    #[test]
+    fn no_copy_is_written_over_while_it_is_kept() {
+        let (mut memory, now) = (Memory::default(), Instant::now());
+        let content = |seq: u64| Content::new(vec![seq as u8; 1 + (seq as usize * 7919) % 30_000]);
+        let (mut next, mut given) = (1, 0);
+        for round in 1..=60 {
+            for _ in 0..round % 7 + 1 {
+                memory.keep(id(next), now, ms(next * 31 % 97), &content(next));
+                next += 1;
+            }
+            for id in memory.ask(now + ms(97), round as usize % 5 + 2) {
+                assert_eq!(memory.take(id), Some(content(id.seq)));
+                given += 1;
+            }
+        }
+        let rest = memory.ask(now + ms(97), 1000);
+        assert_eq!(given + rest.len() as u64, next - 1);
+        assert!(rest.into_iter().all(|id| memory.take(id) == Some(content(id.seq))));
     }
 }
