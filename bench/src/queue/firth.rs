@@ -24,6 +24,8 @@ const FAILS: u64 = 20;
 pub(crate) struct Firth {
     broker: Broker,
     fails: bool,
+    /// One in so many messages is sent beyond what is counted.
+    beyond: Option<u64>,
 }
 
 impl Firth {
@@ -32,12 +34,13 @@ impl Firth {
         let broker = Broker::connect(&place.url()).await.context("open the engine")?;
         broker.create_topic(TOPIC).partitions(partitions).await?;
         broker.admin().create_group(TOPIC, GROUP, firth::StartAt::Oldest).await?;
-        Ok(Self { broker, fails: false })
+        Ok(Self { broker, fails: false, beyond: None })
     }
 
-    /// The same with handlers of which every twentieth fails once.
-    pub(crate) fn failing(self) -> Self {
-        Self { fails: true, ..self }
+    /// The same with handlers of which every twentieth fails once, or none. Some messages are sent beyond the goal, so that there is work while
+    /// the last failures wait for their time.
+    pub(crate) fn failing(self, fails: bool) -> Self {
+        Self { fails, beyond: Some(50), ..self }
     }
 
     pub(crate) fn broker(&self) -> &Broker {
@@ -59,7 +62,7 @@ impl Subject for Firth {
             Pace::Full => None,
             Pace::Every(every) => Some(tokio::time::interval(every)),
         };
-        for _ in 0..meter.goal() {
+        for _ in 0..meter.goal() + self.beyond.map_or(0, |share| meter.goal() / share) {
             let message = match &mut ticks {
                 None => Message::new(payload.clone()),
                 Some(ticks) => {

@@ -62,6 +62,6 @@ fn plan(workload: &str, quick: bool) -> Plan {
     let is_long = Workload::named(workload)
         .is_ok_and(|workload| matches!(workload.act, Act::Failing | Act::Idle | Act::Failover));
     let slices = if quick || is_long { 1 } else { 3 };
-    let rounds = Rounds { warm: Duration::ZERO, timed: Duration::from_secs(60), counted: Duration::ZERO };
+    let rounds = Rounds { warm: Duration::ZERO, timed: Duration::from_secs(120), counted: Duration::ZERO };
     Plan { slices, rounds, table: if is_long { Table::Figures } else { Table::Queue } }
 }

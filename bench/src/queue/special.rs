@@ -18,7 +18,7 @@ use crate::cell::Cell;
 use crate::measure::{Clock, Row, Spent, median};
 
 /// How often messages with failures are measured beside those without.
-const TURNS: usize = 5;
+const TURNS: usize = 11;
 
 /// End to end with and without failures, in turns; the row is that with failures.
 pub(super) async fn failing(cell: &Cell, workload: Workload) -> Result<Row> {
@@ -29,7 +29,7 @@ pub(super) async fn failing(cell: &Cell, workload: Workload) -> Result<Row> {
         for fails in [turn % 2 == 1, turn % 2 == 0] {
             let place = Arc::new(Place::start(&cell.subject, workload, &cell.server).await?);
             let firth = Firth::open(&place, workload.number).await?;
-            let firth = if fails { firth.failing() } else { firth };
+            let firth = firth.failing(fails);
             let run = Run { place: &place, workload, goal: messages(&cell.subject, workload, cell.quick) };
             let row = row(cell, &run.act(&firth).await?);
             firth.close().await?;
