@@ -5,7 +5,7 @@
 //!   the gateway and settled. `raw` hands ready batches to the same wire with nothing before it, which is the limit.
 //! - `deliver/nats` is request and reply through a nats-server of its own, `deliver/jetstream` ends when JetStream has stored the batch.
 //! - `stall/64`: 2000 events a second in turn for 64 gateways, one of which takes batches and answers none, for two seconds out of four: the others'
-//!   latency then, beside that of the other two; ten turns, the median over spans of a quarter of a second.
+//!   latency then, beside that of the other two; 24 turns, the median over spans of a quarter of a second.
 //! - `latency/WIRE`: 500 events a second through the same node, from before the send until the gateway has it.
 //!
 //! Both ends share the process, as the ceilings in the targets were measured; it runs on the allocator of the program `firth`.

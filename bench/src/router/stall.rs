@@ -25,7 +25,7 @@ const GATEWAYS: usize = 64;
 const TICK: Duration = Duration::from_millis(1);
 const AT_ONCE: usize = 2;
 /// How often one gateway stands still, with as much time without before or after it.
-const TURNS: usize = 10;
+const TURNS: usize = 24;
 /// Long enough for the router to park it.
 const TURN: Duration = Duration::from_secs(2);
 /// How long all turns take, without catching up.
