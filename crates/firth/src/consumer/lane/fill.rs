@@ -50,24 +50,37 @@ impl Session<'_> {
     /// How many more due records may be brought in now. When the bytes at hand are too many, one at most, and only if nothing else can go on:
     /// those that are held back may wait for it.
     pub(super) fn room(&self) -> usize {
-        let limit = if self.careful > 0 { 1 } else { self.lane.common.config.max_in_flight };
-        let coming = self.in_look.as_ref().map_or(0, |look| look.room);
-        let at_hand = self.flow.ready() + self.flow.out() + self.unopened.len() + coming;
+        let (coming, at_hand) = (self.coming(), self.at_hand());
         if self.bytes_at_hand >= MAX_AT_HAND {
-            return usize::from(at_hand == 0).min(self.window.room());
+            return usize::from(at_hand + coming == 0).min(self.window.room());
         }
-        self.window.room().saturating_sub(coming).min(limit.saturating_sub(at_hand))
+        self.window.room().saturating_sub(coming).min(self.limit().saturating_sub(at_hand + coming))
     }
 
-    /// How many more records of the log may be brought in now. Some places are kept for due records: they are what those that are held
-    /// back wait for.
+    /// How many more records of the log may be brought in now, whatever a look that is on its way will bring: handlers would run dry. Some
+    /// places are kept for due records: they are what those that are held back wait for.
     fn log_room(&self) -> usize {
         // What was left for want of room is read again when there is much of it.
         let enough = if self.is_cut_short { MAX_AT_HAND / 2 } else { MAX_AT_HAND };
         if self.bytes_at_hand >= enough {
             return 0;
         }
-        self.room().min(self.window.room().saturating_sub(KEPT_FOR_DUE))
+        let in_window = self.window.room().saturating_sub(self.coming() + KEPT_FOR_DUE);
+        in_window.min(self.limit().saturating_sub(self.at_hand()))
+    }
+
+    fn limit(&self) -> usize {
+        if self.careful > 0 { 1 } else { self.lane.common.config.max_in_flight }
+    }
+
+    /// How many records may go out, or are out.
+    fn at_hand(&self) -> usize {
+        self.flow.ready() + self.flow.out() + self.unopened.len()
+    }
+
+    /// How many due records a look may bring.
+    fn coming(&self) -> usize {
+        self.in_look.as_ref().map_or(0, |look| look.room)
     }
 
     /// Reads on when half of the room is free: early enough to read while handlers work, late enough for large reads. The answer is
@@ -76,8 +89,7 @@ impl Session<'_> {
     /// While records trickle in, the lane waits for the next one at the end of the log.
     pub(super) fn read_if_wanted(&mut self) -> bool {
         let room = self.log_room();
-        let coming = self.in_look.as_ref().map_or(0, |look| look.room);
-        let half = room * 2 + coming >= self.lane.common.config.max_in_flight || self.flow.ready() == 0;
+        let half = room * 2 >= self.lane.common.config.max_in_flight || self.flow.ready() == 0;
         if self.in_read.is_some() || room == 0 || !half {
             return false;
         }

@@ -228,8 +228,9 @@ impl<'l> Session<'l> {
         let common = self.lane.common.clone();
         let careful = self.careful > 0;
         let (chunk, limit) = if careful { (1, 1) } else { (common.chunk(), common.config.concurrency) };
-        while self.chunks_out < limit && self.flow.ready() > 0 {
-            let records = self.flow.take(chunk);
+        let most = common.config.max_in_flight;
+        while self.chunks_out < limit && self.flow.ready() > 0 && self.flow.out() < most {
+            let records = self.flow.take(chunk.min(most - self.flow.out()));
             common.meter.in_flight.increment(records.len() as f64);
             let end = Arc::new(ChunkEnd(self.tie.clone()));
             let deliver = |record| Delivery::new(Record::new(self.lane.at.clone(), record), end.clone());
