@@ -10,7 +10,7 @@
 //!
 //! When to look costs nothing: a server that was started again knows no scripts, and nothing of ours is written but by scripts, by sessions that began
 //! with one (`direct.rs`), and by trims, which may be lost. So whoever is told NOSCRIPT calls [`FreshFile::ensure_for`] before it sends a script in full. `aof_rewrites` counts
-//! since the start, so one rewrite serves all clients.
+//! since the start, so one rewrite serves all clients that come later.
 
 use super::start::Info;
 use super::trouble::of_call;
