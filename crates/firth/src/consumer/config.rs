@@ -50,9 +50,9 @@ pub struct ConsumerConfig {
     /// Only one consumer at a time has this name, as a node that is started again has: it takes over from its predecessor at once instead of
     /// waiting for the lease to run out. Of several that claim the same name, the newest works and the others rest.
     pub takes_over: bool,
-    /// How many records of one partition are read ahead and not settled, 1 to 500; no further ones when they take 64 MiB (as handlers see
-    /// them: compressed payloads count in full). Records that strict ordering holds back are not counted, but their bytes are; when there are
-    /// 900 of them the partition waits.
+    /// How many records of one partition are handed out or read ahead, and not settled, 1 to 500; those that are tried again may be read ahead
+    /// besides, but no more are handed out. No further ones when they take 64 MiB (as handlers see them: compressed payloads count in full).
+    /// Records that strict ordering holds back are not counted, but their bytes are; when there are 900 of them the partition waits.
     pub max_in_flight: usize,
     /// How many records of one partition are handled at the same time; records of one key never are.
     pub concurrency: usize,

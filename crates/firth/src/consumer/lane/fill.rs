@@ -57,8 +57,9 @@ impl Session<'_> {
         self.window.room().saturating_sub(coming).min(self.limit().saturating_sub(at_hand + coming))
     }
 
-    /// How many more records of the log may be brought in now, whatever a look that is on its way will bring: handlers would run dry. Some
-    /// places are kept for due records: they are what those that are held back wait for.
+    /// How many more records of the log may be brought in now, whatever a look that is on its way will bring: handlers would run dry. Not where
+    /// they go one by one: if the owner vanished, both would be blamed. Some places are kept for due records: they are what those that are held
+    /// back wait for.
     fn log_room(&self) -> usize {
         // What was left for want of room is read again when there is much of it.
         let enough = if self.is_cut_short { MAX_AT_HAND / 2 } else { MAX_AT_HAND };
@@ -66,7 +67,8 @@ impl Session<'_> {
             return 0;
         }
         let in_window = self.window.room().saturating_sub(self.coming() + KEPT_FOR_DUE);
-        in_window.min(self.limit().saturating_sub(self.at_hand()))
+        let coming = if self.careful > 0 { self.coming() } else { 0 };
+        in_window.min(self.limit().saturating_sub(self.at_hand() + coming))
     }
 
     fn limit(&self) -> usize {

@@ -17,7 +17,7 @@ const PAGE: usize = 64 * 1024;
 const MAX_RUNS: usize = 64;
 /// What is due later than this is read again: it is rare, and would hold whole pages.
 const SOON: Duration = Duration::from_secs(10);
-/// What does not come this long after its time is not waited for: it came without being asked for, or went elsewhere.
+/// What does not come this long after its time is not waited for: it went elsewhere.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 #[derive(Default)]
