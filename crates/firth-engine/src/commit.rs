@@ -9,6 +9,7 @@ use crate::error::{Error, Result};
 use crate::id::RecordId;
 use crate::limits::{MAX_AHEAD, MAX_DELAY, MAX_REASON, MAX_VERDICTS};
 use crate::record::{Content, Record};
+use smol_str::SmolStr;
 use std::time::Duration;
 
 /// What a handler decided about one delivery.
@@ -21,14 +22,14 @@ pub enum Verdict {
         /// How long from now.
         after: Duration,
         /// Why, for people.
-        reason: String,
+        reason: SmolStr,
         /// Keep a copy of the content, so that the log need not keep the record until then.
         keep: bool,
     },
     /// Give it up.
     Dead {
         /// Why, for people.
-        reason: String,
+        reason: SmolStr,
     },
 }
 
@@ -40,7 +41,7 @@ pub struct Retry {
     /// How long from now.
     pub after: Duration,
     /// Why, for people.
-    pub reason: String,
+    pub reason: SmolStr,
     /// The content, if the log need not keep the record until it is due.
     pub kept: Option<Content>,
 }
@@ -51,7 +52,7 @@ pub struct Dead {
     /// The record as it was delivered.
     pub record: Record,
     /// Why, for people.
-    pub reason: String,
+    pub reason: SmolStr,
 }
 
 /// A batch of verdicts and the progress after them.
@@ -134,7 +135,7 @@ mod tests {
     #[test]
     fn a_record_is_judged_once_per_commit() {
         let id = RecordId::new(1, 1);
-        let retry = Retry { id, after: Duration::ZERO, reason: String::new(), kept: None };
+        let retry = Retry { id, after: Duration::ZERO, reason: SmolStr::default(), kept: None };
         let commit = Commit { frontier: id, done: vec![id], retries: vec![retry], ..Commit::default() };
         assert!(commit.check().is_err());
     }

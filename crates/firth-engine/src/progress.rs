@@ -13,6 +13,7 @@ use crate::id::RecordId;
 use crate::limits::MAX_VERDICTS;
 use crate::record::Record;
 use foldhash::fast::RandomState;
+use smol_str::SmolStr;
 use std::collections::{HashSet, VecDeque};
 use std::time::Duration;
 
@@ -139,11 +140,11 @@ impl Window {
             Verdict::Ack => {}
             Verdict::Retry { after, reason, keep } => {
                 let kept = keep.then(|| record.content.clone());
-                let reason = cut_reason(&reason).to_owned();
+                let reason = cut(reason);
                 self.verdicts.retries.push(Retry { id, after, reason, kept });
             }
             Verdict::Dead { reason } => {
-                let reason = cut_reason(&reason).to_owned();
+                let reason = cut(reason);
                 self.verdicts.dead.push(Dead { record: record.clone(), reason });
             }
         }
@@ -182,6 +183,13 @@ impl Window {
         commit.frontier = self.frontier;
         commit.ahead = self.ahead.clone();
         Some(commit)
+    }
+}
+
+fn cut(reason: SmolStr) -> SmolStr {
+    match cut_reason(&reason) {
+        short if short.len() < reason.len() => short.into(),
+        _ => reason,
     }
 }
 

@@ -120,7 +120,7 @@ pub async fn progress_never_goes_back(engine: Engine) {
 }
 
 fn retry_of(id: RecordId) -> Retry {
-    Retry { id, after: Duration::ZERO, reason: String::new(), kept: None }
+    Retry { id, after: Duration::ZERO, reason: "".into(), kept: None }
 }
 
 /// Law 2: what is done, or was never handed out, cannot be judged again.

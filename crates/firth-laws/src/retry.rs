@@ -193,7 +193,10 @@ pub async fn pending_records_are_listed_with_their_reasons(engine: Engine) {
     for record in owner.take(5).await {
         let after = if number(&record) == 4 { Duration::ZERO } else { Duration::from_secs(3600) };
         let keep = number(&record) % 2 == 1;
-        owner.settle(&record, Verdict::Retry { after, reason: format!("why {}", number(&record)), keep });
+        owner.settle(
+            &record,
+            Verdict::Retry { after, reason: format!("why {}", number(&record)).into(), keep },
+        );
     }
     owner.commit().await;
     assert_eq!(owner.due(9).await.len(), 1);

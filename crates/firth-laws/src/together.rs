@@ -183,7 +183,7 @@ pub async fn a_reason_may_hold_anything(engine: Engine) {
     let mut owner = Owner::new(&engine, &at, &name).await;
     for (at, record) in owner.take(10).await.iter().enumerate() {
         let reason = texts[at / 2].to_owned();
-        owner.settle(record, Verdict::Retry { after: Duration::ZERO, reason, keep: false });
+        owner.settle(record, Verdict::Retry { after: Duration::ZERO, reason: reason.into(), keep: false });
     }
     owner.commit().await;
     let listed: Vec<_> =

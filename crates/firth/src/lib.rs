@@ -100,6 +100,7 @@ mod admin;
 mod adopt;
 mod broker;
 pub mod claims;
+mod company;
 mod consumer;
 mod dead_letters;
 mod error;

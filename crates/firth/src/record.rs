@@ -1,23 +1,23 @@
 //! [`Record`]: a message at its place in a topic, as handlers get it.
 
+use crate::company::Companion;
 use crate::error::{Result, invalid};
 use crate::payload;
 use bytes::Bytes;
 use firth_engine::{Headers, Origin, Partition, RecordId, TopicName};
 use serde::de::DeserializeOwned;
 use std::fmt;
-use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// What the log holds: the message, its place, and which attempt this is. Cloning is cheap.
 #[derive(Clone)]
 pub struct Record {
     at: Partition,
-    inner: Arc<firth_engine::Record>,
+    inner: Companion,
 }
 
 impl Record {
-    pub(crate) fn new(at: Partition, inner: Arc<firth_engine::Record>) -> Self {
+    pub(crate) fn new(at: Partition, inner: Companion) -> Self {
         Self { at, inner }
     }
 
@@ -25,7 +25,7 @@ impl Record {
     pub(crate) fn shown(at: Partition, mut inner: firth_engine::Record) -> Self {
         // Damaged beyond opening: what is stored is all there is to see.
         let _ = payload::open(&mut inner.content);
-        Self::new(at, Arc::new(inner))
+        Self::new(at, Companion::alone(inner))
     }
 
     /// The topic.
@@ -97,7 +97,7 @@ impl Record {
         self.origin().map_or((self.partition(), self.id()), |origin| (origin.at.index, origin.id))
     }
 
-    pub(crate) fn into_inner(self) -> Arc<firth_engine::Record> {
+    pub(crate) fn into_inner(self) -> Companion {
         self.inner
     }
 }

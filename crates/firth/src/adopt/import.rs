@@ -84,7 +84,7 @@ fn again(entry: &StreamPending) -> Verdict {
     let StreamPending { consumer, idle, deliveries, .. } = entry;
     let reason =
         format!("pending with {consumer} for {idle:?} after {deliveries} deliveries when it was imported");
-    Verdict::Retry { after: Duration::ZERO, reason, keep: false }
+    Verdict::Retry { after: Duration::ZERO, reason: reason.into(), keep: false }
 }
 
 /// The last record before the oldest pending entry, and the last one that the old group had handed out.

@@ -5,6 +5,7 @@
 //! the fence that is checked with each commit.
 
 use super::claim::Claim;
+use crate::company::Companion;
 use crate::consumer::StartAt;
 use crate::error::{Error, ErrorKind, Result, invalid};
 use crate::partitioner::key_hash;
@@ -20,7 +21,6 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
-use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -233,11 +233,11 @@ impl Feed {
     /// With its payload as it was sent; one that is damaged beyond opening is a dead letter.
     fn opened(&mut self, mut raw: Raw) -> Result<Option<Record>> {
         if let Err(error) = payload::open(&mut raw.content) {
-            self.window.settle(&raw, Verdict::Dead { reason: error.to_string() })?;
+            self.window.settle(&raw, Verdict::Dead { reason: error.to_string().into() })?;
             self.settled += 1;
             return Ok(None);
         }
-        Ok(Some(Record::new(self.at.clone(), Arc::new(raw))))
+        Ok(Some(Record::new(self.at.clone(), Companion::alone(raw))))
     }
 
     /// Reads on; false if there is nothing.
@@ -298,7 +298,7 @@ impl Feed {
 
     /// Hopeless: make it a dead letter of the feed's group.
     pub fn reject(&mut self, record: &Record, why: impl fmt::Display) -> Result<()> {
-        self.settle(record, Verdict::Dead { reason: why.to_string() })
+        self.settle(record, Verdict::Dead { reason: why.to_string().into() })
     }
 
     fn settle(&mut self, record: &Record, verdict: Verdict) -> Result<()> {

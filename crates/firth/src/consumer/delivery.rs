@@ -2,6 +2,7 @@
 
 use super::holds::Held;
 use super::nack::Nack;
+use crate::company::Companion;
 use crate::error::{Error, ErrorKind, Result};
 use crate::record::Record;
 use firth_engine::Epoch;
@@ -18,16 +19,16 @@ use tokio_util::sync::CancellationToken;
 /// What a lane hears about its deliveries.
 pub(crate) enum Event {
     Judged {
-        record: Arc<firth_engine::Record>,
+        record: Companion,
         judgement: Judgement,
         waiter: Option<oneshot::Sender<Result<()>>>,
     },
     /// Verdicts of handlers, for which nobody waits.
-    Handled(Vec<(Arc<firth_engine::Record>, Judgement)>),
+    Handled(Vec<(Companion, Judgement)>),
     /// It comes again before any later one.
-    Unstarted(Arc<firth_engine::Record>),
+    Unstarted(Companion),
     /// It waits for an earlier one of its key that failed.
-    HeldBack(Arc<firth_engine::Record>),
+    HeldBack(Companion),
     ChunkDone,
 }
 
@@ -77,7 +78,7 @@ impl Drop for ChunkEnd {
 
 /// Verdicts of one worker that go to the lane together. Whoever adds one hands them in before it waits for anything.
 pub(crate) struct Pile {
-    list: Vec<(Arc<firth_engine::Record>, Judgement)>,
+    list: Vec<(Companion, Judgement)>,
     /// Dropped after the last verdict was handed in: the lane hears of the end of the chunk last.
     end: Arc<ChunkEnd>,
 }

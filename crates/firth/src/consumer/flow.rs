@@ -4,16 +4,15 @@
 //! (unless one chunk carries both, in order). With strict ordering a record that waits for a retry holds back the later records of
 //! its key, and only those. Bounded by the lane's window: nothing enters here that is not in it.
 
+use crate::company::Companion;
 use bytes::Bytes;
-use firth_engine::Record;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
-use std::sync::Arc;
 
 #[derive(Default)]
 pub(crate) struct Flow {
     strict: bool,
     /// What may go out now, by place; of each key at most one.
-    ready: VecDeque<Arc<Record>>,
+    ready: VecDeque<Companion>,
     keys: HashMap<Bytes, Key>,
     out: usize,
 }
@@ -23,7 +22,7 @@ struct Key {
     /// The place of its record in `ready`.
     ready: Option<u64>,
     /// Held back, by place.
-    waiting: VecDeque<Arc<Record>>,
+    waiting: VecDeque<Companion>,
     out: usize,
     /// Places whose retry the engine keeps until it is due.
     due: BTreeSet<u64>,
@@ -66,7 +65,7 @@ impl Flow {
     }
 
     /// A record is at hand.
-    pub(crate) fn admit(&mut self, record: Arc<Record>) {
+    pub(crate) fn admit(&mut self, record: Companion) {
         let Some(key) = record.content.key.clone() else { return put(&mut self.ready, record) };
         let seq = record.id.seq;
         let state = self.keys.entry(key.clone()).or_default();
@@ -80,7 +79,7 @@ impl Flow {
     }
 
     /// Takes up to `max` records that one worker runs one after the other, in order.
-    pub(crate) fn take(&mut self, max: usize) -> Vec<Arc<Record>> {
+    pub(crate) fn take(&mut self, max: usize) -> Vec<Companion> {
         let mut chunk = Vec::with_capacity(max.min(self.ready.len()));
         // The next ones of keys in this chunk may ride along.
         let mut riding = BTreeMap::new();
@@ -103,13 +102,13 @@ impl Flow {
         chunk
     }
 
-    fn take_rider(&mut self, riding: &mut BTreeMap<u64, Bytes>) -> Option<Arc<Record>> {
+    fn take_rider(&mut self, riding: &mut BTreeMap<u64, Bytes>) -> Option<Companion> {
         let (_, key) = riding.pop_first()?;
         self.keys.get_mut(&key)?.waiting.pop_front()
     }
 
     /// A record that was out came back.
-    pub(crate) fn back(&mut self, record: &Arc<Record>, how: Back) {
+    pub(crate) fn back(&mut self, record: &Companion, how: Back) {
         self.out -= 1;
         let Some(key) = record.content.key.as_ref() else {
             if how == Back::Unstarted {
@@ -189,7 +188,7 @@ impl Key {
 }
 
 /// Puts a record into its place; most come last.
-fn put(list: &mut VecDeque<Arc<Record>>, record: Arc<Record>) {
+fn put(list: &mut VecDeque<Companion>, record: Companion) {
     let seq = record.id.seq;
     if list.back().is_none_or(|last| last.id.seq < seq) {
         return list.push_back(record);
@@ -201,17 +200,17 @@ fn put(list: &mut VecDeque<Arc<Record>>, record: Arc<Record>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use firth_engine::{Content, RecordId};
+    use firth_engine::{Content, Record, RecordId};
     use proptest::prelude::*;
     use std::collections::HashSet;
 
-    fn record(seq: u64, key: &str) -> Arc<Record> {
+    fn record(seq: u64, key: &str) -> Companion {
         let content = Content::new("x");
         let content = if key.is_empty() { content } else { content.with_key(key.to_owned()) };
-        Arc::new(Record { id: RecordId::new(1, seq), attempt: 1, crashes: 0, content })
+        Companion::alone(Record { id: RecordId::new(1, seq), attempt: 1, crashes: 0, content })
     }
 
-    fn seqs(chunk: &[Arc<Record>]) -> Vec<u64> {
+    fn seqs(chunk: &[Companion]) -> Vec<u64> {
         chunk.iter().map(|record| record.id.seq).collect()
     }
 
@@ -290,7 +289,7 @@ mod tests {
             steps in prop::collection::vec((1_usize..4, 0_u8..4), 200),
         ) {
             let mut flow = Flow::new(true);
-            let (mut chunks, mut done) = (Vec::<Vec<Arc<Record>>>::new(), Vec::<(u64, String)>::new());
+            let (mut chunks, mut done) = (Vec::<Vec<Companion>>::new(), Vec::<(u64, String)>::new());
             let mut due = Vec::new();
             for (seq, key) in keys.iter().enumerate() { flow.admit(record(seq as u64 + 1, key)); }
             for (size, dice) in steps {

@@ -1,5 +1,6 @@
 //! [`Nack`]: a handler's "not done". `?` on any error means "try again".
 
+use smol_str::{SmolStr, ToSmolStr};
 use std::error::Error as StdError;
 use std::fmt;
 use std::time::Duration;
@@ -21,7 +22,8 @@ use std::time::Duration;
 #[derive(Clone, PartialEq, Eq)]
 pub struct Nack {
     pub(crate) then: Then,
-    pub(crate) reason: String,
+    /// Short ones, and copies of any, cost no memory: where many fail, these would live among many pieces that do not.
+    pub(crate) reason: SmolStr,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,17 +37,17 @@ pub(crate) enum Then {
 impl Nack {
     /// Try again when the retry policy says so; give up after its last attempt.
     pub fn retry(why: impl fmt::Display) -> Self {
-        Self { then: Then::Retry(None), reason: why.to_string() }
+        Self { then: Then::Retry(None), reason: why.to_smolstr() }
     }
 
     /// Try again after `delay` instead of the policy's; its limit of attempts holds.
     pub fn retry_after(delay: Duration, why: impl fmt::Display) -> Self {
-        Self { then: Then::Retry(Some(delay)), reason: why.to_string() }
+        Self { then: Then::Retry(Some(delay)), reason: why.to_smolstr() }
     }
 
     /// Never try again: make it a dead letter now.
     pub fn reject(why: impl fmt::Display) -> Self {
-        Self { then: Then::Reject, reason: why.to_string() }
+        Self { then: Then::Reject, reason: why.to_smolstr() }
     }
 }
 
@@ -57,7 +59,7 @@ impl<E: StdError> From<E> for Nack {
             reason.push_str(&cause.to_string());
             source = cause.source();
         }
-        Self { then: Then::Retry(None), reason }
+        Self { then: Then::Retry(None), reason: reason.into() }
     }
 }
 

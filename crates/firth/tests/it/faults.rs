@@ -2,7 +2,7 @@
 
 use crate::faulty::{Fault, process};
 use crate::world::{Diary, Reader, eventually, fails, lag, numbered, payloads, send, soon, with_topic};
-use firth::{ErrorKind, Message, Nack, RetryPolicy};
+use firth::{Broker, Delivery, ErrorKind, Message, Nack, RetryPolicy};
 use std::time::Duration;
 
 #[tokio::test(start_paused = true)]
@@ -223,6 +223,71 @@ async fn a_record_that_kills_its_consumers_becomes_a_dead_letter_and_its_neighbo
     let letters = broker.dead_letters("orders").list(None, 10).await.unwrap().letters;
     assert_eq!((letters.len(), letters[0].record.text().unwrap()), (1, "killer"));
     assert!(letters[0].reason.contains("vanished"), "{}", letters[0].reason);
+}
+
+/// If the next owner vanished as well, both would be blamed.
+#[tokio::test(start_paused = true)]
+async fn after_an_owner_vanished_nothing_goes_out_beside_what_is_due() {
+    let broker = with_topic(1).await;
+    send(&broker, "orders", 0, 3).await;
+    let builder = |broker: &Broker| {
+        let retry = RetryPolicy::fixed(9, Duration::from_millis(10));
+        broker.consumer("orders", "billing").concurrency(9).retry(retry).lease(Duration::from_secs(1))
+    };
+    let mut victim = builder(&broker).await.unwrap();
+    let first = victim.next().await.unwrap().unwrap();
+    first.nack(Nack::retry("later")).await.unwrap();
+    std::mem::forget(victim.next().await.unwrap().unwrap());
+    drop(victim);
+    let (ours, faults) = process(broker.engine());
+    faults.hold_up("due");
+    let mut heir = builder(&ours).await.unwrap();
+    eventually("a look for what is due", async || faults.count("due") > 0).await;
+    let early = tokio::time::timeout(Duration::from_secs(30), heir.next()).await;
+    assert!(early.is_err(), "{:?} was handed out", early.unwrap().unwrap().unwrap().text());
+    faults.heal();
+    for expected in ["0", "1", "2"] {
+        let delivery = soon("the next one", heir.next()).await.unwrap().unwrap();
+        assert_eq!(delivery.text().unwrap(), expected);
+        delivery.ack().await.unwrap();
+    }
+}
+
+/// Records of the log come while a look for due ones is on its way: there is room for either, not for both.
+#[tokio::test(start_paused = true)]
+async fn no_more_is_out_than_may_be_also_if_due_records_come_late() {
+    let broker = with_topic(1).await;
+    let producer = broker.producer("orders").await.unwrap();
+    let numbers = |range: std::ops::Range<u32>| range.map(|n| Message::new(n.to_string()));
+    producer.send_all(numbers(0..2)).await.unwrap();
+    let (ours, faults) = process(broker.engine());
+    let retry = RetryPolicy::fixed(9, Duration::from_millis(10));
+    let builder = ours.consumer("orders", "billing").concurrency(9).max_in_flight(4).retry(retry);
+    let mut consumer = builder.await.unwrap();
+    faults.hold_up("due");
+    for _ in 0..2 {
+        consumer.next().await.unwrap().unwrap().nack(Nack::retry("later")).await.unwrap();
+    }
+    eventually("a look for what is due", async || faults.count("due") > 0).await;
+    producer.send_all(numbers(2..9)).await.unwrap();
+    let mut out = Vec::new();
+    for _ in 0..4 {
+        out.push(soon("one of the log", consumer.next()).await.unwrap().unwrap());
+    }
+    faults.heal();
+    let fifth = tokio::time::timeout(Duration::from_secs(30), consumer.next()).await;
+    assert!(fifth.is_err(), "four may be out");
+    let mut texts = Vec::new();
+    while texts.len() < 9 {
+        let delivery: Delivery = match out.pop() {
+            Some(delivery) => delivery,
+            None => soon("the rest", consumer.next()).await.unwrap().unwrap(),
+        };
+        texts.push(delivery.text().unwrap().to_owned());
+        delivery.ack().await.unwrap();
+    }
+    texts.sort();
+    assert_eq!(texts, payloads(broker.engine(), "orders", 0).await);
 }
 
 #[tokio::test(start_paused = true)]

@@ -28,7 +28,7 @@ async fn due_records_of_an_earlier_build_are_counted_and_delivered(flavor: Flavo
     // These two fail alike, and lie together from here on.
     for record in &hand[1..] {
         let reason = "no".to_owned();
-        owner.settle(record, Verdict::Retry { after: Duration::ZERO, reason, keep: false });
+        owner.settle(record, Verdict::Retry { after: Duration::ZERO, reason: reason.into(), keep: false });
     }
     owner.commit().await;
     assert_eq!(status(&engine, &at, &name).await.due, 3);

@@ -1,6 +1,7 @@
 //! Bringing records into a lane: from the log, from what is due, from what has ripened.
 
 use super::session::Session;
+use crate::company::{COMPANY, Companion};
 use crate::error::{Error, ErrorKind, Result};
 use crate::payload;
 use firth_engine::facet::{Due, Max, Ripened, TakeDue};
@@ -8,7 +9,6 @@ use firth_engine::limits::{MAX_BATCH_BYTES, MAX_READ};
 use firth_engine::{Encoding, Offer, Record, RecordId, Verdict};
 use futures_util::future::BoxFuture;
 use futures_util::future::try_join_all;
-use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -214,11 +214,15 @@ impl Session<'_> {
 
     /// Takes in due records for whose bytes there is room; and, whatever their bytes, if nothing else can go on.
     pub(super) fn open_due(&mut self) -> Result<()> {
-        while (self.bytes_at_hand < MAX_AT_HAND || self.flow.ready() + self.flow.out() == 0)
+        let mut taken = Vec::new();
+        while (self.bytes_at_hand < MAX_AT_HAND || self.flow.ready() + self.flow.out() + taken.len() == 0)
             && let Some(record) = self.unopened.pop_front()
         {
-            self.take_in(record, false)?;
+            if let Some(record) = self.take_in(record, false)? {
+                self.line_up(&mut taken, record, self.unopened.len());
+            }
         }
+        self.admit(taken);
         Ok(())
     }
 
@@ -229,7 +233,8 @@ impl Session<'_> {
         let largest = self.lane.common.max_payload + 16 * 1024;
         let was_cut = records.len() == room || bytes + largest > MAX_BATCH_BYTES;
         self.more |= was_cut && !records.is_empty();
-        for record in records {
+        let (mut records, mut taken) = (records.into_iter(), Vec::new());
+        while let Some(record) = records.next() {
             if self.bytes_at_hand >= MAX_AT_HAND && record.content.encoding != Encoding::Plain {
                 // Opened, they are larger than what was read: the rest is read again.
                 (self.more, self.is_cut_short) = (true, true);
@@ -241,10 +246,13 @@ impl Session<'_> {
             }
             let offered = self.window.offer(&record);
             self.note_lost(&record, self.window.lost() - lost);
-            if offered == Offer::Deliver {
-                self.take_in(record, true)?;
+            if offered == Offer::Deliver
+                && let Some(record) = self.take_in(record, true)?
+            {
+                self.line_up(&mut taken, record, records.len());
             }
         }
+        self.admit(taken);
         Ok(())
     }
 
@@ -256,26 +264,46 @@ impl Session<'_> {
         }
     }
 
-    /// A record that is in the window now: settled at once if its verdict is known, else ready to be handed out.
-    fn take_in(&mut self, mut record: Record, from_log: bool) -> Result<()> {
+    /// Puts a record to those that may be handed out, of which at most so many more come: they go on as a whole company, or when all are there.
+    fn line_up(&mut self, company: &mut Vec<Record>, record: Record, rest: usize) {
+        if company.len() == COMPANY {
+            self.admit(std::mem::take(company));
+        }
+        if company.is_empty() {
+            company.reserve_exact(COMPANY.min(1 + rest));
+        }
+        company.push(record);
+    }
+
+    fn admit(&mut self, company: Vec<Record>) {
+        Companion::all(company).for_each(|record| self.flow.admit(record));
+    }
+
+    /// A record that is in the window now: settled at once if its verdict is known, else it may be handed out.
+    fn take_in(&mut self, mut record: Record, from_log: bool) -> Result<Option<Record>> {
+        if let Some(verdict) = self.foregone(&mut record, from_log) {
+            self.settle_unseen(&record, verdict)?;
+            return Ok(None);
+        }
+        self.bytes_at_hand += record.content.packed_len();
+        Ok(Some(record))
+    }
+
+    /// The verdict on a record that no handler need see: it was given before, it took too many owners down, or it cannot be opened. Opens it.
+    fn foregone(&mut self, record: &mut Record, from_log: bool) -> Option<Verdict> {
         let key = (record.id, record.attempt);
         let waiter = if self.waiting.is_empty() { None } else { self.waiting.remove(&key) };
         if !self.known.is_empty()
             && let Some(verdict) = self.known.remove(&key)
         {
             self.waiters.extend(waiter);
-            return self.settle_unseen(&record, verdict);
+            return Some(verdict);
         }
         let condemned = if from_log { self.condemned.take() } else { None };
-        if let Some(reason) = condemned.or_else(|| self.lane.common.config.retry.condemns(record.crashes)) {
-            return self.settle_unseen(&record, Verdict::Dead { reason });
-        }
-        if let Err(error) = payload::open(&mut record.content) {
-            return self.settle_unseen(&record, Verdict::Dead { reason: error.to_string() });
-        }
-        self.bytes_at_hand += record.content.packed_len();
-        self.flow.admit(Arc::new(record));
-        Ok(())
+        let hopeless = condemned
+            .or_else(|| self.lane.common.config.retry.condemns(record.crashes))
+            .or_else(|| payload::open(&mut record.content).err().map(|error| error.to_string()));
+        hopeless.map(|reason| Verdict::Dead { reason: reason.into() })
     }
 
     /// Settles a record that is not handed out; its key waits or goes on as if it had been.

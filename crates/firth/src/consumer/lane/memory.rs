@@ -4,7 +4,7 @@
 //! was read with it; many on one page, and pages are used again: pieces that live long among many that do not make all memory dear.
 //! Bounded by number, by runs and by the bytes of the pages; what does not fit is not kept.
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use firth_engine::{Content, RecordId};
 use foldhash::fast::RandomState;
 use std::collections::{HashMap, VecDeque};
@@ -32,7 +32,7 @@ pub(super) struct Memory {
 
 struct Kept {
     due: Instant,
-    copy: Copied,
+    packed: Bytes,
 }
 
 /// When a record is due.
@@ -45,9 +45,9 @@ impl Memory {
         let due = now + after;
         if after <= SOON
             && self.order.len() + self.asked.len() < MAX_RECORDS
-            && let Some(copy) = self.pages.copy(content)
+            && let Some(packed) = self.pages.copy(content)
         {
-            self.kept.insert(id, Kept { due, copy });
+            self.kept.insert(id, Kept { due, packed });
             self.put((due, id));
         }
     }
@@ -94,8 +94,11 @@ impl Memory {
     }
 
     fn forget(&mut self, id: RecordId) -> Option<Bytes> {
-        let Kept { copy, .. } = self.kept.remove(&id)?;
-        Some(self.pages.let_go(copy))
+        let kept = self.kept.remove(&id)?;
+        if self.kept.is_empty() {
+            self.pages = Pages::default();
+        }
+        Some(kept.packed)
     }
 }
 
@@ -128,79 +131,44 @@ impl Runs {
     }
 }
 
-/// Where the packed form of a content lies.
-struct Copied {
-    page: u32,
-    start: u32,
-    end: u32,
-}
-
-/// Memory that many copies share. A page is used again when the last copy on it is let go; all go when nothing is left on any.
+/// Memory that many copies share. A page is written on again when the last copy on it was let go.
 #[derive(Default)]
 struct Pages {
-    all: Vec<Vec<u8>>,
-    /// How many copies lie on each.
-    copies: Vec<usize>,
-    /// Those without any, but for the open one.
-    free: Vec<usize>,
-    /// The one that is written on.
-    open: usize,
+    /// The one that is written on, and those that are full.
+    open: BytesMut,
+    full: Vec<BytesMut>,
     bytes: usize,
+    /// Where one is packed.
+    packed: Vec<u8>,
 }
 
 impl Pages {
-    /// Copies a content, if there is memory left.
-    fn copy(&mut self, content: &Content) -> Option<Copied> {
+    /// Copies a content in its packed form, if there is memory left.
+    fn copy(&mut self, content: &Content) -> Option<Bytes> {
         let size = content.packed_len();
-        let room = self.all.get(self.open).map_or(0, |page| page.capacity() - page.len());
-        if room < size {
-            self.turn(size)?;
+        if self.open.capacity() < size {
+            self.open_next(PAGE.max(size))?;
         }
-        let page = &mut self.all[self.open];
-        let start = page.len();
-        content.pack(page);
-        self.copies[self.open] += 1;
-        let small = |number: usize| u32::try_from(number).expect("pages are few, and small");
-        Some(Copied { page: small(self.open), start: small(start), end: small(page.len()) })
+        content.pack(&mut self.packed);
+        self.open.extend_from_slice(&self.packed);
+        self.packed.clear();
+        self.packed.shrink_to(PAGE);
+        Some(self.open.split().freeze())
     }
 
-    /// Opens a page with room for so many bytes.
-    fn turn(&mut self, size: usize) -> Option<()> {
-        if self.copies.get(self.open) == Some(&0) {
-            self.free.push(self.open);
-        }
-        let page = self.free.pop().unwrap_or(self.all.len());
-        if page == self.all.len() {
-            self.all.push(Vec::new());
-            self.copies.push(0);
-        }
-        self.open = page;
-        let (had, wanted) = (self.all[page].capacity(), PAGE.max(size));
-        if had < size {
-            if self.bytes - had + wanted > MAX_BYTES {
-                return None;
+    /// Opens a page of so many bytes.
+    fn open_next(&mut self, size: usize) -> Option<()> {
+        let free = self.full.iter_mut().position(|page| page.try_reclaim(size));
+        let next = match free {
+            Some(at) => self.full.swap_remove(at),
+            None if self.bytes + size <= MAX_BYTES => {
+                self.bytes += size;
+                BytesMut::with_capacity(size)
             }
-            self.all[page] = Vec::with_capacity(wanted);
-            self.bytes = self.bytes - had + self.all[page].capacity();
-        }
+            None => return None,
+        };
+        self.full.push(std::mem::replace(&mut self.open, next));
         Some(())
-    }
-
-    /// What was copied; its place is free again.
-    fn let_go(&mut self, Copied { page, start, end }: Copied) -> Bytes {
-        let page = page as usize;
-        let packed = Bytes::copy_from_slice(&self.all[page][start as usize..end as usize]);
-        self.copies[page] -= 1;
-        if self.copies[page] == 0 {
-            self.all[page].clear();
-            if page != self.open {
-                self.free.push(page);
-            }
-            if self.copies.iter().all(|copies| *copies == 0) {
-                *self = Self::default();
-            }
-        }
-        packed
     }
 }
 
@@ -293,7 +261,7 @@ mod tests {
         assert!(
             rest.into_iter().all(|id| memory.take(id).is_some_and(|content| content.payload.len() > 1000))
         );
-        assert_eq!((memory.pages.bytes, memory.pages.all.len()), (0, 0), "nothing is kept, nothing is held");
+        assert_eq!((memory.pages.bytes, memory.pages.full.len()), (0, 0), "nothing is kept, nothing is held");
     }
 
     /// Delays of all sizes in any order: whatever fits is given out by its time.

@@ -7,6 +7,7 @@ use super::memory::Memory;
 use super::tail::Tail;
 use super::waiter::{Key, Waiter, Waiting};
 use super::{Carry, Common, Lane, Left};
+use crate::company::Companion;
 use crate::consumer::delivery::{ChunkEnd, Delivery, Event, Judgement, Tie};
 use crate::consumer::flow::{Back, Flow};
 use crate::error::{Error, ErrorKind, Result};
@@ -318,7 +319,7 @@ impl<'l> Session<'l> {
         Ok(())
     }
 
-    fn came_back(&mut self, record: &Arc<firth_engine::Record>) {
+    fn came_back(&mut self, record: &Companion) {
         self.common().meter.in_flight.decrement(1.0);
         self.flow.back(record, Back::Unstarted);
     }
@@ -328,7 +329,7 @@ impl<'l> Session<'l> {
         self.common().meter.delivered.increment(judged as u64);
     }
 
-    fn judged(&mut self, record: &Arc<firth_engine::Record>, judgement: Judgement) -> Result<()> {
+    fn judged(&mut self, record: &Companion, judgement: Judgement) -> Result<()> {
         self.bytes_at_hand -= record.content.packed_len();
         let verdict = self.verdict(record, judgement);
         let done = matches!(verdict, Verdict::Ack);
@@ -482,7 +483,7 @@ impl<'l> Session<'l> {
     }
 
     /// Keeps a verdict for the next session.
-    fn remember(&mut self, record: &Arc<firth_engine::Record>, judgement: Judgement) {
+    fn remember(&mut self, record: &Companion, judgement: Judgement) {
         let verdict = self.verdict(record, judgement);
         self.settled.push(((record.id, record.attempt), verdict));
         self.flow.back(record, Back::Settled);
