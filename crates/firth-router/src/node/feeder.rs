@@ -26,6 +26,8 @@ use tokio_util::sync::CancellationToken;
 const AHEAD: usize = 200;
 /// How many records are taken at a time.
 const CHUNK: usize = 100;
+/// After so many of them others go first: what happens must not wait for what is made up for.
+const BITE: usize = 8;
 /// How often a feeder looks whether it is done, and whether the partition is still this node's.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -228,7 +230,11 @@ impl Feeder {
                 self.cell.lose(self.partition, lost);
             }
             let mut unwanted = Vec::new();
-            for delivery in deliveries.into_iter().map(InHand::new).collect::<Vec<_>>() {
+            let deliveries: Vec<_> = deliveries.into_iter().map(InHand::new).collect();
+            for (number, delivery) in deliveries.into_iter().enumerate() {
+                if number % BITE == BITE - 1 {
+                    tokio::task::yield_now().await;
+                }
                 let seq = delivery.id().seq;
                 if !self.route(delivery, &mut unwanted).await {
                     return Ok(Stop::Gone);

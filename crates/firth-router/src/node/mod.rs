@@ -91,7 +91,6 @@ impl RouterOptions {
             retry: RetryPolicy { max_crashes: 0, ..RetryPolicy::default() },
             lease: self.lease,
             drain: self.drain,
-            commit_interval: Duration::from_millis(2),
             ..ConsumerConfig::default()
         }
     }
