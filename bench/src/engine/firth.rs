@@ -144,7 +144,7 @@ impl Firth {
                 Commit { frontier, retries: records.iter().map(retry).collect(), ..Commit::default() }
             }
             Kind::Dead => {
-                let dead = records.into_iter().map(|record| Dead { record, reason: "given up".to_owned() });
+                let dead = records.into_iter().map(|record| Dead { record, reason: "given up".into() });
                 Commit { frontier, dead: dead.collect(), ..Commit::default() }
             }
             _ => bail!("not a kind of work"),
@@ -192,5 +192,5 @@ impl Firth {
 }
 
 fn retry(record: &Record) -> Retry {
-    Retry { id: record.id, after: Duration::ZERO, reason: "try again".to_owned(), kept: None }
+    Retry { id: record.id, after: Duration::ZERO, reason: "try again".into(), kept: None }
 }

@@ -291,10 +291,11 @@ impl RedisServer {
             tail.contains("the truncated file is not the last file")
                 || tail.contains("Address already in use")
         };
-        if !self.is_running() && comes_again(&self.log_tail(6)) {
+        if !self.is_running() {
+            let tail = self.log_tail(20);
+            assert!(comes_again(&self.log_tail(6)), "{} server ended before {what}\n{tail}", self.flavor());
             self.spawn();
         }
-        assert!(self.is_running(), "{} server ended before {what}\n{}", self.flavor(), self.log_tail(20));
         assert!(poll.again().await, "{} server: gave up before {what}\n{}", self.flavor(), self.log_tail(20));
     }
 
