@@ -293,6 +293,25 @@ impl Lane {
         self.take_out(partition, true, from)
     }
 
+    /// The records of what is live of a partition from a place on, and on its way: its events are read from the topic again, so nobody need wait for an
+    /// answer. The events themselves stay until there is one, without their records.
+    pub fn disown(&mut self, partition: u32, from: u64) -> Vec<Released> {
+        let is_theirs = |item: &Item| {
+            item.live && item.position.partition == partition && item.position.seq >= from && item.ticket != 0
+        };
+        let mut released = Vec::new();
+        for batch in self.out.values_mut() {
+            if !batch.items.iter().any(is_theirs) {
+                continue;
+            }
+            for item in Arc::make_mut(&mut batch.items).iter_mut().filter(|item| is_theirs(item)) {
+                let ticket = std::mem::take(&mut item.ticket);
+                released.push(Released { position: item.position, ticket, fate: Fate::Parked });
+            }
+        }
+        released
+    }
+
     /// Takes everything that was read again of a partition and is not on its way out of the lane; whoever feeds it next reads it once more.
     pub fn unfeed(&mut self, partition: u32) -> Vec<Released> {
         self.take_out(partition, false, 0)

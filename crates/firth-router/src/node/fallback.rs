@@ -93,6 +93,9 @@ impl Fallback {
         let released = cell.park(partition, hold.epoch, behind, last);
         self.lanes.records.release(cell.gateway.as_str(), &released);
         metrics::released(&released);
+        // Only their records: they may take as long as a delivery may, and could be all that the partition's reader may have open.
+        let on_their_way = cell.lane().disown(partition, behind.seq + 1);
+        self.lanes.records.release(cell.gateway.as_str(), &on_their_way);
         if !was_behind {
             metrics::parking("parked");
             tracing::info!(gateway = %cell.gateway, partition, events = released.len(), "a gateway is parked: it is fed from the topic");

@@ -158,6 +158,30 @@ async fn a_gateway_paused_under_load_catches_up_from_the_log_in_bounded_memory_w
     node.close().await.unwrap();
 }
 
+/// As much is on its way to it as the node may have open, and a delivery may take an hour: its records are let go of when it is parked.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_gateway_that_hangs_with_all_that_may_be_open_holds_up_nobody() {
+    let mut world = World::memory().await;
+    let hour = Duration::from_secs(3600);
+    (world.http.timeout, world.options.routing.delivery.timeout) = (hour, hour);
+    // Four batches may be on their way at first, no two with events of one document.
+    (world.documents, world.options.routing.batch.max_size) = (10_000, 1000);
+    let other = world.gateway("other", "doc.all").await;
+    let hanging = world.gateway("hanging", "doc.all").await;
+    hanging.set(Mood::Hangs);
+    let node = world.node().await;
+    for _ in 0..6 {
+        world.send(800).await;
+        world.has_all(&other).await;
+    }
+    assert_eq!(hanging.count(), 0);
+    hanging.set(Mood::Fine);
+    world.has_all(&hanging).await;
+    nothing_was_given_up(&world).await;
+    books_close(&node, 2 * 4800).await;
+    node.close().await.unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slow_and_a_flapping_gateway_get_everything_and_slow_nobody() {
     let mut world = World::memory().await;

@@ -30,7 +30,9 @@ pub(crate) struct World {
     pub(crate) broker: Broker,
     pub(crate) registry: Registry,
     pub(crate) options: RouterOptions,
-    http: HttpOptions,
+    pub(crate) http: HttpOptions,
+    /// How many documents events are about.
+    pub(crate) documents: u64,
     sent: ByDocument,
     number: u64,
 }
@@ -53,7 +55,7 @@ impl World {
             bearer: Some(Bearer::new("token")),
             signing: None,
         };
-        Self { broker, registry, options, http, sent: HashMap::new(), number: 0 }
+        Self { broker, registry, options, http, documents: 10, sent: HashMap::new(), number: 0 }
     }
 
     pub(crate) async fn memory() -> Self {
@@ -101,7 +103,7 @@ impl World {
         let mut messages = Vec::new();
         for _ in 0..count {
             self.number += 1;
-            let key = format!("d{}", self.number % 10);
+            let key = format!("d{}", self.number % self.documents);
             self.sent.entry(key.clone()).or_default().push(self.number);
             messages.push(message(&order(&key, json!({ "n": self.number, "all": true })), 2).unwrap());
         }
