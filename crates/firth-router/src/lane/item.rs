@@ -56,7 +56,7 @@ pub struct Item {
     document: u64,
 }
 
-/// A caller's number for an event in a lane.
+/// A caller's number for an event in a lane; 0 if it has none, or not any more.
 pub type Ticket = u64;
 
 impl Item {
