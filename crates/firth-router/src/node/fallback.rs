@@ -105,6 +105,13 @@ impl Fallback {
         Ok(!was_behind)
     }
 
+    /// As [`park`](Self::park), for who looks again anyhow.
+    pub(super) async fn try_to_park(self: &Arc<Self>, cell: &Arc<Cell>, partition: u32, last: u64) {
+        if let Err(error) = self.park(cell, partition, last).await {
+            tracing::warn!(gateway = %cell.gateway, partition, %error, "a gateway cannot be parked yet");
+        }
+    }
+
     /// Removes the dead letters of events that the gateway is fed again: it may take them now, or they become letters of its own group. Without
     /// this there would be two of each.
     pub(super) async fn take_back_letters(&self, cell: &Cell, partition: u32, from: u64) {

@@ -93,6 +93,11 @@ impl Cell {
         self.parked().get(&partition).is_some_and(holds)
     }
 
+    /// Whether it has not let go of something up to this place that it got as it happened.
+    pub(super) fn holds(&self, partition: u32, upto: u64) -> bool {
+        self.lane().lowest(partition).is_some_and(|lowest| lowest <= upto)
+    }
+
     /// The partitions that it is behind on.
     pub(super) fn behind(&self) -> Vec<u32> {
         self.fed().into_iter().map(|(partition, _)| partition).collect()

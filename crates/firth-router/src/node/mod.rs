@@ -19,6 +19,7 @@ mod health;
 mod lanes;
 mod metrics;
 mod parked;
+mod progress;
 mod reader;
 mod records;
 mod sweep;

@@ -4,8 +4,9 @@
 use super::fallback::Fallback;
 use super::lanes::{Cell, Lanes, Live};
 use super::parked::Parked;
+use super::progress::{GLANCE, Progress};
 use super::records::{InHand, Source};
-use super::{RouterOptions, metrics};
+use super::{MAX_OPEN, RouterOptions, metrics};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;
 use crate::lane::{Item, Position};
@@ -34,6 +35,8 @@ pub(super) struct Reader {
     table: Arc<SlotTable>,
     /// When it last looked for gateways that are gone.
     swept: Instant,
+    /// When it glances at who holds up all others, if anybody may.
+    glance: Option<Instant>,
 }
 
 /// A record that some gateways want.
@@ -41,13 +44,6 @@ struct Matched {
     delivery: InHand,
     event: Arc<Event>,
     found: Destinations,
-}
-
-/// How far a partition was read, and when.
-struct Progress {
-    epoch: Epoch,
-    last: u64,
-    marks: VecDeque<(Instant, u64)>,
 }
 
 impl Reader {
@@ -59,7 +55,7 @@ impl Reader {
     ) -> Self {
         let fallback = Arc::new(Fallback::new(broker, handle, Arc::clone(&lanes), options.clone()));
         let (table, swept) = (lanes.registry.table(), Instant::now());
-        Self { lanes, options, fallback, partitions: HashMap::new(), table, swept }
+        Self { lanes, options, fallback, partitions: HashMap::new(), table, swept, glance: None }
     }
 
     /// Reads until the consumer is closed or cannot go on.
@@ -70,9 +66,11 @@ impl Reader {
             tokio::select! {
                 biased;
                 _ = looks.tick() => self.look().await,
+                () = moment(self.glance) => self.glance().await,
                 deliveries = consumer.next_many(CHUNK) => match deliveries {
                     Some(Ok(deliveries)) => {
                         self.route(deliveries).await;
+                        self.arm();
                         // Drivers send this while another worker goes on reading; pieces that come meanwhile are taken as one.
                         tokio::task::yield_now().await;
                     }
@@ -261,7 +259,8 @@ impl Reader {
             tracing::warn!(partition, %error, "parked gateways cannot be looked up yet");
             tokio::time::sleep(LOOK).await;
         }
-        self.partitions.insert(partition, Progress { epoch, last: seq, marks: VecDeque::new() });
+        let (patience, max_wait) = (self.options.patience, self.options.routing.batch.max_wait);
+        self.partitions.insert(partition, Progress::new(epoch, seq, patience, max_wait));
         true
     }
 
@@ -320,23 +319,52 @@ impl Reader {
             self.lanes.forget_gone();
         }
         for (&partition, progress) in &mut self.partitions {
-            progress.marks.push_back((now, progress.last));
-            let mut old = None;
-            while let Some((when, seq)) = progress.marks.front()
-                && *when + self.options.patience <= now
-            {
-                old = Some(*seq);
-                progress.marks.pop_front();
-            }
-            let Some(old) = old else { continue };
+            let Some(old) = progress.look(now) else { continue };
             for cell in self.lanes.all() {
-                let holds_up = cell.lane().lowest(partition).is_some_and(|lowest| lowest <= old);
-                let must_park = holds_up || cell.stands(partition, Parked::is_doubtful);
-                if must_park && let Err(error) = self.fallback.park(&cell, partition, progress.last).await {
-                    tracing::warn!(gateway = %cell.gateway, partition, %error, "a gateway cannot be parked yet");
+                if cell.holds(partition, old) || cell.stands(partition, Parked::is_doubtful) {
+                    self.fallback.try_to_park(&cell, partition, progress.last).await;
                 }
             }
         }
+    }
+
+    /// Sees to it that somebody is noticed for whom all others wait.
+    fn arm(&mut self) {
+        if self.glance.is_none() && self.partitions.keys().any(|partition| self.is_full(*partition)) {
+            self.glance = Some(Instant::now() + GLANCE);
+        }
+    }
+
+    /// Whether nothing more of a partition can be read before something is settled.
+    fn is_full(&self, partition: u32) -> bool {
+        self.lanes.records.count(partition, Source::Live) >= MAX_OPEN
+    }
+
+    /// Parks, sooner than a look would, whoever holds as much as may be open while others have nothing to do: those wait for nothing else.
+    async fn glance(&mut self) {
+        let now = Instant::now();
+        let full: Vec<_> =
+            self.partitions.keys().copied().filter(|partition| self.is_full(*partition)).collect();
+        for (partition, progress) in &mut self.partitions {
+            let Some(old) = progress.glance(now, full.contains(partition)) else { continue };
+            let is_live = |cell: &Arc<Cell>| !cell.stands(*partition, Parked::is_behind);
+            let live = self.lanes.all().into_iter().filter(is_live);
+            let (holding, others): (Vec<_>, Vec<_>) = live.partition(|cell| cell.holds(*partition, old));
+            if others.iter().any(|cell| !cell.holds(*partition, u64::MAX)) {
+                for cell in holding {
+                    self.fallback.try_to_park(&cell, *partition, progress.last).await;
+                }
+            }
+        }
+        self.glance = (!full.is_empty()).then(|| now + GLANCE);
+    }
+}
+
+/// Waits for a moment, if there is one.
+async fn moment(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at).await,
+        None => std::future::pending().await,
     }
 }
 

@@ -158,14 +158,21 @@ async fn a_gateway_paused_under_load_catches_up_from_the_log_in_bounded_memory_w
     node.close().await.unwrap();
 }
 
-/// As much is on its way to it as the node may have open, and a delivery may take an hour: its records are let go of when it is parked.
+/// Nobody but who holds up others in earnest is parked: a delivery may take an hour, and so may whoever is in nobody's way.
+async fn patient_world() -> World {
+    let (mut world, hour) = (World::memory().await, Duration::from_secs(3600));
+    (world.http.timeout, world.options.routing.delivery.timeout) = (hour, hour);
+    world.options.patience = hour;
+    // Four batches may be on their way at first, no two with events of one document.
+    world.documents = 10_000;
+    world
+}
+
+/// As much is on its way to it as the node may have open: the others wait for nothing else, so it is parked at once, and its records are let go of.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_gateway_that_hangs_with_all_that_may_be_open_holds_up_nobody() {
-    let mut world = World::memory().await;
-    let hour = Duration::from_secs(3600);
-    (world.http.timeout, world.options.routing.delivery.timeout) = (hour, hour);
-    // Four batches may be on their way at first, no two with events of one document.
-    (world.documents, world.options.routing.batch.max_size) = (10_000, 1000);
+    let mut world = patient_world().await;
+    world.options.routing.batch.max_size = 1000;
     let other = world.gateway("other", "doc.all").await;
     let hanging = world.gateway("hanging", "doc.all").await;
     hanging.set(Mood::Hangs);
@@ -179,6 +186,39 @@ async fn a_gateway_that_hangs_with_all_that_may_be_open_holds_up_nobody() {
     world.has_all(&hanging).await;
     nothing_was_given_up(&world).await;
     books_close(&node, 2 * 4800).await;
+    node.close().await.unwrap();
+}
+
+/// By the order of events: were the others no faster than it is, it would have all but what may be open when they have everything.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slow_gateway_does_not_set_the_pace_of_others() {
+    let mut world = patient_world().await;
+    world.options.routing.batch.max_size = 10;
+    let other = world.gateway("other", "doc.all").await;
+    let slow = world.gateway("slow", "doc.all").await;
+    slow.set(Mood::Slow(Duration::from_millis(500)));
+    let node = world.node().await;
+    world.send(4800).await;
+    world.has_all(&other).await;
+    assert!(slow.count() < 2400, "the other waited until it had {}", slow.count());
+    slow.set(Mood::Fine);
+    world.has_all(&slow).await;
+    nothing_was_given_up(&world).await;
+    books_close(&node, 2 * 4800).await;
+    node.close().await.unwrap();
+}
+
+/// It takes longer than others may be held up, and there are none: feeding it from the topic would only be dearer.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slow_gateway_without_others_is_not_parked() {
+    let mut world = patient_world().await;
+    let alone = world.gateway("alone", "doc.all").await;
+    alone.set(Mood::Slow(Duration::from_millis(300)));
+    let node = world.node().await;
+    world.send(1600).await;
+    world.has_all(&alone).await;
+    books_close(&node, 1600).await;
+    assert_eq!(node.books().values().map(|books| books.parked).sum::<u64>(), 0);
     node.close().await.unwrap();
 }
 
