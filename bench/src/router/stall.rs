@@ -101,7 +101,8 @@ impl World {
 
     /// Moves what has arrived at all gateways but the first into a span; answers how many there were.
     fn collect(&self, span: Option<&mut Samples>) -> usize {
-        let take = |taker: &Taker| std::mem::take(&mut *taker.took.lock().unwrap_or_else(PoisonError::into_inner));
+        let take =
+            |taker: &Taker| std::mem::take(&mut *taker.took.lock().unwrap_or_else(PoisonError::into_inner));
         let took: Vec<u64> = self.takers[1..].iter().flat_map(take).collect();
         if let Some(span) = span {
             took.iter().for_each(|nanos| span.push(Duration::from_nanos(*nanos)));

@@ -2,19 +2,19 @@
 //!
 //! Reading is total: any input gives a value or `None`, never a panic, never an allocation larger than the input.
 
-use bytes::{Buf, Bytes};
+use bytes::{Buf, BufMut, Bytes};
 
-pub(crate) fn put_number(out: &mut Vec<u8>, mut value: u64) {
+pub(crate) fn put_number(out: &mut impl BufMut, mut value: u64) {
     while value >= 0x80 {
-        out.push((value as u8) | 0x80);
+        out.put_u8((value as u8) | 0x80);
         value >>= 7;
     }
-    out.push(value as u8);
+    out.put_u8(value as u8);
 }
 
-pub(crate) fn put_run(out: &mut Vec<u8>, run: &[u8]) {
+pub(crate) fn put_run(out: &mut impl BufMut, run: &[u8]) {
     put_number(out, run.len() as u64);
-    out.extend_from_slice(run);
+    out.put_slice(run);
 }
 
 /// Reads one stored form from the front of `Bytes`, sharing its memory.

@@ -43,7 +43,7 @@ pub struct Retry {
     /// Why, for people.
     pub reason: SmolStr,
     /// The content, if the log need not keep the record until it is due.
-    pub kept: Option<Content>,
+    pub kept: Option<Box<Content>>,
 }
 
 /// A record to give up. It carries its content, because a lossy topic may have trimmed it meanwhile.

@@ -140,7 +140,7 @@ impl Window {
             Verdict::Ack if was_due => self.verdicts.done.push(id),
             Verdict::Ack => {}
             Verdict::Retry { after, reason, keep } => {
-                let kept = keep.then(|| record.content.clone());
+                let kept = keep.then(|| Box::new(record.content.clone()));
                 let reason = cut(reason);
                 self.verdicts.retries.push(Retry { id, after, reason, kept });
             }

@@ -10,7 +10,7 @@ use crate::headers::Headers;
 use crate::id::RecordId;
 use crate::limits::{MAX_KEY, MAX_PAYLOAD};
 use crate::name::{GroupName, Partition, TopicName};
-use bytes::Bytes;
+use bytes::{BufMut, Bytes};
 use std::fmt;
 
 /// What was sent: everything of a record but its place.
@@ -106,10 +106,10 @@ impl Content {
     }
 
     /// Appends the packed form to `out`.
-    pub fn pack(&self, out: &mut Vec<u8>) {
+    pub fn pack(&self, out: &mut impl BufMut) {
         let flag = |on: bool, bit: u8| if on { bit } else { 0 };
-        out.push(VERSION);
-        out.push(
+        out.put_u8(VERSION);
+        out.put_u8(
             flag(self.key.is_some(), KEY)
                 | flag(!self.headers.is_empty(), HEADERS)
                 | flag(self.origin.is_some(), ORIGIN)
@@ -129,7 +129,7 @@ impl Content {
             put_number(out, origin.id.seq);
             put_run(out, origin.group.as_str().as_bytes());
         }
-        out.extend_from_slice(&self.payload);
+        out.put_slice(&self.payload);
     }
 
     /// The packed form as its own run of bytes.

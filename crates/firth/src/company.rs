@@ -23,7 +23,7 @@ impl Companion {
     }
 
     /// Records that share a piece from now on.
-    pub(crate) fn all(records: Vec<Record>) -> impl Iterator<Item = Self> {
+    pub(crate) fn all(records: Vec<Record>) -> impl DoubleEndedIterator<Item = Self> {
         let company = Arc::new(records);
         (0..company.len()).map(move |place| Self { company: Arc::clone(&company), place })
     }

@@ -120,7 +120,7 @@ impl Groups for RedisEngine {
             let mut parts = Parts::of(answer.value());
             let (lost, next) = (parts.number()?, parts.duration()?);
             let mut list = Parts::of(parts.value()?);
-            let mut records = Vec::new();
+            let mut records = Vec::with_capacity(take.known.len().min(STEP));
             while !list.is_empty() {
                 let (attempt, crashes) = history(list.text()?)?;
                 let (ids, contents) = (list.text()?, list.number()?);
@@ -319,12 +319,14 @@ fn verdicts(call: ScriptCall, commit: &Commit) -> ScriptCall {
     let mut done = commit.done.clone();
     done.sort_unstable();
     let mut retries: Vec<&Retry> = commit.retries.iter().collect();
-    retries.sort_unstable_by_key(|retry| (micros(retry.after), cut_reason(&retry.reason), retry.id));
+    retries.sort_unstable_by_key(|retry| retry.id);
+    // Texts are dear to compare, and most are equal: a sort that keeps what is in order passes over them once.
+    retries.sort_by_key(|retry| (micros(retry.after), cut_reason(&retry.reason)));
     let bundles = || retries.chunk_by(|a, b| are_alike(a, b));
     let mut call = call.arg(join(done)).arg(bundles().count()).arg(commit.dead.len());
     for bundle in bundles() {
         let Some(Retry { after, reason, kept, .. }) = bundle.first() else { continue };
-        let content = kept.as_ref().map(Content::packed).unwrap_or_default();
+        let content = kept.as_deref().map(Content::packed).unwrap_or_default();
         let ids = bundle.iter().map(|retry| retry.id);
         call = call.arg(micros(*after)).arg(cut_reason(reason)).arg(content).arg(bundle.len()).arg(join(ids));
     }

@@ -187,11 +187,14 @@ impl Key {
     }
 }
 
-/// Puts a record into its place; most come last.
+/// Puts a record into its place; most come last, and of what was due, put in from its end, most come first.
 fn put(list: &mut VecDeque<Companion>, record: Companion) {
     let seq = record.id.seq;
     if list.back().is_none_or(|last| last.id.seq < seq) {
         return list.push_back(record);
+    }
+    if list.front().is_some_and(|first| seq < first.id.seq) {
+        return list.push_front(record);
     }
     let at = list.partition_point(|other| other.id.seq < seq);
     list.insert(at, record);

@@ -214,15 +214,18 @@ impl Session<'_> {
 
     /// Takes in due records for whose bytes there is room; and, whatever their bytes, if nothing else can go on.
     pub(super) fn open_due(&mut self) -> Result<()> {
-        let mut taken = Vec::new();
+        let (mut companies, mut taken) = (Vec::new(), Vec::new());
         while (self.bytes_at_hand < MAX_AT_HAND || self.flow.ready() + self.flow.out() + taken.len() == 0)
             && let Some(record) = self.unopened.pop_front()
         {
             if let Some(record) = self.take_in(record, false)? {
-                self.line_up(&mut taken, record, self.unopened.len());
+                companies.extend(line_up(&mut taken, record, self.unopened.len()));
             }
         }
-        self.admit(taken);
+        companies.push(taken);
+        // From the end: then each comes before all that are at hand, and its place need not be looked for.
+        let records = companies.into_iter().rev().flat_map(|company| Companion::all(company).rev());
+        records.for_each(|record| self.flow.admit(record));
         Ok(())
     }
 
@@ -248,8 +251,9 @@ impl Session<'_> {
             self.note_lost(&record, self.window.lost() - lost);
             if offered == Offer::Deliver
                 && let Some(record) = self.take_in(record, true)?
+                && let Some(company) = line_up(&mut taken, record, records.len())
             {
-                self.line_up(&mut taken, record, records.len());
+                self.admit(company);
             }
         }
         self.admit(taken);
@@ -262,17 +266,6 @@ impl Session<'_> {
             self.lane.common.meter.lost.increment(count);
             self.lane.common.losses.note(self.lane.at.index, next.id.seq, count);
         }
-    }
-
-    /// Puts a record to those that may be handed out, of which at most so many more come: they go on as a whole company, or when all are there.
-    fn line_up(&mut self, company: &mut Vec<Record>, record: Record, rest: usize) {
-        if company.len() == COMPANY {
-            self.admit(std::mem::take(company));
-        }
-        if company.is_empty() {
-            company.reserve_exact(COMPANY.min(1 + rest));
-        }
-        company.push(record);
     }
 
     fn admit(&mut self, company: Vec<Record>) {
@@ -355,6 +348,16 @@ fn goes_back(from: RecordId, to: RecordId) -> Error {
         ErrorKind::Corrupt,
         format!("the log goes back from {from} to {to}: {why}; see Durability::Synced"),
     )
+}
+
+/// Puts a record to those that may be handed out, of which at most so many more come; a whole company goes on.
+fn line_up(company: &mut Vec<Record>, record: Record, rest: usize) -> Option<Vec<Record>> {
+    let whole = (company.len() == COMPANY).then(|| std::mem::take(company));
+    if company.is_empty() {
+        company.reserve_exact(COMPANY.min(1 + rest));
+    }
+    company.push(record);
+    whole
 }
 
 fn sooner(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {

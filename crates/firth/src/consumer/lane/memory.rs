@@ -41,7 +41,6 @@ type Turn = (Instant, RecordId);
 impl Memory {
     /// Keeps the content of a record that is due in about so long.
     pub(super) fn keep(&mut self, id: RecordId, now: Instant, after: Duration, content: &Content) {
-        self.forget(id);
         let due = now + after;
         if after <= SOON
             && self.order.len() + self.asked.len() < MAX_RECORDS
@@ -49,6 +48,8 @@ impl Memory {
         {
             self.kept.insert(id, Kept { due, packed });
             self.put((due, id));
+        } else {
+            self.forget(id);
         }
     }
 
@@ -138,8 +139,6 @@ struct Pages {
     open: BytesMut,
     full: Vec<BytesMut>,
     bytes: usize,
-    /// Where one is packed.
-    packed: Vec<u8>,
 }
 
 impl Pages {
@@ -149,10 +148,7 @@ impl Pages {
         if self.open.capacity() < size {
             self.open_next(PAGE.max(size))?;
         }
-        content.pack(&mut self.packed);
-        self.open.extend_from_slice(&self.packed);
-        self.packed.clear();
-        self.packed.shrink_to(PAGE);
+        content.pack(&mut self.open);
         Some(self.open.split().freeze())
     }
 
