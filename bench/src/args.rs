@@ -26,7 +26,7 @@ benches:
   claims    holding 1 000 to 50 000 claims at rest, beside a lock per unit; takeover when 2 of 10 workers die
 
 options:
-  --quick            one short slice per cell, one to two minutes in all
+  --quick            one short slice per cell, a few minutes in all
   --json             one JSON object per line on stdout instead of the table
   --only W[,W..]     these workloads; a prefix such as `get/` names several
   --subject S[,S..]  these subjects

@@ -59,9 +59,11 @@ pub(crate) fn suite() -> Suite {
 
 /// Measurements end by count; the times only bound them.
 fn plan(workload: &str, quick: bool) -> Plan {
-    let is_long = Workload::named(workload)
-        .is_ok_and(|workload| matches!(workload.act, Act::Failing | Act::Idle | Act::Failover));
+    let act = Workload::named(workload).ok().map(|workload| workload.act);
+    let is_long = matches!(act, Some(Act::Failing | Act::Idle | Act::Failover));
     let slices = if quick || is_long { 1 } else { 3 };
-    let rounds = Rounds { warm: Duration::ZERO, timed: Duration::from_secs(120), counted: Duration::ZERO };
+    // Many turns, each with a server of its own.
+    let timed = Duration::from_secs(if act == Some(Act::Failing) { 600 } else { 120 });
+    let rounds = Rounds { warm: Duration::ZERO, timed, counted: Duration::ZERO };
     Plan { slices, rounds, table: if is_long { Table::Figures } else { Table::Queue } }
 }

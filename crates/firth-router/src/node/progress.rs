@@ -15,9 +15,9 @@ pub(super) struct Progress {
     pub(super) epoch: Epoch,
     pub(super) last: u64,
     /// Noted at every look, for whoever holds something for longer than it may.
-    pub(super) read: Marks,
+    read: Marks,
     /// Noted at every glance while nothing more can be read, for whoever is waited for by others that have nothing to do.
-    pub(super) full: Marks,
+    full: Marks,
 }
 
 impl Progress {
@@ -46,7 +46,7 @@ impl Progress {
 }
 
 /// What was read by when, as far back as matters.
-pub(super) struct Marks {
+struct Marks {
     age: Duration,
     marks: VecDeque<(Instant, u64)>,
 }

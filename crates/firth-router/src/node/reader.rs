@@ -70,7 +70,6 @@ impl Reader {
                 deliveries = consumer.next_many(CHUNK) => match deliveries {
                     Some(Ok(deliveries)) => {
                         self.route(deliveries).await;
-                        self.arm();
                         // Drivers send this while another worker goes on reading; pieces that come meanwhile are taken as one.
                         tokio::task::yield_now().await;
                     }
@@ -100,6 +99,7 @@ impl Reader {
                     return;
                 }
             }
+            self.arm(partition);
         }
     }
 
@@ -329,8 +329,8 @@ impl Reader {
     }
 
     /// Sees to it that somebody is noticed for whom all others wait.
-    fn arm(&mut self) {
-        if self.glance.is_none() && self.partitions.keys().any(|partition| self.is_full(*partition)) {
+    fn arm(&mut self, partition: u32) {
+        if self.glance.is_none() && self.is_full(partition) {
             self.glance = Some(Instant::now() + GLANCE);
         }
     }
@@ -350,7 +350,8 @@ impl Reader {
             let is_live = |cell: &Arc<Cell>| !cell.stands(*partition, Parked::is_behind);
             let live = self.lanes.all().into_iter().filter(is_live);
             let (holding, others): (Vec<_>, Vec<_>) = live.partition(|cell| cell.holds(*partition, old));
-            if others.iter().any(|cell| !cell.holds(*partition, u64::MAX)) {
+            let is_there = |cell: &Arc<Cell>| self.lanes.registry.gateway(&cell.gateway).is_some();
+            if others.iter().any(|cell| is_there(cell) && !cell.holds(*partition, u64::MAX)) {
                 for cell in holding {
                     self.fallback.try_to_park(&cell, *partition, progress.last).await;
                 }

@@ -168,7 +168,7 @@ async fn patient_world() -> World {
     world
 }
 
-/// As much is on its way to it as the node may have open: the others wait for nothing else, so it is parked at once, and its records are let go of.
+/// As much is on its way to it as the node may have open: the others wait for nothing else, so it is parked soon, and its records are let go of.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_gateway_that_hangs_with_all_that_may_be_open_holds_up_nobody() {
     let mut world = patient_world().await;
