@@ -16,9 +16,7 @@ pub(crate) fn run(args: &[String]) -> Outcome {
     if args.first().is_some_and(|name| name == "server") {
         // The program under load is that of this tree.
         shell::run(&mut shell::cargo(&["build", "--release", "--locked", "--package", "firth-server"]))?;
-        let target =
-            std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| "target".into(), std::path::PathBuf::from);
-        command.env("FIRTH_BIN", shell::root().join(target).join("release/firth"));
+        command.env("FIRTH_BIN", shell::target().join("release/firth"));
     }
     shell::run(command.args(args))
 }

@@ -2,7 +2,9 @@
 
 mod bench;
 mod chaos;
+mod check;
 mod ci;
+mod exceptions;
 mod setup;
 mod shell;
 mod test;
@@ -17,8 +19,9 @@ cargo xtask COMMAND
 
   setup              install what the tests need (servers, Node, a browser)
   test [ARGS…]       setup, then all tests and doctests; ARGS go to the test runner instead
-  ci                 everything that must hold before a merge: format, lints, tests, docs,
-                     feature sets, dependency rules
+  check              build what tests do not: docs, feature sets, bench/ and fuzz/
+  ci                 everything that must hold before a merge: format, lints, tests, `check`,
+                     dependency rules
   bench NAME [ARGS…] run a benchmark of bench/ in release mode (`bench --help` lists them)
   chaos [ARGS…]      kill consumers, producers and servers at random for minutes and judge the history
                      (--minutes N, --engine URL, --seed S)
@@ -42,6 +45,7 @@ fn dispatch(command: Option<&str>, rest: &[String]) -> Outcome {
     match command {
         Some("setup") => setup::run(),
         Some("test") => test::run(rest),
+        Some("check") => check::run(),
         Some("ci") => ci::run(),
         Some("bench") => bench::run(rest),
         Some("chaos") => chaos::run(rest),

@@ -20,7 +20,7 @@ use crate::shell::{Outcome, on_path};
 pub(crate) fn run() -> Outcome {
     faults::ensure();
     let redis = installed("redis-server", "redis-server");
-    // Both run the client for browsers. Where a browser cannot be had, its test says so and the others still count.
+    // Both run the client for browsers. Where a browser cannot be had, its tests say so.
     let node = installed("node", "nodejs");
     if let Err(error) = installed("chromium", "chromium") {
         eprintln!("no browser, so no test will run in one: {error}");

@@ -14,6 +14,12 @@ pub(crate) fn root() -> PathBuf {
     here.parent().expect("xtask lies in the workspace root").to_owned()
 }
 
+/// Where cargo builds this workspace.
+pub(crate) fn target() -> PathBuf {
+    let chosen = env::var_os("CARGO_TARGET_DIR").map_or_else(|| "target".into(), PathBuf::from);
+    root().join(chosen)
+}
+
 /// `cargo` with these arguments, in the workspace root.
 pub(crate) fn cargo(args: &[&str]) -> Command {
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));

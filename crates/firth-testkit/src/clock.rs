@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 
+use crate::needs::cannot_run;
+
 /// Where the library lies, by architecture and distribution.
 const PLACES: [&str; 4] = [
     "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1",
@@ -23,10 +25,10 @@ pub struct ServerClock {
 }
 
 impl ServerClock {
-    /// A clock that is right; `None`, with a word on stderr, where libfaketime is missing.
+    /// A clock that is right; `None` where libfaketime is missing and [`cannot_run`] lets it pass.
     pub fn new() -> Option<Self> {
         let Some(library) = PLACES.iter().map(Path::new).find(|path| path.is_file()) else {
-            eprintln!("SKIPPED: libfaketime is missing, so this test shows nothing; run `cargo xtask setup`");
+            cannot_run("faketime", "libfaketime is missing");
             return None;
         };
         let dir =

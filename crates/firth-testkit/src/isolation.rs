@@ -9,13 +9,15 @@ use std::process::{Command, Stdio};
 
 use crate::bins::on_path;
 use crate::cluster::ClusterNode;
+use crate::needs::cannot_run;
 
 /// Set inside the namespace.
 const INSIDE: &str = "FIRTH_OWN_NETWORK";
 const TABLE: &str = "firth";
 
 /// Whether the caller is inside a network of its own and shall go on. If not, this runs the test `name` (its full path in this
-/// test binary) in one and answers false: it has then passed. Where that is not allowed, a word on stderr says so.
+/// test binary) in one and answers false: it has then passed. Where
+/// that is not allowed, [`cannot_run`] decides.
 ///
 /// # Panics
 /// If the test fails in there.
@@ -24,7 +26,7 @@ pub fn in_own_network(name: &str) -> bool {
         return true;
     }
     if let Some(reason) = missing() {
-        eprintln!("SKIPPED: {reason}, so this test shows nothing");
+        cannot_run("network", &reason);
         return false;
     }
     let own = env::current_exe().expect("a test knows its program");

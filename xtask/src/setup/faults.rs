@@ -1,23 +1,33 @@
-//! Tools that some tests of faults use: libfaketime for clocks that jump, packet filters for networks that break. Tests that lack
-//! them say so and pass; so a machine where they cannot be installed is told, not refused.
+//! Tools of tests that inject faults: libfaketime for clocks that jump, packet filters for networks
+//! that break, strace for disks that fail, systemd for the unit file.
+//!
+//! A machine where they cannot be installed is told, not refused: the tests that need them say so,
+//! and fail under CI.
 
 use std::path::Path;
 
 use super::apt;
 use crate::shell::on_path;
 
+/// Packages and the programs that they bring.
+const PROGRAMS: [(&str, &str); 4] =
+    [("nftables", "nft"), ("iproute2", "ip"), ("strace", "strace"), ("systemd", "systemd-analyze")];
+
 /// Installs what is missing, where we may.
 pub(super) fn ensure() {
-    let lib = |architecture: &str| format!("/usr/lib/{architecture}-linux-gnu/faketime/libfaketimeMT.so.1");
-    let has_faketime = ["x86_64", "aarch64"].iter().any(|name| Path::new(&lib(name)).is_file());
-    let wanted = [("libfaketime", has_faketime), ("nftables", found("nft")), ("iproute2", found("ip"))];
-    let missing: Vec<&str> = wanted.iter().filter(|(_, is_there)| !is_there).map(|(name, _)| *name).collect();
+    let absent = PROGRAMS.iter().filter(|(_, program)| !found(program)).map(|(package, _)| *package);
+    let missing: Vec<&str> = absent.chain((!has_faketime()).then_some("libfaketime")).collect();
     if missing.is_empty() {
         return;
     }
     if let Err(error) = apt::install(&missing) {
-        eprintln!("{error}\n\nWithout them some tests of faults are skipped.");
+        eprintln!("{error}\n\nWithout them some tests of faults cannot run.");
     }
+}
+
+fn has_faketime() -> bool {
+    let lib = |architecture: &str| format!("/usr/lib/{architecture}-linux-gnu/faketime/libfaketimeMT.so.1");
+    ["x86_64", "aarch64"].iter().any(|name| Path::new(&lib(name)).is_file())
 }
 
 /// Also where only root's PATH leads.

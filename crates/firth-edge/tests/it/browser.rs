@@ -5,7 +5,7 @@
 use crate::world::{Client, Gateway, PATIENCE, order};
 use firth_edge::Config;
 use firth_router::event::Document;
-use firth_testkit::{Proxy, wait};
+use firth_testkit::{Proxy, cannot_run, wait};
 use futures_util::{SinkExt as _, StreamExt as _};
 use serde_json::{Value, json};
 use std::path::Path;
@@ -133,9 +133,7 @@ async fn the_example_page_shows_events_resumes_after_a_cut_and_hears_of_a_restar
     let gateway = Gateway::start(Config::default()).await;
     let proxy = Proxy::start(gateway.address).await;
     let Some(mut page) = Browser::open(&format!("http://{}/v1/example", proxy.addr())).await else {
-        eprintln!(
-            "SKIPPED: there is no chromium here that starts; `cargo xtask setup` installs it as root on Debian"
-        );
+        cannot_run("browser", "there is no chromium here that starts");
         return gateway.close().await;
     };
     page.eval("document.getElementById('token').value = 'ann'; document.getElementById('form').requestSubmit(); true").await;

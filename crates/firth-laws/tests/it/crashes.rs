@@ -5,6 +5,7 @@ use firth_engine::{
     Durability, Engine, Epoch, FileOptions, GroupName, Partition, ProducerName, RecordId, TopicName, Verdict,
 };
 use firth_laws::world::{Owner, group, number, numbered, read_all, status};
+use firth_testkit::cannot_run;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -203,7 +204,7 @@ fn an_engine_that_lies_about_durability_is_caught() {
 #[test]
 fn a_failed_sync_is_never_acknowledged() {
     if Command::new("strace").arg("-V").stdout(Stdio::null()).status().is_err() {
-        eprintln!("SKIPPED: there is no strace here, so this test shows nothing");
+        cannot_run("strace", "there is no strace here");
         return;
     }
     for nth in [12, 17, 23] {

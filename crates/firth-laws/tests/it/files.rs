@@ -7,7 +7,7 @@ use firth_engine::{
 use firth_laws::world::{
     self, LONG, Owner, append, dead, eventually, group, numbers, partition, read_all, retry, status,
 };
-use firth_testkit::wait;
+use firth_testkit::{cannot_run, wait};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -351,7 +351,7 @@ impl Mount {
         if mounted.is_ok_and(|status| status.success()) {
             return Some(Self(dir.to_owned()));
         }
-        eprintln!("SKIPPED: mounting a file system is not allowed here, so this test shows nothing");
+        cannot_run("mount", "mounting a file system is not allowed here");
         None
     }
 

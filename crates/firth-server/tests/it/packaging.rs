@@ -6,7 +6,7 @@ use crate::talk::call;
 use crate::world::{PATIENCE, Server, Value, firth, json, run, stdout};
 use firth_testkit::ports::Port;
 use firth_testkit::wait::until;
-use firth_testkit::{Flavor, RedisServer};
+use firth_testkit::{Flavor, RedisServer, cannot_run};
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -28,13 +28,13 @@ fn the_systemd_unit_is_valid_and_hardened() {
     {
         assert!(unit.contains(setting), "{setting}");
     }
-    // Verified with a program that is there; where systemd is not installed there is nothing to ask.
+    // The unit must name a program that exists, so the copy names the one under test.
     let dir = tempfile::tempdir().unwrap();
     let copy = dir.path().join("firth.service");
     let program = format!("ExecStart={} serve", env!("CARGO_BIN_EXE_firth"));
     std::fs::write(&copy, unit.replace("ExecStart=/usr/local/bin/firth serve", &program)).unwrap();
     let Ok(checked) = Command::new("systemd-analyze").args(["verify", "--man=no"]).arg(&copy).output() else {
-        eprintln!("systemd-analyze is not installed: the unit was not verified");
+        cannot_run("systemd", "systemd-analyze is not installed");
         return;
     };
     let told = String::from_utf8_lossy(&checked.stderr);
