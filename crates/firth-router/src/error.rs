@@ -15,6 +15,8 @@ pub enum ErrorKind {
     NotFound,
     /// A quota is used up; the text names it.
     Quota,
+    /// A newer process has taken the caller's place. Stop.
+    Fenced,
     /// Stored bytes are not what this version writes.
     Corrupt,
     /// The other side cannot be reached, or did not answer in time. Trying again may help.

@@ -144,9 +144,15 @@ impl Registry {
 
     /// A sign of life of a gateway, as it was registered.
     pub async fn heartbeat_gateway(&self, id: &GatewayId) -> Result<Gateway> {
+        self.heartbeat_instance(id, None).await
+    }
+
+    /// A sign of life of one process of a gateway; `Fenced` if another process has registered since.
+    pub async fn heartbeat_instance(&self, id: &GatewayId, instance: Option<&str>) -> Result<Gateway> {
         let mut known = self.0.store.get_gateway(id).await?;
         for _ in 0..RACES {
             let Some((version, gateway)) = known else { return Err(unknown_gateway(id)) };
+            gateway.check_instance(instance)?;
             match self.0.store.put_gateway(&gateway, Expect::Version(version)).await? {
                 Put::Done(version) => {
                     self.write().put_gateway(gateway.clone(), version, Instant::now());
@@ -161,12 +167,27 @@ impl Registry {
 
     /// Removes a gateway and all subscriptions that name it; answers how many those were, or `None` if there was neither.
     pub async fn unregister_gateway(&self, gateway: &GatewayId) -> Result<Option<usize>> {
+        self.unregister_instance(gateway, None).await
+    }
+
+    /// The same for one process of a gateway; `Fenced`, and nothing is removed, if another process has registered since.
+    pub async fn unregister_instance(
+        &self,
+        gateway: &GatewayId,
+        instance: Option<&str>,
+    ) -> Result<Option<usize>> {
         let keys = self.read().of_gateway(gateway);
-        let was_there = self.0.store.get_gateway(gateway).await?.is_some();
+        let known = self.0.store.get_gateway(gateway).await?;
+        let was_there = known.is_some();
+        let mut expect = Expect::Any;
+        if let (Some((version, known)), Some(_)) = (known, instance) {
+            known.check_instance(instance)?;
+            expect = Expect::Version(version);
+        }
         for (tenant, id) in &keys {
             self.unregister(tenant, id).await?;
         }
-        if let Put::Done(version) = self.0.store.remove_gateway(gateway, Expect::Any).await? {
+        if let Put::Done(version) = self.0.store.remove_gateway(gateway, expect).await? {
             self.write().forget_gateway(gateway, version);
             self.0.store.tell(&[News::gateway(gateway, version)]).await;
         }

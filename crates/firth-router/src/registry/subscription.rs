@@ -144,6 +144,9 @@ pub struct Gateway {
     /// How long it counts as alive without a heartbeat, in seconds; 0: it was configured and never expires.
     #[serde(default = "default_gateway_ttl")]
     pub ttl_seconds: u64,
+    /// Which process it is, so that two of one name are told apart; `None`: any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub instance: Option<String>,
 }
 
 /// A scheme that some wire knows, and a host, with a port or not; or nothing.
@@ -165,7 +168,19 @@ fn default_gateway_ttl() -> u64 {
 impl Gateway {
     /// A gateway at an endpoint.
     pub fn new(id: GatewayId, endpoint: impl Into<String>) -> Self {
-        Self { id, endpoint: endpoint.into(), protocol: None, ttl_seconds: default_gateway_ttl() }
+        let ttl_seconds = default_gateway_ttl();
+        Self { id, endpoint: endpoint.into(), protocol: None, ttl_seconds, instance: None }
+    }
+
+    /// `Fenced` if a process other than `instance` is registered.
+    pub(super) fn check_instance(&self, instance: Option<&str>) -> Result<()> {
+        match (self.instance.as_deref(), instance) {
+            (Some(registered), Some(caller)) if registered != caller => Err(Error::new(
+                ErrorKind::Fenced,
+                format!("another process has registered as the gateway {}: give each its own id", self.id),
+            )),
+            _ => Ok(()),
+        }
     }
 
     /// How long it counts as alive without a heartbeat; `None`: for ever.
@@ -185,6 +200,9 @@ impl Gateway {
         }
         if self.ttl_seconds > 3600 {
             return Err(Error::invalid("ttl_seconds: a gateway's time is at most 3600"));
+        }
+        if self.instance.as_ref().is_some_and(|instance| instance.is_empty() || instance.len() > 64) {
+            return Err(Error::invalid("instance: give 1 to 64 bytes"));
         }
         Ok(())
     }

@@ -46,12 +46,22 @@ impl RegistryClient {
 
     /// A sign of life of a gateway, which keeps its direct subscriptions alive, too; `NotFound` if it must register again.
     pub async fn heartbeat_gateway(&self, gateway: &GatewayId) -> Result<Duration> {
-        self.call("HeartbeatGateway", &GatewayName::of(gateway)).await.map(lives)
+        self.heartbeat_instance(gateway, None).await
+    }
+
+    /// A sign of life of one process of a gateway; `Fenced` if another process has registered since.
+    pub async fn heartbeat_instance(&self, gateway: &GatewayId, instance: Option<&str>) -> Result<Duration> {
+        self.call("HeartbeatGateway", &GatewayName::of(gateway, instance)).await.map(lives)
     }
 
     /// Removes a gateway and all subscriptions that name it; answers how many.
     pub async fn unregister_gateway(&self, gateway: &GatewayId) -> Result<usize> {
-        let removed: Removed = self.call("UnregisterGateway", &GatewayName::of(gateway)).await?;
+        self.unregister_instance(gateway, None).await
+    }
+
+    /// The same for one process of a gateway; `Fenced`, and nothing is removed, if another process has registered since.
+    pub async fn unregister_instance(&self, gateway: &GatewayId, instance: Option<&str>) -> Result<usize> {
+        let removed: Removed = self.call("UnregisterGateway", &GatewayName::of(gateway, instance)).await?;
         Ok(removed.subscriptions as usize)
     }
 
@@ -112,6 +122,7 @@ fn kind(code: u32) -> ErrorKind {
         3 => ErrorKind::Invalid,
         5 => ErrorKind::NotFound,
         8 => ErrorKind::Quota,
+        9 => ErrorKind::Fenced,
         15 => ErrorKind::Corrupt,
         _ => ErrorKind::Unavailable,
     }
@@ -172,6 +183,15 @@ mod tests {
             Duration::from_secs(gateway.ttl_seconds)
         );
         client.heartbeat_gateway(&edge).await.unwrap();
+        gateway.instance = Some("new".to_owned());
+        client.register_gateway(&gateway).await.unwrap();
+        for (instance, outcome) in [(Some("old"), Some(ErrorKind::Fenced)), (Some("new"), None), (None, None)]
+        {
+            let heard = client.heartbeat_instance(&edge, instance).await.err();
+            assert_eq!(heard.map(|error| error.kind()), outcome, "{instance:?}");
+        }
+        let left = client.unregister_instance(&edge, Some("old")).await.unwrap_err();
+        assert_eq!(left.kind(), ErrorKind::Fenced, "an old process leaves its successor alone");
         let mut wanted =
             Subscription::new(id.clone(), tenant.clone(), "orders", Target::Direct(edge.clone()));
         let condition: Condition =

@@ -20,12 +20,16 @@ pub(super) struct GatewayMessage {
     protocol: String,
     #[prost(uint32, tag = "4")]
     ttl_seconds: u32,
+    #[prost(string, tag = "5")]
+    instance: String,
 }
 
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct GatewayName {
     #[prost(string, tag = "1")]
     id: String,
+    #[prost(string, tag = "2")]
+    instance: String,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -91,11 +95,13 @@ impl GatewayMessage {
             endpoint: gateway.endpoint.clone(),
             protocol: gateway.protocol.as_ref().map(word).unwrap_or_default(),
             ttl_seconds: seconds(gateway.ttl_seconds),
+            instance: gateway.instance.clone().unwrap_or_default(),
         }
     }
 
     pub(super) fn read(self) -> Result<Gateway> {
         let mut gateway = Gateway::new(GatewayId::new(self.id)?, self.endpoint);
+        gateway.instance = given(self.instance);
         gateway.protocol = given(self.protocol).map(|word| one_of("protocol", &word)).transpose()?;
         if self.ttl_seconds > 0 {
             gateway.ttl_seconds = u64::from(self.ttl_seconds);
@@ -105,12 +111,12 @@ impl GatewayMessage {
 }
 
 impl GatewayName {
-    pub(super) fn of(id: &GatewayId) -> Self {
-        Self { id: id.to_string() }
+    pub(super) fn of(id: &GatewayId, instance: Option<&str>) -> Self {
+        Self { id: id.to_string(), instance: instance.unwrap_or_default().to_owned() }
     }
 
-    pub(super) fn read(self) -> Result<GatewayId> {
-        GatewayId::new(self.id)
+    pub(super) fn read(self) -> Result<(GatewayId, Option<String>)> {
+        Ok((GatewayId::new(self.id)?, given(self.instance)))
     }
 }
 

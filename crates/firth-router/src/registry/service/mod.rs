@@ -157,12 +157,13 @@ impl RegistryService {
                 lives(seconds)
             }
             "HeartbeatGateway" => {
-                let gateway = registry.heartbeat_gateway(&read::<GatewayName>(body)?.read()?).await?;
+                let (id, instance) = read::<GatewayName>(body)?.read()?;
+                let gateway = registry.heartbeat_instance(&id, instance.as_deref()).await?;
                 lives(gateway.ttl_seconds)
             }
             "UnregisterGateway" => {
-                let gateway = read::<GatewayName>(body)?.read()?;
-                removed(registry.unregister_gateway(&gateway).await?.unwrap_or_default())
+                let (id, instance) = read::<GatewayName>(body)?.read()?;
+                removed(registry.unregister_instance(&id, instance.as_deref()).await?.unwrap_or_default())
             }
             "Register" => {
                 let subscription = read::<SubscriptionMessage>(body)?.read()?;
@@ -195,6 +196,7 @@ fn status(kind: ErrorKind) -> u32 {
         ErrorKind::Invalid => 3,
         ErrorKind::NotFound => 5,
         ErrorKind::Quota => 8,
+        ErrorKind::Fenced => 9,
         ErrorKind::Corrupt => 15,
         ErrorKind::Unavailable | ErrorKind::Engine => 14,
     }
