@@ -13,8 +13,10 @@ pub enum Durability {
     Fast,
     /// This many replicas have it too (WAIT). Survives the loss of the master, also one that was cut off from its peers.
     Replicated(u32),
-    /// It is on disk: it survives a power failure. On files concurrent calls share one fsync; on a server by WAITAOF (Redis 7.2
-    /// and newer, Valkey), or `appendfsync always` on Redis 7.0. A file whose last write was torn by the failure
+    /// It is on disk: it survives a power failure. On files concurrent calls share one fsync. A server
+    /// must be set to `appendonly yes`, `appendfsync always` and `no-appendfsync-on-rewrite no`, and
+    /// permit CONFIG GET, by which every step sees that; under `everysec` WAITAOF confirms what is not
+    /// on disk (Valkey 9.1.2). A file whose last write was torn by the failure
     /// is loaded up to the last whole step, as `aof-load-truncated yes` (the default of servers) allows; with `no` a server refuses to start on it.
     ///
     /// Redis, and Valkey before 9.1.2, leave the beginning of the torn step in the file, though, and would apply it at the start after that one. So the

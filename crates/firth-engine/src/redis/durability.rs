@@ -1,8 +1,10 @@
-//! Running steps: a script call, and where an acknowledgement must mean more than "the server has it", WAIT or WAITAOF behind it
-//! (`waits.rs`). A shortfall is an unknown outcome: the master has the step, and may keep it or lose it.
+//! Running steps: a script call, and where an acknowledgement must mean more than "the server has it", its proof behind
+//! it (`waits.rs`). A shortfall is an unknown outcome: the master has the step, and may keep it or lose it.
 
-use super::fresh::{FreshFile, is_unknown};
+use super::fresh::{FreshFile, ask, is_unknown};
+use super::keys::Keys;
 use super::start;
+use super::synced;
 use super::trouble::of_call;
 use super::waits::{Promise, Waits};
 use crate::durability::Durability;
@@ -17,39 +19,40 @@ use tokio::sync::OnceCell;
 pub(super) struct Steps {
     pub(super) client: Client,
     durability: Durability,
-    /// WAITAOF is not needed: the server syncs before it answers. Empty until somebody wants `synced`.
-    syncs_always: OnceCell<bool>,
+    /// Set once the server was able to promise `synced`; from then on each step proves it anew.
+    can_sync: OnceCell<()>,
     waits: Waits,
     file: Arc<FreshFile>,
 }
 
 impl Steps {
-    pub(super) fn new(
-        file: Arc<FreshFile>,
-        durability: Durability,
-        syncs_always: Option<bool>,
-        wait: Duration,
-    ) -> Self {
-        let syncs_always = OnceCell::new_with(syncs_always);
+    pub(super) fn new(file: Arc<FreshFile>, durability: Durability, wait: Duration) -> Self {
+        let can_sync = OnceCell::new_with((durability == Durability::Synced).then_some(()));
         let waits = Waits::new(file.clone(), wait);
-        Self { client: file.client().clone(), durability, syncs_always, waits, file }
+        Self { client: file.client().clone(), durability, can_sync, waits, file }
     }
 
-    /// Whether acknowledgements can mean this, or what is missing.
-    pub(super) async fn can_promise(&self, durability: Durability) -> Result<()> {
+    /// Whether acknowledgements can mean this now, or what is missing.
+    pub(super) async fn can_promise(&self, keys: &Keys, durability: Durability) -> Result<()> {
         match durability {
             Durability::Fast => Ok(()),
             Durability::Replicated(replicas) => start::can_replicate(&self.client, replicas).await,
-            Durability::Synced => self.syncs_always().await.map(drop),
+            Durability::Synced => {
+                self.file.ensure(true).await?;
+                synced::check(&self.client, keys).await
+            }
         }
     }
 
-    async fn syncs_always(&self) -> Result<bool> {
+    /// Refuses the first `synced` step of an engine that promises less by itself, before anything is done.
+    async fn must_sync(&self, call: &ScriptCall) -> Result<()> {
         let find_out = async || {
-            self.file.ensure(true).await?;
-            start::can_sync(&self.client).await
+            self.file.ensure_for(call, true).await?;
+            let key = call.command().first_key().unwrap_or_default();
+            let answer = ask(&self.client, key, synced::question()).await;
+            synced::judge(answer.as_ref().map_err(Clone::clone))
         };
-        self.syncs_always.get_or_try_init(find_out).await.copied()
+        self.can_sync.get_or_try_init(find_out).await.copied()
     }
 
     pub(super) fn durability(&self) -> Durability {
@@ -91,10 +94,11 @@ impl Steps {
             Durability::Replicated(replicas) => {
                 self.waits.run(Promise::Replicas(replicas), script, call).await
             }
-            Durability::Synced if !self.syncs_always().await? => {
+            Durability::Synced => {
+                self.must_sync(&call).await?;
                 self.waits.run(Promise::Disk, script, call).await
             }
-            Durability::Fast | Durability::Synced => self.run(call, durability).await,
+            Durability::Fast => self.run(call, durability).await,
         }
     }
 

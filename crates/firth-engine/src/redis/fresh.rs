@@ -112,7 +112,7 @@ async fn begin(client: &Client, key: &[u8]) -> Result<(), NotFresh> {
 }
 
 /// Asks the server that owns a key.
-async fn ask(client: &Client, key: &[u8], what: Command) -> Result<Frame, CallError> {
+pub(super) async fn ask(client: &Client, key: &[u8], what: Command) -> Result<Frame, CallError> {
     let pipe = pipe().then(what).then(cmd("EXISTS").key(key)).together();
     let (answer, _) = client.pipeline::<(Frame, Ignore)>(pipe).await?;
     answer

@@ -99,6 +99,11 @@ impl Keys {
         format!("{}:probe", self.prefix)
     }
 
+    /// A key that nothing is ever stored under, in this slot.
+    pub(super) fn probe_in(&self, slot: u16) -> String {
+        format!("{}:{{{}}}", self.prefix, place::tag_in(slot))
+    }
+
     pub(super) fn prefix(&self) -> &str {
         &self.prefix
     }

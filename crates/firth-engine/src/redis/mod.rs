@@ -34,6 +34,7 @@ mod read;
 mod scripts;
 mod start;
 mod streams;
+mod synced;
 mod tail;
 mod trouble;
 mod waits;
@@ -73,8 +74,8 @@ impl RedisEngine {
         let keys = Keys::new(&options.prefix)?;
         let client = start::connect(url).await?;
         let file = Arc::new(FreshFile::new(client.clone(), keys.probe()));
-        let findings = match start::examine(&client, &file, &keys, &options).await {
-            Ok(findings) => findings,
+        let durability = match start::examine(&client, &file, &keys, &options).await {
+            Ok(durability) => durability,
             Err(error) => {
                 client.close().await;
                 return Err(error);
@@ -82,7 +83,7 @@ impl RedisEngine {
         };
         let description = describe(&client, &keys);
         let notifier = Notifier::start(client.clone());
-        let steps = Steps::new(file, findings.durability, findings.syncs_always, options.wait);
+        let steps = Steps::new(file, durability, options.wait);
         tracing::info!(engine = %description, durability = ?steps.durability(), "opened");
         let (tails, direct) = (Tails::default(), Direct::default());
         Ok(Self { keys, steps, notifier, tails, direct, description })
@@ -132,7 +133,7 @@ impl Backend for RedisEngine {
     }
 
     fn can_promise(&self, durability: Durability) -> Reply<'_, ()> {
-        Box::pin(self.steps.can_promise(durability))
+        Box::pin(self.steps.can_promise(&self.keys, durability))
     }
 
     fn close(&self) -> Reply<'_, ()> {

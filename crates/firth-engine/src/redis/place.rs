@@ -27,6 +27,11 @@ pub(super) fn tag(topic: &str, index: u32) -> String {
     tag
 }
 
+/// A tag whose slot is this one.
+pub(super) fn tag_in(slot: u16) -> &'static str {
+    std::str::from_utf8(&suffixes()[usize::from(slot)]).expect("letters are ASCII")
+}
+
 /// The slot of partition `index`.
 fn wanted_slot(topic: &str, index: u32) -> u16 {
     let turn = u32::from(slot(topic.as_bytes()));

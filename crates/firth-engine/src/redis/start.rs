@@ -4,6 +4,7 @@ use super::fresh::FreshFile;
 use super::keys::Keys;
 use super::options::RedisOptions;
 use super::scripts::SCRIPTS;
+use super::synced;
 use super::trouble::{of_call, of_connect};
 use crate::durability::Durability;
 use crate::error::{Error, ErrorKind, Result};
@@ -15,13 +16,6 @@ use std::time::Duration;
 /// The longest pause between two tries to reach the server.
 const RECONNECT: Duration = Duration::from_millis(500);
 
-/// What an engine needs to know of its server.
-pub(super) struct Findings {
-    pub(super) durability: Durability,
-    /// The server syncs its file before each answer; `None` if nobody asked.
-    pub(super) syncs_always: Option<bool>,
-}
-
 pub(super) async fn connect(url: &str) -> Result<Client> {
     let mut config = Config::from_url(url).map_err(of_connect)?;
     if config.client_name.is_none() {
@@ -32,13 +26,13 @@ pub(super) async fn connect(url: &str) -> Result<Client> {
     Client::connect(config).await.map_err(of_connect)
 }
 
-/// Checks permissions and persistence.
+/// Checks permissions and persistence; answers what an acknowledgement means.
 pub(super) async fn examine(
     client: &Client,
     file: &FreshFile,
     keys: &Keys,
     options: &RedisOptions,
-) -> Result<Findings> {
+) -> Result<Durability> {
     check_version(client)?;
     // The first of all writes is the check of the rules.
     file.ensure(options.durability == Some(Durability::Synced)).await?;
@@ -62,11 +56,10 @@ pub(super) async fn examine(
             "the server has no append-only file: a master that restarts before its failover loses everything"
         );
     }
-    let syncs_always = match durability {
-        Durability::Synced => Some(check_synced(client, info.ok().as_ref()).await?),
-        _ => None,
-    };
-    Ok(Findings { durability, syncs_always })
+    if durability == Durability::Synced {
+        synced::check(client, keys).await?;
+    }
+    Ok(durability)
 }
 
 /// Whether the server is a replicated one, also while its replica is away: right after a failover the new master has none
@@ -76,15 +69,6 @@ async fn has_replicas(client: &Client, info: &Info) -> Result<bool> {
         return Ok(true);
     }
     Ok(client.watched_replicas().await.map_err(of_connect)?.is_some_and(|known| known > 0))
-}
-
-/// As [`check_synced`], for an engine that is open already.
-pub(super) async fn can_sync(client: &Client) -> Result<bool> {
-    let info = match Info::read(client).await {
-        Err(error) if error.is_retryable() => return Err(error),
-        info => info.ok(),
-    };
-    check_synced(client, info.as_ref()).await
 }
 
 /// Whether every master has this many replicas now.
@@ -174,33 +158,6 @@ fn rule(message: &str, otherwise: &str) -> String {
         Some(command) => format!("+{command}"),
         None => otherwise.to_owned(),
     }
-}
-
-/// Whether `synced` can be kept, and how: true if the server syncs before each answer.
-async fn check_synced(client: &Client, info: Option<&Info>) -> Result<bool> {
-    if info.is_some_and(|info| !info.has_aof()) {
-        let context = "durability=synced needs an append-only file: set appendonly yes on the server";
-        return Err(Error::new(ErrorKind::Unsupported, context));
-    }
-    let knows_waitaof = client
-        .server()
-        .is_some_and(|greeting| greeting.server == "valkey" || major_minor(&greeting.version) >= (7, 2));
-    if knows_waitaof {
-        return Ok(false);
-    }
-    let policy = client.call::<HashMap<String, String>>(cmd("CONFIG").arg("GET").arg("appendfsync")).await;
-    let policy = policy.map_err(of_call);
-    let context = match policy {
-        Ok(policy) if policy.get("appendfsync").is_some_and(|policy| policy == "always") => return Ok(true),
-        Ok(_) => {
-            "durability=synced needs appendfsync always on this server (it knows no WAITAOF): set it, or use Redis 7.2 or Valkey"
-        }
-        Err(error) if error.is_retryable() => return Err(error),
-        Err(_) => {
-            "durability=synced on this server (it knows no WAITAOF) needs appendfsync always, and +config|get to see that"
-        }
-    };
-    Err(Error::new(ErrorKind::Unsupported, context))
 }
 
 /// What INFO says of replication and persistence, of a cluster's node any one.

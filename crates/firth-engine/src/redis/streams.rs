@@ -261,7 +261,7 @@ fn entry(value: Value<'_>) -> Result<(RecordId, Fields)> {
 }
 
 /// The value under a name, in a map or in a list of names and values.
-fn field<'v>(map: Value<'v>, name: &str) -> Option<Value<'v>> {
+pub(super) fn field<'v>(map: Value<'v>, name: &str) -> Option<Value<'v>> {
     let parts: Vec<Value<'v>> = map.iter().collect();
     let pairs = parts.chunks_exact(2);
     pairs.filter(|pair| pair[0].as_str() == Some(name)).map(|pair| pair[1]).next()

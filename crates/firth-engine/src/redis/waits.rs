@@ -1,5 +1,6 @@
-//! Steps that share one WAIT or WAITAOF: the group commit of a server.
+//! Steps that share one proof of their durability: the group commit of a server.
 //!
+//! The proof is WAIT, or the settings that make the server sync before it answers (`synced.rs`).
 //! A wait counts all writes of its own connection. So steps for one place (the server, or a slot of a cluster) that come while
 //! others are under way gather, and then travel in one piece with one wait behind them. A lone step never waits for
 //! company: up to [`AT_ONCE`] groups per place, each over a connection of its own (the client's blocking lane), are
@@ -9,10 +10,11 @@
 
 use super::durability::is_refusal;
 use super::fresh::{FreshFile, is_unknown};
+use super::synced;
 use super::trouble::{odd_answer, of_call};
 use crate::error::{Error, ErrorKind, Result};
 use firth_redis::config::Server;
-use firth_redis::resp::{Frame, Value};
+use firth_redis::resp::Frame;
 use firth_redis::{CallError, Client, Command, Pipe, Script, ScriptCall, cmd, pipe};
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
@@ -32,12 +34,12 @@ const QUEUE: usize = 16_384;
 const GRACE: Duration = Duration::from_secs(5);
 const UNPOISONED: &str = "nothing panics while it holds this lock";
 
-/// What the wait has to confirm.
+/// What has to be proven.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Promise {
     /// So many replicas have it.
     Replicas(u32),
-    /// The server's disk has it.
+    /// The server's disk has it: the server syncs before it answers.
     Disk,
 }
 
@@ -160,7 +162,7 @@ impl Inner {
             }
             let loads = pipe.len();
             jobs.iter().for_each(|job| pipe.push(job.call.command()));
-            pipe.push(&self.wait_command(promise));
+            pipe.push(&self.proof_command(promise));
             let mut answers = match self.send(pipe).await {
                 Ok(mut answers) if answers.len() == loads + jobs.len() + 1 => answers.split_off(loads),
                 Ok(_) => {
@@ -192,11 +194,11 @@ impl Inner {
         self.client.pipeline::<Vec<Frame>>(pipe.together()).timeout(self.wait + GRACE).await
     }
 
-    fn wait_command(&self, promise: Promise) -> Command {
+    fn proof_command(&self, promise: Promise) -> Command {
         let limit = u64::try_from(self.wait.as_millis()).unwrap_or(u64::MAX).max(1);
         match promise {
             Promise::Replicas(replicas) => cmd("WAIT").arg(replicas).arg(limit),
-            Promise::Disk => cmd("WAITAOF").arg(1).arg(0).arg(limit),
+            Promise::Disk => synced::question(),
         }
     }
 
@@ -206,23 +208,24 @@ impl Inner {
         if is_refusal(&answer) {
             return Ok(answer);
         }
-        let confirmed = confirmed.as_ref().map_err(|error| of_call(error.clone()).with_unknown_outcome())?;
-        let value = confirmed.value();
-        let (wanted, found, what) = match promise {
-            Promise::Replicas(replicas) => (i64::from(replicas), value.as_i64(), "replicas"),
-            Promise::Disk => (1, value.get(0).and_then(Value::as_i64), "disks"),
+        let confirmed = confirmed.as_ref().map_err(Clone::clone);
+        let proven = match promise {
+            Promise::Disk => synced::judge(confirmed),
+            Promise::Replicas(wanted) => self.judge_replicas(wanted, confirmed),
         };
-        match found {
-            Some(found) if found >= wanted => Ok(answer),
-            Some(found) => {
-                let context = format!(
-                    "only {found} of {wanted} {what} confirmed within {:?}: the master has it, but may lose it",
-                    self.wait
-                );
-                Err(Error::new(ErrorKind::Unavailable, context).with_unknown_outcome())
-            }
-            None => Err(odd_answer().with_unknown_outcome()),
+        proven.map(|()| answer).map_err(Error::with_unknown_outcome)
+    }
+
+    fn judge_replicas(&self, wanted: u32, confirmed: Result<&Frame, CallError>) -> Result<()> {
+        let found = confirmed.map_err(of_call)?.value().as_i64().ok_or_else(odd_answer)?;
+        if found >= i64::from(wanted) {
+            return Ok(());
         }
+        let context = format!(
+            "only {found} of {wanted} replicas confirmed within {:?}: the master has it, but may lose it",
+            self.wait
+        );
+        Err(Error::new(ErrorKind::Unavailable, context))
     }
 }
 

@@ -4,7 +4,7 @@ use super::{append_one, block_on, refused, until_ok};
 use firth_engine::facet::{Acquire, Append, ProducerSeq};
 use firth_engine::{Content, Durability, Engine, ErrorKind, RedisOptions};
 use firth_laws::world::{self, holder, partition, pool_lease};
-use firth_testkit::{Flavor, Persist, RedisServer, SentinelSet, on_both};
+use firth_testkit::{Flavor, Persist, RedisCluster, RedisServer, SentinelSet, on_both};
 use std::time::Duration;
 
 on_both!(
@@ -13,7 +13,11 @@ on_both!(
     replicated_stays_the_default_while_the_replica_is_away,
     a_silent_replica_leaves_the_outcome_unknown,
     one_append_can_wait_for_replicas_that_the_engine_does_not_wait_for,
-    a_lease_counts_only_when_it_is_replicated
+    a_lease_counts_only_when_it_is_replicated,
+    k03_synced_is_kept_over_a_crash_where_the_server_syncs_before_it_answers,
+    k03_synced_is_refused_where_the_server_answers_before_it_syncs,
+    k03_a_server_that_no_longer_syncs_is_found_out_by_the_next_step,
+    k03_a_server_that_hides_its_settings_cannot_promise_synced
 );
 
 async fn with_replica(flavor: Flavor) -> (RedisServer, RedisServer) {
@@ -147,43 +151,93 @@ async fn open_synced(server: &RedisServer) -> firth_engine::Result<Engine> {
     Engine::at(&format!("{}?durability=synced", server.url().trim_end_matches('/'))).await
 }
 
-#[test]
-fn synced_waits_for_the_disk_on_valkey() {
-    block_on(async {
-        let server = RedisServer::builder().flavor(Flavor::Valkey).persist(Persist::Aof).start().await;
-        let engine = open_synced(&server).await.unwrap();
+async fn k03_synced_is_kept_over_a_crash_where_the_server_syncs_before_it_answers(flavor: Flavor) {
+    let server = RedisServer::builder().flavor(flavor).persist(Persist::AofAlways).start().await;
+    let engine = open_synced(&server).await.unwrap();
+    engine.can_promise(Durability::Synced).await.unwrap();
+    let at = partition(&engine).await;
+    append_one(&engine, &at, 1).await.unwrap();
+    server.kill().await;
+    server.restart().await;
+    let records = until_ok("the engine reconnects", || async {
+        engine.read(&at, firth_engine::RecordId::ZERO, firth_engine::facet::Max::records(9)).await
+    })
+    .await;
+    assert_eq!(records.len(), 1);
+    engine.close().await.unwrap();
+}
+
+/// Under `everysec` WAITAOF confirms what no fsync has reached, on Valkey 9.1.2 at least.
+async fn k03_synced_is_refused_where_the_server_answers_before_it_syncs(flavor: Flavor) {
+    for (persist, line, hint) in [
+        (Persist::None, "", "appendonly yes"),
+        (Persist::Aof, "", "appendfsync always"),
+        (Persist::AofAlways, "no-appendfsync-on-rewrite yes", "no-appendfsync-on-rewrite no"),
+    ] {
+        let builder = RedisServer::builder().flavor(flavor).persist(persist);
+        let server = if line.is_empty() { builder } else { builder.config(line) }.start().await;
+        let error = refused(open_synced(&server)).await;
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
+        assert!(error.context().contains(hint), "{error}");
+        // An append that wants more than its engine promises is refused before it is done.
+        let engine = Engine::at(&server.url()).await.unwrap();
         let at = partition(&engine).await;
-        append_one(&engine, &at, 1).await.unwrap();
-        assert!(waits(&server, "waitaof").await >= 2);
-        server.kill().await;
-        server.restart().await;
-        let records = until_ok("the engine reconnects", || async {
-            engine.read(&at, firth_engine::RecordId::ZERO, firth_engine::facet::Max::records(9)).await
-        })
-        .await;
-        assert_eq!(records.len(), 1);
+        let synced = Append { durability: Some(Durability::Synced), ..Append::new([Content::new("1")]) };
+        let error = refused(engine.append(&at, synced)).await;
+        assert!(error.context().contains(hint) && !error.may_have_happened(), "{error:?}");
+        assert!(world::read_all(&engine, &at).await.is_empty());
         engine.close().await.unwrap();
-    });
+    }
+}
+
+/// As after a failover to a server with other settings.
+async fn k03_a_server_that_no_longer_syncs_is_found_out_by_the_next_step(flavor: Flavor) {
+    let server = RedisServer::builder().flavor(flavor).persist(Persist::AofAlways).start().await;
+    let engine = open_synced(&server).await.unwrap();
+    let at = partition(&engine).await;
+    server.order(&["CONFIG", "SET", "appendfsync", "everysec"]).await;
+    let error = refused(append_one(&engine, &at, 1)).await;
+    assert!(error.may_have_happened() && error.context().contains("appendfsync always"), "{error:?}");
+    let error = refused(engine.can_promise(Durability::Synced)).await;
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    server.order(&["CONFIG", "SET", "appendfsync", "always"]).await;
+    append_one(&engine, &at, 2).await.unwrap();
+    engine.close().await.unwrap();
+}
+
+async fn k03_a_server_that_hides_its_settings_cannot_promise_synced(flavor: Flavor) {
+    let rules = super::acl::rules(flavor);
+    for (rules, is_good) in [(format!("{rules} +config|get"), true), (rules, false)] {
+        let server = RedisServer::builder().flavor(flavor).persist(Persist::AofAlways);
+        let server = server.acl_user("firth", &rules).start().await;
+        let opened = Engine::at(&format!("redis://firth:secret@{}?durability=synced", server.addr())).await;
+        if is_good {
+            let engine = opened.unwrap();
+            append_one(&engine, &partition(&engine).await, 1).await.unwrap();
+            engine.close().await.unwrap();
+        } else {
+            let error = opened.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Unsupported);
+            assert!(error.context().contains("+config|get"), "{error}");
+        }
+    }
 }
 
 #[test]
-fn synced_needs_an_append_only_file_and_on_redis_7_0_one_that_is_always_synced() {
+fn k03_every_master_of_a_cluster_must_sync_before_it_answers() {
     block_on(async {
-        for (flavor, persist, hint) in [
-            (Flavor::Valkey, Persist::None, "appendonly yes"),
-            (Flavor::Redis, Persist::None, "appendonly yes"),
-            (Flavor::Redis, Persist::Aof, "appendfsync always"),
-        ] {
-            let server = RedisServer::builder().flavor(flavor).persist(persist).start().await;
-            let error = refused(open_synced(&server)).await;
-            assert_eq!(error.kind(), ErrorKind::Unsupported);
-            assert!(error.context().contains(hint), "{error}");
-        }
-        let server = RedisServer::builder().persist(Persist::AofAlways).start().await;
-        let engine = open_synced(&server).await.unwrap();
-        let at = partition(&engine).await;
-        append_one(&engine, &at, 1).await.unwrap();
+        let cluster = RedisCluster::builder().replicas_per_master(0).persist(Persist::AofAlways);
+        let cluster = cluster.start().await;
+        let open = async || Engine::at(&format!("{}?durability=synced", cluster.url())).await;
+        let engine = open().await.unwrap();
+        append_one(&engine, &partition(&engine).await, 1).await.unwrap();
         engine.close().await.unwrap();
+        for node in cluster.nodes() {
+            node.server().order(&["CONFIG", "SET", "appendfsync", "everysec"]).await;
+            let error = refused(open()).await;
+            assert!(error.context().contains("appendfsync always"), "{error}");
+            node.server().order(&["CONFIG", "SET", "appendfsync", "always"]).await;
+        }
     });
 }
 

@@ -99,8 +99,7 @@ async fn a_read_only_replica_is_refused_at_the_start_and_survived_later(flavor: 
 
 async fn forgotten_scripts_are_loaded_again(flavor: Flavor) {
     let server = RedisServer::builder().flavor(flavor).persist(Persist::AofAlways).start().await;
-    let synced = if flavor == Flavor::Valkey { "synced" } else { "fast" };
-    for durability in ["fast", synced] {
+    for durability in ["fast", "synced"] {
         let url = format!("{}?durability={durability}", server.url().trim_end_matches('/'));
         let engine = Engine::at(&url).await.unwrap();
         let at = partition(&engine).await;
