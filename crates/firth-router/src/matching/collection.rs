@@ -116,6 +116,17 @@ impl Collection {
         Left { moved, shrunk }
     }
 
+    /// Whether a group leaves the slow list if this subscription leaves.
+    pub(super) fn ends_slow(&self, place: Membership) -> bool {
+        match place {
+            Membership::Group { group, .. } => {
+                let group = &self.groups[group as usize];
+                group.is_slow && group.members.len() == 1
+            }
+            Membership::Direct { .. } => false,
+        }
+    }
+
     /// Adds the subscriptions that want the event.
     pub(super) fn matches(&self, event: &Event, hits: &mut Vec<Hit>) -> Result<()> {
         let values = &self.fields.extract(event, event.document())?[..];

@@ -86,33 +86,48 @@ impl<T> Index<T> {
         }
     }
 
-    /// Adds a subscription, or replaces the tenant's one with this id.
+    /// Adds a subscription, or replaces the tenant's one with this id. If it is refused, nothing changes.
     pub fn insert(&mut self, id: SubscriptionId, interest: Interest, data: T) -> Result<u32> {
+        self.admits(&id, &interest)?;
         self.remove(&interest.tenant, &id);
-        let slow = self.tenants.get(&interest.tenant).map_or(0, |part| part.slow);
-        let is_slow = interest.document.is_none()
-            && interest.filter.as_ref().is_some_and(|filter| !filter.is_indexed());
         let collection = self.collection(&interest.tenant, &interest.collection);
-        let at = &mut self.collections[collection];
-        if is_slow && slow >= self.max_slow && !at.has_group(&interest) {
-            self.prune(&interest.tenant, &interest.collection);
-            return Err(Error::new(
-                ErrorKind::Quota,
-                format!(
-                    "tenant {} has {slow} filters that no index can answer, which is its quota; ask for an equality, a range, a prefix or an element",
-                    interest.tenant
-                ),
-            ));
-        }
-        let number = u32::try_from(self.subscriptions.vacant_key()).map_err(|_| {
-            Error::new(ErrorKind::Quota, "an index holds at most 4 294 967 295 subscriptions")
-        })?;
-        let (place, grown) = at.join(&interest, number);
+        let number = u32::try_from(self.subscriptions.vacant_key()).expect("admitted: there is a number");
+        let (place, grown) = self.collections[collection].join(&interest, number);
         let part = self.tenants.entry(interest.tenant.clone()).or_default();
         part.numbers.insert(id.clone(), number);
         part.slow += usize::from(grown);
         self.subscriptions.insert(Entry { id, tenant: interest.tenant, collection, place, data });
         Ok(number)
+    }
+
+    /// Whether there is room for a subscription, which may replace the tenant's one with this id.
+    pub fn admits(&self, id: &SubscriptionId, interest: &Interest) -> Result<()> {
+        if u32::try_from(self.subscriptions.vacant_key()).is_err() {
+            return Err(Error::new(ErrorKind::Quota, "an index holds at most 4 294 967 295 subscriptions"));
+        }
+        let is_slow = interest.document.is_none()
+            && interest.filter.as_ref().is_some_and(|filter| !filter.is_indexed());
+        let part = self.tenants.get(&interest.tenant);
+        let slow = part.map_or(0, |part| part.slow);
+        if !is_slow || slow < self.max_slow {
+            return Ok(());
+        }
+        let collection = part.and_then(|part| part.collections.get(&interest.collection));
+        let has_group = collection.is_some_and(|&at| self.collections[at].has_group(interest));
+        let replaced =
+            part.and_then(|part| part.numbers.get(id)).map(|&old| &self.subscriptions[old as usize]);
+        // The one that it replaces may be the last of its group, and make room.
+        let freed = replaced.is_some_and(|old| self.collections[old.collection].ends_slow(old.place));
+        if has_group || slow - usize::from(freed) < self.max_slow {
+            return Ok(());
+        }
+        Err(Error::new(
+            ErrorKind::Quota,
+            format!(
+                "tenant {} has {slow} filters that no index can answer, which is its quota; ask for an equality, a range, a prefix or an element",
+                interest.tenant
+            ),
+        ))
     }
 
     /// Removes a subscription, and answers its data.

@@ -21,8 +21,49 @@ pub(super) struct Store {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub(super) enum News {
-    Subscription { t: Tenant, s: SubscriptionId, v: u64 },
-    Gateway { g: GatewayId, v: u64 },
+    Subscription {
+        t: Tenant,
+        s: SubscriptionId,
+        v: u64,
+        /// On the first piece of a message: members confirm all of it to this one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        ask: Option<Ask>,
+    },
+    Gateway {
+        g: GatewayId,
+        v: u64,
+    },
+}
+
+/// To whom a message of news is confirmed, and under which number.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Ask {
+    pub(super) to: String,
+    pub(super) number: u64,
+}
+
+/// A node that matches events.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Member {
+    /// Its name among the members, made up at random.
+    pub(super) id: String,
+    /// Its name for people.
+    pub(super) node: String,
+}
+
+/// A member has what it was told of in a message, but for what it refused.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Confirmed {
+    pub(super) number: u64,
+    pub(super) by: String,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) refused: Vec<(News, String)>,
+}
+
+impl Confirmed {
+    pub(super) fn read(payload: &[u8]) -> Option<Self> {
+        serde_json::from_slice(payload).ok()
+    }
 }
 
 /// A subscription as it stands in the catalog.
@@ -42,7 +83,7 @@ impl Listed {
 
 impl News {
     pub(super) fn subscription(tenant: &Tenant, id: &SubscriptionId, version: u64) -> Self {
-        Self::Subscription { t: tenant.clone(), s: id.clone(), v: version }
+        Self::Subscription { t: tenant.clone(), s: id.clone(), v: version, ask: None }
     }
 
     pub(super) fn gateway(id: &GatewayId, version: u64) -> Self {
@@ -51,6 +92,16 @@ impl News {
 
     pub(super) fn read(payload: &[u8]) -> Option<Vec<Self>> {
         serde_json::from_slice(payload).ok()
+    }
+
+    /// Whether both tell of the same change.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Subscription { t, s, v, .. }, Self::Subscription { t: t2, s: s2, v: v2, .. }) => {
+                (t, s, v) == (t2, s2, v2)
+            }
+            _ => self == other,
+        }
     }
 }
 
@@ -73,6 +124,48 @@ impl Store {
         }
     }
 
+    /// As [`tell`](Self::tell); members confirm it to `me` under this number.
+    pub(super) async fn ask(&self, news: &[News], me: &str, number: u64) {
+        let mut news = news.to_vec();
+        if let Some(News::Subscription { ask, .. }) = news.first_mut() {
+            *ask = Some(Ask { to: me.to_owned(), number });
+        }
+        self.tell(&news).await;
+    }
+
+    pub(super) async fn listen_to_confirmations(&self, me: &str) -> Result<Listener> {
+        Ok(self.engine.subscribe(&confirmations(me)?).await?)
+    }
+
+    /// Confirms news to the node that asked. One that does not hear it asks again.
+    pub(super) async fn confirm(&self, to: &str, confirmed: &Confirmed) -> Result<()> {
+        let payload = serde_json::to_vec(confirmed).expect("names and numbers can always be written");
+        Ok(self.engine.publish(&confirmations(to)?, payload.into()).await?)
+    }
+
+    /// The nodes that match events, with the versions of their entries.
+    pub(super) async fn members(&self) -> Result<Vec<(u64, Member)>> {
+        let entries = self.engine.list_all(&members(), "").await?;
+        let read = |entry: firth_engine::facet::Entry| {
+            // Of a newer node whose entry has another form, the name is enough.
+            let member = serde_json::from_slice(&entry.value)
+                .unwrap_or_else(|_| Member { id: entry.name.clone(), node: entry.name });
+            (entry.version, member)
+        };
+        Ok(entries.into_iter().map(read).collect())
+    }
+
+    pub(super) async fn put_member(&self, member: &Member) -> Result<()> {
+        let value = serde_json::to_vec(member).expect("names can always be written");
+        let key = EntryKey::new(members(), member.id.as_str())?;
+        self.engine.put(&key, value.into(), Expect::Any).await?;
+        Ok(())
+    }
+
+    pub(super) async fn remove_member(&self, id: &str, expect: Expect) -> Result<Put> {
+        Ok(self.engine.remove(&EntryKey::new(members(), id)?, expect).await?)
+    }
+
     pub(super) async fn get(
         &self,
         tenant: &Tenant,
@@ -91,7 +184,7 @@ impl Store {
         Ok(self.engine.remove(&key(tenant, id)?, expect).await?)
     }
 
-    /// One shard of the subscriptions, not read yet. Entries whose names this version cannot read are left out and logged.
+    /// One shard of the subscriptions, not decoded yet. Entries whose names this version cannot read are left out and logged.
     pub(super) async fn shard(&self, shard: u64) -> Result<Vec<Listed>> {
         let entries = self.engine.list_all(&space(shard), "").await?;
         let read = |entry: firth_engine::facet::Entry| {
@@ -106,7 +199,14 @@ impl Store {
 
     pub(super) async fn gateways(&self) -> Result<Vec<(u64, Gateway)>> {
         let entries = self.engine.list_all(&gateways(), "").await?;
-        entries.into_iter().map(|entry| Ok((entry.version, Gateway::decode(&entry.value)?))).collect()
+        let read = |entry: firth_engine::facet::Entry| match Gateway::decode(&entry.value) {
+            Ok(gateway) => Some((entry.version, gateway)),
+            Err(error) => {
+                tracing::warn!(gateway = entry.name, %error, "a registered gateway is left out");
+                None
+            }
+        };
+        Ok(entries.into_iter().filter_map(read).collect())
     }
 
     pub(super) async fn get_gateway(&self, id: &GatewayId) -> Result<Option<(u64, Gateway)>> {
@@ -146,6 +246,14 @@ fn space(shard: u64) -> SpaceName {
 
 fn gateways() -> SpaceName {
     SpaceName::new("router.gateways").expect("a valid name")
+}
+
+fn members() -> SpaceName {
+    SpaceName::new("router.members").expect("a valid name")
+}
+
+fn confirmations(to: &str) -> Result<ChannelName> {
+    Ok(ChannelName::new(format!("router.confirmed.{to}"))?)
 }
 
 fn channel() -> ChannelName {

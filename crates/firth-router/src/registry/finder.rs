@@ -27,17 +27,23 @@ pub(crate) struct Destinations {
 pub(crate) struct Finder<'a> {
     state: RwLockReadGuard<'a, State>,
     hits: Vec<Hit>,
+    /// The registry is in step with what was answered to those who registered.
+    may_match: bool,
 }
 
 impl<'a> Finder<'a> {
-    pub(super) fn new(state: RwLockReadGuard<'a, State>) -> Self {
-        Self { state, hits: Vec::new() }
+    pub(super) fn new(state: RwLockReadGuard<'a, State>, may_match: bool) -> Self {
+        Self { state, hits: Vec::new(), may_match }
     }
 
     /// The gateways that want an event, each with its subscriptions. If some of them have no gateway yet, it is an error: the event waits. That
-    /// a broadcast would go to too many refuses only those who asked for it.
+    /// a broadcast would go to too many refuses only those who asked for it. While the registry may lack subscriptions, every event waits.
     pub(crate) fn destinations(&mut self, event: &Event, max_fanout: usize) -> Result<Destinations> {
-        let Self { state, hits } = self;
+        let Self { state, hits, may_match } = self;
+        if !*may_match {
+            let context = "this node may lack subscriptions: it reads the registry again first";
+            return Err(Error::new(ErrorKind::Unavailable, context));
+        }
         state.matches(event, hits)?;
         let (table, mut found) = (state.table(), Destinations::default());
         let mut places = HashMap::with_hasher(RandomState::default());

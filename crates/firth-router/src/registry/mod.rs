@@ -5,14 +5,16 @@
 //!                                                    gap on the bus ─► the node reads everything again
 //! ```
 //! The catalog decides; the bus only says where to look, and a slow round over all entries finds what a crash between the two left
-//! unsaid. A node that hears news twice, late or in another order ends with the same index (`state`). Time is counted by each node on
+//! unsaid. A registration is answered when every node that matches events has it in its index (`members`, `confirm`). A node that hears news twice, late or in another order ends with the same index (`state`). Time is counted by each node on
 //! its own clock from when it last saw an entry change; whoever finds one expired removes it by compare-and-set, so a heartbeat
 //! in the same moment wins. Quotas are checked by the node that registers against what it knows, so nodes that register in
 //! the same moment may together exceed one by a few.
 
 mod catalog;
+mod confirm;
 mod explain;
 mod finder;
+mod members;
 mod service;
 mod shards;
 mod state;
@@ -32,15 +34,19 @@ use crate::event::Event;
 use crate::matching::Hit;
 use crate::name::{GatewayId, SubscriptionId, Tenant};
 use crate::routing::{SlotTable, Target};
-use catalog::{News, Store};
+use catalog::{Member, News, Store};
+use confirm::Confirm;
 use firth_engine::Engine;
 use firth_engine::facet::{Expect, Put};
+use futures_util::{StreamExt, TryStreamExt, stream};
+use members::Standing;
 use state::State;
 use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use tokio::task::JoinHandle;
+use sync::Sync;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 /// A matched subscription.
 #[derive(Clone, Debug)]
@@ -53,43 +59,96 @@ pub struct Wanted {
 
 /// How often a lost race for an entry is run again.
 const RACES: usize = 16;
+/// How many subscriptions of a gateway are removed at a time.
+const REMOVALS: usize = 64;
 
 /// A node's handle on the registry; clones share its index. [`close`](Self::close) stops keeping it in step.
 #[derive(Clone)]
 pub struct Registry(Arc<Inner>);
 
 struct Inner {
-    store: Store,
-    state: Arc<RwLock<State>>,
+    sync: Sync,
+    confirm: Confirm,
     stop: CancellationToken,
-    task: std::sync::Mutex<Option<JoinHandle<()>>>,
+    tasks: TaskTracker,
 }
 
 impl Registry {
     /// Reads the registry and keeps it in step from then on.
     pub async fn open(engine: Engine, quotas: Subscriptions) -> Result<Self> {
-        let store = Store::new(engine);
-        let state = Arc::new(RwLock::new(State::new(quotas)));
-        let stop = CancellationToken::new();
-        let follower = sync::Follower::start(store.clone(), Arc::clone(&state)).await?;
-        let task = tokio::spawn(follower.run(stop.clone()));
-        Ok(Self(Arc::new(Inner { store, state, stop, task: std::sync::Mutex::new(Some(task)) })))
+        let me = format!("{:032x}", fastrand::u128(..));
+        let sync = Sync {
+            store: Store::new(engine),
+            state: Arc::new(RwLock::new(State::new(quotas))),
+            standing: Arc::new(Standing::default()),
+            me: me.as_str().into(),
+        };
+        let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
+        let follower = sync::Follower::start(sync.clone()).await?;
+        let confirm = Confirm::start(sync.store.clone(), me, stop.clone(), &tasks).await?;
+        tasks.spawn(follower.run(stop.clone()));
+        Ok(Self(Arc::new(Inner { sync, confirm, stop, tasks })))
     }
 
-    /// Adds a subscription, or replaces the tenant's one with this id: whoever reconnects just registers again.
-    pub async fn register(&self, subscription: Subscription) -> Result<()> {
-        subscription.interest()?;
-        self.read().admit(&subscription)?;
-        let put = self.0.store.put(&subscription, Expect::Any).await?;
-        let Put::Done(version) = put else { return Err(raced()) };
-        let news = News::subscription(&subscription.tenant, &subscription.id, version);
-        let known = self.write().put(subscription.clone(), version, Instant::now());
-        if let Err(refused) = known {
-            // What this node cannot index, no node can.
-            self.0.store.remove(&subscription.tenant, &subscription.id, Expect::Version(version)).await?;
-            return Err(refused);
+    /// Matches events from now on, under a name for people: registrations, here and elsewhere, are answered when this node has
+    /// them too. Until [`close`](Self::close).
+    pub async fn join(&self, node: &str) -> Result<()> {
+        let Inner { sync, stop, tasks, .. } = &*self.0;
+        if sync.standing.is_member() {
+            return Ok(());
         }
-        self.0.store.tell(&[news]).await;
+        let member = Member { id: sync.me.to_string(), node: node.to_owned() };
+        members::enter(&sync.store, &member, &sync.standing).await?;
+        tasks.spawn(members::keep(sync.store.clone(), member, Arc::clone(&sync.standing), stop.clone()));
+        // What was registered before the others knew of this node was answered without it.
+        sync.read_all().await
+    }
+
+    /// Adds a subscription, or replaces the tenant's one with this id: whoever reconnects just registers again. Answers when
+    /// every node that matches events knows it, so that no event sent later is missed. If it is refused, the one that was there
+    /// stays.
+    pub async fn register(&self, subscription: Subscription) -> Result<()> {
+        let key = (subscription.tenant.clone(), subscription.id.clone());
+        let before = {
+            let state = self.read();
+            state.admit(&subscription)?;
+            state.version(&key).map(|(_, before)| before)
+        };
+        let put = self.store().put(&subscription, Expect::Any).await?;
+        let Put::Done(version) = put else { return Err(raced()) };
+        let known = self.write().put(subscription, version, Instant::now());
+        let news = News::subscription(&key.0, &key.1, version);
+        let taken = match known {
+            Ok(()) => self.0.confirm.wait(news).await,
+            Err(refused) => Err(refused),
+        };
+        match taken {
+            Err(refused) if refused.kind() == ErrorKind::Quota => {
+                self.undo(&key, version, before).await?;
+                Err(refused)
+            }
+            taken => taken,
+        }
+    }
+
+    /// Puts back what was there before a registration that some node cannot take, unless it was changed since.
+    async fn undo(
+        &self,
+        (tenant, id): &(Tenant, SubscriptionId),
+        version: u64,
+        before: Option<Arc<Subscription>>,
+    ) -> Result<()> {
+        let expected = Expect::Version(version);
+        let undone = match &before {
+            Some(before) => self.store().put(before, expected).await?,
+            None => self.store().remove(tenant, id, expected).await?,
+        };
+        let Put::Done(version) = undone else { return Ok(()) };
+        match before {
+            Some(before) => self.write().put((*before).clone(), version, Instant::now())?,
+            None => self.write().forget(&(tenant.clone(), id.clone()), version),
+        }
+        self.store().tell(&[News::subscription(tenant, id, version)]).await;
         Ok(())
     }
 
@@ -99,13 +158,13 @@ impl Registry {
         let known = self.read().version(&key);
         let (mut version, mut subscription) = match known {
             Some(known) => known,
-            None => self.0.store.get(tenant, id).await?.ok_or_else(|| unknown(id))?,
+            None => self.store().get(tenant, id).await?.ok_or_else(|| unknown(id))?,
         };
         for _ in 0..RACES {
-            match self.0.store.put(&subscription, Expect::Version(version)).await? {
+            match self.store().put(&subscription, Expect::Version(version)).await? {
                 Put::Done(version) => {
                     self.write().put((*subscription).clone(), version, Instant::now())?;
-                    self.0.store.tell(&[News::subscription(tenant, id, version)]).await;
+                    self.store().tell(&[News::subscription(tenant, id, version)]).await;
                     return Ok(());
                 }
                 Put::Conflict(None) => {
@@ -122,23 +181,28 @@ impl Registry {
 
     /// Removes a subscription; false if there was none.
     pub async fn unregister(&self, tenant: &Tenant, id: &SubscriptionId) -> Result<bool> {
-        let was_there = self.0.store.get(tenant, id).await?.is_some();
-        if let Put::Done(version) = self.0.store.remove(tenant, id, Expect::Any).await? {
-            self.write().forget(&(tenant.clone(), id.clone()), version);
-            self.0.store.tell(&[News::subscription(tenant, id, version)]).await;
-        }
+        let was_there = self.store().get(tenant, id).await?.is_some();
+        let news = self.remove(tenant, id).await?;
+        self.store().tell(&news.into_iter().collect::<Vec<_>>()).await;
         Ok(was_there)
+    }
+
+    /// Removes a subscription; answers what the other nodes are to be told.
+    async fn remove(&self, tenant: &Tenant, id: &SubscriptionId) -> Result<Option<News>> {
+        let Put::Done(version) = self.store().remove(tenant, id, Expect::Any).await? else { return Ok(None) };
+        self.write().forget(&(tenant.clone(), id.clone()), version);
+        Ok(Some(News::subscription(tenant, id, version)))
     }
 
     /// Adds a gateway, or gives a sign of life of it, which also keeps its direct subscriptions alive.
     pub async fn register_gateway(&self, gateway: Gateway) -> Result<()> {
         gateway.check()?;
-        let Put::Done(version) = self.0.store.put_gateway(&gateway, Expect::Any).await? else {
+        let Put::Done(version) = self.store().put_gateway(&gateway, Expect::Any).await? else {
             return Err(raced());
         };
         let news = News::gateway(&gateway.id, version);
         self.write().put_gateway(gateway, version, Instant::now());
-        self.0.store.tell(&[news]).await;
+        self.store().tell(&[news]).await;
         Ok(())
     }
 
@@ -149,17 +213,17 @@ impl Registry {
 
     /// A sign of life of one process of a gateway; `Fenced` if another process has registered since.
     pub async fn heartbeat_instance(&self, id: &GatewayId, instance: Option<&str>) -> Result<Gateway> {
-        let mut known = self.0.store.get_gateway(id).await?;
+        let mut known = self.store().get_gateway(id).await?;
         for _ in 0..RACES {
             let Some((version, gateway)) = known else { return Err(unknown_gateway(id)) };
             gateway.check_instance(instance)?;
-            match self.0.store.put_gateway(&gateway, Expect::Version(version)).await? {
+            match self.store().put_gateway(&gateway, Expect::Version(version)).await? {
                 Put::Done(version) => {
                     self.write().put_gateway(gateway.clone(), version, Instant::now());
-                    self.0.store.tell(&[News::gateway(id, version)]).await;
+                    self.store().tell(&[News::gateway(id, version)]).await;
                     return Ok(gateway);
                 }
-                Put::Conflict(_) => known = self.0.store.get_gateway(id).await?,
+                Put::Conflict(_) => known = self.store().get_gateway(id).await?,
             }
         }
         Err(raced())
@@ -177,21 +241,26 @@ impl Registry {
         instance: Option<&str>,
     ) -> Result<Option<usize>> {
         let keys = self.read().of_gateway(gateway);
-        let known = self.0.store.get_gateway(gateway).await?;
+        let known = self.store().get_gateway(gateway).await?;
         let was_there = known.is_some();
         let mut expect = Expect::Any;
         if let (Some((version, known)), Some(_)) = (known, instance) {
             known.check_instance(instance)?;
             expect = Expect::Version(version);
         }
-        for (tenant, id) in &keys {
-            self.unregister(tenant, id).await?;
-        }
-        if let Put::Done(version) = self.0.store.remove_gateway(gateway, expect).await? {
+        let count = keys.len();
+        let removals = stream::iter(keys).map(|(tenant, id)| {
+            let registry = self.clone();
+            async move { registry.remove(&tenant, &id).await }
+        });
+        let news: Vec<_> = removals.buffer_unordered(REMOVALS).try_collect().await?;
+        let mut news: Vec<News> = news.into_iter().flatten().collect();
+        if let Put::Done(version) = self.store().remove_gateway(gateway, expect).await? {
             self.write().forget_gateway(gateway, version);
-            self.0.store.tell(&[News::gateway(gateway, version)]).await;
+            news.push(News::gateway(gateway, version));
         }
-        Ok((was_there || !keys.is_empty()).then_some(keys.len()))
+        self.store().tell(&news).await;
+        Ok((was_there || count > 0).then_some(count))
     }
 
     /// The subscriptions that want an event.
@@ -207,7 +276,8 @@ impl Registry {
 
     /// Finds out where events go, while nothing changes: many events at a time, and not for long.
     pub(crate) fn finder(&self) -> Finder<'_> {
-        Finder::new(self.read())
+        let may_match = self.0.sync.standing.may_match(Instant::now());
+        Finder::new(self.read(), may_match)
     }
 
     /// The gateways that there are.
@@ -267,22 +337,23 @@ impl Registry {
         self.len() == 0
     }
 
-    /// Stops keeping in step; waits for the task to end.
+    /// Stops keeping in step; waits for the tasks to end.
     pub async fn close(&self) {
         self.0.stop.cancel();
-        let task = self.0.task.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(task) = task {
-            // A panic there was already reported by the runtime.
-            let _ = task.await;
-        }
+        self.0.tasks.close();
+        self.0.tasks.wait().await;
+    }
+
+    fn store(&self) -> &Store {
+        &self.0.sync.store
     }
 
     fn read(&self) -> RwLockReadGuard<'_, State> {
-        self.0.state.read().unwrap_or_else(PoisonError::into_inner)
+        self.0.sync.state.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn write(&self) -> RwLockWriteGuard<'_, State> {
-        self.0.state.write().unwrap_or_else(PoisonError::into_inner)
+        self.0.sync.state.write().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -65,8 +65,9 @@ impl State {
         }
     }
 
-    /// Whether there is room for it. Replacing one's own is always allowed.
+    /// Whether there is room for it. Replacing one's own is always allowed, except by a filter for which the index has no room.
     pub(super) fn admit(&self, subscription: &Subscription) -> Result<()> {
+        self.index.admits(&subscription.id, &subscription.interest()?)?;
         let key = (subscription.tenant.clone(), subscription.id.clone());
         let old = self.known.get(&key);
         let of_gateway = match &subscription.target {
@@ -117,8 +118,9 @@ impl State {
         }
         let interest = subscription.interest().inspect_err(|_| self.unreadable += 1)?;
         let subscription = Arc::new(subscription);
-        self.drop_known(&key);
+        // If the index refuses it, what was known before stays.
         self.index.insert(key.1.clone(), interest, Arc::clone(&subscription))?;
+        self.unlink(&key);
         match &subscription.target {
             Target::Direct(gateway) => {
                 self.by_gateway.entry(gateway.clone()).or_default().insert(key.clone());
@@ -145,8 +147,14 @@ impl State {
     }
 
     fn drop_known(&mut self, key: &Key) {
-        let Some(known) = self.known.remove(key) else { return };
-        self.index.remove(&key.0, &key.1);
+        if self.unlink(key) {
+            self.index.remove(&key.0, &key.1);
+        }
+    }
+
+    /// Takes a subscription out of everything but the index; false if it was not known.
+    fn unlink(&mut self, key: &Key) -> bool {
+        let Some(known) = self.known.remove(key) else { return false };
         self.hashed.remove(key);
         self.deadlines.remove(&(known.deadline, key.clone()));
         if let Target::Direct(gateway) = &known.subscription.target
@@ -157,6 +165,7 @@ impl State {
                 self.by_gateway.remove(gateway);
             }
         }
+        true
     }
 
     pub(super) fn put_gateway(&mut self, gateway: Gateway, version: u64, now: Instant) {
@@ -230,6 +239,11 @@ impl State {
     /// Whether this version of it, or a newer one, is known.
     pub(super) fn knows(&self, key: &Key, version: u64) -> bool {
         self.known.get(key).is_some_and(|known| known.version >= version)
+    }
+
+    /// As [`knows`](Self::knows), or it is known to be removed since.
+    pub(super) fn is_past(&self, key: &Key, version: u64) -> bool {
+        self.knows(key, version) || self.gone.get(key).is_some_and(|gone| *gone >= version)
     }
 
     pub(super) fn version(&self, key: &Key) -> Option<(u64, Arc<Subscription>)> {

@@ -1,4 +1,7 @@
 //! [`Subscription`] and [`Gateway`]: what is registered, as it is stored and sent.
+//!
+//! Fields that a newer node has stored and this one does not know are passed over: a node that left the whole entry out would
+//! settle its events as unwanted.
 
 use crate::config::Protocol;
 use crate::error::{Error, ErrorKind, Result};
@@ -30,7 +33,6 @@ pub enum Overflow {
 ///
 /// Low-priority subscriptions of one gateway may have different [`Overflow`] policies; high and normal priority are never shed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Subscription {
     /// Its name among the tenant's subscriptions.
     pub id: SubscriptionId,
@@ -131,7 +133,6 @@ impl Subscription {
 
 /// A receiver of events.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Gateway {
     /// Its name.
     pub id: GatewayId,

@@ -1,10 +1,12 @@
 //! Keeps a node's view in step with the catalog: hears news, makes slow rounds, ends what expired.
 
-use super::catalog::{Listed, News, SHARDS, Store};
-use super::state::State;
-use crate::error::Result;
+use super::catalog::{Ask, Confirmed, Listed, News, SHARDS, Store};
+use super::members::{Standing, Watched};
+use super::state::{Key, State};
+use crate::error::{Error, Result};
 use firth_engine::facet::{Expect, Put, Signal, Subscription as Listener};
 use foldhash::fast::RandomState;
+use futures_util::{StreamExt, stream};
 use std::collections::HashSet;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
@@ -16,20 +18,32 @@ const ROUND: Duration = Duration::from_secs(1);
 /// The most expired subscriptions that are removed at a time.
 const MAX_EXPIRED: usize = 1000;
 
+/// How many entries that changed are read at a time.
+const READS: usize = 32;
+
 pub(super) struct Follower {
-    store: Store,
-    state: Arc<RwLock<State>>,
+    sync: Sync,
     listener: Listener,
     next_shard: u64,
+    watched: Watched,
+}
+
+/// A node's view, the catalog, and how to bring one in step with the other.
+#[derive(Clone)]
+pub(super) struct Sync {
+    pub(super) store: Store,
+    pub(super) state: Arc<RwLock<State>>,
+    pub(super) standing: Arc<Standing>,
+    /// This node's name among the members.
+    pub(super) me: Arc<str>,
 }
 
 impl Follower {
     /// Listens first and reads everything then, so that nothing falls between.
-    pub(super) async fn start(store: Store, state: Arc<RwLock<State>>) -> Result<Self> {
-        let listener = store.listen().await?;
-        let follower = Self { store, state, listener, next_shard: 0 };
-        follower.read_all().await?;
-        Ok(follower)
+    pub(super) async fn start(sync: Sync) -> Result<Self> {
+        let listener = sync.store.listen().await?;
+        sync.read_all().await?;
+        Ok(Self { sync, listener, next_shard: 0, watched: Watched::default() })
     }
 
     pub(super) async fn run(mut self, stop: CancellationToken) {
@@ -39,11 +53,12 @@ impl Follower {
             let outcome = tokio::select! {
                 () = stop.cancelled() => return,
                 signal = self.listener.next() => match signal {
-                    Ok(Signal::Message(payload)) => self.hear(&payload).await,
-                    Ok(Signal::Gap) => self.read_all().await,
+                    Ok(Signal::Message(payload)) => self.sync.hear(&payload).await,
+                    Ok(Signal::Gap) => self.sync.read_all().await,
                     // The engine was closed: nothing more will ever come.
                     Err(_) => return,
                 },
+                () = self.sync.standing.wants_reading() => self.sync.read_all().await,
                 _ = rounds.tick() => self.round().await,
             };
             if let Err(error) = outcome {
@@ -52,41 +67,73 @@ impl Follower {
         }
     }
 
+    async fn round(&mut self) -> Result<()> {
+        if self.sync.standing.is_stale() {
+            self.sync.read_all().await?;
+        }
+        self.sync.read_gateways().await?;
+        self.sync.read_shard(self.next_shard).await?;
+        self.next_shard = (self.next_shard + 1) % SHARDS;
+        self.sync.expire().await?;
+        self.watched.sweep(&self.sync.store).await
+    }
+}
+
+impl Sync {
+    /// Reads what a message says has changed; as a member, confirms that then.
     async fn hear(&self, payload: &[u8]) -> Result<()> {
         let Some(news) = News::read(payload) else { return self.read_all().await };
-        for piece in news {
-            match piece {
-                News::Subscription { t, s, v } => {
-                    let key = (t, s);
-                    if self.read().version(&key).is_some_and(|(version, _)| version >= v) {
-                        continue;
-                    }
-                    match self.store.get(&key.0, &key.1).await? {
-                        Some((version, subscription)) => self.learn(version, (*subscription).clone()),
-                        None => self.write().forget(&key, v),
-                    }
-                }
-                News::Gateway { g, v } => match self.store.get_gateway(&g).await? {
-                    Some((version, gateway)) => self.write().put_gateway(gateway, version, Instant::now()),
-                    None => self.write().forget_gateway(&g, v),
-                },
-            }
+        let ask = news.first().and_then(|piece| match piece {
+            News::Subscription { ask, .. } => ask.clone(),
+            News::Gateway { .. } => None,
+        });
+        let pieces = stream::iter(news).map(|piece| {
+            let sync = self.clone();
+            async move { Ok::<_, Error>(sync.catch_up(&piece).await?.map(|why| (piece, why))) }
+        });
+        let mut pieces = pieces.buffered(READS);
+        let mut refused = Vec::new();
+        while let Some(piece) = pieces.next().await {
+            refused.extend(piece?);
+        }
+        if let Some(Ask { to, number }) = ask.filter(|_| self.standing.is_member()) {
+            let by = self.me.to_string();
+            self.store.confirm(&to, &Confirmed { number, by, refused }).await?;
         }
         Ok(())
     }
 
-    async fn round(&mut self) -> Result<()> {
-        self.read_gateways().await?;
-        self.read_shard(self.next_shard).await?;
-        self.next_shard = (self.next_shard + 1) % SHARDS;
-        self.expire().await
+    /// Reads what has changed; answers why it cannot be taken, if so.
+    async fn catch_up(&self, piece: &News) -> Result<Option<String>> {
+        match piece {
+            News::Subscription { t, s, v, .. } => {
+                let key: Key = (t.clone(), s.clone());
+                if self.read().is_past(&key, *v) {
+                    return Ok(None);
+                }
+                match self.store.get(t, s).await? {
+                    Some((version, subscription)) => {
+                        let learned = self.learn(version, (*subscription).clone());
+                        return Ok(learned.err().map(|error| error.context().to_owned()));
+                    }
+                    None => self.write().forget(&key, *v),
+                }
+            }
+            News::Gateway { g, v } => match self.store.get_gateway(g).await? {
+                Some((version, gateway)) => self.write().put_gateway(gateway, version, Instant::now()),
+                None => self.write().forget_gateway(g, *v),
+            },
+        }
+        Ok(None)
     }
 
-    async fn read_all(&self) -> Result<()> {
+    pub(super) async fn read_all(&self) -> Result<()> {
+        let reading = self.standing.begins_reading();
         self.read_gateways().await?;
         for shard in 0..SHARDS {
             self.read_shard(shard).await?;
         }
+        self.standing.has_read(reading);
         Ok(())
     }
 
@@ -104,7 +151,8 @@ impl Follower {
         };
         for Listed { key, version, value } in news {
             match super::Subscription::decode(value) {
-                Ok(subscription) => self.learn(*version, subscription),
+                // Why it is left out was told.
+                Ok(subscription) => drop(self.learn(*version, subscription)),
                 Err(error) => {
                     tracing::warn!(subscription = %key.1, %error, "a registered subscription is left out");
                 }
@@ -131,11 +179,11 @@ impl Follower {
         Ok(())
     }
 
-    fn learn(&self, version: u64, subscription: super::Subscription) {
+    fn learn(&self, version: u64, subscription: super::Subscription) -> Result<()> {
         let id = subscription.id.clone();
-        if let Err(error) = self.write().put(subscription, version, Instant::now()) {
+        self.write().put(subscription, version, Instant::now()).inspect_err(|error| {
             tracing::warn!(subscription = %id, %error, "a registered subscription is left out");
-        }
+        })
     }
 
     async fn expire(&self) -> Result<()> {
@@ -162,7 +210,8 @@ impl Follower {
                 }
                 Put::Conflict(None) => self.write().forget(&key, version),
                 Put::Conflict(Some(entry)) => {
-                    self.learn(entry.version, super::Subscription::decode(&entry.value)?);
+                    // Why it is left out was told.
+                    drop(self.learn(entry.version, super::Subscription::decode(&entry.value)?));
                 }
             }
         }

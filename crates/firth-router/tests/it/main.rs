@@ -12,6 +12,7 @@ mod nats;
 mod nats_auth;
 mod node;
 mod peers;
+mod registered;
 mod registry;
 mod registry_grpc;
 mod replays;

@@ -1,7 +1,9 @@
 //! The registry: what one node registers, all nodes match; nothing expires that gives a sign of life.
 
 use crate::world::*;
-use firth_engine::Engine;
+use firth_engine::facet::{EntryKey, Expect};
+use firth_engine::{Engine, SpaceName};
+use firth_laws::faulty::{Faults, Faulty};
 use firth_router::config::{RoutingConfig, Subscriptions};
 use firth_router::registry::{Gateway, Registry, Subscription};
 use firth_router::{ErrorKind, Tenant};
@@ -123,4 +125,75 @@ async fn what_cannot_work_is_refused_and_leaves_nothing_behind() {
     let other = Subscription { tenant: Tenant::new("u").unwrap(), ..wish("a", "doc.s == 'c'", "g") };
     registry.register(other).await.expect("another tenant may use the same id");
     assert_eq!(open(&engine).await.len(), 3);
+}
+
+#[tokio::test]
+async fn r07_a_refused_replacement_keeps_the_subscription_that_worked() {
+    let engine = Engine::memory();
+    let tight = Subscriptions { unindexed_per_tenant: 1, ..quotas() };
+    let registry = Registry::open(engine.clone(), tight.clone()).await.unwrap();
+    registry.register(wish("slow", "doc.s.contains('y')", "g")).await.unwrap();
+    registry.register(wish("a", "doc.n == 1", "g")).await.unwrap();
+    let refused = registry.register(wish("a", "doc.s.contains('x')", "g")).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Quota);
+    let later = Registry::open(engine.clone(), tight).await.unwrap();
+    for registry in [&registry, &later] {
+        assert_eq!(found(registry, json!({ "n": 1, "s": "x" })), ["a"]);
+    }
+    // Its own place is free for it.
+    registry.register(wish("slow", "doc.s.contains('z')", "g")).await.unwrap();
+    assert_eq!(found(&registry, json!({ "n": 2, "s": "z" })), ["slow"]);
+}
+
+/// Stores an entry again, changed.
+async fn change(engine: &Engine, space: &str, with: impl Fn(&mut serde_json::Value)) {
+    let space = SpaceName::new(space).unwrap();
+    for entry in engine.list_all(&space, "").await.unwrap() {
+        let mut value: serde_json::Value = serde_json::from_slice(&entry.value).unwrap();
+        with(&mut value);
+        let key = EntryKey::new(space.clone(), entry.name).unwrap();
+        engine.put(&key, value.to_string().into(), Expect::Any).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn r19_what_a_newer_node_has_stored_is_read_and_what_cannot_be_read_stops_nothing_else() {
+    let engine = Engine::memory();
+    let registry = open(&engine).await;
+    registry.register(wish("a", "doc.n == 1", "g1")).await.unwrap();
+    for id in ["g1", "g2"] {
+        registry.register_gateway(Gateway::new(gateway(id), "http://localhost:1")).await.unwrap();
+    }
+    registry.close().await;
+    for shard in 0..64 {
+        let newer = |value: &mut serde_json::Value| value["of_the_future"] = json!({ "n": 1 });
+        change(&engine, &format!("router.subscriptions.{shard}"), newer).await;
+    }
+    change(&engine, "router.gateways", |value| match value["id"] == "g1" {
+        true => value["of_the_future"] = json!(true),
+        false => value["protocol"] = json!("of_the_future"),
+    })
+    .await;
+    let later = open(&engine).await;
+    assert_eq!(found(&later, json!({ "n": 1 })), ["a"]);
+    let ids: Vec<_> = later.gateways().iter().map(|gateway| gateway.id.to_string()).collect();
+    assert_eq!(ids, ["g1"], "the one that cannot be read is left out alone");
+    later.heartbeat(&tenant("t"), &sub_id("a")).await.unwrap();
+}
+
+#[tokio::test]
+async fn r13_a_gateway_with_many_subscriptions_goes_with_one_call_for_each_of_them() {
+    let (engine, faulty) = Faulty::wrap(Engine::memory(), Faults::default());
+    let registry = open(&engine).await;
+    registry.register_gateway(Gateway::new(gateway("g"), "http://localhost:1")).await.unwrap();
+    for n in 0..200 {
+        registry.register(wish(&format!("s{n}"), &format!("doc.n == {n}"), "g")).await.unwrap();
+    }
+    let counts = || ["get", "publish"].map(|call| faulty.count(call));
+    let [gets, publishes] = counts();
+    assert_eq!(registry.unregister_gateway(&gateway("g")).await.unwrap(), Some(200));
+    let [gets, publishes] = [counts()[0] - gets, counts()[1] - publishes];
+    // Hearing its own news costs no call either: it knows already.
+    assert!(gets <= 2 && publishes <= 3, "{gets} gets, {publishes} publishes");
+    assert!(registry.is_empty() && open(&engine).await.is_empty());
 }
