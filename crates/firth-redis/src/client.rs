@@ -1,10 +1,6 @@
 //! [`Client`]: what users hold. Cheap to clone, safe to share; chooses the connection for each request.
 
-use std::{
-    borrow::Cow,
-    sync::{Arc, OnceLock},
-    time::Duration,
-};
+use std::{borrow::Cow, sync::Arc, time::Duration};
 
 use tokio::sync::broadcast;
 
@@ -16,7 +12,7 @@ use crate::{
     connection::{Connection, ConnectionEvents, Flight, Greeting, Replies, Request, State},
     error::{CallError, ConnectError, LostCause},
     lanes::{NodeLanes, session_command},
-    mux::{Mux, MuxConfig},
+    mux::{Mux, MuxConfig, Roster},
     resp::{Frame, FromValue},
     script::ScriptCall,
 };
@@ -51,7 +47,7 @@ use crate::{
 #[derive(Clone)]
 pub struct Client {
     reach: Reach,
-    mux: Arc<OnceLock<Mux>>,
+    muxes: Arc<Roster>,
 }
 
 /// What a client talks to.
@@ -88,7 +84,7 @@ impl Client {
             Server::Cluster(_) => Reach::Cluster(Arc::new(Router::spawn(config))),
             _ => Reach::Single(Arc::new(NodeLanes::spawn(config))),
         };
-        Ok(Self { reach, mux: Arc::default() })
+        Ok(Self { reach, muxes: Arc::default() })
     }
 
     /// Sends one command and waits for its answer, converted to `T`.
@@ -195,18 +191,20 @@ impl Client {
         })
     }
 
-    /// The pub/sub multiplexer of this client, made when first asked for. It ends with the client.
+    /// The pub/sub multiplexer of this client, made when first asked for. It closes with the
+    /// client, and opens again with it.
     pub fn mux(&self) -> &Mux {
-        self.mux.get_or_init(|| self.mux_with(MuxConfig::default()))
+        self.muxes.shared(|| self.mux_with(MuxConfig::default()))
     }
 
-    /// A multiplexer of its own, with its own settings and connections.
+    /// A multiplexer of its own, with its own settings and connections. It too closes with the
+    /// client, and opens again with it.
     pub fn mux_with(&self, config: MuxConfig) -> Mux {
         let monitor = match &self.reach {
             Reach::Single(_) => None,
             Reach::Cluster(router) => Some(router.monitor().clone()),
         };
-        Mux::start(self.config().clone(), config, monitor)
+        self.muxes.enrol(Mux::start(self.config().clone(), config, monitor))
     }
 
     /// What happens to the shared connection, from now on. In a cluster, whether the topology can be kept up to date:
@@ -272,21 +270,26 @@ impl Client {
     /// Takes no new requests, finishes those under way within the configured time, and ends every task. All clones of
     /// this client are closed with it.
     pub async fn close(&self) {
-        if let Some(mux) = self.mux.get() {
-            mux.close().await;
-        }
+        self.muxes.close().await;
         match &self.reach {
             Reach::Single(lanes) => lanes.close().await,
             Reach::Cluster(router) => router.close().await,
         }
     }
 
-    /// Opens a closed client again. False if it is not closed. Subscriptions of [`mux`](Self::mux) do not come back.
+    /// Opens a closed client again, and its muxes. False if it is not closed. Subscriptions do not
+    /// come back.
+    ///
+    /// Must be called inside a tokio runtime.
     pub fn reopen(&self) -> bool {
-        match &self.reach {
+        let reopened = match &self.reach {
             Reach::Single(lanes) => lanes.reopen(),
             Reach::Cluster(router) => router.reopen(),
+        };
+        if reopened {
+            self.muxes.reopen();
         }
+        reopened
     }
 }
 

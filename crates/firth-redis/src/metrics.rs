@@ -3,9 +3,16 @@
 
 use std::time::Duration;
 
-use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
+#[cfg(feature = "metrics")]
+pub(crate) use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
+
+#[cfg(not(feature = "metrics"))]
+pub(crate) use self::off::{Counter, Gauge, Histogram, counter, gauge, histogram};
 
 use crate::cluster::{Step, Why};
+
+#[cfg(not(feature = "metrics"))]
+mod off;
 
 /// Handles of one connection. Updated once per turn of its task, not once per request.
 pub(crate) struct Meter {

@@ -118,7 +118,7 @@ impl Guide {
             let mut subscribe = Vec::new();
             cmd("SUBSCRIBE").arg("+switch-master").encode(&mut subscribe);
             // The confirmation is a push, too: no reply is to be paired. If the connection is lost, the question shows it.
-            connection.send_unpaired(FIRST, &subscribe);
+            connection.send_unpaired(FIRST, 1, &subscribe);
         }
         let question = self.question("GET-MASTER-ADDR-BY-NAME");
         loop {

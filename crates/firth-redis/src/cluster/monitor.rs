@@ -33,6 +33,22 @@ impl Drop for Alive {
     }
 }
 
+/// The end of the task, however it comes about. A panic closes the client for all to see.
+struct End {
+    chart: Arc<Chart>,
+    running: Arc<watch::Sender<bool>>,
+}
+
+impl Drop for End {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            tracing::error!("the task that watches the cluster panicked; the client is closed");
+            self.chart.set_closed(true);
+        }
+        self.running.send_replace(false);
+    }
+}
+
 impl Monitor {
     /// Starts looking, first at the addresses that the configuration names.
     pub(crate) fn spawn(config: Config) -> Self {
@@ -49,11 +65,8 @@ impl Monitor {
             return false;
         }
         self.chart.set_closed(false);
-        let (chart, running) = (self.chart.clone(), self.running.clone());
-        tokio::spawn(async move {
-            keep_looking(&chart).await;
-            running.send_replace(false);
-        });
+        let end = End { chart: self.chart.clone(), running: self.running.clone() };
+        tokio::spawn(async move { keep_looking(&end.chart).await });
         true
     }
 

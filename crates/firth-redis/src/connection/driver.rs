@@ -267,7 +267,7 @@ impl<'a> Driver<'a> {
         match self.pulse.check(now, inner.pipeline.is_patient()) {
             Verdict::Fine => {}
             Verdict::Ping => {
-                inner.ping(self.shared.feed.is_some());
+                inner.ask_for_life(self.shared.feed.as_deref());
                 if inner.pipeline.len() <= 1 {
                     self.slim_down();
                 }

@@ -9,7 +9,7 @@ use std::{
 };
 
 use super::handshake::Greeting;
-use crate::resp::pubsub::Said;
+use crate::{error::LostCause, resp::pubsub::Said};
 
 /// What the reader of a feed sees.
 #[derive(Debug)]
@@ -18,8 +18,10 @@ pub(crate) enum FeedItem {
     Opened { generation: u64, greeting: Greeting },
     /// A push or a reply.
     Said(Said),
+    /// An idle PING was sent behind this operation of the feed's owner.
+    Pinged { after: u64 },
     /// The connection broke, or a try failed.
-    Lost,
+    Lost(LostCause),
     /// The end.
     Closed,
 }
@@ -65,12 +67,11 @@ impl Feed {
     /// need not learn of each.
     pub(crate) fn notice(&self, item: FeedItem) {
         let mut inner = self.lock();
-        if matches!(item, FeedItem::Lost) {
-            if let Some(FeedItem::Opened { .. }) = inner.items.back() {
+        if matches!(item, FeedItem::Lost(_)) {
+            while let Some(FeedItem::Opened { .. } | FeedItem::Pinged { .. } | FeedItem::Lost(_)) =
+                inner.items.back()
+            {
                 inner.items.pop_back();
-            }
-            if let Some(FeedItem::Lost) = inner.items.back() {
-                return;
             }
         }
         inner.items.push_back(item);
@@ -124,7 +125,8 @@ mod tests {
         let letter = |item: &FeedItem| match item {
             FeedItem::Opened { generation, .. } => generation.to_string(),
             FeedItem::Said(_) => "s".into(),
-            FeedItem::Lost => "L".into(),
+            FeedItem::Pinged { .. } => "p".into(),
+            FeedItem::Lost(_) => "L".into(),
             FeedItem::Closed => "C".into(),
         };
         items.iter().map(letter).collect()
@@ -140,10 +142,11 @@ mod tests {
         feed.notice(opened(1));
         assert_eq!(items(&feed), "1");
         for generation in 2..100 {
-            feed.notice(FeedItem::Lost);
-            feed.notice(FeedItem::Lost);
+            feed.notice(FeedItem::Lost(LostCause::Eof));
+            feed.notice(FeedItem::Lost(LostCause::Eof));
             feed.notice(opened(generation));
+            feed.notice(FeedItem::Pinged { after: 0 });
         }
-        assert_eq!(items(&feed), "L99", "the break, and what stands now");
+        assert_eq!(items(&feed), "L99p", "the break, and what stands now");
     }
 }

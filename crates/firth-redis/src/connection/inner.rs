@@ -4,6 +4,7 @@
 use std::task::Waker;
 
 use super::{
+    feed::{Feed, FeedItem},
     handshake::Greeting,
     pipeline::{Failure, NEVER, Pipeline, Ticket},
     state::{Machine, State},
@@ -41,6 +42,8 @@ pub(crate) struct Inner {
     pub(super) greeting: Option<Greeting>,
     /// Somebody wants the connection broken and made anew.
     pub(crate) reset: bool,
+    /// The last operation that the owner of the feed has sent.
+    pub(super) last_op: u64,
 }
 
 /// What became of a request that wants to be sent.
@@ -68,6 +71,7 @@ impl Inner {
             hurry: false,
             greeting: None,
             reset: false,
+            last_op: 0,
         }
     }
 
@@ -123,13 +127,19 @@ impl Inner {
         count
     }
 
-    /// Asks the peer for a sign of life. The answer goes to nobody, or, like all others, to the feed.
-    pub(crate) fn ping(&mut self, feeds: bool) {
+    /// Asks the peer for a sign of life. The answer has no receiver.
+    fn ping(&mut self) {
         let start = self.end();
         self.out.extend_from_slice(b"*1\r\n$4\r\nPING\r\n");
-        if !feeds {
-            self.pipeline.push_unheard(Ticket { replies: 1, start, deadline: NEVER, patient: false });
-        }
+        self.pipeline.push_unheard(Ticket { replies: 1, start, deadline: NEVER, patient: false });
+    }
+
+    /// As [`ping`](Self::ping), on a connection with a feed. The feed's owner pairs answers with
+    /// what it has sent, so it learns behind which operation this PING stands.
+    pub(crate) fn ask_for_life(&mut self, feed: Option<&Feed>) {
+        let Some(feed) = feed else { return self.ping() };
+        self.out.extend_from_slice(b"*2\r\n$4\r\nPING\r\n$1\r\n0\r\n");
+        feed.notice(FeedItem::Pinged { after: self.last_op });
     }
 
     pub(super) fn end_all(&mut self, sent: u64, failure: impl Fn(bool) -> Failure) -> Vec<Waker> {

@@ -145,9 +145,10 @@ impl Connection {
         Flight::new(Route::Borrowed(self), request, timeout)
     }
 
-    /// Sends bytes whose answers go to the feed, if the connection of this generation still stands.
-    pub(crate) fn send_unpaired(&self, generation: u64, bytes: &[u8]) -> bool {
-        self.shared.send_unpaired(generation, bytes)
+    /// Sends operations up to `op`, whose answers go to the feed, if the connection of this
+    /// generation still stands.
+    pub(crate) fn send_unpaired(&self, generation: u64, op: u64, bytes: &[u8]) -> bool {
+        self.shared.send_unpaired(generation, op, bytes)
     }
 
     /// Breaks the connection, which then starts afresh.

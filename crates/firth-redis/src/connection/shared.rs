@@ -118,14 +118,16 @@ impl Shared {
         Submitted::Queued(slot)
     }
 
-    /// Sends bytes whose answers go to the feed, if this very connection still stands. Never refused for lack of room:
-    /// what a feed's owner sends is bounded by what it wants subscribed.
-    pub(crate) fn send_unpaired(&self, generation: u64, bytes: &[u8]) -> bool {
+    /// Sends operations up to `op`, whose answers go to the feed, if this very connection still
+    /// stands. Never refused for lack of room: what a feed's owner sends is bounded by what it
+    /// wants subscribed.
+    pub(crate) fn send_unpaired(&self, generation: u64, op: u64, bytes: &[u8]) -> bool {
         let mut inner = self.lock();
         if inner.machine.generation() != generation || inner.machine.state() != State::Open {
             return false;
         }
         inner.out.extend_from_slice(bytes);
+        inner.last_op = op;
         let task = inner.task.take();
         drop(inner);
         wake(task);
@@ -249,7 +251,7 @@ impl Shared {
         self.tell(&inner, EventKind::Disconnected, stage, Some(cause.clone()));
         drop(inner);
         if let Some(feed) = &self.feed {
-            feed.notice(FeedItem::Lost);
+            feed.notice(FeedItem::Lost(cause.clone()));
         }
         wakers.into_iter().for_each(Waker::wake);
     }

@@ -9,20 +9,28 @@ pub struct MuxConfig {
     /// Which nodes of a cluster serve subscriptions.
     pub nodes: NodePreference,
     /// Whether channels that lost their node are subscribed anew without being asked for.
+    ///
+    /// **Why it is on.** A subscriber that must ask for itself loses messages for longer, and one
+    /// that forgets to ask loses them for good; the signals tell of the gap either way. Turn it off
+    /// to decide by the signals, and call
+    /// [`Subscription::resubscribe`](super::Subscription::resubscribe) or
+    /// [`CallbackSubscription::resubscribe`](super::CallbackSubscription::resubscribe).
     pub auto_resubscribe: bool,
     /// After this long without a node, `Stalled` is signalled. At least 100 ms.
     pub stalled_after: Duration,
     /// After this long without a node, `TimedOut` is signalled. At least 1 s.
     pub timed_out_after: Duration,
-    /// How long a call to subscribe waits for the server's confirmation.
+    /// How long a call to subscribe waits for the server's confirmation. Then its error names the
+    /// cause, if one is known. A server that refuses the password, or speaks only RESP2, ends the
+    /// wait at once.
     pub subscribe_timeout: Duration,
-    /// Bytes that may be read ahead from each node.
+    /// Bytes that may be read ahead from each node. At least 4 KiB.
     pub read_ahead: usize,
     /// The buffer of each subscription, unless the call says otherwise.
     pub buffer: Buffer,
     /// Tasks that run callbacks. At least 1.
     pub callback_workers: usize,
-    /// Callback subscriptions that may be served at once; each has its own buffer.
+    /// Callback subscriptions that may be served at once; each has its own buffer. At least 1.
     pub max_callbacks: usize,
     /// How long `close` lets callbacks work on what they have received.
     pub close_timeout: Duration,

@@ -60,22 +60,53 @@ impl Event {
     }
 }
 
-/// A published message.
-#[derive(Clone, PartialEq, Eq)]
+/// A published message. Two are equal if they say the same, whenever they came.
+#[derive(Clone)]
 #[non_exhaustive]
 pub struct Message {
+    /// The kind of subscription that it came for.
+    pub kind: Kind,
     /// The channel that it was published to.
     pub channel: Bytes,
     /// The pattern that matched, for subscriptions by pattern.
     pub pattern: Option<Bytes>,
     /// What was published.
     pub payload: Bytes,
+    /// When the mux got it from the server. Messages that came together have the same time.
+    pub received: Instant,
 }
+
+impl Message {
+    pub(crate) fn new(
+        kind: Kind,
+        channel: Bytes,
+        pattern: Option<Bytes>,
+        payload: Bytes,
+        received: Instant,
+    ) -> Self {
+        Self { kind, channel, pattern, payload, received }
+    }
+
+    /// The name that was subscribed.
+    pub(crate) fn subscribed(&self) -> &Bytes {
+        self.pattern.as_ref().unwrap_or(&self.channel)
+    }
+}
+
+impl PartialEq for Message {
+    fn eq(&self, other: &Self) -> bool {
+        (self.kind, &self.channel, &self.pattern, &self.payload)
+            == (other.kind, &other.channel, &other.pattern, &other.payload)
+    }
+}
+
+impl Eq for Message {}
 
 impl std::fmt::Debug for Message {
     /// Sizes only: payloads are never logged (invariant 10).
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Message")
+            .field("kind", &self.kind)
             .field("channel", &self.channel)
             .field("pattern", &self.pattern)
             .field("bytes", &self.payload.len())

@@ -2,8 +2,8 @@
 //! that reads what the node sends, and one keeper that watches the topology and the clock.
 
 use std::{
-    collections::{HashMap, HashSet, VecDeque},
-    future::poll_fn,
+    collections::{HashMap, VecDeque},
+    future::{Future, poll_fn},
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicUsize, Ordering},
@@ -12,6 +12,7 @@ use std::{
 };
 
 use tokio::{
+    runtime::Handle,
     sync::{Notify, watch},
     time::Instant,
 };
@@ -19,11 +20,10 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
     config::MuxConfig,
-    core::{Core, Order, Place},
-    event::Kind,
+    core::{Core, Order, Place, Want},
     mailbox::Mailbox,
     meter::MuxMeter,
-    registry::{Home, LinkId},
+    registry::LinkId,
     stats::MuxStats,
 };
 use crate::{
@@ -34,6 +34,7 @@ use crate::{
         Connection,
         feed::{Feed, FeedItem},
     },
+    error::{CallError, LostCause},
     resp::pubsub::Said,
 };
 
@@ -58,6 +59,7 @@ const RECONNECT: Backoff = Backoff {
 pub(crate) struct Hub {
     state: Mutex<State>,
     base: Config,
+    runtime: Handle,
     /// The cluster's topology; `None` for a single server.
     monitor: Option<Monitor>,
     nudge: Notify,
@@ -89,6 +91,7 @@ impl Hub {
         let hub = Arc::new(Self {
             state: Mutex::new(State { core, lines: HashMap::new() }),
             base,
+            runtime: Handle::current(),
             monitor,
             nudge: Notify::new(),
             meter: MuxMeter::new(),
@@ -96,8 +99,24 @@ impl Hub {
             tasks: TaskTracker::new(),
             subscriptions: AtomicUsize::new(0),
         });
-        hub.tasks.spawn(keep(hub.clone(), news));
+        hub.spawn("keeper", keep(hub.clone(), news));
         hub
+    }
+
+    /// Another hub for the same servers.
+    pub(crate) fn again(&self, config: MuxConfig) -> Arc<Self> {
+        Self::start(self.base.clone(), config, self.monitor.clone())
+    }
+
+    /// Runs a task of the mux. If the task panics, the core may be half changed: the mux closes,
+    /// and its subscribers see the end.
+    fn spawn(self: &Arc<Self>, what: &'static str, task: impl Future<Output = ()> + Send + 'static) {
+        let alarm = Alarm { hub: self.clone(), what };
+        let watched = async move {
+            let _alarm = alarm;
+            task.await;
+        };
+        self.tasks.spawn_on(watched, &self.runtime);
     }
 
     /// Changes the core under the lock, carries out its orders, and wakes whom it touched.
@@ -125,13 +144,13 @@ impl Hub {
             Order::Open(..) if self.closing.is_cancelled() => {}
             Order::Open(link, address) => {
                 let line = self.dial(&address, state.core.config.read_ahead);
-                self.tasks.spawn(listen(self.clone(), link, line.feed.clone()));
+                self.spawn("reader", listen(self.clone(), link, line.feed.clone()));
                 state.lines.insert(link, line);
             }
-            Order::Send(link, bytes) => {
+            Order::Send(link, op, bytes) => {
                 if let (Some(line), Some(node)) = (state.lines.get(&link), state.core.links.get(link)) {
                     // A connection that is gone says so in its feed.
-                    line.connection.send_unpaired(node.generation, &bytes);
+                    line.connection.send_unpaired(node.generation, op, &bytes);
                 }
             }
             Order::Close(link) => drop(state.lines.remove(&link)),
@@ -161,6 +180,8 @@ impl Hub {
         config.reconnect = Some(RECONNECT);
         config.setup = Arc::from([]);
         let feed = Arc::new(Feed::new(read_ahead));
+        // The caller may be outside of the runtime.
+        let _entered = self.runtime.enter();
         Line { connection: Connection::spawn_feeding(config, "subscriptions", feed.clone()), feed }
     }
 
@@ -180,6 +201,18 @@ impl Hub {
         Ok(self.with(|core, now| core.hear(link, items, now)))
     }
 
+    /// Why a call to subscribe has not succeeded within its time.
+    pub(crate) fn excuse(self: &Arc<Self>, want: Want<'_>, limit: Duration) -> CallError {
+        let known = self.with(|core, now| core.excuse(want, limit, now));
+        known.unwrap_or_else(|| {
+            let problem = self.monitor.as_ref().and_then(|monitor| monitor.chart().health().problem);
+            match problem {
+                Some(problem) => CallError::Down { cause: LostCause::Reconnect(problem) },
+                None => CallError::Timeout { after: limit, sent: false },
+            }
+        })
+    }
+
     pub(crate) fn stats(&self) -> MuxStats {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let mut stats = state.core.tally.totals.clone();
@@ -188,18 +221,10 @@ impl Hub {
         if self.closing.is_cancelled() {
             return stats;
         }
-        let mut mailboxes = HashSet::new();
-        for (_, channel) in state.core.registry.iter() {
-            match (channel.home, channel.kind) {
-                (Home::Live { .. }, Kind::Channel) => stats.channels += 1,
-                (Home::Live { .. }, Kind::Pattern) => stats.patterns += 1,
-                (Home::Live { .. }, Kind::Sharded) => stats.sharded += 1,
-                (Home::Homeless | Home::Asked { .. }, _) => stats.homeless += 1,
-                (Home::Leaving { .. }, _) => {}
-            }
-            let fresh = channel.listeners.iter().filter(|m| mailboxes.insert(Arc::as_ptr(m)));
-            stats.queued += fresh.map(|mailbox| mailbox.len()).sum::<usize>();
-        }
+        let counts = state.core.registry.counts();
+        [stats.channels, stats.patterns, stats.sharded] = counts.live;
+        stats.homeless = counts.unserved;
+        stats.queued = self.meter.backlog.len();
         stats
     }
 
@@ -221,6 +246,22 @@ impl Hub {
     pub(crate) fn take_connections(&self) -> Vec<Connection> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.lines.drain().map(|(_, line)| line.connection).collect()
+    }
+}
+
+/// Tells of a task that panicked, and closes its mux.
+struct Alarm {
+    hub: Arc<Hub>,
+    what: &'static str,
+}
+
+impl Drop for Alarm {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.hub.meter.task_panics.increment(1);
+            tracing::error!(task = self.what, "a task of the mux panicked; the mux is closed");
+            self.hub.shut();
+        }
     }
 }
 
@@ -318,4 +359,28 @@ fn learn(hub: &Arc<Hub>, news: &mut Option<News>) {
             core.looked(begun, now);
         }
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::{Context, Poll, Waker};
+
+    use super::*;
+    use crate::mux::{config::Buffer, event::Kind, registry::Confirm};
+
+    #[tokio::test]
+    async fn c10_a_panic_in_a_task_closes_the_mux_for_all_to_see() {
+        let nobody = Config::new(Server::Tcp(Address::new("127.0.0.1", 1)));
+        let hub = Hub::start(nobody, MuxConfig::default(), None);
+        let mailbox = Arc::new(Mailbox::new(Buffer::default(), Arc::default()));
+        let names = [bytes::Bytes::from_static(b"a")];
+        let want = Want { kind: Kind::Channel, names: &names, mailbox: &mailbox };
+        hub.with(|core, now| core.join(want, &Confirm::new(1), now));
+        let broken = hub.clone();
+        hub.spawn("test", async move { broken.with(|_, _| panic!("on purpose")) });
+        hub.closing.cancelled().await;
+        hub.tasks.wait().await;
+        let cx = Context::from_waker(Waker::noop());
+        assert_eq!(mailbox.poll_take(&cx, &mut VecDeque::new()), Poll::Ready(false));
+    }
 }

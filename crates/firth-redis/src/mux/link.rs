@@ -10,13 +10,20 @@ use super::{
     mailbox::Mailbox,
     registry::{ChannelId, Confirm},
 };
-use crate::{backoff::Backoff, config::Address};
+use crate::{
+    backoff::Backoff,
+    config::Address,
+    error::{CallError, LostCause},
+    resp::ServerError,
+};
 
 /// Whether a node can be talked to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LinkState {
     Connecting,
     Open,
+    /// The connection stands, but the server speaks only RESP2, which mixes pushes with replies.
+    TooOld,
     /// The connection broke; it is being made again.
     Down,
 }
@@ -26,15 +33,30 @@ pub(crate) enum LinkState {
 pub(crate) enum Op {
     /// Answered by one push per name in this order, or by one error for all.
     Subscribe { id: u64, kind: Kind, channels: Vec<ChannelId>, confirmed: usize },
-    /// Answered by pushes that look like those of a slot that moves away; hence the barrier behind it, whose answer
-    /// ends the operation.
-    Unsubscribe { id: u64, channels: Vec<ChannelId>, waiter: Option<Arc<Confirm>> },
+    /// Answered by one push per name, of which `left` are still to come, or by one error for all.
+    /// The pushes look like those of a slot that moves away; hence the barrier behind it, a PING
+    /// whose answer ends the operation.
+    Unsubscribe { id: u64, kind: Kind, left: usize, channels: Vec<ChannelId>, waiter: Option<Arc<Confirm>> },
+    /// An idle PING of the connection, sent behind the operation `after`. Answered by a number, or
+    /// by an error.
+    Ping { after: u64 },
+}
+
+impl Op {
+    /// Its place in the order of what was sent.
+    fn number(&self) -> u64 {
+        match self {
+            Self::Subscribe { id, .. } | Self::Unsubscribe { id, .. } | Self::Ping { after: id } => *id,
+        }
+    }
 }
 
 #[derive(Debug)]
 pub(crate) struct Link {
     pub(crate) address: Address,
     pub(crate) state: LinkState,
+    /// Why the last connection, or the last try, failed; `None` while one stands.
+    pub(crate) cause: Option<LostCause>,
     /// When the connection was ordered.
     ordered: Instant,
     /// How often in a row the connection broke or could not be made.
@@ -48,6 +70,8 @@ pub(crate) struct Link {
     pub(crate) stuck: VecDeque<Stuck>,
     /// The server may hold subscriptions here that nobody can end but by closing the connection.
     pub(crate) keeps_ghosts: bool,
+    /// What it could do when all channels without a home were last looked at.
+    pub(crate) seen: Option<Outlook>,
     /// Since when it serves nothing.
     pub(crate) idle_since: Option<Instant>,
     /// Set while the node answers but cannot serve (loading, cluster down), or has not shown that it can: one probe
@@ -55,11 +79,10 @@ pub(crate) struct Link {
     troubled: Option<Trouble>,
 }
 
-/// Messages of one kind for one subscriber who has no room.
+/// Messages for one subscriber who has no room.
 #[derive(Debug)]
 pub(crate) struct Stuck {
     pub(crate) mailbox: Arc<Mailbox>,
-    pub(crate) kind: Kind,
     pub(crate) messages: VecDeque<Message>,
 }
 
@@ -70,6 +93,8 @@ struct Trouble {
     probing: bool,
     /// The slot of the last probe. The next one takes another, so that one bad slot does not speak for all.
     probed: u16,
+    /// What the node said when it last refused to serve.
+    words: Option<ServerError>,
 }
 
 /// A node that cannot be connected to within this time may be out of reach.
@@ -83,6 +108,9 @@ const PROBES: Backoff = Backoff {
     factor: 2.0,
     jitter: 0.2,
 };
+
+/// What a link can do now, and whether another one is the better choice.
+pub(crate) type Outlook = (Readiness, bool);
 
 /// How much may be asked of a link now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -98,6 +126,7 @@ impl Link {
         Self {
             address,
             state: LinkState::Connecting,
+            cause: None,
             ordered: now,
             failures: 0,
             generation: 0,
@@ -105,6 +134,7 @@ impl Link {
             load: 0,
             stuck: VecDeque::new(),
             keeps_ghosts: false,
+            seen: None,
             idle_since: None,
             troubled: None,
         }
@@ -113,10 +143,15 @@ impl Link {
     /// Whether another node is the better choice: the connection is broken, or takes too long to be made.
     pub(crate) fn is_down(&self, now: Instant) -> bool {
         match self.state {
-            LinkState::Down => true,
+            LinkState::Down | LinkState::TooOld => true,
             LinkState::Connecting => now - self.ordered > SLOW_CONNECT,
             LinkState::Open => false,
         }
+    }
+
+    /// What placement goes by. It changes with the link's state, and with time.
+    pub(crate) fn outlook(&self, now: Instant) -> Outlook {
+        (self.readiness(now), self.is_down(now))
     }
 
     /// Whether the connection broke and could not be made again.
@@ -126,11 +161,44 @@ impl Link {
 
     pub(crate) fn readiness(&self, now: Instant) -> Readiness {
         match (&self.troubled, self.state) {
-            (_, LinkState::Connecting | LinkState::Down) => Readiness::NotNow,
+            (_, LinkState::Connecting | LinkState::TooOld | LinkState::Down) => Readiness::NotNow,
             (None, LinkState::Open) => Readiness::Ready,
             (Some(t), LinkState::Open) if t.probing || now < t.retry_at => Readiness::NotNow,
             (Some(_), LinkState::Open) => Readiness::Probe,
         }
+    }
+
+    /// Why no subscription can come about here, if waiting does not help.
+    pub(crate) fn refusal(&self) -> Option<CallError> {
+        match (self.state, &self.cause) {
+            (LinkState::TooOld, _) => Some(CallError::Invalid(
+                "the server does not speak RESP3, which subscriptions need: use Redis 6 or newer".into(),
+            )),
+            (LinkState::Down, Some(cause @ LostCause::Reconnect(error))) if !error.is_retryable() => {
+                Some(CallError::Down { cause: cause.clone() })
+            }
+            _ => None,
+        }
+    }
+
+    /// Why a subscription has not come about here yet.
+    pub(crate) fn excuse(&self) -> Option<CallError> {
+        match (&self.cause, self.troubled.as_ref().and_then(|trouble| trouble.words.as_ref())) {
+            (Some(cause), _) => Some(CallError::Down { cause: cause.clone() }),
+            (None, Some(words)) => Some(CallError::Server(words.clone())),
+            (None, None) => None,
+        }
+    }
+
+    /// Puts an idle PING behind the operation that it was sent behind.
+    pub(crate) fn pinged(&mut self, after: u64) {
+        let behind = self.ops.iter().position(|op| op.number() > after).unwrap_or(self.ops.len());
+        self.ops.insert(behind, Op::Ping { after });
+    }
+
+    /// Whether an answer to a change of subscriptions is still to come.
+    pub(crate) fn is_owed_answers(&self) -> bool {
+        self.ops.iter().any(|op| !matches!(op, Op::Ping { .. }))
     }
 
     /// The slot after which the next probe is looked for.
@@ -148,15 +216,19 @@ impl Link {
 
     /// A new connection: the node has yet to show that it serves, before everything is asked of it at once.
     pub(crate) fn unproved(&mut self, now: Instant) {
-        self.troubled = Some(Trouble { attempts: 0, retry_at: now, probing: false, probed: u16::MAX });
+        let trouble = Trouble { attempts: 0, retry_at: now, probing: false, probed: u16::MAX, words: None };
+        self.troubled = Some(trouble);
+        self.seen = None;
     }
 
     /// The node answered that it cannot serve now.
-    pub(crate) fn in_trouble(&mut self, now: Instant) {
+    pub(crate) fn in_trouble(&mut self, words: &ServerError, now: Instant) {
         let (attempts, probed) =
             self.troubled.as_ref().map_or((0, u16::MAX), |t| (t.attempts + u32::from(t.probing), t.probed));
         let retry_at = now + PROBES.delay(attempts);
-        self.troubled = Some(Trouble { attempts, retry_at, probing: false, probed });
+        let words = Some(words.clone());
+        self.troubled = Some(Trouble { attempts, retry_at, probing: false, probed, words });
+        self.seen = None;
     }
 
     /// The node serves. True if it did not before.

@@ -4,7 +4,7 @@
 
 use std::{
     collections::VecDeque,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::{Context, Poll, Waker},
 };
 
@@ -13,6 +13,7 @@ use bytes::{Bytes, BytesMut};
 use super::{
     config::{Buffer, Overflow},
     event::{Event, Message, Signal},
+    meter::Backlog,
     summary,
 };
 
@@ -23,6 +24,7 @@ const OVERHEAD: usize = std::mem::size_of::<Event>();
 pub(crate) struct Mailbox {
     state: Mutex<State>,
     buffer: Buffer,
+    backlog: Arc<Backlog>,
 }
 
 #[derive(Debug, Default)]
@@ -63,19 +65,20 @@ fn is_sparse(messages: &VecDeque<Message>) -> bool {
 /// The same message in memory of its own. Messages are slices of large read buffers; one that may wait for long would
 /// keep its whole buffer.
 fn compact(message: Message) -> Message {
-    let Message { channel, pattern, payload } = message;
+    let Message { kind, channel, pattern, payload, received } = message;
     let size = channel.len() + payload.len() + pattern.as_ref().map_or(0, Bytes::len);
     let mut all = BytesMut::with_capacity(size);
     let mut copy = |bytes: &Bytes| {
         all.extend_from_slice(bytes);
         all.split().freeze()
     };
-    Message { channel: copy(&channel), pattern: pattern.as_ref().map(&mut copy), payload: copy(&payload) }
+    let (channel, pattern, payload) = (copy(&channel), pattern.as_ref().map(&mut copy), copy(&payload));
+    Message { kind, channel, pattern, payload, received }
 }
 
 impl Mailbox {
-    pub(crate) fn new(buffer: Buffer) -> Self {
-        Self { state: Mutex::default(), buffer: buffer.sanitised() }
+    pub(crate) fn new(buffer: Buffer, backlog: Arc<Backlog>) -> Self {
+        Self { state: Mutex::default(), buffer: buffer.sanitised(), backlog }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -90,7 +93,7 @@ impl Mailbox {
             messages.clear();
             return (0, None);
         }
-        let mut dropped = 0;
+        let (mut dropped, before) = (0, state.queue.len());
         let compacts = state.queue.len() >= BEHIND && is_sparse(messages);
         while let Some(message) = messages.front() {
             let size = cost(message);
@@ -114,6 +117,7 @@ impl Mailbox {
             let message = if compacts { message.map(compact) } else { message };
             state.queue.extend(message.map(Event::Message));
         }
+        self.backlog.changed(before, state.queue.len());
         (dropped, state.reader.take())
     }
 
@@ -124,11 +128,13 @@ impl Mailbox {
         if state.closed {
             return (0, None);
         }
+        let before = state.queue.len();
         state.mark_drops();
         state.signals += 1;
         state.signal_bytes += OVERHEAD + signal.names().map_or(0, std::mem::size_of_val);
         state.queue.push_back(Event::Signal(signal));
         let dropped = if state.has_too_many_signals() { state.summarise() } else { 0 };
+        self.backlog.changed(before, state.queue.len());
         (dropped, state.reader.take())
     }
 
@@ -147,6 +153,7 @@ impl Mailbox {
     /// Swaps everything into `into`. `Ready(false)` when it is closed and empty.
     pub(crate) fn poll_take(&self, cx: &Context<'_>, into: &mut VecDeque<Event>) -> Poll<bool> {
         let mut state = self.lock();
+        let before = state.queue.len();
         state.mark_drops();
         if state.queue.is_empty() {
             if state.closed {
@@ -156,10 +163,12 @@ impl Mailbox {
             return Poll::Pending;
         }
         std::mem::swap(&mut state.queue, into);
+        self.backlog.changed(before, state.queue.len());
         (state.bytes, state.signals, state.signal_bytes) = (0, 0, 0);
         let writers = std::mem::take(&mut state.writers);
         drop(state);
         writers.into_iter().for_each(Waker::wake);
+        self.backlog.taken(into.iter().find_map(Event::message));
         Poll::Ready(true)
     }
 
@@ -176,6 +185,13 @@ impl Mailbox {
         wakers.extend(state.reader.take());
         drop(state);
         wakers.into_iter().for_each(Waker::wake);
+    }
+}
+
+impl Drop for Mailbox {
+    fn drop(&mut self) {
+        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        self.backlog.changed(state.queue.len(), 0);
     }
 }
 
@@ -223,14 +239,16 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mux::event::Kind;
 
     fn message(n: u32) -> Message {
-        Message { channel: Bytes::from_static(b"c"), pattern: None, payload: Bytes::from(n.to_string()) }
+        let payload = Bytes::from(n.to_string());
+        Message::new(Kind::Channel, Bytes::from_static(b"c"), None, payload, std::time::Instant::now())
     }
 
     fn mailbox(room_for: usize, overflow: Overflow) -> Mailbox {
         let bytes = room_for * cost(&message(0));
-        Mailbox { state: Mutex::default(), buffer: Buffer { bytes, overflow } }
+        Mailbox { state: Mutex::default(), buffer: Buffer { bytes, overflow }, backlog: Arc::default() }
     }
 
     fn send(mailbox: &Mailbox, numbers: std::ops::Range<u32>) -> usize {
@@ -295,6 +313,7 @@ mod tests {
         let m = Mailbox {
             state: Mutex::default(),
             buffer: Buffer { bytes: cost + cost / 2, overflow: Overflow::Block },
+            backlog: Arc::default(),
         };
         assert_eq!(send(&m, 0..2), 1, "the second does not fit, though some bytes are free");
         let cx = Context::from_waker(Waker::noop());
@@ -322,7 +341,8 @@ mod tests {
         let buffer = Bytes::from(vec![b'1'; 1 << 20]);
         for _ in 0..20 {
             let (channel, payload) = (buffer.slice(..1), buffer.slice(1..3));
-            m.deliver(&mut VecDeque::from([Message { channel, pattern: None, payload }]));
+            let now = std::time::Instant::now();
+            m.deliver(&mut VecDeque::from([Message::new(Kind::Channel, channel, None, payload, now)]));
         }
         let place = buffer.slice(1..3).as_ptr();
         let kept = |event: &&Event| event.message().is_some_and(|m| m.payload.as_ptr() == place);

@@ -2,14 +2,16 @@
 //! Labels are bounded: the kind of a name and the reason of a gap, never a channel, a pattern or a slot. Gauges are
 //! told by how much they change, so that several muxes of one process add up, and fall back when a mux ends.
 
-use std::sync::{Mutex, PoisonError};
-
-use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
+use std::sync::{
+    Arc, Mutex, PoisonError,
+    atomic::{AtomicUsize, Ordering},
+};
 
 use super::{
-    event::{GapReason, Kind},
+    event::{GapReason, Kind, Message},
     stats::{MuxStats, Tally},
 };
+use crate::metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
 
 /// Handles made once per mux.
 pub(crate) struct MuxMeter {
@@ -33,14 +35,63 @@ pub(crate) struct MuxMeter {
     subscriptions: Gauge,
     queued: Gauge,
     held: Mutex<MuxStats>,
+    pub(crate) backlog: Arc<Backlog>,
+    pub(crate) task_panics: Counter,
     pub(crate) callbacks: CallbackMeter,
+}
+
+/// What waits in the mailboxes of a mux.
+pub(crate) struct Backlog {
+    events: AtomicUsize,
+    /// From the server's message to its subscriber, for the oldest message of each read.
+    seconds: Histogram,
+}
+
+impl Default for Backlog {
+    fn default() -> Self {
+        Self { events: AtomicUsize::new(0), seconds: Histogram::noop() }
+    }
+}
+
+impl std::fmt::Debug for Backlog {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Backlog").field("events", &self.len()).finish()
+    }
+}
+
+impl Backlog {
+    /// A mailbox held so many events, and now holds so many.
+    pub(crate) fn changed(&self, before: usize, now: usize) {
+        if before != now {
+            self.events.fetch_add(now.wrapping_sub(before), Ordering::Relaxed);
+        }
+    }
+
+    /// Events that wait.
+    pub(crate) fn len(&self) -> usize {
+        self.events.load(Ordering::Relaxed)
+    }
+
+    /// A subscriber has taken what waited; this is the oldest message of it.
+    pub(crate) fn taken(&self, oldest: Option<&Message>) {
+        if let Some(message) = oldest.filter(|_| cfg!(feature = "metrics")) {
+            self.seconds.record(message.received.elapsed().as_secs_f64());
+        }
+    }
 }
 
 /// The part of the workers that run callbacks.
 #[derive(Clone)]
 pub(crate) struct CallbackMeter {
-    pub(crate) runs: Counter,
-    pub(crate) panics: Counter,
+    /// By kind.
+    pub(crate) runs: [Counter; 3],
+    pub(crate) panics: [Counter; 3],
+    /// Subscriptions given to the workers because events have come.
+    pub(crate) submissions: Counter,
+    /// Events that came and were never run, because the subscription had ended.
+    pub(crate) dropped: Counter,
+    /// Callback subscriptions that were refused, because there are too many.
+    pub(crate) refused: Counter,
     /// How long callbacks take.
     pub(crate) seconds: Histogram,
     /// How long subscriptions with events wait for a worker.
@@ -73,9 +124,17 @@ impl MuxMeter {
             subscriptions: gauge!("firth_mux_subscriptions"),
             queued: gauge!("firth_mux_queued_events"),
             held: Mutex::default(),
+            backlog: Arc::new(Backlog {
+                events: AtomicUsize::new(0),
+                seconds: histogram!("firth_mux_delivery_seconds"),
+            }),
+            task_panics: counter!("firth_mux_task_panics_total"),
             callbacks: CallbackMeter {
-                runs: counter!("firth_mux_callbacks_total"),
-                panics: counter!("firth_mux_callback_panics_total"),
+                runs: each("firth_mux_callbacks_total"),
+                panics: each("firth_mux_callback_panics_total"),
+                submissions: counter!("firth_mux_callback_submissions_total"),
+                dropped: counter!("firth_mux_callback_events_dropped_total"),
+                refused: counter!("firth_mux_callback_refused_total"),
                 seconds: histogram!("firth_mux_callback_seconds"),
                 wait_seconds: histogram!("firth_mux_callback_wait_seconds"),
                 queue: gauge!("firth_mux_callback_queue"),

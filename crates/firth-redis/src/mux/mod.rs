@@ -22,6 +22,12 @@
 //! cluster also hand messages to each other, in their own time: after a gap in which a channel changed its node, one that
 //! was published before may come late, or once more.
 //!
+//! **Keyspace notifications.** A node of a cluster tells only of its own keys. So the mux
+//! subscribes names that begin with `__keyspace@` or `__keyevent@`, and patterns that begin with
+//! `__key` and may match such a name, at every master, and follows the masters as they change.
+//! [`Signal::NodeLost`] names the node; the gap ends when all masters are heard. Other patterns
+//! that match such names too, for example `*`, hear of the keys of one node only.
+//!
 //! **How it works.** The `core` is a pure state: the desired set of (kind, name), the nodes that serve it, and one
 //! reconcile step. The `hub` carries out its orders. Subscriptions live on connections of their own, so that a push can
 //! never be taken for the reply of a request.
@@ -36,15 +42,17 @@ mod meter;
 mod placement;
 mod pool;
 mod registry;
+mod roster;
 mod stats;
 mod subscription;
 mod summary;
 mod wire;
 
-use std::sync::{Arc, OnceLock, atomic::Ordering};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock, atomic::Ordering};
 
 use bytes::Bytes;
 
+pub(crate) use self::roster::Roster;
 pub use self::{
     config::{Buffer, MuxConfig, NodePreference, Overflow},
     event::{Event, GapReason, Kind, Message, Names, Signal},
@@ -56,18 +64,37 @@ use self::{hub::Hub, pool::Pool};
 use crate::{cluster::monitor::Monitor, config::Config};
 
 /// A multiplexer of subscriptions. Cheap to clone; lives as long as a clone or a subscription does.
+///
+/// It closes with its client. If the client is [opened again](crate::Client::reopen), so is the
+/// mux, without the subscriptions that it had.
 #[derive(Clone)]
 pub struct Mux {
     inner: Arc<Inner>,
 }
 
 struct Inner {
-    hub: Arc<Hub>,
     config: MuxConfig,
+    live: RwLock<Arc<Live>>,
+}
+
+/// What runs from one opening to the next close.
+pub(crate) struct Live {
+    pub(crate) hub: Arc<Hub>,
     pool: OnceLock<Arc<Pool>>,
 }
 
-impl Drop for Inner {
+impl Live {
+    fn new(hub: Arc<Hub>) -> Arc<Self> {
+        Arc::new(Self { hub, pool: OnceLock::new() })
+    }
+
+    /// The workers of callbacks, made when first asked for.
+    fn pool(&self, config: &MuxConfig) -> &Arc<Pool> {
+        self.pool.get_or_init(|| Pool::new(&self.hub, config.callback_workers, config.max_callbacks))
+    }
+}
+
+impl Drop for Live {
     fn drop(&mut self) {
         if let Some(pool) = self.pool.get() {
             pool.abort();
@@ -79,8 +106,21 @@ impl Drop for Inner {
 impl Mux {
     pub(crate) fn start(base: Config, config: MuxConfig, monitor: Option<Monitor>) -> Self {
         let config = config.sanitised();
-        let hub = Hub::start(base, config.clone(), monitor);
-        Self { inner: Arc::new(Inner { hub, config, pool: OnceLock::new() }) }
+        let live = Live::new(Hub::start(base, config.clone(), monitor));
+        Self { inner: Arc::new(Inner { config, live: RwLock::new(live) }) }
+    }
+
+    /// Starts anew if it is closed.
+    fn reopen(&self) {
+        let mut live = self.inner.live.write().unwrap_or_else(PoisonError::into_inner);
+        if live.hub.closing.is_cancelled() {
+            *live = Live::new(live.hub.again(self.inner.config.clone()));
+        }
+    }
+
+    /// What runs now.
+    pub(crate) fn live(&self) -> Arc<Live> {
+        self.inner.live.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Subscribes to channels by their exact names.
@@ -104,8 +144,9 @@ impl Mux {
 
     /// What the mux has done and what it holds.
     pub fn stats(&self) -> MuxStats {
-        let mut stats = self.inner.hub.stats();
-        if let Some(pool) = self.inner.pool.get() {
+        let live = self.live();
+        let mut stats = live.hub.stats();
+        if let Some(pool) = live.pool.get() {
             stats.callbacks = pool.runs.load(Ordering::Relaxed);
             stats.callback_panics = pool.panics.load(Ordering::Relaxed);
         }
@@ -115,14 +156,15 @@ impl Mux {
     /// Ends all subscriptions: what was received can still be read, callbacks may finish it within the configured
     /// time, and a stuck callback is abandoned. Every task of the mux is gone when this returns, but for such a one.
     pub async fn close(&self) {
-        let hub = &self.inner.hub;
+        let live = self.live();
+        let hub = &live.hub;
         let connections = hub.take_connections();
         hub.shut();
         for connection in connections {
             connection.abort().await;
         }
         hub.tasks.wait().await;
-        if let Some(pool) = self.inner.pool.get() {
+        if let Some(pool) = live.pool.get() {
             pool.close(self.inner.config.close_timeout).await;
         }
     }
@@ -130,21 +172,12 @@ impl Mux {
     /// Changes how many tasks run callbacks (at least 1), while they run. It begins with
     /// [`MuxConfig::callback_workers`].
     pub fn set_callback_workers(&self, workers: usize) {
-        self.pool().resize(workers.max(1));
+        self.live().pool(self.config()).resize(workers.max(1));
     }
 
     /// The settings that this mux was made with.
     pub fn config(&self) -> &MuxConfig {
         &self.inner.config
-    }
-
-    pub(crate) fn hub(&self) -> &Arc<Hub> {
-        &self.inner.hub
-    }
-
-    fn pool(&self) -> &Arc<Pool> {
-        let MuxConfig { callback_workers, max_callbacks, .. } = self.inner.config;
-        self.inner.pool.get_or_init(|| Pool::new(&self.inner.hub, callback_workers, max_callbacks))
     }
 }
 

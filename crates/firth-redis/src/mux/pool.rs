@@ -80,6 +80,11 @@ impl Job {
         }
     }
 
+    /// Events that came and were not run.
+    fn unread(&self) -> usize {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner).len() + self.mailbox.len()
+    }
+
     /// The next event; `None` if there is none now, in which case news will schedule the job again.
     fn take(self: &Arc<Self>) -> Option<Event> {
         let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
@@ -129,6 +134,7 @@ impl Pool {
     {
         if self.jobs.fetch_add(1, Ordering::Relaxed) >= self.max_jobs {
             self.jobs.fetch_sub(1, Ordering::Relaxed);
+            self.meter.refused.increment(1);
             return Err(CallError::Full {
                 what: "the number of callback subscriptions",
                 limit: self.max_jobs,
@@ -180,6 +186,7 @@ impl Pool {
         queue.push_back((job, Instant::now()));
         drop(queue);
         self.meter.queue.increment(1.0);
+        self.meter.submissions.increment(1);
         self.work.notify_one();
     }
 
@@ -211,8 +218,8 @@ impl Pool {
             let first = String::from_utf8_lossy(&job.names[0]);
             tracing::error!(kind, names, %first, "a subscription's callback panicked; the subscription goes on");
         }
-        self.meter.runs.increment(1);
-        self.meter.panics.increment(u64::from(!calm));
+        self.meter.runs[job.kind.index()].increment(1);
+        self.meter.panics[job.kind.index()].increment(u64::from(!calm));
         self.meter.seconds.record(started.elapsed().as_secs_f64());
     }
 
@@ -312,6 +319,24 @@ pub struct CallbackSubscription {
 }
 
 impl CallbackSubscription {
+    /// Subscribes anew what lost its node, where the mux was told not to do so by itself: see
+    /// [`MuxConfig::auto_resubscribe`](super::MuxConfig::auto_resubscribe).
+    pub fn resubscribe(&self) {
+        if let Some(subscription) = &self.subscription {
+            subscription.resubscribe();
+        }
+    }
+
+    /// The names of this subscription, sorted.
+    pub fn names(&self) -> &[Bytes] {
+        &self.job.names
+    }
+
+    /// The kind of its names.
+    pub fn kind(&self) -> Kind {
+        self.job.kind
+    }
+
     /// Ends the subscription and waits until the server has confirmed what only this subscriber wanted.
     pub async fn unsubscribe(mut self) -> Result<(), CallError> {
         match self.subscription.take() {
@@ -324,6 +349,7 @@ impl CallbackSubscription {
 impl Drop for CallbackSubscription {
     fn drop(&mut self) {
         self.job.ended.store(true, Ordering::Release);
+        self.pool.meter.dropped.increment(self.job.unread() as u64);
         self.pool.jobs.fetch_sub(1, Ordering::Relaxed);
     }
 }

@@ -2,7 +2,8 @@
 
 use std::{
     cell::Cell,
-    collections::HashMap,
+    collections::{HashMap, hash_map::Entry},
+    num::NonZeroU32,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -17,6 +18,10 @@ use super::{
     mailbox::Mailbox,
 };
 use crate::{cluster::slot, config::Address, error::CallError};
+
+/// A refused channel that has subscribers is asked for again after this long, and longer each time.
+const REFUSAL_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_REFUSAL_PAUSE: Duration = Duration::from_secs(30);
 
 /// Index of a channel (or pattern) in the registry.
 pub(crate) type ChannelId = usize;
@@ -46,7 +51,7 @@ impl Home {
 }
 
 /// A hole in what a channel's listeners receive.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Gap {
     pub(crate) reason: GapReason,
     pub(crate) since: Instant,
@@ -56,6 +61,12 @@ pub(crate) struct Gap {
     pub(crate) timed_out: bool,
     /// Since when a node serves the channel of which it is not sure that it still is the master.
     pub(crate) doubt: Option<Instant>,
+}
+
+impl Gap {
+    pub(crate) fn new(reason: GapReason, from: Address, since: Instant) -> Self {
+        Self { reason, since, from, stalled: false, timed_out: false, doubt: None }
+    }
 }
 
 /// One channel or pattern that somebody wants.
@@ -72,8 +83,8 @@ pub(crate) struct Channel {
     pub(crate) gap: Option<Box<Gap>>,
     /// How many of the listeners know of the gap: the first ones, since newcomers come last.
     pub(crate) aware: u32,
-    /// Stands in the list of the homeless.
-    pub(crate) queued: bool,
+    /// Its place in the list of the homeless.
+    pub(crate) place: Option<NonZeroU32>,
     /// Redirections in a row, and refusals in a row.
     pub(crate) redirections: u8,
     pub(crate) refusals: u8,
@@ -85,6 +96,13 @@ impl Channel {
     /// Whether what this link delivers is for us: a node that we left may still send a little.
     pub(crate) fn accepts(&self, from: LinkId) -> bool {
         self.home.link() == Some(from) || self.former == Some(from)
+    }
+
+    /// The server refused it: it is asked for again after a pause, which grows.
+    pub(crate) fn pause_after_refusal(&mut self, now: Instant) {
+        let pause = REFUSAL_PAUSE.saturating_mul(1 << self.refusals.min(8)).min(LONGEST_REFUSAL_PAUSE);
+        self.retry_at = Some(now + pause);
+        self.refusals = self.refusals.saturating_add(1);
     }
 
     pub(crate) fn drop_listener(&mut self, mailbox: &Arc<Mailbox>) {
@@ -101,18 +119,42 @@ pub(crate) struct Registry {
     channels: Slab<Channel>,
     index: [HashMap<Bytes, ChannelId, foldhash::fast::RandomState>; 3],
     /// The channel that was found last: messages often come in runs.
-    last: Cell<ChannelId>,
+    last: Cell<Option<ChannelId>>,
+    counts: Counts,
+}
+
+/// How many channels are served, and how many wait for it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    /// Confirmed by a server, by kind.
+    pub(crate) live: [usize; 3],
+    /// Wanted and not confirmed.
+    pub(crate) unserved: usize,
+}
+
+impl Counts {
+    /// The number that a channel with this home is part of.
+    fn of(&mut self, kind: Kind, home: Home) -> Option<&mut usize> {
+        match home {
+            Home::Live { .. } => Some(&mut self.live[kind.index()]),
+            Home::Homeless | Home::Asked { .. } => Some(&mut self.unserved),
+            Home::Leaving { .. } => None,
+        }
+    }
 }
 
 impl Registry {
     #[inline]
     pub(crate) fn find(&self, kind: Kind, name: &[u8]) -> Option<ChannelId> {
-        let last = self.last.get();
-        if self.channels.get(last).is_some_and(|c| c.kind == kind && c.name == name) {
+        if let Some(last) = self.last.get()
+            && self.channels.get(last).is_some_and(|c| c.kind == kind && c.name == name)
+        {
             return Some(last);
         }
         let found = self.index[kind.index()].get(name).copied();
-        self.last.set(found.unwrap_or(last));
+        if found.is_some() {
+            self.last.set(found);
+        }
         found
     }
 
@@ -120,7 +162,15 @@ impl Registry {
         if let Some(id) = self.find(kind, name) {
             return id;
         }
-        let id = self.channels.insert(Channel {
+        let id = self.insert(kind, name);
+        self.index[kind.index()].insert(name.clone(), id);
+        id
+    }
+
+    /// Adds a channel that is not found by its name.
+    pub(crate) fn insert(&mut self, kind: Kind, name: &Bytes) -> ChannelId {
+        self.counts.unserved += 1;
+        self.channels.insert(Channel {
             kind,
             name: name.clone(),
             slot: slot(name),
@@ -130,13 +180,28 @@ impl Registry {
             waiters: Vec::new(),
             gap: None,
             aware: 0,
-            queued: false,
+            place: None,
             redirections: 0,
             refusals: 0,
             retry_at: None,
-        });
-        self.index[kind.index()].insert(name.clone(), id);
-        id
+        })
+    }
+
+    /// Changes where a channel is served; returns where it was.
+    pub(crate) fn set_home(&mut self, id: ChannelId, home: Home) -> Home {
+        let channel = &mut self.channels[id];
+        let before = std::mem::replace(&mut channel.home, home);
+        if let Some(count) = self.counts.of(channel.kind, before) {
+            *count -= 1;
+        }
+        if let Some(count) = self.counts.of(channel.kind, home) {
+            *count += 1;
+        }
+        before
+    }
+
+    pub(crate) fn counts(&self) -> Counts {
+        self.counts
     }
 
     /// Makes room for this many more names at once, where growing step by step would leave much of it unused.
@@ -149,7 +214,17 @@ impl Registry {
 
     pub(crate) fn remove(&mut self, id: ChannelId) {
         let channel = self.channels.remove(id);
-        self.index[channel.kind.index()].remove(&channel.name);
+        if self.last.get() == Some(id) {
+            self.last.set(None);
+        }
+        if let Some(count) = self.counts.of(channel.kind, channel.home) {
+            *count -= 1;
+        }
+        if let Entry::Occupied(known) = self.index[channel.kind.index()].entry(channel.name)
+            && *known.get() == id
+        {
+            known.remove();
+        }
     }
 
     pub(crate) fn get(&self, id: ChannelId) -> Option<&Channel> {
@@ -209,8 +284,8 @@ impl Confirm {
         self.changed.notify_one();
     }
 
-    /// Waits for the end, at most so long.
-    pub(crate) async fn wait(&self, limit: Duration) -> Result<(), CallError> {
+    /// Waits for the end; `None` if it has not come within the limit.
+    pub(crate) async fn wait(&self, limit: Duration) -> Option<Result<(), CallError>> {
         let settled = async {
             loop {
                 {
@@ -224,7 +299,6 @@ impl Confirm {
                 self.changed.notified().await;
             }
         };
-        let late = |_| CallError::Timeout { after: limit, sent: true };
-        tokio::time::timeout(limit, settled).await.map_err(late)?
+        tokio::time::timeout(limit, settled).await.ok()
     }
 }

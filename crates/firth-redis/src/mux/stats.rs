@@ -12,8 +12,9 @@ pub struct MuxStats {
     /// Subscription handles alive.
     pub subscriptions: usize,
     /// Channels that a server has confirmed: each counted once, however many handles share it.
+    /// Keyspace notifications of a cluster count once for each master.
     pub channels: usize,
-    /// Patterns that a server has confirmed, each counted once.
+    /// Patterns that a server has confirmed, counted alike.
     pub patterns: usize,
     /// Sharded channels that a server has confirmed, each counted once.
     pub sharded: usize,

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Mux,
+    Live, Mux,
     config::Buffer,
     core::Want,
     event::{Event, Kind},
@@ -66,19 +66,22 @@ impl<'m> Subscribe<'m> {
     {
         let mux = self.mux.clone();
         let subscription = self.run().await?;
-        mux.pool().adopt(subscription, callback)
+        let live = subscription.live.clone();
+        live.pool(mux.config()).adopt(subscription, callback)
     }
 
     async fn run(mut self) -> Result<Subscription, CallError> {
         self.check()?;
-        let hub = self.mux.hub();
+        let live = self.mux.live();
+        let hub = &live.hub;
         if hub.closing.is_cancelled() {
             return Err(CallError::Closed { sent: false });
         }
         let confirm = Confirm::new(self.names.len());
         let subscription = Subscription {
-            mailbox: Arc::new(Mailbox::new(self.buffer)),
+            mailbox: Arc::new(Mailbox::new(self.buffer, hub.meter.backlog.clone())),
             mux: self.mux.clone(),
+            live: live.clone(),
             kind: self.kind,
             names: self.names.into(),
             ready: VecDeque::new(),
@@ -90,7 +93,9 @@ impl<'m> Subscribe<'m> {
         tokio::select! {
             biased;
             () = hub.closing.cancelled() => Err(CallError::Closed { sent: false }),
-            outcome = confirm.wait(self.timeout) => outcome,
+            outcome = confirm.wait(self.timeout) => {
+                outcome.unwrap_or_else(|| Err(hub.excuse(subscription.want(), self.timeout)))
+            }
         }?;
         Ok(subscription)
     }
@@ -126,6 +131,7 @@ impl<'m> IntoFuture for Subscribe<'m> {
 /// A subscriber: a stream of events. Dropping it ends its subscriptions, and only its own.
 pub struct Subscription {
     mux: Mux,
+    live: Arc<Live>,
     kind: Kind,
     names: Arc<[Bytes]>,
     mailbox: Arc<Mailbox>,
@@ -169,14 +175,16 @@ impl Subscription {
         self.leave(Some(&confirm));
         let limit = self.mux.config().subscribe_timeout;
         tokio::select! {
-            () = self.mux.hub().closing.cancelled() => Ok(()),
-            outcome = confirm.wait(limit) => outcome,
+            () = self.live.hub.closing.cancelled() => Ok(()),
+            outcome = confirm.wait(limit) => {
+                outcome.unwrap_or(Err(CallError::Timeout { after: limit, sent: true }))
+            }
         }
     }
 
     /// Subscribes anew what lost its node, where the mux was told not to do so by itself.
     pub fn resubscribe(&self) {
-        self.mux.hub().with(|core, now| core.revive(self.kind, &self.names, now));
+        self.live.hub.with(|core, now| core.revive(self.kind, &self.names, now));
     }
 
     fn want(&self) -> Want<'_> {
@@ -193,7 +201,7 @@ impl Subscription {
 
     fn leave(&mut self, confirm: Option<&Arc<Confirm>>) {
         if std::mem::take(&mut self.joined) {
-            let hub = self.mux.hub();
+            let hub = &self.live.hub;
             hub.subscriptions.fetch_sub(1, Ordering::Relaxed);
             hub.with(|core, _| core.leave(self.want(), confirm));
         }

@@ -72,7 +72,7 @@ fn retell(stories: &HashMap<Bytes, Story>, reason: GapReason, dropped: u64) -> V
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mux::event::Message;
+    use crate::mux::event::{Kind, Message};
 
     fn names(names: &[&'static str]) -> Names {
         names.iter().map(|name| Bytes::from_static(name.as_bytes())).collect()
@@ -86,7 +86,7 @@ mod tests {
             |since, channels| Event::Signal(Signal::Gap { reason: GapReason::Migrated, since, channels });
         let resumed =
             |ms, channels| Event::Signal(Signal::Resumed { after: Duration::from_millis(ms), channels });
-        let message = Message { channel: Bytes::new(), pattern: None, payload: Bytes::new() };
+        let message = Message::new(Kind::Channel, Bytes::new(), None, Bytes::new(), start);
         let events = VecDeque::from([
             gap(at(0), names(&["a", "b"])),
             resumed(10, names(&["a"])),

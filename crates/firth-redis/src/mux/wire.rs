@@ -3,11 +3,7 @@
 use bytes::Bytes;
 
 use super::event::Kind;
-use crate::{
-    command::{Command, cmd},
-    config::Address,
-    resp::ServerError,
-};
+use crate::command::{Command, cmd};
 
 /// Names in one command at most, so that neither side has to swallow a giant.
 const NAMES_PER_COMMAND: usize = 512;
@@ -28,6 +24,9 @@ pub(crate) fn change<'a>(kind: Kind, on: bool, names: impl Iterator<Item = &'a B
     names.fold(cmd(verb(kind, on)), Command::arg).encode(out);
 }
 
+/// The number of a connection's own PINGs; operations have others.
+pub(crate) const IDLE: u64 = 0;
+
 /// A PING whose answer tells that everything before it was dealt with.
 pub(crate) fn barrier(id: u64, out: &mut Vec<u8>) {
     cmd("PING").arg(id).encode(out);
@@ -36,12 +35,4 @@ pub(crate) fn barrier(id: u64, out: &mut Vec<u8>) {
 /// Cuts a list into pieces for one command each.
 pub(crate) fn chunks<T>(names: &[T]) -> impl Iterator<Item = &[T]> {
     names.chunks(NAMES_PER_COMMAND)
-}
-
-/// The new owner in `MOVED slot host:port`.
-pub(crate) fn moved_to(error: &ServerError) -> Option<(u16, Address)> {
-    let (slot, address) = error.message.split_once(' ')?;
-    let (host, port) = address.trim().rsplit_once(':')?;
-    let host = host.trim_start_matches('[').trim_end_matches(']');
-    Some((slot.parse().ok()?, Address::new(host, port.parse().ok()?)))
 }

@@ -12,9 +12,11 @@ use super::{
 /// each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Kind {
-    /// A channel by its exact name (SUBSCRIBE). Every node of a cluster delivers it.
+    /// A channel by its exact name (SUBSCRIBE). Every node of a cluster delivers it, except for
+    /// keyspace notifications: see [`mux`](crate::mux).
     Channel,
-    /// All channels that match a pattern (PSUBSCRIBE). Every node of a cluster delivers them.
+    /// All channels that match a pattern (PSUBSCRIBE). Every node of a cluster delivers them,
+    /// except for keyspace notifications: see [`mux`](crate::mux).
     Pattern,
     /// A channel that lives in one slot (SSUBSCRIBE) and moves with it.
     Sharded,

@@ -1,6 +1,6 @@
 //! What the laws here share: short configurations, waiting for a state, and the gathering of many requests.
 
-use std::{future::Future, time::Duration};
+use std::{future::IntoFuture, time::Duration};
 
 use firth_redis::{Backoff, CallError, Client, Command, Config, IntoConfig, State, cmd, config::Liveness};
 use firth_testkit::wait;
@@ -42,7 +42,7 @@ pub async fn connect(to: impl IntoConfig) -> Client {
 }
 
 /// A future that must end soon, whatever its own limits say.
-pub async fn soon<F: Future>(future: F) -> F::Output {
+pub async fn soon<F: IntoFuture>(future: F) -> F::Output {
     tokio::time::timeout(LONG, future).await.expect("it ends in time")
 }
 

@@ -6,7 +6,7 @@ use std::{collections::HashMap, ops::Range, sync::Arc, time::Duration};
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use super::Core;
+use super::{Core, local::is_node_local};
 use crate::{
     config::Address,
     mux::{
@@ -31,9 +31,7 @@ impl Core {
             match &mut channel.gap {
                 Some(gap) => gap.doubt = None,
                 none => {
-                    let reason = reason.clone();
-                    let gap = Gap { reason, since: now, from, stalled: false, timed_out: false, doubt: None };
-                    *none = Some(Box::new(gap));
+                    *none = Some(Box::new(Gap::new(reason.clone(), from, now)));
                     self.gapped.push(id);
                     (begun, channel.aware) = (begun + 1, 0);
                 }
@@ -78,6 +76,9 @@ impl Core {
             }
             let after = now - gap.since;
             self.tally.gap_ended(after);
+            if self.gap_goes_on(id, gap.since) {
+                continue;
+            }
             ended.entry(after).or_default().push(id);
         }
         for ((slot, from, to), ids) in moves {
@@ -114,7 +115,7 @@ impl Core {
         self.tally.timed_out(timed_out.len());
         self.tell(&stalled, |channels| Signal::Stalled { after: stalled_after, channels });
         self.tell(&timed_out, |channels| Signal::TimedOut { after: timed_out_after, channels });
-        self.stirred = true;
+        self.stirred |= self.is_time_to_look(now);
         self.reconcile(now);
         self.settle_doubts(now, |since| now - since > LONGEST_DOUBT);
         if !self.doubtful.is_empty() || (self.searching && !self.homeless.is_empty()) {
@@ -131,14 +132,17 @@ impl Core {
     }
 
     /// Tells some of the subscribers of each channel, by their place in its list.
-    fn tell_some(&mut self, whom: &[(ChannelId, Range<u32>)], signal: impl Fn(Names) -> Signal) {
+    pub(super) fn tell_some(&mut self, whom: &[(ChannelId, Range<u32>)], signal: impl Fn(Names) -> Signal) {
         let mut per_mailbox: HashMap<*const Mailbox, (Arc<Mailbox>, Vec<Bytes>)> = HashMap::new();
         for (id, some) in whom {
             let channel = &self.registry[*id];
             for mailbox in &channel.listeners[some.start as usize..some.end as usize] {
                 let entry =
                     per_mailbox.entry(Arc::as_ptr(mailbox)).or_insert_with(|| (mailbox.clone(), Vec::new()));
-                entry.1.push(channel.name.clone());
+                // Parts of one name are one name.
+                if !is_node_local(channel.kind, &channel.name) || !entry.1.contains(&channel.name) {
+                    entry.1.push(channel.name.clone());
+                }
             }
         }
         for (mailbox, names) in per_mailbox.into_values() {

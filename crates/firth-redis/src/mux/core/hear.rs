@@ -5,15 +5,16 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
-use super::{Core, Order, Place};
+use super::{Core, Order, Place, local::is_node_local};
 use crate::{
+    cluster::Step,
     config::Address,
     connection::feed::FeedItem,
-    error::CallError,
+    error::{CallError, Chain, LostCause},
     mux::{
         config::NodePreference,
         event::{GapReason, Kind, Message, Signal},
-        link::{Op, Stuck},
+        link::{LinkState, Op, Stuck},
         mailbox::Mailbox,
         registry::{Channel, ChannelId, Home, LinkId},
         wire,
@@ -21,12 +22,14 @@ use crate::{
     resp::{ServerError, pubsub::Said},
 };
 
-/// A refused channel that has subscribers is asked for again after this long, and longer each time.
-const REFUSAL_PAUSE: Duration = Duration::from_secs(1);
-const LONGEST_REFUSAL_PAUSE: Duration = Duration::from_secs(30);
 /// So many redirections in a row are followed at once; then nodes contradict each other, and need a moment.
 const REDIRECTIONS: u8 = 3;
 const REDIRECTION_PAUSE: Duration = Duration::from_millis(25);
+
+/// Whether a command got this error because of its slot, which a PING has not.
+fn is_of_slots(code: &str) -> bool {
+    matches!(code, "MOVED" | "ASK" | "TRYAGAIN" | "CLUSTERDOWN" | "CROSSSLOT")
+}
 
 impl Core {
     /// Deals with what a node sent. Stops early, leaving the rest in `items`, when a subscriber with policy `Block`
@@ -41,6 +44,7 @@ impl Core {
             items.clear();
             return None;
         }
+        let received = now.into_std();
         self.jammed = false;
         self.unstick(link);
         while !self.jammed {
@@ -49,10 +53,10 @@ impl Core {
                     if self.resumed.is_empty() =>
                 {
                     let message = match channel {
-                        Some(channel) => Message { channel, pattern: Some(name), payload },
-                        None => Message { channel: name, pattern: None, payload },
+                        Some(channel) => Message::new(kind, channel, Some(name), payload, received),
+                        None => Message::new(kind, name, None, payload, received),
                     };
-                    self.message(link, kind, message);
+                    self.message(link, message);
                 }
                 Some(item) => self.take(link, item, items, now),
                 None => break,
@@ -78,9 +82,11 @@ impl Core {
             // Nothing is to be told any more, so it now takes the short way.
             FeedItem::Said(Said::Message { .. }) => items.push_front(item),
             FeedItem::Said(said) => self.said(link, said, now),
-            FeedItem::Opened { greeting, .. } if greeting.protocol < 3 => self.too_old(),
+            FeedItem::Opened { greeting, .. } if greeting.protocol < 3 => self.too_old(link, now),
             FeedItem::Opened { generation, .. } => self.opened(link, generation, now),
-            FeedItem::Lost | FeedItem::Closed => self.lost(link, now),
+            FeedItem::Pinged { after } => self.links[link].pinged(after),
+            FeedItem::Lost(cause) => self.lost(link, cause, now),
+            FeedItem::Closed => self.lost(link, LostCause::Closed, now),
         }
     }
 
@@ -96,9 +102,10 @@ impl Core {
 
     // ---- messages ------------------------------------------------------------------------------------------------
 
-    fn message(&mut self, link: LinkId, kind: Kind, message: Message) {
-        let name = message.pattern.as_ref().unwrap_or(&message.channel);
-        let Some(id) = self.registry.find(kind, name) else { return };
+    fn message(&mut self, link: LinkId, message: Message) {
+        let kind = message.kind;
+        let name = message.subscribed();
+        let Some(id) = self.find(link, kind, name) else { return };
         if self.registry[id].accepts(link) {
             self.tally.received(kind);
             self.route(link, id, message);
@@ -107,13 +114,12 @@ impl Core {
 
     /// Hands a message to the channel's mailboxes; runs for the same single mailbox are handed over together.
     fn route(&mut self, link: LinkId, id: ChannelId, message: Message) {
-        let Channel { listeners, kind, .. } = &self.registry[id];
-        let kind = *kind;
+        let listeners = &self.registry[id].listeners;
         if let [only] = &listeners[..] {
-            if self.run_for.as_ref().is_none_or(|(run, _)| !Arc::ptr_eq(run, only)) {
+            if self.run_for.as_ref().is_none_or(|run| !Arc::ptr_eq(run, only)) {
                 let only = only.clone();
                 self.flush(link);
-                self.run_for = Some((only, kind));
+                self.run_for = Some(only);
             }
             self.run.push_back(message);
             return;
@@ -121,33 +127,27 @@ impl Core {
         let all = listeners.clone();
         self.flush(link);
         for mailbox in all {
-            self.deliver(link, &mailbox, kind, &mut VecDeque::from([message.clone()]));
+            self.deliver(link, &mailbox, &mut VecDeque::from([message.clone()]));
         }
     }
 
     /// Delivers the messages that were gathered.
     fn flush(&mut self, link: LinkId) {
-        if let Some((mailbox, kind)) = self.run_for.take() {
+        if let Some(mailbox) = self.run_for.take() {
             let mut run = std::mem::take(&mut self.run);
-            self.deliver(link, &mailbox, kind, &mut run);
+            self.deliver(link, &mailbox, &mut run);
             run.clear();
             self.run = run;
         }
     }
 
-    fn deliver(
-        &mut self,
-        link: LinkId,
-        mailbox: &Arc<Mailbox>,
-        kind: Kind,
-        messages: &mut VecDeque<Message>,
-    ) {
+    fn deliver(&mut self, link: LinkId, mailbox: &Arc<Mailbox>, messages: &mut VecDeque<Message>) {
         let (dropped, waker) = mailbox.deliver(messages);
         self.tally.dropped(dropped);
         self.wakers.extend(waker);
         if !messages.is_empty() {
             let messages = std::mem::take(messages);
-            self.links[link].stuck.push_back(Stuck { mailbox: mailbox.clone(), kind, messages });
+            self.links[link].stuck.push_back(Stuck { mailbox: mailbox.clone(), messages });
             self.jammed = true;
         }
     }
@@ -157,8 +157,7 @@ impl Core {
     fn unstick(&mut self, link: LinkId) {
         while let Some(mut stuck) = self.links[link].stuck.pop_front() {
             stuck.messages.retain(|message| {
-                let name = message.pattern.as_ref().unwrap_or(&message.channel);
-                let id = self.registry.find(stuck.kind, name);
+                let id = self.find(link, message.kind, message.subscribed());
                 id.is_some_and(|id| self.registry[id].accepts(link))
             });
             let (_, waker) = stuck.mailbox.deliver(&mut stuck.messages);
@@ -174,7 +173,7 @@ impl Core {
 
     /// A name was subscribed: the next one of the operation in front.
     fn subscribed(&mut self, link: LinkId, kind: Kind, name: &[u8], now: Instant) {
-        let id = self.registry.find(kind, name);
+        let id = self.find(link, kind, name);
         let Some(Op::Subscribe { id: op, channels, confirmed, .. }) = self.links[link].ops.front_mut() else {
             return self.confused(link);
         };
@@ -205,8 +204,11 @@ impl Core {
     /// A demoted master takes subscriptions as its replica does, and then may miss messages. So where masters are
     /// wanted, a node is only believed if another one named it, or the topology names it after this moment.
     fn is_doubtful(&self, channel: &Channel) -> bool {
-        let masters = self.config.nodes == NodePreference::Masters && matches!(self.place, Place::Cluster(_));
-        masters && channel.kind == Kind::Sharded && channel.redirections == 0
+        let follows_slot = channel.kind == Kind::Sharded
+            && self.config.nodes == NodePreference::Masters
+            && channel.redirections == 0;
+        let in_cluster = matches!(self.place, Place::Cluster(_));
+        in_cluster && (follows_slot || is_node_local(channel.kind, &channel.name))
     }
 
     fn confirmed(&mut self, id: ChannelId, link: LinkId, now: Instant) {
@@ -239,24 +241,38 @@ impl Core {
 
     /// The server ended a subscription: ours to end, or taken away because its slot moved.
     fn unsubscribed(&mut self, link: LinkId, kind: Kind, name: &[u8], now: Instant) {
-        let Some(id) = self.registry.find(kind, name) else { return };
+        let Some(id) = self.find(link, kind, name) else { return self.answered(link, kind) };
         let channel = &mut self.registry[id];
         if channel.former == Some(link) {
             channel.former = None;
         }
         if channel.home == (Home::Live { link }) {
             self.begin_gap(&[id], &GapReason::Migrated, now);
-            self.orders.push(Order::Refresh);
+            return self.orders.push(Order::Refresh);
+        }
+        self.answered(link, kind);
+    }
+
+    /// One more name of the operation in front has ended.
+    fn answered(&mut self, link: LinkId, ended: Kind) {
+        if let Some(Op::Unsubscribe { kind, left, .. }) = self.links[link].ops.front_mut()
+            && *kind == ended
+        {
+            *left = left.saturating_sub(1);
         }
     }
 
-    /// Everything before this barrier was dealt with.
+    /// A PING was answered: everything before it was dealt with.
     fn barrier(&mut self, link: LinkId, barrier: u64) {
         match self.links[link].ops.front() {
-            Some(Op::Unsubscribe { id, .. }) if *id == barrier => {}
-            _ => return self.confused(link),
+            Some(Op::Unsubscribe { id, .. }) if *id == barrier => self.unsubscribe_ended(link),
+            Some(Op::Ping { .. }) if barrier == wire::IDLE => drop(self.links[link].ops.pop_front()),
+            _ => self.confused(link),
         }
-        let Some(Op::Unsubscribe { id: op, channels, waiter }) = self.links[link].ops.pop_front() else {
+    }
+
+    fn unsubscribe_ended(&mut self, link: LinkId) {
+        let Some(Op::Unsubscribe { id: op, channels, waiter, .. }) = self.links[link].ops.pop_front() else {
             return;
         };
         for id in channels {
@@ -265,7 +281,7 @@ impl Core {
                 channel.former = None;
             }
             if channel.home == (Home::Leaving { link, op }) {
-                self.registry.remove(id);
+                self.forget(id);
             }
         }
         if let Some(waiter) = waiter {
@@ -273,21 +289,28 @@ impl Core {
         }
     }
 
-    /// The operation in front failed as a whole.
+    /// What stands in front failed as a whole: a subscription, the end of one, or a PING. A PING is
+    /// refused by a server that loads or is busy, and to a user without permission; the refusal
+    /// ends its wait like any answer.
     fn refused(&mut self, link: LinkId, error: &ServerError, now: Instant) {
-        match self.links[link].ops.front() {
+        match self.links[link].ops.front_mut() {
             Some(Op::Subscribe { confirmed: 0, .. }) => {}
             // The end of a subscription is refused by a node that has lost the slot. Most have ended it by then, but a
             // replica that was given another master keeps it as long as the connection lasts.
-            Some(Op::Unsubscribe { .. }) => return self.links[link].keeps_ghosts = true,
-            _ => return,
+            Some(Op::Unsubscribe { left, .. }) if *left > 0 || is_of_slots(&error.code) => {
+                *left = 0;
+                return self.links[link].keeps_ghosts = true;
+            }
+            Some(Op::Unsubscribe { .. }) => return self.unsubscribe_ended(link),
+            Some(Op::Ping { .. }) => return drop(self.links[link].ops.pop_front()),
+            Some(Op::Subscribe { .. }) | None => return self.confused(link),
         }
         let Some(Op::Subscribe { id: op, kind, channels, .. }) = self.links[link].ops.pop_front() else {
             return;
         };
         self.tally.refused(kind, channels.len());
         let several = channels.len() > 1;
-        let asked: Vec<ChannelId> = channels
+        let mut asked: Vec<ChannelId> = channels
             .into_iter()
             .filter(|&id| self.registry.get(id).is_some_and(|c| c.home == (Home::Asked { link, op })))
             .collect();
@@ -297,7 +320,7 @@ impl Core {
         match &*error.code {
             "MOVED" => self.redirected(link, &asked, error, now),
             "CLUSTERDOWN" | "TRYAGAIN" | "LOADING" | "MASTERDOWN" | "READONLY" | "ASK" | "BUSY" => {
-                self.links[link].in_trouble(now);
+                self.links[link].in_trouble(error, now);
                 self.orders.push(Order::Refresh);
                 asked.iter().for_each(|&id| self.look_for_home(id));
             }
@@ -309,7 +332,10 @@ impl Core {
                 self.serves_well(link, now);
             }
             _ => {
-                self.rejected(&asked, error, now);
+                asked.iter().for_each(|&id| self.registry[id].pause_after_refusal(now));
+                self.rejected(&asked, &CallError::Server(error.clone()), now);
+                asked.retain(|&id| self.registry[id].gap.is_some());
+                asked.iter().for_each(|&id| self.look_for_home(id));
                 self.serves_well(link, now);
             }
         }
@@ -317,8 +343,8 @@ impl Core {
 
     /// The node knows who owns the slot.
     fn redirected(&mut self, link: LinkId, ids: &[ChannelId], error: &ServerError, now: Instant) {
-        if let Some((slot, owner)) = wire::moved_to(error) {
-            let owner = self.reachable(owner, link);
+        if let Step::Moved { slot, to } = Step::of_error(&error.code, &error.message) {
+            let owner = self.reachable(Address::new(to.host, to.port), link);
             self.hints.insert(slot, owner.clone());
             self.orders.push(Order::Moved(slot, owner));
         }
@@ -334,44 +360,33 @@ impl Core {
         self.serves_well(link, now);
     }
 
-    /// The server will not have it: whoever asked is told; those who had it before keep hoping.
-    fn rejected(&mut self, ids: &[ChannelId], error: &ServerError, now: Instant) {
+    /// The server will not have these channels: new subscribers are told; those who had them before
+    /// keep hoping.
+    pub(super) fn rejected(&mut self, ids: &[ChannelId], error: &CallError, now: Instant) {
         let mut hopeful = Vec::new();
+        let reason = GapReason::Refused(Chain(error).to_string());
         for &id in ids {
             let channel = &mut self.registry[id];
             for waiter in channel.waiters.drain(..) {
-                waiter.fail(CallError::Server(error.clone()));
+                waiter.fail(error.clone());
             }
-            let pause = REFUSAL_PAUSE.saturating_mul(1 << channel.refusals.min(8)).min(LONGEST_REFUSAL_PAUSE);
-            channel.retry_at = Some(now + pause);
-            channel.refusals = channel.refusals.saturating_add(1);
-            if let Some(gap) = &mut channel.gap {
-                let reason = GapReason::Refused(error.to_string());
-                if gap.reason != reason {
-                    gap.reason = reason;
-                    hopeful.push(id);
-                }
-                self.look_for_home(id);
+            if let Some(gap) = &mut channel.gap
+                && gap.reason != reason
+            {
+                gap.reason = reason.clone();
+                hopeful.push(id);
             }
         }
-        let (since, words) = (now.into_std(), error.to_string());
-        self.tell(&hopeful, |channels| Signal::Gap {
-            reason: GapReason::Refused(words.clone()),
-            since,
-            channels,
-        });
+        let since = now.into_std();
+        self.tell(&hopeful, |channels| Signal::Gap { reason: reason.clone(), since, channels });
     }
 
-    /// A server without RESP3 mixes its pushes with its replies: nobody can be served there.
-    fn too_old(&mut self) {
-        let error = CallError::Invalid(
-            "the server does not speak RESP3, which subscriptions need: use Redis 6 or newer".into(),
-        );
-        for id in std::mem::take(&mut self.homeless) {
-            let Some(channel) = self.registry.get_mut(id) else { continue };
-            channel.queued = false;
-            channel.waiters.drain(..).for_each(|waiter| waiter.fail(error.clone()));
-        }
+    /// A connection stands at a server that speaks only RESP2. No channel can be served there.
+    fn too_old(&mut self, link: LinkId, now: Instant) {
+        self.links[link].state = LinkState::TooOld;
+        self.links[link].cause = None;
+        self.stirred = true;
+        self.reconcile(now);
     }
 
     /// The address in a redirection, as this client can reach it.

@@ -4,6 +4,7 @@
 
 mod gaps;
 mod hear;
+mod local;
 mod reconcile;
 mod standin;
 #[cfg(test)]
@@ -11,6 +12,7 @@ mod tests;
 
 use std::{
     collections::{HashMap, VecDeque},
+    num::NonZeroU32,
     sync::Arc,
     task::Waker,
 };
@@ -31,6 +33,7 @@ use super::{
 use crate::{
     cluster::topology::Topology,
     config::{Address, AddressMap},
+    error::{CallError, LostCause},
 };
 
 /// A connection that serves nothing is kept for so long.
@@ -41,8 +44,8 @@ const IDLE: std::time::Duration = std::time::Duration::from_secs(10);
 pub(crate) enum Order {
     /// Make a connection to this node.
     Open(LinkId, Address),
-    /// Send these bytes to this node.
-    Send(LinkId, Vec<u8>),
+    /// Send these bytes to this node; this operation is the last one in them.
+    Send(LinkId, u64, Vec<u8>),
     /// The connection to this node is no longer needed.
     Close(LinkId),
     /// The node's answers make no sense: start its connection afresh.
@@ -65,14 +68,24 @@ pub(crate) struct Core {
     pub(crate) config: MuxConfig,
     pub(crate) registry: Registry,
     pub(crate) links: Slab<Link>,
+    /// Names that each master speaks of for itself.
+    locals: local::Locals,
     pub(crate) tally: Tally,
     by_address: HashMap<Address, LinkId>,
     topology: Arc<Topology>,
     /// Owners learned from a redirection, until the topology changes.
     hints: HashMap<u16, Address>,
+    /// Channels that wait for a home. Each knows its place here.
     homeless: Vec<ChannelId>,
-    /// Something changed that may give a homeless channel its home; without it, looking again is in vain.
+    /// Those of them that nobody has looked at yet.
+    fresh: Vec<ChannelId>,
+    /// Something changed that may give any homeless channel its home; without it, only the fresh
+    /// ones are looked at.
     stirred: bool,
+    /// When all homeless channels were last looked at, and when the first of them may be asked for
+    /// again.
+    looked_at: Option<Instant>,
+    retry_at: Option<Instant>,
     /// A homeless channel waits for a node, rather than for its time: news of the topology would help.
     searching: bool,
     /// Whether very many channels were without a home when homes were looked for last.
@@ -82,7 +95,7 @@ pub(crate) struct Core {
     wakers: Vec<Waker>,
     /// Messages for one mailbox that came in a row, delivered together.
     run: VecDeque<super::Message>,
-    run_for: Option<(Arc<Mailbox>, Kind)>,
+    run_for: Option<Arc<Mailbox>>,
     /// A message of the node that is being heard found no room: nothing more is taken from it now.
     jammed: bool,
     /// Channels that were confirmed again since the last message, told before the next one.
@@ -110,12 +123,16 @@ impl Core {
             config,
             registry: Registry::default(),
             links: Slab::new(),
+            locals: local::Locals::default(),
             tally: Tally::default(),
             by_address: HashMap::new(),
             topology,
             hints: HashMap::new(),
             homeless: Vec::new(),
+            fresh: Vec::new(),
             stirred: false,
+            looked_at: None,
+            retry_at: None,
             searching: false,
             storm: false,
             next_op: 1,
@@ -149,22 +166,27 @@ impl Core {
         let Want { kind, names, mailbox } = want;
         self.registry.reserve(kind, names.len());
         for name in names {
-            let id = self.registry.find_or_insert(kind, name);
-            let stood_in_for = self.is_stood_in_for(&self.registry[id]);
-            let channel = &mut self.registry[id];
-            channel.listeners.push(mailbox.clone());
-            if !stood_in_for && let Home::Live { .. } = channel.home {
-                confirm.done();
-                continue;
+            if !self.join_parts(want, name, confirm) {
+                let id = self.registry.find_or_insert(kind, name);
+                self.listen(id, mailbox, confirm);
             }
-            channel.waiters.push(confirm.clone());
-            channel.retry_at = None;
-            if let Home::Leaving { .. } = channel.home {
-                self.settle_at(id, Home::Homeless);
-            }
-            self.look_for_home(id);
         }
         self.reconcile(now);
+    }
+
+    fn listen(&mut self, id: ChannelId, mailbox: &Arc<Mailbox>, confirm: &Arc<Confirm>) {
+        let stood_in_for = self.is_stood_in_for(&self.registry[id]);
+        let channel = &mut self.registry[id];
+        channel.listeners.push(mailbox.clone());
+        if !stood_in_for && let Home::Live { .. } = channel.home {
+            return confirm.done();
+        }
+        channel.waiters.push(confirm.clone());
+        channel.retry_at = None;
+        if let Home::Leaving { .. } = channel.home {
+            self.settle_at(id, Home::Homeless);
+        }
+        self.look_for_home(id);
     }
 
     /// A subscriber no longer wants these names. The last one out ends the subscription on the server; `confirm` then
@@ -173,8 +195,9 @@ impl Core {
         let Want { kind, names, mailbox } = want;
         let mut goodbyes: HashMap<LinkId, Vec<ChannelId>> = HashMap::new();
         let mut forgotten = Vec::new();
-        for name in names {
-            let Some(id) = self.registry.find(kind, name) else { continue };
+        let ids: Vec<ChannelId> = names.iter().flat_map(|name| self.ids_of(kind, name)).collect();
+        names.iter().for_each(|name| self.leave_parts(want, name));
+        for id in ids {
             let channel = &mut self.registry[id];
             channel.drop_listener(mailbox);
             if !channel.listeners.is_empty() {
@@ -194,10 +217,7 @@ impl Core {
         for (link, channels) in goodbyes {
             self.unsubscribe(link, kind, &channels, confirm);
         }
-        if !forgotten.is_empty() {
-            forgotten.iter().for_each(|&id| self.registry.remove(id));
-            self.homeless.retain(|&id| self.registry.get(id).is_some());
-        }
+        forgotten.into_iter().for_each(|id| self.forget(id));
     }
 
     /// Sends the end of some subscriptions of one kind to a node.
@@ -229,8 +249,10 @@ impl Core {
                     confirm.expect();
                 }
                 let waiter = confirm.cloned();
-                self.links[link].ops.push_back(Op::Unsubscribe { id, channels: chunk.to_vec(), waiter });
-                self.orders.push(Order::Send(link, bytes));
+                let channels = chunk.to_vec();
+                let op = Op::Unsubscribe { id, kind, left: channels.len(), channels, waiter };
+                self.links[link].ops.push_back(op);
+                self.orders.push(Order::Send(link, id, bytes));
             }
         }
     }
@@ -238,7 +260,7 @@ impl Core {
     fn forget_unless_wanted(&mut self, id: ChannelId, link: LinkId) {
         if self.registry[id].listeners.is_empty() && self.registry[id].home.link() == Some(link) {
             self.settle_at(id, Home::Homeless);
-            self.registry.remove(id);
+            self.forget(id);
         }
     }
 
@@ -257,15 +279,34 @@ impl Core {
 
     /// Subscribes what was given up because automatic resubscription is off.
     pub(crate) fn revive(&mut self, kind: Kind, names: &[Bytes], now: Instant) {
-        let ids: Vec<ChannelId> = names.iter().filter_map(|name| self.registry.find(kind, name)).collect();
+        let ids: Vec<ChannelId> = names.iter().flat_map(|name| self.ids_of(kind, name)).collect();
         for id in ids {
             if self.registry[id].home == Home::Homeless {
                 self.registry[id].retry_at = None;
                 self.queue(id);
-                self.stirred = true;
+                self.fresh.push(id);
             }
         }
         self.reconcile(now);
+    }
+
+    /// Why these names are not served although the time is up; `None` if no node is known to blame.
+    pub(crate) fn excuse(
+        &mut self,
+        want: Want<'_>,
+        limit: std::time::Duration,
+        now: Instant,
+    ) -> Option<CallError> {
+        let names = want.names.iter();
+        let ids: Vec<ChannelId> = names.flat_map(|name| self.ids_of(want.kind, name)).collect();
+        let sent = ids.iter().any(|&id| matches!(self.registry[id].home, Home::Asked { .. }));
+        let late = CallError::Timeout { after: limit, sent };
+        let homeless = ids.iter().copied().find(|&id| self.registry[id].home == Home::Homeless);
+        match homeless {
+            Some(id) => self.place(id, now).map(|link| self.links[link].excuse().unwrap_or(late)),
+            None if ids.is_empty() => None,
+            None => Some(late),
+        }
     }
 
     // ---- bookkeeping ---------------------------------------------------------------------------------------------
@@ -281,8 +322,7 @@ impl Core {
             Home::Asked { link, .. } | Home::Live { link } => Some(link),
             Home::Homeless | Home::Leaving { .. } => None,
         };
-        let channel = &mut self.registry[id];
-        let before = std::mem::replace(&mut channel.home, home);
+        let before = self.registry.set_home(id, home);
         if let Some(link) = counted(before).and_then(|link| self.links.get_mut(link)) {
             link.load -= 1;
         }
@@ -297,16 +337,37 @@ impl Core {
         let given_up = channel.gap.is_some() && !self.config.auto_resubscribe && channel.waiters.is_empty();
         if channel.home == Home::Homeless && !given_up {
             self.queue(id);
-            self.stirred = true;
+            self.fresh.push(id);
         }
     }
 
+    /// Puts a channel at the end of the list of the homeless, unless it stands there.
     fn queue(&mut self, id: ChannelId) {
         let channel = &mut self.registry[id];
-        if !channel.queued {
-            channel.queued = true;
+        if channel.place.is_none() {
             self.homeless.push(id);
+            channel.place = u32::try_from(self.homeless.len()).ok().and_then(NonZeroU32::new);
         }
+    }
+
+    /// Takes a channel off the list of the homeless, whose last one gets its place. False if it did
+    /// not stand there.
+    fn unqueue(&mut self, id: ChannelId) -> bool {
+        let Some(place) = self.registry.get_mut(id).and_then(|channel| channel.place.take()) else {
+            return false;
+        };
+        let at = place.get() as usize - 1;
+        self.homeless.swap_remove(at);
+        if let Some(&moved) = self.homeless.get(at) {
+            self.registry[moved].place = Some(place);
+        }
+        true
+    }
+
+    /// Nobody wants this channel, and no server has it.
+    fn forget(&mut self, id: ChannelId) {
+        self.unqueue(id);
+        self.registry.remove(id);
     }
 
     // ---- nodes ---------------------------------------------------------------------------------------------------
@@ -315,6 +376,7 @@ impl Core {
     pub(crate) fn opened(&mut self, link: LinkId, generation: u64, now: Instant) {
         let Some(node) = self.links.get_mut(link) else { return };
         node.state = LinkState::Open;
+        node.cause = None;
         node.generation = generation;
         node.failures = 0;
         node.unproved(now);
@@ -325,7 +387,7 @@ impl Core {
     }
 
     /// A connection broke, or could not be made.
-    pub(crate) fn lost(&mut self, link: LinkId, now: Instant) {
+    pub(crate) fn lost(&mut self, link: LinkId, cause: LostCause, now: Instant) {
         let Some(node) = self.links.get_mut(link) else { return };
         debug_assert!(
             node.stuck.is_empty(),
@@ -333,6 +395,7 @@ impl Core {
         );
         self.tally.disconnected(node.state == LinkState::Open);
         node.state = LinkState::Down;
+        node.cause = Some(cause);
         node.keeps_ghosts = false;
         node.failures = node.failures.saturating_add(1);
         self.stirred = true;
@@ -366,7 +429,7 @@ impl Core {
                 self.settle_at(id, Home::Homeless);
                 self.look_for_home(id);
             }
-            Home::Leaving { link: at, .. } if at == link => self.registry.remove(id),
+            Home::Leaving { link: at, .. } if at == link => self.forget(id),
             _ => {}
         }
     }
@@ -379,6 +442,7 @@ impl Core {
         self.topology = topology;
         self.hints.clear();
         self.stirred = true;
+        self.follow_masters(now);
         let misplaced: Vec<ChannelId> =
             self.registry.iter().filter(|(_, c)| self.is_misplaced(c)).map(|(id, _)| id).collect();
         let (mut silent, mut goodbyes) = (Vec::new(), HashMap::<(LinkId, Kind), Vec<ChannelId>>::new());
@@ -426,7 +490,7 @@ impl Core {
         let mut idle: Vec<LinkId> = Vec::new();
         for (id, link) in &mut self.links {
             let hinted = !self.hints.is_empty() && self.hints.values().any(|node| *node == link.address);
-            if link.load > 0 || !link.ops.is_empty() || !link.stuck.is_empty() || hinted {
+            if link.load > 0 || link.is_owed_answers() || !link.stuck.is_empty() || hinted {
                 link.idle_since = None;
                 continue;
             }

@@ -1,7 +1,7 @@
 //! The one step that gives homeless channels a home: choose a node for each, open what is not open, and subscribe
 //! many names in as few commands as the server allows.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use tokio::time::Instant;
 
@@ -17,38 +17,52 @@ use crate::{
     },
 };
 
+/// All homeless channels are looked at this often, whether or not anything seems to have changed.
+const LONGEST_REST: Duration = Duration::from_secs(1);
+
 impl Core {
-    /// Looks after every channel on the list of the homeless; those that cannot be served now stay on it. Does nothing
-    /// unless something has changed since the last time, so that it may be called after every event.
+    /// Looks after the homeless channels: all of them if something has changed that concerns them,
+    /// else only those that are new on the list. Those that cannot be served now stay on it. May be
+    /// called after every event.
     pub(crate) fn reconcile(&mut self, now: Instant) {
-        if !std::mem::take(&mut self.stirred) || self.homeless.is_empty() {
-            return;
+        let all = self.stirred;
+        self.storm = self.homeless.len() > MOST_STOOD_IN_FOR;
+        let ids = self.take_homeless(now);
+        if !ids.is_empty() {
+            self.find_homes(ids, now);
         }
+        if all {
+            self.links.iter_mut().for_each(|(_, link)| link.seen = Some(link.outlook(now)));
+        }
+    }
+
+    fn find_homes(&mut self, ids: Vec<ChannelId>, now: Instant) {
         let mut plan: BTreeMap<(LinkId, usize), Vec<ChannelId>> = BTreeMap::new();
         let mut nowhere = false;
-        self.searching = false;
-        self.storm = self.homeless.len() > MOST_STOOD_IN_FOR;
-        for id in std::mem::take(&mut self.homeless) {
-            let Some(channel) = self.registry.get_mut(id) else { continue };
-            channel.queued = false;
-            if channel.home != Home::Homeless {
+        let mut turned_away = Vec::new();
+        for id in ids {
+            let Channel { kind, home, retry_at, .. } = self.registry[id];
+            if home != Home::Homeless {
                 continue;
             }
-            if channel.retry_at.is_some_and(|at| now < at) {
+            if let Some(at) = retry_at.filter(|at| now < *at) {
+                self.retry_at = Some(self.retry_at.map_or(at, |first| first.min(at)));
                 self.queue(id);
                 continue;
             }
-            let kind = channel.kind;
             match self.place(id, now) {
                 Some(link) if self.links[link].readiness(now) != Readiness::NotNow => {
                     plan.entry((link, kind.index())).or_default().push(id);
                     self.links[link].load += 1;
                 }
-                place => {
-                    nowhere |= place.is_none();
-                    self.searching = true;
-                    self.queue(id);
-                }
+                place => match place.and_then(|link| self.links[link].refusal()) {
+                    Some(error) => turned_away.push((id, error)),
+                    None => {
+                        nowhere |= place.is_none();
+                        self.searching = true;
+                        self.queue(id);
+                    }
+                },
             }
         }
         // The loads above were only to spread this very batch; subscribing counts them for good.
@@ -58,13 +72,47 @@ impl Core {
         for ((link, kind), ids) in plan {
             self.subscribe(link, Kind::ALL[kind], &ids, now);
         }
+        for (id, error) in turned_away {
+            self.rejected(&[id], &error, now);
+            // Those with subscribers wait until the node changes.
+            if self.registry[id].gap.is_some() {
+                self.queue(id);
+            }
+        }
         if nowhere {
             self.orders.push(Order::Refresh);
         }
     }
 
+    /// Takes the channels off the list that are to be looked at.
+    fn take_homeless(&mut self, now: Instant) -> Vec<ChannelId> {
+        let mut fresh = std::mem::take(&mut self.fresh);
+        if !std::mem::take(&mut self.stirred) {
+            fresh.retain(|&id| self.unqueue(id));
+            return fresh;
+        }
+        (self.looked_at, self.retry_at, self.searching) = (Some(now), None, false);
+        let all = std::mem::take(&mut self.homeless);
+        for &id in &all {
+            self.registry[id].place = None;
+        }
+        all
+    }
+
+    /// Whether time alone may have given a homeless channel its home: a pause is over, or a node
+    /// counts as slow.
+    pub(super) fn is_time_to_look(&self, now: Instant) -> bool {
+        let due = |at: Option<Instant>, after: Duration| at.is_some_and(|at| now >= at + after);
+        due(self.retry_at, Duration::ZERO)
+            || due(self.looked_at, LONGEST_REST)
+            || self.links.iter().any(|(_, link)| link.seen != Some(link.outlook(now)))
+    }
+
     /// The node for a channel; a connection to it is ordered if there is none.
-    fn place(&mut self, id: ChannelId, now: Instant) -> Option<LinkId> {
+    pub(super) fn place(&mut self, id: ChannelId, now: Instant) -> Option<LinkId> {
+        if let Some(node) = self.node_of_part(id) {
+            return Some(self.link_to(&node, now));
+        }
         let Channel { kind, slot, .. } = self.registry[id];
         if kind == Kind::Sharded
             && let Some(owner) = self.hints.get(&slot).cloned()
@@ -107,7 +155,7 @@ impl Core {
             let next = groups.iter().position(|group| self.registry[group[0]].slot > last);
             groups.rotate_left(next.unwrap_or(0));
         }
-        let mut bytes = Vec::new();
+        let (mut last, mut bytes) = (0, Vec::new());
         for chunk in groups.iter().flat_map(|group| wire::chunks(group)) {
             match self.links[link].readiness(now) {
                 Readiness::Ready => {}
@@ -117,21 +165,21 @@ impl Core {
                     continue;
                 }
             }
-            self.ask(link, kind, chunk, &mut bytes);
+            last = self.ask(link, kind, chunk, &mut bytes);
         }
         if !bytes.is_empty() {
-            self.orders.push(Order::Send(link, bytes));
+            self.orders.push(Order::Send(link, last, bytes));
         }
     }
 
     /// Sends one more subscription to a node that has just answered.
     pub(super) fn subscribe_now(&mut self, link: LinkId, kind: Kind, ids: &[ChannelId]) {
         let mut bytes = Vec::new();
-        self.ask(link, kind, ids, &mut bytes);
-        self.orders.push(Order::Send(link, bytes));
+        let op = self.ask(link, kind, ids, &mut bytes);
+        self.orders.push(Order::Send(link, op, bytes));
     }
 
-    fn ask(&mut self, link: LinkId, kind: Kind, ids: &[ChannelId], bytes: &mut Vec<u8>) {
+    fn ask(&mut self, link: LinkId, kind: Kind, ids: &[ChannelId], bytes: &mut Vec<u8>) -> u64 {
         let op = self.take_op();
         wire::change(kind, true, ids.iter().map(|&id| &self.registry[id].name), bytes);
         for &id in ids {
@@ -141,6 +189,7 @@ impl Core {
         let channels = ids.to_vec();
         self.links[link].ops.push_back(Op::Subscribe { id: op, kind, channels, confirmed: 0 });
         self.leave_twins(link, ids);
+        op
     }
 
     /// Masters and replicas of one shard deliver the same messages. So whoever asks one of them listens to the other no

@@ -238,7 +238,7 @@ async fn a_node_that_only_we_cannot_reach_costs_only_its_own_channels() {
         .timeout(Duration::from_millis(300))
         .await
         .unwrap_err();
-    assert!(matches!(error, CallError::Timeout { .. }), "{error}");
+    assert!(matches!(error, CallError::Down { .. }), "{error}");
     assert_eq!((mux.stats().homeless, mux.stats().sharded), (1, 1), "what did not succeed is forgotten");
     cluster.node(1).server().order(&["SPUBLISH", &there, "1"]).await;
     assert_eq!(&message(&mut well).await.payload[..], b"1");

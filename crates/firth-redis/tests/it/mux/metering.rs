@@ -63,6 +63,20 @@ impl Readings {
     }
 }
 
+/// The names between quotes that begin with `firth_`, without their labels.
+fn names_in(text: &str, quote: char) -> std::collections::BTreeSet<&str> {
+    let quoted = text.split(quote).filter(|part| part.starts_with("firth_"));
+    quoted.map(|name| name.split('{').next().unwrap_or(name)).collect()
+}
+
+#[test]
+fn sub_42_every_metric_stands_in_the_guide() {
+    let mut recorded = names_in(include_str!("../../../src/mux/meter.rs"), '"');
+    recorded.extend(names_in(include_str!("../../../src/metrics.rs"), '"'));
+    assert!(recorded.len() > 40, "{recorded:?}");
+    assert_eq!(names_in(include_str!("../../../docs/guide.md"), '`'), recorded);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn defect_9_metrics_say_what_happened_and_what_is_held() {
     let server = RedisServer::start(Flavor::Redis).await;
@@ -169,8 +183,8 @@ async fn drops_refusals_and_callbacks_are_counted() {
     for n in 0..5 {
         publish(&client, "ok:c", &n.to_string()).await;
     }
-    readings.reaches("firth_mux_callbacks_total", 5.0).await;
-    assert_eq!(readings.get("firth_mux_callback_panics_total"), 1.0);
+    readings.reaches("firth_mux_callbacks_total{kind=channel}", 5.0).await;
+    assert_eq!(readings.get("firth_mux_callback_panics_total{kind=channel}"), 1.0);
     assert_eq!(readings.get("firth_mux_callback_seconds"), 5.0);
     assert!(readings.get("firth_mux_callback_wait_seconds") >= 1.0);
     readings.reaches("firth_mux_callback_queue", 0.0).await;

@@ -58,7 +58,7 @@ fn a_subscription_taken_away_is_asked_for_again_and_follows_the_redirection() {
 fn a_lost_node_is_told_and_its_channels_wait_for_a_new_owner() {
     let mut rig = rig();
     let mailbox = live(&mut rig);
-    rig.item(1, FeedItem::Lost);
+    rig.item(1, lost());
     rig.tick(std::time::Duration::from_secs(2));
     assert_eq!(read(&mailbox), ["lost 1", "gap NodeLost", "stalled"]);
     rig.topology(2, 2);
@@ -129,7 +129,7 @@ fn a_troubled_node_gets_one_probe_at_a_time() {
 fn with_auto_resubscribe_off_a_gap_lasts_until_it_is_asked_to_end() {
     let mut rig = Rig::new(MuxConfig { auto_resubscribe: false, ..MuxConfig::default() });
     let mailbox = live(&mut rig);
-    rig.item(1, FeedItem::Lost);
+    rig.item(1, lost());
     rig.open(1, 2);
     rig.tick(std::time::Duration::from_secs(40));
     assert!(rig.take_sent().is_empty());
@@ -215,7 +215,7 @@ fn a_node_that_serves_is_believed_in_the_end() {
     let mut rig = rig();
     rig.core.place = Place::Cluster(None);
     let mailbox = live(&mut rig);
-    rig.item(1, FeedItem::Lost);
+    rig.item(1, lost());
     rig.open(1, 2);
     rig.hear(1, &format!("ssubscribe {LOW} 1"));
     rig.tick(std::time::Duration::from_secs(1));

@@ -1,6 +1,8 @@
 //! Laws of the mux's core, without a server: events in, orders and signals out.
 
+mod answers;
 mod changes;
+mod local;
 mod standins;
 mod trouble;
 
@@ -12,6 +14,7 @@ use super::*;
 use crate::{
     cluster::topology::Shard,
     connection::{Greeting, feed::FeedItem},
+    error::LostCause,
     mux::{
         config::Buffer,
         event::{Event, Signal},
@@ -38,12 +41,22 @@ struct Rig {
     closed: usize,
     refreshes: usize,
     resets: usize,
+    moved: Vec<(u16, Address)>,
 }
 
 impl Rig {
     fn new(config: MuxConfig) -> Self {
         let core = Core::new(config, topology(1, 2), Place::Single);
-        Self { core, now: Instant::now(), sent: vec![], opened: vec![], closed: 0, refreshes: 0, resets: 0 }
+        Self {
+            core,
+            now: Instant::now(),
+            sent: vec![],
+            opened: vec![],
+            closed: 0,
+            refreshes: 0,
+            resets: 0,
+            moved: vec![],
+        }
     }
 
     fn settle(&mut self) {
@@ -52,7 +65,7 @@ impl Rig {
         for order in orders {
             match order {
                 Order::Open(_, address) => self.opened.push(address.port),
-                Order::Send(link, bytes) => {
+                Order::Send(link, _, bytes) => {
                     let port = self.core.links[link].address.port;
                     let words: Vec<&[u8]> = bytes
                         .split(|&b| b == b'\n')
@@ -64,7 +77,7 @@ impl Rig {
                 Order::Refresh => self.refreshes += 1,
                 Order::Reset(_) => self.resets += 1,
                 Order::Close(_) => self.closed += 1,
-                Order::Moved(..) => {}
+                Order::Moved(slot, to) => self.moved.push((slot, to)),
             }
         }
     }
@@ -79,7 +92,7 @@ impl Rig {
         kind: Kind,
         names: &[&'static str],
     ) -> (Arc<Mailbox>, Arc<Confirm>) {
-        let mailbox = Arc::new(Mailbox::new(buffer));
+        let mailbox = Arc::new(Mailbox::new(buffer, Arc::default()));
         let confirm = Confirm::new(names.len());
         let names: Vec<Bytes> = names.iter().map(|n| Bytes::from_static(n.as_bytes())).collect();
         let want = Want { kind, names: &names, mailbox: &mailbox };
@@ -135,6 +148,10 @@ impl Rig {
         self.core.retopologise(topology(lower, upper), self.now);
         self.settle();
     }
+}
+
+fn lost() -> FeedItem {
+    FeedItem::Lost(LostCause::Eof)
 }
 
 fn frame(text: &str) -> FeedItem {

@@ -22,9 +22,9 @@ fn rig() -> (Rig, Arc<Mailbox>) {
 /// Master 1 is gone, and 11 has taken the channel.
 fn stood_in_for() -> (Rig, Arc<Mailbox>) {
     let (mut rig, mailbox) = rig();
-    rig.item(1, FeedItem::Lost);
+    rig.item(1, lost());
     assert_eq!(rig.opened, [1], "perhaps it is back in a moment");
-    rig.item(1, FeedItem::Lost);
+    rig.item(1, lost());
     assert_eq!(rig.opened, [1, 11]);
     rig.open(11, 1);
     assert_eq!(rig.take_sent(), [(11, format!("SSUBSCRIBE {LOW}"))]);
@@ -43,7 +43,7 @@ fn look(rig: &mut Rig, topology: Arc<Topology>) {
 
 fn is_done(confirm: &Confirm) -> bool {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
-    runtime.unwrap().block_on(confirm.wait(Duration::from_secs(1))).is_ok()
+    runtime.unwrap().block_on(confirm.wait(Duration::from_secs(1))).is_some_and(|outcome| outcome.is_ok())
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn a_master_that_comes_back_gets_its_channels_and_the_stand_in_is_left() {
 #[test]
 fn a_master_that_is_back_in_a_moment_needs_no_stand_in() {
     let (mut rig, _) = rig();
-    rig.item(1, FeedItem::Lost);
+    rig.item(1, lost());
     rig.open(1, 2);
     assert_eq!(rig.take_sent(), [(1, format!("SSUBSCRIBE {LOW}"))]);
     assert_eq!(rig.opened, [1]);
@@ -120,7 +120,7 @@ fn nobody_stands_in_for_very_many_channels() {
         let names = text.split(' ').filter(|word| !word.is_empty() && *word != "SSUBSCRIBE");
         names.for_each(|name| rig.hear(1, &format!("ssubscribe {name} 1")));
     }
-    rig.item(1, FeedItem::Lost);
-    rig.item(1, FeedItem::Lost);
+    rig.item(1, lost());
+    rig.item(1, lost());
     assert_eq!(rig.opened, [1]);
 }

@@ -15,7 +15,7 @@ fn nothing_overtakes_a_message_that_waits_for_room() {
     let frames =
         [format!("smessage {LOW} 1{big}"), format!("smessage {LOW} 2{big}"), format!("sunsubscribe {LOW} 0")];
     let mut left: VecDeque<FeedItem> = frames.iter().map(|text| frame(text)).collect();
-    left.push_back(FeedItem::Lost);
+    left.push_back(lost());
     let mut seen = Vec::new();
     while !left.is_empty() || !rig.core.links[rig.link(1)].stuck.is_empty() {
         left = rig.hear_all(1, left);
@@ -79,6 +79,7 @@ fn a_refused_name_harms_nobody_else() {
             .build()
             .unwrap()
             .block_on(&mut wait)
+            .expect("it was settled")
     };
     assert!(outcome(&fine).is_ok() && outcome(&also_fine).is_ok());
     assert_eq!(outcome(&foul).unwrap_err().code(), Some("NOPERM"));
@@ -146,7 +147,7 @@ fn a_channel_taken_away_as_soon_as_it_came_back_stays_in_its_gap() {
 fn a_newcomer_hears_nothing_of_an_older_gap() {
     let mut rig = rig();
     let old = live(&mut rig);
-    rig.item(1, FeedItem::Lost);
+    rig.item(1, lost());
     let (new, _) = rig.join(Kind::Sharded, &[LOW]);
     rig.tick(std::time::Duration::from_secs(3));
     rig.open(1, 2);
@@ -155,7 +156,7 @@ fn a_newcomer_hears_nothing_of_an_older_gap() {
     assert_eq!(read(&new), ["x"]);
     assert_eq!(read(&old), ["lost 1", "gap NodeLost", "stalled", "resumed", "x"]);
     rig.leave(Kind::Sharded, LOW, &old);
-    rig.item(1, FeedItem::Lost);
+    rig.item(1, lost());
     assert_eq!(read(&new), ["lost 1", "gap NodeLost"]);
 }
 
@@ -163,7 +164,7 @@ fn a_newcomer_hears_nothing_of_an_older_gap() {
 fn a_channel_that_is_refused_does_not_make_the_mux_ask_for_the_topology() {
     let mut rig = rig();
     let mailbox = live(&mut rig);
-    rig.item(1, FeedItem::Lost);
+    rig.item(1, lost());
     rig.open(1, 2);
     rig.hear(1, "- NOPERM not yours any more");
     assert_eq!(read(&mailbox).last().unwrap(), "gap Refused(\"NOPERM not yours any more\")");
@@ -185,7 +186,7 @@ fn messages_of_other_nodes_do_not_make_the_homeless_be_looked_at() {
     assert!(crate::slot(b"a") >= 8192);
     rig.open(2, 1);
     rig.hear(2, "ssubscribe a 1");
-    rig.item(1, FeedItem::Lost);
+    rig.item(1, lost());
     assert!(!rig.core.homeless.is_empty());
     rig.hear(2, "smessage a x");
     assert!(!rig.core.stirred, "nothing to reconcile");
@@ -221,7 +222,7 @@ fn a_node_that_left_is_forgotten_as_soon_as_nothing_is_owed() {
     rig.core.sweep(rig.now);
     rig.settle();
     assert_eq!(rig.closed, 0, "it has not confirmed the end of the subscription");
-    rig.item(1, FeedItem::Lost);
+    rig.item(1, lost());
     rig.core.sweep(rig.now);
     rig.settle();
     assert_eq!((rig.closed, rig.core.links.len()), (1, 1));
