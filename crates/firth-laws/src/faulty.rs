@@ -15,7 +15,7 @@ use firth_engine::facet::{
 };
 use firth_engine::{
     ChannelName, Commit, Durability, Engine, Epoch, Error, ErrorKind, GroupName, Hint, HintKey, Hints, Hold,
-    LeaseInfo, LeaseName, OfferName, Partition, Progress, Record, RecordId, SpaceName,
+    LeaseInfo, LeaseName, OfferName, Partition, Progress, Record, RecordId, Result, SpaceName,
 };
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -261,6 +261,10 @@ impl Backend for Faulty {
 
     fn can_promise(&self, durability: Durability) -> Reply<'_, ()> {
         self.engine.can_promise(durability)
+    }
+
+    fn health(&self) -> Result<()> {
+        self.engine.health()
     }
 
     fn close(&self) -> Reply<'_, ()> {

@@ -64,6 +64,15 @@ pub fn numbered(n: u64) -> Content {
     Content::new(n.to_string()).with_key(format!("key-{}", n % 3))
 }
 
+/// As [`numbered`], with noise behind the number: it fills pages of a disk, and no compression shrinks it.
+pub fn bulky(n: u64) -> Content {
+    let mut noise = fastrand::Rng::with_seed(n);
+    let mut payload = format!("{n} ").into_bytes();
+    let length = [100, 5_000, 20_000][noise.usize(..3)];
+    payload.extend(std::iter::repeat_with(|| noise.u8(..)).take(length));
+    Content::new(payload).with_key(format!("key-{}", n % 3))
+}
+
 /// Appends records numbered `from..to` one batch at a time.
 pub async fn append(engine: &Engine, at: &Partition, from: u64, to: u64) -> Vec<RecordId> {
     let batch: Vec<Content> = (from..to).map(numbered).collect();
@@ -83,9 +92,10 @@ pub async fn read_all(engine: &Engine, at: &Partition) -> Vec<Record> {
     }
 }
 
-/// The number that [`numbered`] wrote into a record.
+/// The number that [`numbered`] or [`bulky`] wrote into a record.
 pub fn number(record: &Record) -> u64 {
-    std::str::from_utf8(&record.content.payload).unwrap().parse().unwrap()
+    let word = record.content.payload.split(|byte| *byte == b' ').next().unwrap();
+    std::str::from_utf8(word).unwrap().parse().unwrap()
 }
 
 /// The numbers of records.
@@ -207,10 +217,15 @@ impl Owner {
 
     /// Opens the group with this hold.
     pub async fn with(engine: &Engine, at: &Partition, group: &GroupName, hold: Hold) -> Self {
-        let progress = engine.open(at, group, From::Start, &hold).await.unwrap();
+        Self::open(engine, at, group, hold).await.unwrap()
+    }
+
+    /// As [`with`](Self::with), on an engine that may fail.
+    pub async fn open(engine: &Engine, at: &Partition, group: &GroupName, hold: Hold) -> Result<Self> {
+        let progress = engine.open(at, group, From::Start, &hold).await?;
         let window = Window::new(&progress, 1000);
         let (engine, at, group) = (engine.clone(), at.clone(), group.clone());
-        Self { engine, at, group, hold, progress, window, queue: VecDeque::new() }
+        Ok(Self { engine, at, group, hold, progress, window, queue: VecDeque::new() })
     }
 
     /// The next record of the log, delivered; `None` when there is none.
@@ -241,12 +256,17 @@ impl Owner {
 
     /// Takes due records.
     pub async fn due(&mut self, max: usize) -> Vec<Record> {
-        let due = self.engine.due(&self.at, &self.group, &self.hold, TakeDue::up_to(max)).await.unwrap();
+        self.try_due(max).await.unwrap()
+    }
+
+    /// As [`due`](Self::due), on an engine that may fail.
+    pub async fn try_due(&mut self, max: usize) -> Result<Vec<Record>> {
+        let due = self.engine.due(&self.at, &self.group, &self.hold, TakeDue::up_to(max)).await?;
         let whole =
             due.records.into_iter().map(|record| record.with(|| None).expect("it comes with its content"));
         let records: Vec<Record> = whole.collect();
         records.iter().for_each(|record| assert!(self.window.offer_due(record), "handed out twice"));
-        records
+        Ok(records)
     }
 
     /// Notes a verdict.
@@ -256,9 +276,15 @@ impl Owner {
 
     /// Commits what was settled.
     pub async fn commit(&mut self) {
+        self.try_commit().await.unwrap();
+    }
+
+    /// As [`commit`](Self::commit), on an engine that may fail. After a failure the owner has to open the group again.
+    pub async fn try_commit(&mut self) -> Result<()> {
         if let Some(commit) = self.window.take_commit() {
-            self.engine.commit(&self.at, &self.group, &self.hold, commit).await.unwrap();
+            self.engine.commit(&self.at, &self.group, &self.hold, commit).await?;
         }
+        Ok(())
     }
 
     /// Notes a verdict and commits it.

@@ -157,8 +157,10 @@ impl Broker {
         DeadLetters::new(self.clone(), topic)
     }
 
-    /// Asks the engine for a sign of life, for health checks: one small read, answered within 5 s or else with `Unavailable`.
+    /// Asks the engine for a sign of life, for health checks: one small read, answered within 5 s or else with
+    /// `Unavailable`. Also fails while the engine knows that something is wrong with what it stores.
     pub async fn check(&self) -> Result<()> {
+        self.engine().health()?;
         let answer = tokio::time::timeout(SIGN_OF_LIFE, self.topics().check()).await;
         answer.unwrap_or_else(|_| Err(Error::new(ErrorKind::Unavailable, "the engine does not answer")))
     }

@@ -4,8 +4,9 @@
 //! writes step after step, syncs *once*, and only then answers all of them: while one group is being synced the next one
 //! gathers, so many concurrent callers share an fsync and a lone one never waits for company.
 //!
-//! A failed write or sync leaves the storage library unusable: the callers of that group get an error with unknown outcome, reads go on
-//! from the last durable state, and the store is opened again once there is room.
+//! A failed write or sync leaves the storage library unusable: the callers of that group get an error with
+//! unknown outcome, and reads go on from the last durable state. The store is opened again once there is
+//! room, and everything that is not known to be on the disk is written anew first (`rescue.rs`).
 
 use super::file::{FileStore, Opened};
 use super::hints::HintTable;
@@ -155,8 +156,14 @@ struct Thread {
     disk: Disk,
     /// The janitor wants readers to look at the newest state.
     refresh: Arc<AtomicBool>,
-    /// Why and since when the store is unusable.
-    broken: Option<(String, Instant)>,
+    broken: Option<Broken>,
+}
+
+/// The store is unusable.
+struct Broken {
+    why: String,
+    /// When it was last tried to open it again.
+    tried: Option<Instant>,
 }
 
 /// What was last seen of the free space.
@@ -193,11 +200,11 @@ impl Thread {
         while queue.blocking_recv_many(&mut jobs, GROUP) > 0 {
             self.serve_group(&mut jobs);
         }
-        if let Ok(opened) = self.store.current() {
-            let _ = opened.persist(PersistMode::SyncAll);
-        }
         drop(self.chores);
         let _ = janitor.join();
+        if let Ok(opened) = self.store.current() {
+            let _ = opened.seal();
+        }
         self.store.close();
     }
 
@@ -247,7 +254,7 @@ impl Thread {
 
     /// Syncs the group and answers everyone.
     fn finish(&mut self, opened: &Opened, group: Group) {
-        let mut result = self.broken.as_ref().map_or(Ok(()), |(why, _)| Err(why.clone()));
+        let mut result = self.broken.as_ref().map_or(Ok(()), |broken| Err(broken.why.clone()));
         let is_asked = self.refresh.load(Ordering::Acquire);
         if result.is_ok() && (group.has_writes || is_asked) {
             let mode = if group.needs_sync { PersistMode::SyncData } else { PersistMode::Buffer };
@@ -279,22 +286,28 @@ impl Thread {
     fn fail(&mut self, error: fjall::Error) -> Error {
         let why = format!("writing to {} failed ({})", self.store.dir().display(), describe(&error));
         tracing::error!(%error, "the store failed and is read-only until it can be opened again");
-        self.broken = Some((why.clone(), Instant::now()));
+        self.store.set_broken(Some(&why));
+        self.broken = Some(Broken { why: why.clone(), tried: None });
         unknown(&why).with_source(error)
     }
 
     /// The open store, opened again if it had failed and there may be room now.
     fn usable(&mut self) -> Result<Arc<Opened>> {
-        if let Some((_, tried)) = &mut self.broken {
-            let is_time = tried.elapsed() >= REOPEN;
+        if let Some(Broken { why, tried }) = &mut self.broken {
+            let is_time = tried.is_none_or(|tried| tried.elapsed() >= REOPEN);
             let has_room =
                 self.store.free_bytes().is_none_or(|free| free > self.store.options().min_free.max(1 << 20));
             if !is_time || !has_room {
                 return Err(self.refusal());
             }
-            *tried = Instant::now();
-            self.store.reopen()?;
+            *tried = Some(Instant::now());
+            if let Err(error) = self.store.reopen() {
+                *why = format!("the store cannot be opened again ({})", error.context());
+                self.store.set_broken(Some(why));
+                return Err(self.refusal());
+            }
             tracing::info!("the store is open again");
+            self.store.set_broken(None);
             self.broken = None;
         }
         self.store.current()
@@ -305,7 +318,7 @@ impl Thread {
     }
 
     fn refusal(&self) -> Error {
-        let why = self.broken.as_ref().map_or("the store is closed", |(why, _)| why.as_str());
+        let why = self.broken.as_ref().map_or("the store is closed", |broken| broken.why.as_str());
         Error::new(ErrorKind::Unavailable, format!("read-only: {why}; free space and it goes on by itself"))
     }
 
@@ -358,5 +371,33 @@ fn describe(error: &fjall::Error) -> String {
         fjall::Error::Io(io) => io.to_string(),
         fjall::Error::Poisoned => "an earlier write failed, the disk may be full".to_owned(),
         other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn batch(relaxed: bool, durability: Option<Durability>) -> Batch {
+        Batch { relaxed, durability, ..Batch::default() }
+    }
+
+    #[test]
+    fn t02_a_group_with_one_synced_step_is_synced() {
+        let relaxed = || batch(true, None);
+        let fast = || batch(false, Some(Durability::Fast));
+        let synced = || batch(false, Some(Durability::Synced));
+        let promised = || batch(false, None);
+        for promise in [Durability::Fast, Durability::Synced] {
+            let needs_sync = |steps: Vec<Batch>| {
+                let mut group = Group::default();
+                steps.into_iter().for_each(|batch| group.add(Box::new(|_| {}), batch, promise));
+                group.needs_sync
+            };
+            assert!(needs_sync(vec![synced(), relaxed()]) && needs_sync(vec![relaxed(), synced()]));
+            assert!(needs_sync(vec![fast(), synced(), fast(), relaxed()]));
+            assert!(!needs_sync(vec![relaxed(), fast()]));
+            assert_eq!(needs_sync(vec![promised(), relaxed(), fast()]), promise == Durability::Synced);
+        }
     }
 }

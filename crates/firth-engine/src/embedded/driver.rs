@@ -111,6 +111,15 @@ impl Driver {
         }
     }
 
+    /// What is known to be wrong with what is stored.
+    pub(super) fn health(&self) -> Result<()> {
+        match &self.place {
+            Place::Memory(_) => Ok(()),
+            #[cfg(feature = "embedded")]
+            Place::File { store, .. } => store.health(),
+        }
+    }
+
     /// Whether acknowledgements can mean this.
     pub(super) fn can_promise(&self, durability: Durability) -> Result<()> {
         let missing = match (&self.place, durability) {

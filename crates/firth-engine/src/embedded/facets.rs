@@ -384,6 +384,10 @@ impl Backend for Embedded {
         Box::pin(async { answer })
     }
 
+    fn health(&self) -> Result<()> {
+        self.driver.health()
+    }
+
     fn close(&self) -> Reply<'_, ()> {
         Box::pin(async move {
             self.bus.close();

@@ -3,12 +3,15 @@
 //! Layout: `firth.lock`, `FORMAT` (our layout's version), `store/` (fjall's own files). Logs are only appended to and
 //! cut at the front: a trim moves a mark, and files are freed later.
 //!
+//! Before the library opens its journals they are brought into order (`rescue.rs`).
+//!
 //! Only the committer thread writes. Readers look through the snapshot that was taken after the last sync.
 
 use super::floors::Floors;
-use super::keys::{self, Space};
+use super::keys::{self, MARKED, Space};
 use super::lock::DirLock;
 use super::logs::{Home, Logs, Look};
+use super::rescue::{self, Journals};
 use super::step::{Each, Range, View, Write};
 use crate::durability::Durability;
 use crate::error::{Error, ErrorKind, Result};
@@ -16,6 +19,7 @@ use bytes::Bytes;
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode, Readable, Snapshot, UserValue};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::{Duration, Instant};
 
@@ -48,6 +52,8 @@ impl Default for FileOptions {
 
 /// The storage library's folder in the data directory.
 pub(super) const STORE: &str = "store";
+/// The library's folder of keyspaces in its own.
+pub(super) const KEYSPACES: &str = "keyspaces";
 const STATE: &str = "state";
 const STATE_MEMTABLE: u64 = 16 << 20;
 /// All journals together; restarting replays at most this much.
@@ -60,6 +66,10 @@ pub(super) struct FileStore {
     dir: PathBuf,
     options: FileOptions,
     open: RwLock<Option<Arc<Opened>>>,
+    /// What was on the disk before it was closed to be opened again.
+    synced: AtomicU64,
+    /// Why it cannot be written to.
+    broken: Mutex<Option<String>>,
     /// Held until the store is closed for good.
     lock: Mutex<Option<DirLock>>,
 }
@@ -71,21 +81,27 @@ pub(super) struct Opened {
     logs: Logs,
     durable: RwLock<Snapshot>,
     floors: Floors,
+    /// Everything below this order number is on the disk.
+    synced: AtomicU64,
+    /// What the next batch says about that; 0 if it was said.
+    mark: AtomicU64,
 }
 
 impl FileStore {
     /// Opens or makes the store in `dir`; also answers the newest time that it knows, in µs.
     pub(super) fn open(dir: &Path, options: FileOptions) -> Result<(Self, u64)> {
-        std::fs::create_dir_all(dir).map_err(|error| io_error(dir, "cannot make it", error))?;
+        make_dir(dir).map_err(|error| io_error(dir, "cannot make it", error))?;
         let lock = DirLock::acquire(dir)?;
         let format = super::format::check(dir)?;
-        let opened = Opened::open(dir, &options)?;
+        let opened = Opened::open(dir, &options, format >= MARKED, 0)?;
         let opened = super::upgrade::upgrade(dir, format, opened, &options)?;
         let newest_us = super::recover::recover(&opened)?;
         let store = Self {
             dir: dir.to_owned(),
             options,
             open: RwLock::new(Some(Arc::new(opened))),
+            synced: AtomicU64::new(0),
+            broken: Mutex::default(),
             lock: Mutex::new(Some(lock)),
         };
         Ok((store, newest_us))
@@ -115,16 +131,32 @@ impl FileStore {
         Ok(DurableView { opened, snapshot })
     }
 
+    /// Notes why the store cannot be written to, or that it can again.
+    pub(super) fn set_broken(&self, why: Option<&str>) {
+        *self.broken.lock().expect("nothing panics while it holds this lock") = why.map(str::to_owned);
+    }
+
+    /// What is known to be wrong.
+    pub(super) fn health(&self) -> Result<()> {
+        match &*self.broken.lock().expect("nothing panics while it holds this lock") {
+            Some(why) => Err(Error::new(ErrorKind::Unavailable, format!("read-only: {why}"))),
+            None => Ok(()),
+        }
+    }
+
     /// Bytes that are still free on the disk of the store.
     pub(super) fn free_bytes(&self) -> Option<u64> {
         let stats = rustix::fs::statvfs(&self.dir).ok()?;
         Some(stats.f_bavail.saturating_mul(stats.f_frsize))
     }
 
-    /// Closes the database and opens it again, after a failed write has made it unusable.
+    /// Closes the database and opens it again, after a failed write or sync has made it unusable.
     pub(super) fn reopen(&self) -> Result<()> {
+        if let Ok(opened) = self.current() {
+            self.synced.fetch_max(opened.synced.load(Ordering::Acquire), Ordering::AcqRel);
+        }
         self.shut();
-        let opened = Opened::open(&self.dir, &self.options)?;
+        let opened = Opened::open(&self.dir, &self.options, true, self.synced.load(Ordering::Acquire))?;
         *self.open.write().expect("nothing panics while it holds this lock") = Some(Arc::new(opened));
         Ok(())
     }
@@ -148,10 +180,17 @@ impl FileStore {
 }
 
 impl Opened {
-    pub(super) fn open(dir: &Path, options: &FileOptions) -> Result<Self> {
+    /// Opens the store, or makes it. `marked` says that its journals tell what was synced; `synced`, below which order
+    /// number everything was.
+    pub(super) fn open(dir: &Path, options: &FileOptions, marked: bool, synced: u64) -> Result<Self> {
+        let store = dir.join(STORE);
+        check_made(dir)?;
+        if store.exists() {
+            Journals::new(&store, marked, synced).settle()?;
+        }
         let open = || {
             make(dir, options)?;
-            Self::open_database(&dir.join(STORE), options)
+            Self::open_database(&store, options, false)
         };
         // Damaged files can trip assertions of the storage library.
         std::panic::catch_unwind(std::panic::AssertUnwindSafe(open))
@@ -159,17 +198,23 @@ impl Opened {
             .map_err(|error| open_error(dir, error))
     }
 
-    fn open_database(path: &Path, options: &FileOptions) -> fjall::Result<Self> {
+    fn open_database(path: &Path, options: &FileOptions, is_new: bool) -> fjall::Result<Self> {
         let db = Database::builder(path)
             .cache_size(options.cache)
             .max_journaling_size(JOURNALS)
             .manual_journal_persist(true)
             .open()?;
+        if !is_new && !db.keyspace_exists(STATE) {
+            return Err(fjall::Error::Unrecoverable);
+        }
         let state =
             db.keyspace(STATE, || KeyspaceCreateOptions::default().max_memtable_size(STATE_MEMTABLE))?;
         let logs = Logs::open(&db, options.memtable, options.outgrown.max(1), &marks(&state)?)?;
         let durable = RwLock::new(db.snapshot());
-        Ok(Self { db, state, logs, durable, floors: Floors::default() })
+        rescue::sync_dir(&path.join(KEYSPACES))?;
+        let synced = db.seqno();
+        let (synced, mark) = (AtomicU64::new(synced), AtomicU64::new(synced));
+        Ok(Self { db, state, logs, durable, floors: Floors::default(), synced, mark })
     }
 
     /// The records of all partitions.
@@ -181,6 +226,10 @@ impl Opened {
     pub(super) fn write(&self, writes: Vec<Write>) -> fjall::Result<Vec<u64>> {
         let mut batch = fjall::OwnedWriteBatch::with_capacity(self.db.clone(), writes.len());
         let mut grown = Vec::new();
+        let mark = self.mark.swap(0, Ordering::AcqRel);
+        if mark > 0 {
+            batch.insert(&self.state, keys::SYNCED, mark.to_be_bytes());
+        }
         for Write { space, key, value } in last_of_each_key(writes) {
             let (keyspace, key) = match space {
                 Space::State => {
@@ -217,7 +266,22 @@ impl Opened {
 
     /// Makes everything written so far durable.
     pub(super) fn persist(&self, mode: PersistMode) -> fjall::Result<()> {
-        self.db.persist(mode)
+        let next = self.db.seqno();
+        self.db.persist(mode)?;
+        if mode != PersistMode::Buffer {
+            // A background thread that failed to sync takes the error with it, and tells the database.
+            self.db.persist(PersistMode::Buffer)?;
+            self.synced.store(next, Ordering::Release);
+            self.mark.store(next, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    /// Syncs everything for the last time, and says so in the journal.
+    pub(super) fn seal(&self) -> fjall::Result<()> {
+        self.persist(PersistMode::SyncAll)?;
+        self.write(Vec::new())?;
+        self.persist(PersistMode::SyncAll)
     }
 
     /// Shows everything written so far to readers.
@@ -240,16 +304,53 @@ fn make(dir: &Path, options: &FileOptions) -> fjall::Result<()> {
     if aside.try_exists()? {
         std::fs::remove_dir_all(&aside)?;
     }
-    let made = Opened::open_database(&aside, options)?;
+    let made = Opened::open_database(&aside, options, true)?;
     made.persist(PersistMode::SyncAll)?;
     drop(made);
+    sync_dirs(&aside)?;
     std::fs::rename(&aside, &store)?;
-    Ok(std::fs::File::open(dir)?.sync_all()?)
+    Ok(rescue::sync_dir(dir)?)
+}
+
+/// Makes a directory and those above it, and their names durable.
+fn make_dir(dir: &Path) -> std::io::Result<()> {
+    if dir.is_dir() {
+        return Ok(());
+    }
+    let above = dir.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    make_dir(above)?;
+    std::fs::create_dir(dir)?;
+    rescue::sync_dir(above)
+}
+
+/// Makes the names in a folder and in all below it durable: the library leaves some of them to luck.
+fn sync_dirs(dir: &Path) -> std::io::Result<()> {
+    for entry in std::fs::read_dir(dir)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            sync_dirs(&entry.path())?;
+        }
+    }
+    rescue::sync_dir(dir)
+}
+
+/// Refuses a store of which a power failure left only a part: the library would open it as an empty one.
+fn check_made(dir: &Path) -> Result<()> {
+    let store = dir.join(STORE);
+    let has = |path: &str| store.join(path).exists();
+    let is_begun = rescue::is_empty(&store).map_or(true, |is_empty| is_empty);
+    if !store.exists() || (has("version") && has("keyspaces/0/current")) || (!has("version") && is_begun) {
+        return Ok(());
+    }
+    Err(Error::corrupt(format!(
+        "the store in {} is half-made, and has records: files are missing, restore a backup",
+        dir.display()
+    )))
 }
 
 /// Whether a store was begun in its place and never had any content, as builds before this one could leave it.
 fn is_half_made(store: &Path) -> std::io::Result<bool> {
-    let Ok(mut keyspaces) = std::fs::read_dir(store.join("keyspaces")) else { return Ok(false) };
+    let Ok(mut keyspaces) = std::fs::read_dir(store.join(KEYSPACES)) else { return Ok(false) };
     Ok(keyspaces.next().is_none() && !store.join("version").try_exists()?)
 }
 

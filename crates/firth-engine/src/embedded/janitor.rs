@@ -186,7 +186,7 @@ impl Janitor {
         opened.logs().touch_nursery()?;
         self.refresh_readers();
         opened.logs().touch_nursery()?;
-        opened.logs().nursery().rotate_memtable_and_wait()
+        opened.logs().flush_nursery()
     }
 
     /// The view of readers keeps dropped files alive until it is renewed, which in a quiet engine nobody else does.

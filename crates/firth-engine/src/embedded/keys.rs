@@ -23,6 +23,7 @@
 //! | `bn` board number offer · `bf` board time offer | offers by member · free ones by when they can be granted |
 //! | `z` number | partition or group that was deleted and is being swept |
 //! | `o` partition-no | first record in the log's own files; earlier ones lie with those of others |
+//! | `j` | order number below which everything in the journal was synced when this was written |
 //!
 //! Partitions and groups are keyed by numbers that never come back, so that a topic made again under its old name
 //! cannot meet remains of the former one. Numbers are big-endian: byte order is numeric order.
@@ -33,7 +34,10 @@ use crate::id::RecordId;
 use crate::name::{GroupName, MemberName, OfferName, Partition, PoolName, ProducerName, SpaceName};
 
 /// The version of this layout, kept in the data directory.
-pub(super) const FORMAT: u32 = 2;
+pub(super) const FORMAT: u32 = 3;
+
+/// The first layout whose journals say what was synced.
+pub(super) const MARKED: u32 = 3;
 
 /// Where a key lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -51,6 +55,9 @@ pub(super) const SWEPT: &[u8] = b"gdktwxyqro";
 
 /// What the marks of moved logs start with.
 pub(super) const MOVED: &[u8] = b"o";
+
+/// The key under which a batch says what was synced before it.
+pub(super) const SYNCED: &[u8] = b"j";
 
 pub(super) fn counter() -> Key {
     b"#".to_vec()

@@ -8,12 +8,14 @@
 
 use super::file::walk;
 use super::keys;
+use super::rescue::sync_dir;
 use super::step::{Each, Range};
 use crate::error::Result;
 use bytes::Bytes;
-use fjall::{AbstractTree, Database, Keyspace, KeyspaceCreateOptions, OwnedWriteBatch};
+use fjall::{AbstractTree, Database, Keyspace, KeyspaceCreateOptions, OwnedWriteBatch, PersistMode};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, RwLock};
+use std::time::Duration;
 
 const NURSERY: &str = "logs";
 /// Keys that one batch removes from the nursery.
@@ -131,6 +133,8 @@ impl Logs {
     pub(super) fn grow(&self, no: u64) -> fjall::Result<()> {
         if self.own(no).is_none() {
             let keyspace = self.db.keyspace(&format!("log-{no}"), || log_options(self.memtable))?;
+            // A folder whose name a power failure takes away would be an empty log.
+            keyspace.path().parent().map_or(Ok(()), sync_dir)?;
             self.own.write().expect(UNPOISONED).insert(no, OwnLog { keyspace, from: None });
         }
         Ok(())
@@ -197,7 +201,24 @@ impl Logs {
 
     /// Lets go of the files of dropped tables: the library does so when it flushes.
     pub(super) fn flush(&self, no: u64) -> fjall::Result<()> {
-        self.own(no).map_or(Ok(()), |own| own.keyspace.rotate_memtable_and_wait())
+        self.own(no).map_or(Ok(()), |own| self.flush_keyspace(&own.keyspace))
+    }
+
+    /// As [`flush`](Self::flush), for the nursery.
+    pub(super) fn flush_nursery(&self) -> fjall::Result<()> {
+        self.flush_keyspace(&self.nursery)
+    }
+
+    /// Waits for the flush, unless the database has failed: then it never ends.
+    fn flush_keyspace(&self, keyspace: &Keyspace) -> fjall::Result<()> {
+        if keyspace.rotate_memtable()? {
+            while keyspace.tree.sealed_memtable_count() > 0 {
+                self.db.persist(PersistMode::Buffer)?;
+                // own thread: the library does not tell when it has flushed
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
+        Ok(())
     }
 
     /// The record under `key`, which is its number.

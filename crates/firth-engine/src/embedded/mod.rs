@@ -28,6 +28,8 @@ mod hints;
 mod hooks;
 #[cfg(feature = "embedded")]
 mod janitor;
+#[cfg(feature = "embedded")]
+mod journal;
 #[cfg_attr(not(feature = "embedded"), allow(dead_code, reason = "the format is that of files"))]
 mod keys;
 #[cfg(feature = "embedded")]
@@ -37,6 +39,8 @@ mod logs;
 mod memory;
 #[cfg(feature = "embedded")]
 mod recover;
+#[cfg(feature = "embedded")]
+mod rescue;
 mod step;
 mod steps;
 #[cfg(feature = "embedded")]

@@ -89,4 +89,4 @@ pub(super) fn write_error(error: fjall::Error) -> Error {
 }
 
 /// Kept here so that the key layout and its recovery are read together.
-const _: () = assert!(keys::FORMAT == 2, "recovery must know the layout");
+const _: () = assert!(keys::FORMAT == 3, "recovery must know the layout");

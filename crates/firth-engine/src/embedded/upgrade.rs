@@ -3,6 +3,7 @@
 //! | from | to | what changes |
 //! |---|---|---|
 //! | 1 | 2 | Every log had files of its own from its first record on; since 2 that is what a mark says. |
+//! | 2 | 3 | Journals did not say what was synced. |
 //!
 //! Each step may be cut short and is then repeated: the mark of the directory moves when all is on disk.
 
@@ -21,13 +22,21 @@ pub(super) fn upgrade(dir: &Path, found: u32, opened: Opened, options: &FileOpti
         return Ok(opened);
     }
     tracing::info!(from = found, to = FORMAT, dir = %dir.display(), "bringing the data directory up to date");
-    let from_the_first = bytes::Bytes::copy_from_slice(&0_u64.to_be_bytes());
-    let mark = |no| Write { space: Space::State, key: keys::moved(no), value: Some(from_the_first.clone()) };
-    opened.write(opened.logs().grown().into_iter().map(mark).collect()).map_err(write_error)?;
+    if found < 2 {
+        mark_own_logs(&opened)?;
+    }
     opened.persist(PersistMode::SyncAll).map_err(write_error)?;
     drop(opened);
     format::set(dir, FORMAT)?;
-    Opened::open(dir, options)
+    Opened::open(dir, options, true, 0)
+}
+
+/// Every log lies in files of its own from the first record on.
+fn mark_own_logs(opened: &Opened) -> Result<()> {
+    let from_the_first = bytes::Bytes::copy_from_slice(&0_u64.to_be_bytes());
+    let mark = |no| Write { space: Space::State, key: keys::moved(no), value: Some(from_the_first.clone()) };
+    opened.write(opened.logs().grown().into_iter().map(mark).collect()).map_err(write_error)?;
+    Ok(())
 }
 
 #[cfg(test)]

@@ -51,6 +51,12 @@ pub trait Backend:
     /// Whether acknowledgements can mean this, asked of what the engine runs on now; else `Unsupported` with what is missing.
     fn can_promise(&self, durability: Durability) -> Reply<'_, ()>;
 
+    /// What the engine knows to be wrong with what it stores, for health checks: that it cannot be written to, or
+    /// which partitions are damaged. It asks nothing of what the engine runs on.
+    fn health(&self) -> Result<()> {
+        Ok(())
+    }
+
     /// Stops background work and makes everything acknowledged as durable as promised. Later calls fail with
     /// [`ErrorKind::Closed`](crate::ErrorKind::Closed). Closing twice is fine.
     fn close(&self) -> Reply<'_, ()>;

@@ -4,7 +4,7 @@ use firth_engine::facet::{Append, ProducerSeq};
 use firth_engine::{
     Durability, Engine, Epoch, FileOptions, GroupName, Partition, ProducerName, RecordId, TopicName, Verdict,
 };
-use firth_laws::world::{Owner, group, number, numbered, read_all, status};
+use firth_laws::world::{Owner, bulky, group, number, numbered, read_all, status};
 use firth_testkit::cannot_run;
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -12,19 +12,19 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 /// What the child said, over all its lives.
-#[derive(Default)]
-struct Words {
+#[derive(Clone, Default)]
+pub(super) struct Words {
     epoch: u64,
     appended: u64,
     done: BTreeSet<u64>,
     buried: BTreeSet<u64>,
-    /// What it was about to settle when it died.
+    /// What it was about to settle when it died, or when the engine failed.
     maybe: BTreeSet<u64>,
 }
 
 impl Words {
     /// Listens to one life.
-    fn hear(&mut self, output: &str) {
+    pub(super) fn hear(&mut self, output: &str) {
         self.maybe.clear();
         for line in output.lines() {
             let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
@@ -35,12 +35,12 @@ impl Words {
                     self.epoch = epoch;
                 }
                 "appended" => self.appended = rest.parse().unwrap(),
-                "try" => self.maybe = numbers(&rest.replace('/', " ")),
+                "try" => self.maybe.extend(numbers(&rest.replace('/', " "))),
                 "settled" => {
                     let (done, buried) = rest.split_once('/').unwrap();
                     self.done.extend(numbers(done));
                     self.buried.extend(numbers(buried));
-                    self.maybe.clear();
+                    self.maybe.retain(|n| !self.done.contains(n) && !self.buried.contains(n));
                 }
                 _ => panic!("unexpected word {line:?}"),
             }
@@ -73,7 +73,7 @@ fn one_life(dir: &Path, args: &[&str], kill_after: Option<Duration>) -> String {
 }
 
 /// Opens the directory again and holds the engine to the child's words.
-async fn check(dir: &Path, words: &mut Words) {
+pub(super) async fn check(dir: &Path, words: &mut Words) {
     let options = FileOptions { durability: Durability::Fast, ..FileOptions::default() };
     let engine = Engine::file(dir, options).await.unwrap();
     let at = Partition::new(TopicName::new("crash").unwrap(), 0);
@@ -97,6 +97,8 @@ async fn check_log(engine: &Engine, at: &Partition, words: &mut Words) {
     let log = read_all(engine, at).await;
     for record in &log {
         assert_eq!(number(record) + 1, record.id.seq, "a record holds another's content");
+        let is_whole = [numbered(number(record)), bulky(number(record))].contains(&record.content);
+        assert!(is_whole, "half a record");
     }
     assert!(log.windows(2).all(|pair| pair[0].id.seq + 1 == pair[1].id.seq), "a hole in the log");
     let (first, name) = (words.appended, ProducerName::new("p").unwrap());
@@ -146,7 +148,7 @@ async fn check_group(engine: &Engine, at: &Partition, name: &GroupName, words: &
     owner.leave().await;
 }
 
-fn runtime() -> tokio::runtime::Runtime {
+pub(super) fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap()
 }
 

@@ -16,11 +16,11 @@ use std::time::Duration;
 /// Files are freed in the background, by compactions that a starved machine takes its time for.
 const COMPACTION: Duration = Duration::from_secs(90);
 
-fn fast() -> FileOptions {
+pub(super) fn fast() -> FileOptions {
     FileOptions { durability: Durability::Fast, ..FileOptions::default() }
 }
 
-async fn open(dir: &Path) -> Engine {
+pub(super) async fn open(dir: &Path) -> Engine {
     Engine::file(dir, fast()).await.unwrap()
 }
 
@@ -142,7 +142,7 @@ async fn a_path_that_is_no_directory_is_a_clear_error() {
     assert!(error.context().contains("file"), "{error}");
 }
 
-fn files_under(dir: &Path) -> Vec<PathBuf> {
+pub(super) fn files_under(dir: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(dir).unwrap() {
         let path = entry.unwrap().path();
@@ -155,7 +155,7 @@ fn files_under(dir: &Path) -> Vec<PathBuf> {
     found
 }
 
-fn copy(from: &Path, to: &Path) {
+pub(super) fn copy(from: &Path, to: &Path) {
     for file in files_under(from) {
         let target = to.join(file.strip_prefix(from).unwrap());
         std::fs::create_dir_all(target.parent().unwrap()).unwrap();
@@ -342,11 +342,11 @@ async fn a_grown_partition_reads_as_one() {
 }
 
 /// A small file system of its own, unmounted at the end.
-struct Mount(PathBuf);
+pub(super) struct Mount(PathBuf);
 
 impl Mount {
     /// Mounts a tmpfs, or says loudly that it may not.
-    fn new(dir: &Path, options: &str) -> Option<Self> {
+    pub(super) fn new(dir: &Path, options: &str) -> Option<Self> {
         let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", options, "tmpfs"]).arg(dir).status();
         if mounted.is_ok_and(|status| status.success()) {
             return Some(Self(dir.to_owned()));
@@ -382,7 +382,7 @@ async fn a_read_only_disk_is_a_clear_error() {
 }
 
 /// Bytes that cannot be compressed.
-fn noise(len: usize) -> bytes::Bytes {
+pub(super) fn noise(len: usize) -> bytes::Bytes {
     let mut bytes = vec![0; len];
     fastrand::fill(&mut bytes);
     bytes.into()
@@ -442,6 +442,7 @@ async fn a_full_disk_loses_nothing_acknowledged_and_heals_without_restart() {
     let refusal = engine.append(&at, Append::new([Content::new("x")])).await.unwrap_err();
     assert_eq!((refusal.kind(), refusal.may_have_happened()), (ErrorKind::Unavailable, false));
     assert!(refusal.context().contains("read-only"), "{refusal}");
+    assert!(engine.health().unwrap_err().context().contains("full"), "readiness says so");
     let readable = read_all(&engine, &at).await.len() as u64;
     assert_eq!(readable, acknowledged, "reading goes on, and shows what was acknowledged");
     std::fs::remove_file(&filler).unwrap();
@@ -449,6 +450,7 @@ async fn a_full_disk_loses_nothing_acknowledged_and_heals_without_restart() {
         engine.append(&at, Append::new([Content::new("healed")])).await.is_ok()
     })
     .await;
+    engine.health().unwrap();
     let records = read_all(&engine, &at).await;
     let unknown = u64::from(failure.may_have_happened());
     assert!((acknowledged + 1..=acknowledged + 1 + unknown).contains(&(records.len() as u64)));

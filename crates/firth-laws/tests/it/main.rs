@@ -6,6 +6,8 @@ mod crashes;
 mod engines;
 mod faults;
 mod files;
+mod journals;
 mod models;
 mod planted;
+mod power;
 mod redis;
