@@ -5,7 +5,9 @@ use crate::world::{
     take_over,
 };
 use firth_engine::facet::{Acquire, From, TakeDue};
-use firth_engine::{Commit, Engine, ErrorKind, LeaseName, RecordId, Token, Verdict};
+use firth_engine::{
+    Ahead, Commit, Dead, Engine, ErrorKind, LeaseName, Record, RecordId, Retry, Token, Verdict,
+};
 use std::time::Duration;
 
 /// A paused owner that wakes up finds that nothing of what it does has an effect.
@@ -27,7 +29,7 @@ pub async fn a_zombie_changes_nothing(engine: Engine) {
     let before = status(&engine, &at, &name).await;
     // It thaws.
     let stale = &zombie.hold;
-    let corpse = firth_engine::Dead { record: taken[1].clone(), reason: "zombie".into() };
+    let corpse = Dead { record: taken[1].clone(), reason: "zombie".into() };
     fails(zombie.send(Commit::up_to(ids[3])).await, ErrorKind::Fenced);
     fails(
         zombie.send(Commit { frontier: ids[1], dead: vec![corpse], ..Commit::default() }).await,
@@ -46,6 +48,46 @@ pub async fn a_zombie_changes_nothing(engine: Engine) {
     assert_eq!(after, before);
     assert_eq!(owner.due(9).await.len(), 1, "the owner works on");
     assert_eq!(owner.drain().await, (1..10).collect::<Vec<_>>());
+}
+
+/// A stale owner's verdicts are refused, whatever they are about: records of the log, records that it had taken from
+/// due, and records ahead of the frontier.
+pub async fn t01_no_verdict_of_a_zombie_counts(engine: Engine) {
+    let at = partition(&engine).await;
+    let name = group("g");
+    let ids = append(&engine, &at, 0, 6).await;
+    let mut zombie = Owner::new(&engine, &at, &name).await;
+    let taken = zombie.take(2).await;
+    zombie.judge(&taken[0], retry(Duration::ZERO)).await;
+    let due = zombie.due(1).await;
+    // It freezes. Its successor has the same records in hand, so only the fence tells the two apart.
+    let mut owner = Owner::after_crash(&engine, &at, &name).await;
+    let again = owner.due(9).await;
+    assert_eq!(again.iter().map(|record| record.id).collect::<Vec<_>>(), [ids[0]]);
+    let before = status(&engine, &at, &name).await;
+    let frontier = before.frontier;
+    let again_after = |id| Retry { id, after: Duration::ZERO, reason: "zombie".into(), kept: None };
+    let corpse = |record: &Record| Dead { record: record.clone(), reason: "zombie".into() };
+    let mut ahead = Ahead::new();
+    ahead.insert(ids[3].seq);
+    let stale = [
+        Commit { frontier, done: vec![ids[0]], ..Commit::default() },
+        Commit { frontier, retries: vec![again_after(ids[0])], ..Commit::default() },
+        Commit { frontier, dead: vec![corpse(&due[0])], ..Commit::default() },
+        Commit { frontier: ids[1], retries: vec![again_after(ids[1])], ..Commit::default() },
+        Commit { frontier: ids[1], dead: vec![corpse(&taken[1])], ..Commit::default() },
+        Commit { frontier, ahead: ahead.clone(), ..Commit::default() },
+        Commit { frontier, ahead, retries: vec![again_after(ids[3])], ..Commit::default() },
+    ];
+    for commit in stale {
+        fails(zombie.send(commit).await, ErrorKind::Fenced);
+        let mut after = status(&engine, &at, &name).await;
+        (after.owner, after.oldest, after.next_due) = (before.owner.clone(), before.oldest, before.next_due);
+        assert_eq!(after, before);
+    }
+    owner.judge(&again[0], Verdict::Ack).await;
+    assert_eq!(owner.drain().await, [1, 2, 3, 4, 5]);
+    assert_eq!(status(&engine, &at, &name).await.lag(), 0);
 }
 
 /// Two sides of a network partition may hand out one epoch: the token tells them apart.

@@ -71,6 +71,7 @@ macro_rules! for_each_law {
             groups::a_zombie_deletes_no_group
             groups::a_group_that_does_not_exist_is_not_found
             fencing::a_zombie_changes_nothing
+            fencing::t01_no_verdict_of_a_zombie_counts
             fencing::an_equal_epoch_with_another_token_is_fenced
             fencing::an_expired_lease_that_nobody_took_still_counts
             fencing::a_hold_is_good_for_its_own_lease_only

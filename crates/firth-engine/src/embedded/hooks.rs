@@ -9,6 +9,12 @@
 pub enum Mutation {
     /// `commit` accepts any hold.
     SkipFenceOnCommit,
+    /// A stale owner may commit retries.
+    SkipFenceOnRetry,
+    /// A stale owner may settle due records.
+    SkipFenceOnDone,
+    /// A stale owner may settle records ahead of the frontier.
+    SkipFenceAhead,
     /// `open` accepts any hold.
     SkipFenceOnOpen,
     /// Fencing compares the epoch and forgets the token.
@@ -101,6 +107,9 @@ impl Mutation {
     /// All that the laws can see without a crash.
     pub const ALL: &'static [Self] = &[
         Self::SkipFenceOnCommit,
+        Self::SkipFenceOnRetry,
+        Self::SkipFenceOnDone,
+        Self::SkipFenceAhead,
         Self::SkipFenceOnOpen,
         Self::IgnoreToken,
         Self::RenewAnything,

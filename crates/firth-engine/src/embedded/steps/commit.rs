@@ -26,7 +26,7 @@ pub(in crate::embedded) fn commit(
 ) -> Result<Committed> {
     step.batch.frugal = true;
     let part = step.partition(at)?;
-    if !step.planted(Mutation::SkipFenceOnCommit) {
+    if !skips_fence(step, commit) {
         fence(step, hold, &LeaseName::group(at, group))?;
     }
     let mut meta = step.group(at, part.no, group)?;
@@ -59,6 +59,14 @@ pub(in crate::embedded) fn commit(
     step.store(keys::group(part.no, group), &meta);
     let next = verdicts_next(step, &meta, commit)?;
     Ok(Committed { due, next_due: next })
+}
+
+/// The planted bugs about fencing.
+fn skips_fence(step: &Step<'_>, commit: &Commit) -> bool {
+    step.planted(Mutation::SkipFenceOnCommit)
+        || (step.planted(Mutation::SkipFenceOnRetry) && !commit.retries.is_empty())
+        || (step.planted(Mutation::SkipFenceOnDone) && !commit.done.is_empty())
+        || (step.planted(Mutation::SkipFenceAhead) && !commit.ahead.runs().is_empty())
 }
 
 /// Progress only grows, and stays within the log.
