@@ -240,14 +240,14 @@ pub(super) async fn list(
 /// Letters without end, as they come.
 async fn follow(client: &Client, path: &str) -> Result<()> {
     let mut letters = client.lines(path).await?;
-    let mut stop = std::pin::pin!(super::consume::stopped());
+    let mut signals = super::signals::Signals::listen()?;
     loop {
         tokio::select! {
             letter = letters.next::<Letter>() => match letter? {
                 Some(letter) => json(&letter)?,
                 None => return Ok(()),
             },
-            () = &mut stop => return Ok(()),
+            () = signals.next() => return Ok(()),
         }
     }
 }

@@ -1,13 +1,15 @@
 //! One record handled by a command: payload on its input, fields in its environment, verdict by its exit code.
 
+use super::shell::{self, Running};
 use crate::wire::{Shown, Values};
-use std::process::{ExitStatus, Stdio};
+use std::process::ExitStatus;
 use std::time::Duration;
-use tokio::io::AsyncWriteExt;
-use tokio::process::Command;
 
 /// The exit code that gives a record up at once: `EX_DATAERR`, the input is wrong.
 const REJECT: i32 = 65;
+/// What a shell answers for a command that it may not run, and for one that it does not find.
+const NOT_EXECUTABLE: i32 = 126;
+const NOT_FOUND: i32 = 127;
 
 /// What became of a record.
 #[derive(Debug, PartialEq, Eq)]
@@ -18,9 +20,11 @@ pub(crate) enum Verdict {
     Nack(String),
     /// Exit code 65.
     Reject(String),
+    /// The command never ran: no record can be handled, and no attempt may be counted.
+    Broken(String),
 }
 
-/// Runs the command to its end, or until the record's lease is nearly over: then it is killed and counts as failed.
+/// Runs the command to its end, or until the record's lease is nearly over: then it is killed and has failed.
 pub(crate) async fn run(command: &str, group: &str, record: &Shown, lease: Duration) -> Verdict {
     let limit = lease.mul_f32(0.9);
     tokio::time::timeout(limit, run_for_long(command, group, record)).await.unwrap_or_else(|_| {
@@ -28,36 +32,30 @@ pub(crate) async fn run(command: &str, group: &str, record: &Shown, lease: Durat
     })
 }
 
-/// Runs the command to its end, however long it takes; it is killed when nobody waits for it any more.
+/// Runs the command to its end, however long it takes. Dropping the future kills the command.
 pub(crate) async fn run_for_long(command: &str, group: &str, record: &Shown) -> Verdict {
-    match run_to_its_end(command, group, record).await {
-        Ok(status) => judge(status),
-        Err(error) => Verdict::Nack(format!("the command could not run: {error}")),
-    }
+    let mut shell = shell::command(command);
+    shell.env("FIRTH_GROUP", group).envs(fields(record));
+    let ended = async {
+        let mut running = Running::start(shell, record.bytes().to_vec())?;
+        let status = running.wait().await?;
+        let verdict = judge(&running, status);
+        running.let_go();
+        Ok(verdict)
+    };
+    let unable = |error: std::io::Error| Verdict::Broken(format!("the command could not run: {error}"));
+    ended.await.unwrap_or_else(unable)
 }
 
-async fn run_to_its_end(command: &str, group: &str, record: &Shown) -> std::io::Result<ExitStatus> {
-    let mut child = Command::new("sh");
-    child.arg("-c").arg(command).stdin(Stdio::piped()).kill_on_drop(true);
-    child.env("FIRTH_GROUP", group);
-    for (name, value) in fields(record) {
-        child.env(name, value);
-    }
-    let mut child = child.spawn()?;
-    if let Some(mut input) = child.stdin.take() {
-        // A command that does not read its input ends it early: its exit code tells what it thinks.
-        let _ = input.write_all(&record.bytes()).await;
-        let _ = input.shutdown().await;
-    }
-    child.wait().await
-}
-
-fn judge(status: ExitStatus) -> Verdict {
+fn judge(running: &Running, status: ExitStatus) -> Verdict {
     match status.code() {
         Some(0) => Verdict::Ack,
-        Some(REJECT) => Verdict::Reject(format!("the command ended with {REJECT}")),
-        Some(code) => Verdict::Nack(format!("the command ended with {code}")),
-        None => Verdict::Nack("the command was killed".to_owned()),
+        Some(REJECT) => Verdict::Reject(running.reason(&format!("the command ended with {REJECT}"))),
+        Some(code @ (NOT_EXECUTABLE | NOT_FOUND)) => {
+            Verdict::Broken(running.reason(&format!("the command could not run (exit code {code})")))
+        }
+        Some(code) => Verdict::Nack(running.reason(&format!("the command ended with {code}"))),
+        None => Verdict::Nack(running.reason("the command was killed")),
     }
 }
 
@@ -111,6 +109,24 @@ mod tests {
         assert_eq!(judged("exit 65").await, Verdict::Reject("the command ended with 65".to_owned()));
         assert_eq!(judged("exit 3").await, Verdict::Nack("the command ended with 3".to_owned()));
         assert_eq!(judged("kill -9 $$").await, Verdict::Nack("the command was killed".to_owned()));
+    }
+
+    #[tokio::test]
+    async fn u14_the_reason_holds_the_last_lines_of_the_errors() {
+        let told = judged("echo first >&2; echo 'no such customer' >&2; exit 3").await;
+        assert_eq!(told, Verdict::Nack("the command ended with 3: first\nno such customer".to_owned()));
+        let long = judged("seq 1 100000 >&2; exit 65").await;
+        assert!(
+            matches!(&long, Verdict::Reject(why) if why.len() < 1024 && why.ends_with("\n100000")),
+            "{long:?}"
+        );
+    }
+
+    #[tokio::test]
+    async fn u13_a_command_that_cannot_run_is_no_verdict_on_the_record() {
+        for command in ["/no/such/command", "exec /dev/null"] {
+            assert!(matches!(judged(command).await, Verdict::Broken(_)), "{command}");
+        }
     }
 
     #[tokio::test]

@@ -4,9 +4,11 @@
 //! runs the claim is renewed beside it, and the command is killed when that fails.
 
 use super::claims::path;
-use super::consume::{self, ReadArgs};
+use super::consume::ReadArgs;
 use super::exec::{self, Verdict};
+use super::guard;
 use super::output::{json, line, note, plain};
+use super::signals::Signals;
 use super::units;
 use crate::client::{Client, escape};
 use crate::wire::{
@@ -72,8 +74,9 @@ pub(crate) async fn run(client: &Client, args: FollowArgs, as_json: bool) -> Res
     let joined: Joined = client.send(Method::PUT, &place, &wish).await?;
     let mut reader =
         Reader { client, args: &args, place, session: joined.session, claim: String::new(), start };
-    let mut stop = std::pin::pin!(consume::stopped());
-    let done = reader.work(as_json, &mut stop).await;
+    let mut signals = Signals::listen()?;
+    guard::start();
+    let done = reader.work(as_json, &mut signals).await;
     let left = reader.leave().await;
     done.and(left)
 }
@@ -88,7 +91,7 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    async fn work(&mut self, as_json: bool, stop: &mut (impl Future<Output = ()> + Unpin)) -> Result<()> {
+    async fn work(&mut self, as_json: bool, signals: &mut Signals) -> Result<()> {
         let take = Take { session: self.session.clone(), name: self.args.unit.clone() };
         let how = if self.args.seize { "seize" } else { "claim" };
         let taken: ClaimTaken =
@@ -97,7 +100,7 @@ impl Reader<'_> {
         let (mut left, mut heard) = (self.args.how.max.unwrap_or(u64::MAX), Instant::now());
         while left > 0 {
             let read = self.read(left.min(MOST));
-            let (page, is_last) = consume::finish(read, stop).await;
+            let (page, is_last) = signals.finish(read).await;
             let page = page?;
             left -= page.records.len() as u64;
             if !page.records.is_empty() {
@@ -177,7 +180,7 @@ impl Reader<'_> {
                 self.settle(&verdicts).await?;
                 told("reject", Some(&why))
             }
-            Verdict::Nack(why) => {
+            Verdict::Nack(why) | Verdict::Broken(why) => {
                 let context = format!("record {}/{} is not done: {why}", record.partition, record.id);
                 Err(Error::new(ErrorKind::Internal, context))
             }

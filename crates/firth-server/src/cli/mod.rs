@@ -6,10 +6,12 @@ mod consume;
 mod dead;
 mod doctor;
 mod exec;
+mod executor;
 mod failure;
 mod follow;
 mod gateway;
 mod group;
+mod guard;
 mod input;
 mod live;
 mod man;
@@ -18,6 +20,8 @@ mod policy;
 mod produce;
 mod progress;
 mod route;
+mod shell;
+mod signals;
 mod target;
 mod token;
 mod top;
@@ -176,6 +180,9 @@ enum Command {
         /// Which shell
         shell: Shell,
     },
+    /// Kill the commands of a firth that was killed
+    #[command(hide = true, after_help = guard::EXAMPLES)]
+    Guard,
     /// Write manual pages
     #[command(after_help = man::MAN_EXAMPLES)]
     Man(man::ManArgs),
@@ -243,6 +250,11 @@ async fn dispatch(command: Command) -> Result<()> {
             output::line(config::effective_file(&values).trim_end())
         }
         Command::Completions { shell } => man::completions::<Cli>(shell),
+        Command::Guard => {
+            // Nothing else runs in this process.
+            tokio::task::block_in_place(|| guard::run(std::io::stdin().lock()));
+            Ok(())
+        }
         Command::Man(args) => man::man::<Cli>(&args),
     }
 }

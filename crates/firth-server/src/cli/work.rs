@@ -4,7 +4,10 @@
 //! may have it, it is killed with all its children. So no two workers ever run the command for one unit at a time.
 
 use super::claims::path;
+use super::guard;
 use super::output::{json, note};
+use super::shell::{self, Running};
+use super::signals::Signals;
 use super::units;
 use crate::client::{Client, escape};
 use crate::wire::{
@@ -13,10 +16,10 @@ use crate::wire::{
 use axum::http::Method;
 use clap::Args;
 use firth::{Error, ErrorKind, Result};
+use rustix::process::Signal;
 use std::collections::HashMap;
-use std::process::{ExitStatus, Stdio};
+use std::process::ExitStatus;
 use std::time::Duration;
-use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -81,8 +84,9 @@ pub(crate) async fn run(client: &Client, args: WorkArgs, as_json: bool) -> Resul
         valid_until: Instant::now(),
     };
     shift.join().await?;
-    let mut stop = std::pin::pin!(super::consume::stopped());
-    let worked = shift.work(&mut stop).await;
+    let mut signals = Signals::listen()?;
+    guard::start();
+    let worked = shift.work(&mut signals).await;
     let left = shift.leave().await;
     worked.and(left)
 }
@@ -159,7 +163,7 @@ impl Shift<'_> {
         }
     }
 
-    async fn work(&mut self, stop: &mut (impl Future<Output = ()> + Unpin)) -> Result<()> {
+    async fn work(&mut self, signals: &mut Signals) -> Result<()> {
         let (mut jobs, mut left) = (Jobs::default(), self.args.max.unwrap_or(u64::MAX));
         let (mut busy, mut is_stopping) = (Instant::now(), false);
         loop {
@@ -171,7 +175,7 @@ impl Shift<'_> {
             let valid = self.valid_until;
             tokio::select! {
                 biased;
-                () = &mut *stop, if !is_stopping => {
+                () = signals.next(), if !is_stopping => {
                     is_stopping = true;
                     jobs.brakes.values().for_each(|brake| brake.stop.cancel());
                 }
@@ -257,7 +261,7 @@ impl Shift<'_> {
         jobs.brakes.insert(handle, brake.clone());
         let command = command(&self.args.exec, &self.args.service, &self.name, &news);
         jobs.running.spawn(async move {
-            let outcome = execute(command, &news.payload(), &brake).await;
+            let outcome = execute(command, news.payload(), &brake).await;
             (news, outcome)
         });
     }
@@ -339,9 +343,8 @@ impl Shift<'_> {
     }
 }
 
-fn command(shell: &str, service: &str, worker: &str, news: &WorkNews) -> Command {
-    let mut command = Command::new("sh");
-    command.arg("-c").arg(shell).stdin(Stdio::piped()).kill_on_drop(true).process_group(0);
+fn command(text: &str, service: &str, worker: &str, news: &WorkNews) -> Command {
+    let mut command = shell::command(text);
     command.env("FIRTH_SERVICE", service).env("FIRTH_CLAIM", &news.name).env("FIRTH_WORKER", worker);
     command
         .env("FIRTH_EPOCH", news.epoch.to_string())
@@ -360,56 +363,36 @@ fn command(shell: &str, service: &str, worker: &str, news: &WorkNews) -> Command
     command
 }
 
-async fn execute(mut command: Command, input: &[u8], brake: &Brake) -> Outcome {
-    let mut child = match command.spawn() {
-        Ok(child) => child,
+async fn execute(command: Command, input: Vec<u8>, brake: &Brake) -> Outcome {
+    let mut running = match Running::start(command, input) {
+        Ok(running) => running,
         Err(error) => return Outcome::Failed(format!("the command could not run: {error}")),
     };
-    let group = child.id();
-    if let Some(mut pipe) = child.stdin.take() {
-        let input = input.to_vec();
-        // A command that does not read its input ends it early.
-        tokio::spawn(async move { drop(pipe.write_all(&input).await) });
-    }
-    let (mut is_stopping, mut is_killed) = (false, false);
+    let mut is_stopping = false;
     loop {
-        tokio::select! {
+        let ended = tokio::select! {
             biased;
-            () = brake.kill.cancelled(), if !is_killed => {
-                is_killed = true;
-                signal(group, rustix::process::Signal::KILL);
-            }
+            () = brake.kill.cancelled() => return Outcome::Killed,
             () = brake.stop.cancelled(), if !is_stopping => {
                 is_stopping = true;
-                signal(group, rustix::process::Signal::TERM);
+                running.signal(Signal::TERM);
+                continue;
             }
-            ended = child.wait() => {
-                // Whatever it left behind ends with it.
-                signal(group, rustix::process::Signal::KILL);
-                return judge(ended, is_stopping, is_killed);
-            }
-        }
+            ended = running.wait() => ended,
+        };
+        // Dropping it kills what the command left behind.
+        return judge(&running, ended, is_stopping);
     }
 }
 
-/// To the command and all that it started.
-fn signal(group: Option<u32>, signal: rustix::process::Signal) {
-    let group = group.and_then(|group| i32::try_from(group).ok()).and_then(rustix::process::Pid::from_raw);
-    if let Some(group) = group {
-        // It may have ended meanwhile.
-        let _ = rustix::process::kill_process_group(group, signal);
-    }
-}
-
-fn judge(ended: std::io::Result<ExitStatus>, is_stopping: bool, is_killed: bool) -> Outcome {
+fn judge(running: &Running, ended: std::io::Result<ExitStatus>, is_stopping: bool) -> Outcome {
     match ended {
-        _ if is_killed => Outcome::Killed,
         Ok(status) if status.success() => Outcome::Done,
         _ if is_stopping => Outcome::Stopped,
-        Ok(status) => match status.code() {
-            Some(code) => Outcome::Failed(format!("the command ended with {code}")),
-            None => Outcome::Failed("the command was killed".to_owned()),
-        },
+        Ok(status) => Outcome::Failed(match status.code() {
+            Some(code) => running.reason(&format!("the command ended with {code}")),
+            None => running.reason("the command was killed"),
+        }),
         Err(error) => Outcome::Failed(invalid("the command was lost").with_source(error).to_string()),
     }
 }
@@ -423,7 +406,7 @@ mod tests {
         (news.name, news.epoch, news.checkpoint) = ("unit".to_owned(), 7, Some("half".to_owned()));
         let brake = Brake { stop: CancellationToken::new(), kill: CancellationToken::new() };
         prepare(&brake);
-        execute(command(shell, "service", "worker", &news), b"payload", &brake).await
+        execute(command(shell, "service", "worker", &news), b"payload".to_vec(), &brake).await
     }
 
     #[tokio::test]

@@ -8,6 +8,7 @@ mod commands;
 mod configuring;
 mod crowd;
 mod documents;
+mod executing;
 mod feeding;
 mod gateway;
 mod guarding;
