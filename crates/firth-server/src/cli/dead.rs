@@ -1,6 +1,6 @@
 //! `firth dead`: look at dead letters, replay them as they are or edited, delete them.
 
-use super::output::{json, line, plain, table};
+use super::output::{ask, json, line, plain, table};
 use super::units;
 use crate::client::{Client, escape, topic_path};
 use crate::wire::{Count, Edit, Letter, Letters, Outgoing, Pick, Values, invalid};
@@ -88,6 +88,9 @@ pub(crate) enum DeadCommand {
     Delete {
         #[command(flatten)]
         which: Which,
+        /// Do not ask
+        #[arg(long, short)]
+        yes: bool,
     },
 }
 
@@ -156,8 +159,25 @@ pub(crate) struct Which {
     pub(super) older_than: Option<Duration>,
 }
 
+impl Which {
+    /// For a question.
+    fn describe(&self) -> String {
+        let topic = &self.topic;
+        let is_narrowed = self.group.is_some()
+            || self.reason.is_some()
+            || self.partition.is_some()
+            || self.key.is_some()
+            || self.older_than.is_some();
+        match (self.all, is_narrowed) {
+            (false, _) => format!("{} dead letters of {topic}", self.ids.len()),
+            (true, false) => format!("all dead letters of {topic}"),
+            (true, true) => format!("all dead letters of {topic} that match"),
+        }
+    }
+}
+
 pub(crate) async fn run(client: &Client, command: DeadCommand, as_json: bool) -> Result<()> {
-    let done = match command {
+    let (done, verb) = match command {
         DeadCommand::List { topic, filter, follow: true, .. } => {
             let query = filter.query();
             let query = query.strip_prefix('&').unwrap_or_default();
@@ -169,7 +189,8 @@ pub(crate) async fn run(client: &Client, command: DeadCommand, as_json: bool) ->
         DeadCommand::Count { topic, filter } => {
             let query = filter.query();
             let query = query.strip_prefix('&').unwrap_or_default();
-            client.get::<Count>(&format!("{}/dead/count?{query}", topic_path(&topic))).await?
+            let count = client.get::<Count>(&format!("{}/dead/count?{query}", topic_path(&topic))).await?;
+            return if as_json { json(&count) } else { line(&count.count.to_string()) };
         }
         DeadCommand::Show { topic, id } => {
             let letter = get(client, &topic, &id).await?;
@@ -178,12 +199,22 @@ pub(crate) async fn run(client: &Client, command: DeadCommand, as_json: bool) ->
         DeadCommand::Edit { topic, id, payload, file, everyone } => {
             let message = edit(&get(client, &topic, &id).await?, payload, file.as_deref()).await?;
             let path = format!("{}/dead/edit", topic_path(&topic));
-            client.send::<Count>(Method::POST, &path, &Edit { id, message, everyone }).await?
+            let edit = Edit { id, message, everyone };
+            (client.send::<Count>(Method::POST, &path, &edit).await?, "edited and replayed")
         }
-        DeadCommand::Replay { which, everyone } => pick(client, "replay", which, everyone).await?,
-        DeadCommand::Delete { which } => pick(client, "delete", which, false).await?,
+        DeadCommand::Replay { which, everyone } => {
+            (pick(client, "replay", which, everyone).await?, "replayed")
+        }
+        DeadCommand::Delete { which, yes } => {
+            ask(yes, || format!("Delete {} for good?", which.describe()))?;
+            (pick(client, "delete", which, false).await?, "deleted")
+        }
     };
-    if as_json { json(&done) } else { line(&done.count.to_string()) }
+    if as_json {
+        return json(&done);
+    }
+    let letters = if done.count == 1 { "dead letter" } else { "dead letters" };
+    line(&format!("{verb} {} {letters}", units::count(done.count)))
 }
 
 /// One letter: the first of the page after the place before it.

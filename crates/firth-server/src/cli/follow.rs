@@ -57,7 +57,7 @@ pub(crate) struct FollowArgs {
     #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = units::duration)]
     ttl: Duration,
     /// A name of its own for this worker; made up unless given
-    #[arg(long, value_name = "NAME")]
+    #[arg(long = "name", alias = "worker", value_name = "NAME")]
     worker: Option<String>,
 }
 

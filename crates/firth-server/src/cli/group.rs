@@ -1,8 +1,8 @@
 //! `firth group` and `firth pending`: who reads how far, and what is tried again.
 
-use super::output::{json, line, plain, table};
+use super::output::{ask, json, line, plain, table};
 use super::policy::PolicyArgs;
-use super::units;
+use super::{calendar, units};
 use crate::client::{Client, group_path, topic_path};
 use crate::wire::{
     Group, Groups, Member, Members, NewGroup, PendingList, ResetGroup, Start, Waiting, invalid,
@@ -52,14 +52,14 @@ pub(crate) enum GroupCommand {
     },
     /// Move a group; its consumers go on from there
     #[command(
-        after_help = "Examples:\n  firth group reset orders billing --to oldest\n  firth group reset orders billing --to 1h --drop-due"
+        after_help = "Examples:\n  firth group reset orders billing --to oldest\n  firth group reset orders billing --to 1h --drop-due\n  firth group reset orders billing --to 2026-11-17T06:30:00Z"
     )]
     Reset {
         /// The topic
         topic: String,
         /// The group
         group: String,
-        /// oldest, newest, an age such as 1h, or a time in milliseconds as @1700000000000
+        /// oldest, newest, an age such as 1h, a time such as 2026-11-17T06:30:00Z, or @MILLISECONDS
         #[arg(long, value_name = "WHERE")]
         to: String,
         /// Forget the records that wait for another attempt
@@ -86,7 +86,7 @@ pub(crate) enum GroupCommand {
     },
     /// Show how failed records are tried again, or change it; for consumers over HTTP and on the command line
     #[command(
-        after_help = "Examples:\n  firth group policy orders billing\n  firth group policy orders billing --attempts 10 --backoff 500ms --max-backoff 5m\n  firth group policy orders billing --reset"
+        after_help = "Examples:\n  firth group policy orders billing\n  firth group policy orders billing --max-attempts 10 --backoff 500ms --max-backoff 5m\n  firth group policy orders billing --reset"
     )]
     Policy(PolicyArgs),
     /// Delete a group with its dead letters; refused while it has consumers
@@ -96,6 +96,9 @@ pub(crate) enum GroupCommand {
         topic: String,
         /// The group
         group: String,
+        /// Do not ask
+        #[arg(long, short)]
+        yes: bool,
     },
 }
 
@@ -135,7 +138,8 @@ pub(crate) async fn run(client: &Client, command: GroupCommand, as_json: bool) -
             if as_json { Ok(()) } else { line(&format!("released partition {partition} of {group}")) }
         }
         GroupCommand::Policy(args) => super::policy::run(client, args, as_json).await,
-        GroupCommand::Delete { topic, group } => {
+        GroupCommand::Delete { topic, group, yes } => {
+            ask(yes, || format!("Delete group {group} of {topic} with its dead letters?"))?;
             client.delete(&group_path(&topic, &group)).await?;
             if as_json { Ok(()) } else { line(&format!("deleted {group} of {topic}")) }
         }
@@ -175,10 +179,15 @@ fn reset(text: &str, drop_due: bool) -> Result<ResetGroup> {
     if let Some(to) = edge(text) {
         return Ok(ResetGroup { to, ..wish });
     }
-    if let Some(time) = text.strip_prefix('@').and_then(|time| time.parse().ok()) {
+    let unix = text.strip_prefix('@').and_then(|time| time.parse().ok());
+    if let Some(time) = unix.or_else(|| calendar::parse(text)) {
         return Ok(ResetGroup { time_ms: Some(time), ..wish });
     }
-    let age = age(text, "oldest, newest, an age such as 1h, or a time in milliseconds as @1700000000000")?;
+    let age = age(
+        text,
+        "oldest, newest, an age such as 1h, a time such as 2026-11-17T06:30:00Z, \
+         or one in milliseconds as @1700000000000",
+    )?;
     Ok(ResetGroup { age_ms: Some(age), ..wish })
 }
 

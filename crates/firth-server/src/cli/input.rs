@@ -3,12 +3,14 @@
 //! Everything that was read is handed over before more is waited for, so a live pipe is never held back, and a file goes in large
 //! batches. Bounded: two batches wait, each of at most [`BATCH`] messages and [`BATCH_BYTES`] (one message may be larger).
 
-use crate::wire::{Outgoing, invalid};
+use crate::wire::{Outgoing, Shown, invalid};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use clap::ValueEnum;
 use firth::{Error, ErrorKind, Result};
 use indicatif::ProgressBar;
+use serde::de::{Error as _, IgnoredAny};
+use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use std::cell::RefCell;
 use std::io::{BufRead, BufReader, Read};
@@ -30,7 +32,8 @@ pub(crate) enum Form {
     Text,
     /// Each JSON value is a payload; they may stand on lines of their own (NDJSON) or not
     Json,
-    /// Each JSON object is a whole message with payload or json, key, headers, after_ms, partition
+    /// Each JSON object is a whole message with payload or json, key, headers, after_ms, partition;
+    /// or a record as consume --json prints it
     Messages,
 }
 
@@ -79,11 +82,11 @@ impl Mould {
         }
         let text = value.get();
         let parsed = match text.starts_with('[') {
-            true => serde_json::from_str::<Vec<Outgoing>>(text),
-            false => serde_json::from_str::<Outgoing>(text).map(|one| vec![one]),
+            true => serde_json::from_str::<Vec<Piece>>(text),
+            false => serde_json::from_str::<Piece>(text).map(|one| vec![one]),
         };
-        let messages = parsed.map_err(|error| invalid("this is no message").with_source(error))?;
-        Ok(messages.into_iter().map(|message| self.fill(message)).collect())
+        let pieces = parsed.map_err(|error| invalid("this is no message").with_source(error))?;
+        Ok(pieces.into_iter().map(|piece| self.fill(piece.into_message())).collect())
     }
 
     fn fill(&self, mut message: Outgoing) -> Outgoing {
@@ -96,6 +99,53 @@ impl Mould {
             message.headers.entry(name.clone()).or_insert(value);
         }
         message
+    }
+}
+
+/// A message, or a record as `firth consume --json` and `firth topic browse --json` print it.
+enum Piece {
+    Message(Outgoing),
+    Record(Shown),
+}
+
+impl<'de> Deserialize<'de> for Piece {
+    /// A record has an id; a message has none, and what is wrong with it is told.
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        struct Probe {
+            id: Option<IgnoredAny>,
+        }
+        let text = <&RawValue>::deserialize(from)?.get();
+        let probe: Probe = serde_json::from_str(text).map_err(D::Error::custom)?;
+        match probe.id {
+            Some(_) => serde_json::from_str(text).map(Self::Record),
+            None => serde_json::from_str(text).map(Self::Message),
+        }
+        .map_err(D::Error::custom)
+    }
+}
+
+impl Piece {
+    /// A copy of a record keeps key, headers and payload; its partition follows from the key.
+    fn into_message(self) -> Outgoing {
+        match self {
+            Self::Message(message) => message,
+            Self::Record(mut record) => {
+                if record.json.is_some() {
+                    // The header comes with the JSON again.
+                    record.headers.remove("content-type");
+                }
+                Outgoing {
+                    key: record.key,
+                    key_base64: record.key_base64,
+                    payload: record.payload,
+                    payload_base64: record.payload_base64,
+                    json: record.json,
+                    headers: record.headers,
+                    ..Outgoing::default()
+                }
+            }
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! The command line: what can be asked, and how failures end.
 
 mod bench;
+mod calendar;
 mod claims;
 mod consume;
 mod dead;
@@ -209,19 +210,22 @@ async fn dispatch(command: Command) -> Result<()> {
             target.with(async |client| produce::run(client, args, target.json).await).await
         }
         Command::Consume { args, target } => {
-            target.with(async |client| consume::run(client, args, target.json).await).await
+            target.with_existing(async |client| consume::run(client, args, target.json).await).await
         }
-        Command::Topic { command, target } => {
+        Command::Topic { command, target } if command.makes_a_store() => {
             target.with(async |client| topic::run(client, command, target.json).await).await
         }
+        Command::Topic { command, target } => {
+            target.with_existing(async |client| topic::run(client, command, target.json).await).await
+        }
         Command::Group { command, target } => {
-            target.with(async |client| group::run(client, command, target.json).await).await
+            target.with_existing(async |client| group::run(client, command, target.json).await).await
         }
         Command::Pending { args, target } => {
-            target.with(async |client| group::pending(client, args, target.json).await).await
+            target.with_existing(async |client| group::pending(client, args, target.json).await).await
         }
         Command::Dead { command, target } => {
-            target.with(async |client| dead::run(client, command, target.json).await).await
+            target.with_existing(async |client| dead::run(client, command, target.json).await).await
         }
         Command::Route { command, target } => route::run(command, target).await,
         Command::Claims { command, target } => {
@@ -236,7 +240,7 @@ async fn dispatch(command: Command) -> Result<()> {
             None => target.with(async |client| live::publish(client, args, target.json).await).await,
         },
         Command::Top { args, target } => {
-            target.with(async |client| top::run(client, args, target.json).await).await
+            target.with_existing(async |client| top::run(client, args, target.json).await).await
         }
         Command::Bench { args, target } => {
             target.with(async |client| bench::run(client, args, target.json).await).await

@@ -2,7 +2,7 @@
 
 use firth::{Error, ErrorKind, Result};
 use serde::Serialize;
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 
 /// Writes a line; a reader that went away (`| head`) is an error, so that nothing is acked unread.
 pub(crate) fn line(text: &str) -> Result<()> {
@@ -15,6 +15,20 @@ pub(crate) fn line(text: &str) -> Result<()> {
 /// Tells the person on stderr; that nobody may read it is no reason to stop.
 pub(crate) fn note(text: &str) {
     let _ = writeln!(std::io::stderr().lock(), "{text}");
+}
+
+/// Asks a person at a terminal before something is lost; programs are not asked.
+pub(crate) fn ask(is_sure: bool, question: impl FnOnce() -> String) -> Result<()> {
+    if is_sure || !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
+        return Ok(());
+    }
+    let _ = write!(std::io::stderr().lock(), "{} [y/N] ", question());
+    let mut answer = String::new();
+    let _ = std::io::stdin().read_line(&mut answer);
+    match answer.trim() {
+        "y" | "Y" | "yes" => Ok(()),
+        _ => Err(Error::new(ErrorKind::Invalid, "nothing was changed; --yes does not ask")),
+    }
 }
 
 /// Writes one JSON value on one line.

@@ -16,7 +16,12 @@ pub(crate) struct PolicyArgs {
     /// The group
     group: String,
     /// Attempts in all before a record is a dead letter
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    #[arg(
+        long = "max-attempts",
+        alias = "attempts",
+        value_name = "N",
+        value_parser = clap::value_parser!(u64).range(1..=1_000_000)
+    )]
     attempts: Option<u64>,
     /// How long to wait before the second attempt
     #[arg(long, value_name = "DURATION", value_parser = units::duration)]
@@ -31,7 +36,12 @@ pub(crate) struct PolicyArgs {
     #[arg(long, value_name = "SHARE")]
     jitter: Option<f64>,
     /// How many servers may vanish with a record in hand before it is given up
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    #[arg(
+        long = "max-crashes",
+        alias = "crashes",
+        value_name = "N",
+        value_parser = clap::value_parser!(u64).range(1..=1_000_000)
+    )]
     crashes: Option<u64>,
     /// Whether later records of a key wait for one that is tried again
     #[arg(long, value_enum)]

@@ -1,26 +1,31 @@
 //! `firth produce`: arguments, lines, JSON or whole messages, sent in order, batch after batch.
 
 use super::input::{self, BATCH, Form, Mould, Template};
-use super::output::{json, line};
+use super::output::{json, line, note};
 use super::progress;
 use super::units;
 use crate::client::{Client, escape, topic_path};
 use crate::wire::{Outgoing, Placed, Receipts, invalid};
-use axum::http::Method;
 use clap::Args;
-use firth::Result;
+use firth::{Error, Result};
 use indicatif::ProgressBar;
 use serde_json::value::RawValue;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use tokio::time::Instant;
+
+/// The pause before the first retry; each further one is twice as long.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
 pub(crate) const EXAMPLES: &str = "\
 Examples:
   firth produce orders 'one coffee' --key ada
   firth produce orders --input json '{\"total\": 3}' --header source=web
   tail -f access.log | firth produce hits
-  firth produce orders --input messages --file orders.ndjson";
+  firth produce orders --input messages --file orders.ndjson
+  firth consume orders --group copy --json | firth produce orders-2 --input messages";
 
 #[derive(Args)]
 pub(crate) struct ProduceArgs {
@@ -52,6 +57,9 @@ pub(crate) struct ProduceArgs {
     /// Read from this file
     #[arg(long, conflicts_with = "values")]
     file: Option<PathBuf>,
+    /// Send a batch again for this long while the server is away or overloaded; 0s for never
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = units::duration)]
+    retry: Duration,
     /// What each piece of the input is
     #[arg(long, value_enum, default_value_t = Form::Text)]
     input: Form,
@@ -71,13 +79,15 @@ pub(crate) async fn run(client: &Client, args: ProduceArgs, as_json: bool) -> Re
     };
     let mould = Mould { base, key_by: args.key_by.filter(|by| !by.is_empty()) };
     let path = path(&args.topic, args.durability.as_deref(), args.compress_above);
-    let mut sending = Sending { client, path, as_json, sent: 0, bar: ProgressBar::hidden() };
+    let mut sending =
+        Sending { client, path, as_json, retry_for: args.retry, sent: 0, bar: ProgressBar::hidden() };
     if args.values.is_empty() {
         let (source, length) = open(args.file.as_deref())?;
         sending.bar = progress::bytes(length);
         let mut batches = input::read(source, args.input, mould, sending.bar.clone());
         while let Some(batch) = batches.recv().await {
-            sending.send(&batch?).await?;
+            let batch = batch.map_err(|error| sending.told(error))?;
+            sending.send(&batch).await?;
         }
     } else {
         let mut messages = Vec::new();
@@ -118,17 +128,40 @@ struct Sending<'a> {
     client: &'a Client,
     path: String,
     as_json: bool,
+    retry_for: Duration,
     sent: u64,
     bar: ProgressBar,
 }
 
 impl Sending<'_> {
-    async fn send(&mut self, messages: &[Outgoing]) -> Result<()> {
-        let answer: Result<Receipts> = self.client.send(Method::POST, &self.path, &messages).await;
-        let answer = answer.map_err(|error| match self.sent {
+    /// Sends a batch, again and again while the server is away. The key names the batch, so that a
+    /// server that stored it before its answer was lost does not store it twice.
+    async fn retry(&self, messages: &[Outgoing]) -> Result<Receipts> {
+        let key = format!("firth-produce-{:032x}", fastrand::u128(..));
+        let deadline = Instant::now() + self.retry_for;
+        let mut pause = FIRST_PAUSE;
+        loop {
+            match self.client.send_once(&self.path, &messages, &key).await {
+                Err(error) if error.is_retryable() && Instant::now() + pause < deadline => {
+                    self.bar.suspend(|| note(&format!("waiting: {error}")));
+                    tokio::time::sleep(pause).await;
+                    pause = (pause * 2).min(LONGEST_PAUSE);
+                }
+                answer => return answer,
+            }
+        }
+    }
+
+    /// The error, with what was stored before it.
+    fn told(&self, error: Error) -> Error {
+        match self.sent {
             0 => error,
             sent => error.during(format!("after {sent} messages were stored")),
-        })?;
+        }
+    }
+
+    async fn send(&mut self, messages: &[Outgoing]) -> Result<()> {
+        let answer = self.retry(messages).await.map_err(|error| self.told(error))?;
         self.sent += answer.receipts.len() as u64;
         self.bar.set_message(format!(
             "{} sent, {}",

@@ -2,7 +2,7 @@
 
 use crate::client::Client;
 use clap::Args;
-use firth::Result;
+use firth::{Error, ErrorKind, Result};
 use std::path::Path;
 
 /// A server, or an engine of its own.
@@ -32,6 +32,18 @@ impl Target {
             Some(engine) => Client::local(engine).await,
             None => Client::remote(&self.server, std::env::var("FIRTH_TOKEN").ok()),
         }
+    }
+
+    /// As [`with`](Self::with), for commands that make nothing: a directory without a store is refused.
+    pub(crate) async fn with_existing(&self, command: impl AsyncFnOnce(&Client) -> Result<()>) -> Result<()> {
+        if let Some(dir) = self.directory().filter(|dir| !dir.join("FORMAT").is_file()) {
+            let why = format!(
+                "there is no store in {}: check the path, or make one with `firth topic create`",
+                dir.display()
+            );
+            return Err(Error::new(ErrorKind::NotFound, why));
+        }
+        self.with(command).await
     }
 
     /// Runs a command there; it is closed whatever happens.

@@ -15,7 +15,7 @@ pub(crate) struct TokenArgs {
     /// A name for the audit log
     #[arg(long)]
     name: Option<String>,
-    /// What it may do: produce, consume, observe, admin; everything unless set
+    /// What it may do: produce, consume, observe, route, admin; everything unless set
     #[arg(long, value_delimiter = ',', value_name = "SCOPE")]
     scopes: Vec<String>,
     /// With which topics, `*` for any part: orders.*; all unless set

@@ -1,7 +1,7 @@
 //! `firth topic`: create, browse, change, trim, adopt, list, show, delete.
 
-use super::output::{json, line, plain, table};
-use super::units;
+use super::output::{ask, json, line, plain, table};
+use super::{calendar, units};
 use crate::client::{Client, escape, topic_path};
 use crate::wire::{
     Adoption, ImportGroup, KeyMapping, Records, Start, Topic, TopicPart, TopicSpec, Topics, TrimWish,
@@ -66,8 +66,8 @@ pub(crate) enum TopicCommand {
         #[arg(long, value_name = "ID", requires = "partition", conflicts_with = "last")]
         after: Option<String>,
         /// At most this many of each partition
-        #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=500))]
-        max: u32,
+        #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]
+        max: u64,
         /// The newest so many of each partition
         #[arg(long, value_name = "N", conflicts_with = "max", value_parser = clap::value_parser!(u32).range(1..=500))]
         last: Option<u32>,
@@ -121,7 +121,17 @@ pub(crate) enum TopicCommand {
     Delete {
         /// Its name
         topic: String,
+        /// Do not ask
+        #[arg(long, short)]
+        yes: bool,
     },
+}
+
+impl TopicCommand {
+    /// Whether it may begin a store that is not there yet.
+    pub(super) fn makes_a_store(&self) -> bool {
+        matches!(self, Self::Create { .. } | Self::Adopt { .. })
+    }
 }
 
 #[derive(Args)]
@@ -253,12 +263,18 @@ pub(crate) async fn run(client: &Client, command: TopicCommand, as_json: bool) -
             };
         }
         TopicCommand::Browse { topic, partition, after, max, last } => {
-            let which = match (last, after) {
-                (Some(last), _) => format!("newest=true&max={last}"),
-                (None, Some(after)) => format!("max={max}&after={}", escape(&after)),
-                (None, None) => format!("max={max}"),
+            let partitions = match partition {
+                Some(partition) => partition..partition.saturating_add(1),
+                None => 0..client.get::<Topic>(&topic_path(&topic)).await?.partitions,
             };
-            return browse(client, &topic, partition, &which, as_json).await;
+            let mut pages = Pages { client, topic: &topic, as_json, has_head: false };
+            for partition in partitions {
+                match last {
+                    Some(last) => drop(pages.show(partition, &format!("newest=true&max={last}")).await?),
+                    None => pages.walk(partition, after.clone(), max).await?,
+                }
+            }
+            return Ok(());
         }
         TopicCommand::Show { topic } => {
             let topic: Topic = client.get(&topic_path(&topic)).await?;
@@ -271,7 +287,8 @@ pub(crate) async fn run(client: &Client, command: TopicCommand, as_json: bool) -
             }
             all.topics
         }
-        TopicCommand::Delete { topic } => {
+        TopicCommand::Delete { topic, yes } => {
+            ask(yes, || format!("Delete topic {topic} with its records, groups and dead letters?"))?;
             client.delete(&topic_path(&topic)).await?;
             return if as_json { Ok(()) } else { line(&format!("deleted {topic}")) };
         }
@@ -296,31 +313,52 @@ fn show(topic: &Topic) -> Result<()> {
     table(["PARTITION", "RECORDS", "TRIMMED UP TO", "LAST", "DELAYED"], topic.parts.iter().map(row).collect())
 }
 
-async fn browse(
-    client: &Client,
-    topic: &str,
-    partition: Option<u32>,
-    which: &str,
+/// The most records of one page.
+const PAGE: u64 = 500;
+
+/// Records page by page, printed as they come.
+struct Pages<'a> {
+    client: &'a Client,
+    topic: &'a str,
     as_json: bool,
-) -> Result<()> {
-    let partitions = match partition {
-        Some(partition) => partition..partition.saturating_add(1),
-        None => 0..client.get::<Topic>(&topic_path(topic)).await?.partitions,
-    };
-    let mut rows = Vec::new();
-    for partition in partitions {
-        let path = format!("{}/records?partition={partition}&{which}", topic_path(topic));
-        let page: Records = client.get(&path).await?;
-        if as_json {
-            page.records.iter().try_for_each(json)?;
-            continue;
+    /// Whether the table has its head.
+    has_head: bool,
+}
+
+impl Pages<'_> {
+    /// Up to `left` records of a partition after a place.
+    async fn walk(&mut self, partition: u32, mut after: Option<String>, mut left: u64) -> Result<()> {
+        while left > 0 {
+            let place = after.map_or(String::new(), |after| format!("&after={}", escape(&after)));
+            let (shown, next) = self.show(partition, &format!("max={}{place}", left.min(PAGE))).await?;
+            left = left.saturating_sub(shown);
+            let Some(next) = next else { break };
+            after = Some(next);
         }
-        rows.extend(page.records.into_iter().map(|record| {
-            let key = record.key.as_deref().map_or("-".to_owned(), plain);
-            [record.partition.to_string(), record.id.clone(), key, plain(record.text())]
-        }));
+        Ok(())
     }
-    if as_json { Ok(()) } else { table(["PARTITION", "ID", "KEY", "PAYLOAD"], rows) }
+
+    /// Prints one page; answers how many records it has, and where the next one begins.
+    async fn show(&mut self, partition: u32, which: &str) -> Result<(u64, Option<String>)> {
+        let path = format!("{}/records?partition={partition}&{which}", topic_path(self.topic));
+        let page: Records = self.client.get(&path).await?;
+        let shown = page.records.len() as u64;
+        if self.as_json {
+            page.records.iter().try_for_each(json)?;
+            return Ok((shown, page.next));
+        }
+        let rows = page.records.into_iter().map(|record| {
+            let key = record.key.as_deref().map_or("-".to_owned(), plain);
+            let sent = calendar::show(record.sent_ms);
+            [record.partition.to_string(), record.id.clone(), sent, key, plain(record.text())]
+        });
+        let rows: Vec<_> = rows.collect();
+        if !rows.is_empty() || !self.has_head {
+            self.has_head = true;
+            table(["PARTITION", "ID", "SENT", "KEY", "PAYLOAD"], rows)?;
+        }
+        Ok((shown, page.next))
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -28,7 +28,7 @@ use tokio_util::sync::CancellationToken;
 pub(crate) const EXAMPLES: &str = "\
 Examples:
   firth claims work calls --exec 'handle-call \"$FIRTH_CLAIM\"'
-  firth claims work feeds --exec ./follow-feed --jobs 8 --worker \"$HOSTNAME\"
+  firth claims work feeds --exec ./follow-feed --jobs 8 --name \"$HOSTNAME\"
 
 Exit code 0 of the command finishes the unit; any other gives it back, to rest for --rest.";
 
@@ -43,7 +43,7 @@ pub(crate) struct WorkArgs {
     #[arg(long, value_name = "CMD")]
     exec: String,
     /// A lasting name of its own for this worker; FIRTH_WORKER, POD_NAME or POD_IP unless given, else made up
-    #[arg(long, value_name = "NAME")]
+    #[arg(long = "name", alias = "worker", value_name = "NAME")]
     worker: Option<String>,
     /// How many claims it takes at a time
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1000))]

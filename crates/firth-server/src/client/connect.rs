@@ -86,9 +86,25 @@ impl Service<Uri> for Connector {
         Box::pin(async move {
             let stream = connecting.await?.into_inner();
             let Some(tls) = tls else { return Ok(Socket(TokioIo::new(Stream::Plain(stream)))) };
-            let stream = tls.connect(ServerName::try_from(host)?, stream).await?;
+            let stream = tls.connect(ServerName::try_from(host)?, stream).await.map_err(TlsFailed)?;
             Ok(Socket(TokioIo::new(Stream::Tls(Box::new(stream)))))
         })
+    }
+}
+
+/// The server was reached, but no TLS session came about.
+#[derive(Debug)]
+pub(crate) struct TlsFailed(io::Error);
+
+impl std::fmt::Display for TlsFailed {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str("the TLS handshake failed")
+    }
+}
+
+impl std::error::Error for TlsFailed {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.0)
     }
 }
 

@@ -74,6 +74,19 @@ impl Client {
         read(&answer)
     }
 
+    /// Posts what may be posted again: the server acts once on all requests with this key.
+    pub(crate) async fn send_once<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &impl Serialize,
+        key: &str,
+    ) -> Result<T> {
+        let body =
+            serde_json::to_vec(body).map_err(|error| invalid("this is not JSON").with_source(error))?;
+        let response = self.head(Method::POST, path, Some(body), Some(key)).await?;
+        read(&finish(response).await?)
+    }
+
     /// Whether the server is ready; this needs no token.
     pub(crate) async fn ready(&self) -> Result<()> {
         self.call(Method::GET, "/health/ready", None).await.map(drop)
@@ -92,7 +105,7 @@ impl Client {
 
     /// An answer that comes line by line, without end.
     pub(crate) async fn lines(&self, path: &str) -> Result<Lines> {
-        let response = self.head(Method::GET, path, None).await?;
+        let response = self.head(Method::GET, path, None, None).await?;
         if response.status().is_success() {
             return Ok(Lines { body: response.into_body(), buffer: Vec::new() });
         }
@@ -109,10 +122,7 @@ impl Client {
     }
 
     async fn call(&self, method: Method, path: &str, body: Option<Vec<u8>>) -> Result<Bytes> {
-        let response = self.head(method, path, body).await?;
-        let status = response.status();
-        let answer = collect(response.into_body()).await?;
-        if status.is_success() { Ok(answer) } else { Err(refusal(status, &answer)) }
+        finish(self.head(method, path, body, None).await?).await
     }
 
     /// The answer as far as its head, within the time limit.
@@ -121,8 +131,9 @@ impl Client {
         method: Method,
         path: &str,
         body: Option<Vec<u8>>,
+        key: Option<&str>,
     ) -> Result<axum::response::Response> {
-        tokio::time::timeout(TIME_LIMIT, self.respond(method, path, body)).await.map_err(|_| {
+        tokio::time::timeout(TIME_LIMIT, self.respond(method, path, body, key)).await.map_err(|_| {
             Error::new(ErrorKind::Timeout, "the server does not answer").with_unknown_outcome()
         })?
     }
@@ -132,6 +143,7 @@ impl Client {
         method: Method,
         path: &str,
         body: Option<Vec<u8>>,
+        key: Option<&str>,
     ) -> Result<axum::response::Response> {
         let (base, token) = match self {
             Self::Remote { base, token, .. } => (base.as_str(), token.as_deref()),
@@ -143,6 +155,9 @@ impl Client {
         if body.is_some() {
             request = request.header(header::CONTENT_TYPE, "application/json");
         }
+        if let Some(key) = key {
+            request = request.header("Idempotency-Key", key);
+        }
         if let Some(token) = token {
             request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
         }
@@ -152,12 +167,7 @@ impl Client {
         match self {
             Self::Remote { sockets, base, .. } => match sockets.request(request).await {
                 Ok(response) => Ok(response.map(Body::new)),
-                Err(error) if error.is_connect() => {
-                    let context = format!(
-                        "no server at {base}: start one with `firth serve`, or name it with --server"
-                    );
-                    Err(Error::new(ErrorKind::Unavailable, context).with_source(error))
-                }
+                Err(error) if error.is_connect() => Err(unreached(base, error)),
                 Err(error) => {
                     let failed = Error::new(ErrorKind::Unavailable, "the connection broke");
                     Err(failed.with_source(error).with_unknown_outcome())
@@ -169,6 +179,27 @@ impl Client {
             }
         }
     }
+}
+
+/// The body of an answer, or the error that it tells.
+async fn finish(response: axum::response::Response) -> Result<Bytes> {
+    let status = response.status();
+    let answer = collect(response.into_body()).await?;
+    if status.is_success() { Ok(answer) } else { Err(refusal(status, &answer)) }
+}
+
+/// Why no request could be sent: nothing listens there, or it does not speak TLS as wanted.
+fn unreached(base: &str, error: hyper_util::client::legacy::Error) -> Error {
+    let mut causes = std::iter::successors(std::error::Error::source(&error), |cause| cause.source());
+    if causes.any(<dyn std::error::Error>::is::<connect::TlsFailed>) {
+        let context = format!(
+            "a secure connection to {base} failed: name its certificate authority in FIRTH_CA_FILE, \
+             or use http:// if the server has no certificate"
+        );
+        return Error::new(ErrorKind::Invalid, context).with_source(error);
+    }
+    let context = format!("no server at {base}: start one with `firth serve`, or name it with --server");
+    Error::new(ErrorKind::Unavailable, context).with_source(error)
 }
 
 async fn collect(body: Body) -> Result<Bytes> {

@@ -6,6 +6,7 @@ mod adopting;
 mod claiming;
 mod commands;
 mod configuring;
+mod copying;
 mod crowd;
 mod documents;
 mod executing;
