@@ -48,13 +48,15 @@ impl RedisCluster {
         self.plan.flavor
     }
 
-    /// `redis+cluster://` with the addresses of all nodes that were not removed, and the password.
+    /// `redis+cluster://` (with TLS `rediss+cluster://`) with the addresses of all nodes that were
+    /// not removed, and the password.
     pub fn url(&self) -> String {
         let nodes = self.nodes();
         let addrs: Vec<String> =
             nodes.iter().filter(|node| !node.is_removed()).map(|node| node.addr().to_string()).collect();
         let user = self.plan.password.as_deref().map(userinfo).unwrap_or_default();
-        format!("redis+cluster://{user}{}/", addrs.join(","))
+        let scheme = if self.plan.tls.is_some() { "rediss" } else { "redis" };
+        format!("{scheme}+cluster://{user}{}/", addrs.join(","))
     }
 
     /// All nodes, also dead and removed ones, by index.

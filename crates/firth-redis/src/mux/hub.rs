@@ -368,14 +368,33 @@ mod tests {
     use super::*;
     use crate::mux::{config::Buffer, event::Kind, registry::Confirm};
 
-    #[tokio::test]
-    async fn c10_a_panic_in_a_task_closes_the_mux_for_all_to_see() {
+    fn start() -> Arc<Hub> {
         let nobody = Config::new(Server::Tcp(Address::new("127.0.0.1", 1)));
-        let hub = Hub::start(nobody, MuxConfig::default(), None);
+        Hub::start(nobody, MuxConfig::default(), None)
+    }
+
+    /// Wants a channel, which orders a connection.
+    fn join(hub: &Arc<Hub>) -> Arc<Mailbox> {
         let mailbox = Arc::new(Mailbox::new(Buffer::default(), Arc::default()));
         let names = [bytes::Bytes::from_static(b"a")];
         let want = Want { kind: Kind::Channel, names: &names, mailbox: &mailbox };
         hub.with(|core, now| core.join(want, &Confirm::new(1), now));
+        mailbox
+    }
+
+    #[tokio::test]
+    async fn c20_connections_are_ordered_from_outside_of_the_runtime_too() {
+        let hub = start();
+        let other = hub.clone();
+        std::thread::spawn(move || join(&other)).join().expect("nothing panics there");
+        assert_eq!(hub.stats().connections, 1);
+        hub.shut();
+    }
+
+    #[tokio::test]
+    async fn c10_a_panic_in_a_task_closes_the_mux_for_all_to_see() {
+        let hub = start();
+        let mailbox = join(&hub);
         let broken = hub.clone();
         hub.spawn("test", async move { broken.with(|_, _| panic!("on purpose")) });
         hub.closing.cancelled().await;

@@ -2,6 +2,7 @@
 
 use super::RedisCluster;
 use crate::bins::Flavor;
+use crate::certs::Certs;
 use crate::server::Persist;
 
 /// Made by [`RedisCluster::builder`].
@@ -14,6 +15,7 @@ pub struct ClusterBuilder {
     pub(super) node_timeout_ms: u32,
     pub(super) proxies: bool,
     pub(super) password: Option<String>,
+    pub(super) tls: Option<Certs>,
     pub(super) persist: Persist,
     pub(super) lines: Vec<String>,
 }
@@ -27,6 +29,7 @@ impl Default for ClusterBuilder {
             node_timeout_ms: 1500,
             proxies: false,
             password: None,
+            tls: None,
             persist: Persist::None,
             lines: Vec::new(),
         }
@@ -69,6 +72,12 @@ impl ClusterBuilder {
     /// Password of the default user on every node.
     pub fn password(mut self, password: impl Into<String>) -> Self {
         self.password = Some(password.into());
+        self
+    }
+
+    /// Lets clients and nodes speak TLS only, with these certificates.
+    pub fn tls(mut self, certs: &Certs) -> Self {
+        self.tls = Some(certs.clone());
         self
     }
 

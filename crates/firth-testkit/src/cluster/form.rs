@@ -85,6 +85,13 @@ pub(super) async fn start_node(plan: &ClusterBuilder, shard: usize) -> ClusterNo
     if let Some(password) = &plan.password {
         builder = builder.password(password);
     }
+    if let Some(certs) = &plan.tls {
+        builder = builder
+            .tls(certs)
+            .arg("tls-cluster", "yes")
+            .arg("tls-replication", "yes")
+            .arg("cluster-announce-tls-port", announced.to_string());
+    }
     builder = plan.lines.iter().fold(builder, RedisServerBuilder::config);
     let server = builder.start_on(port).await;
     let id = server.order(&["CLUSTER", "MYID"]).await.text();

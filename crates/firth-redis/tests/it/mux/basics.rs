@@ -1,15 +1,15 @@
 //! What every subscriber does first, on a single server.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use firth_redis::{
     CallError, Client, cmd,
-    mux::{Buffer, GapReason, Kind, Overflow, Signal},
+    mux::{Buffer, GapReason, Kind, MuxConfig, Overflow, Signal},
 };
 use firth_testkit::{Flavor, Proxy, RedisServer, on_both, wait};
 
 use super::{SOON, asked, client, message, number, publish, signal, spublish, subscriber_connections};
-use crate::kit::tasks;
+use crate::kit::{ms, soon, tasks};
 
 on_both!(
     a_message_reaches_every_subscriber_of_its_kind_and_no_other,
@@ -80,6 +80,59 @@ async fn dropping_a_subscriber_ends_only_its_own_subscription(flavor: Flavor) {
     assert_eq!(&message(&mut second).await.payload[..], b"still");
     second.unsubscribe().await.unwrap();
     assert_eq!(publish(&client, "c", "gone").await, 0, "unsubscribe returns after the server's confirmation");
+}
+
+#[tokio::test]
+async fn sub_69_a_message_knows_its_kind_and_when_it_came() {
+    let server = RedisServer::start(Flavor::Redis).await;
+    let client = client(&server).await;
+    let mux = client.mux();
+    let plain = mux.subscribe(["a"]).await.unwrap();
+    let pattern = mux.subscribe_pattern(["a*"]).await.unwrap();
+    let sharded = mux.subscribe_sharded(["a"]).await.unwrap();
+    let before = Instant::now();
+    publish(&client, "a", "1").await;
+    spublish(&client, "a", "1").await;
+    for mut subscription in [plain, pattern, sharded] {
+        wait::until(SOON, "the message is there", async || subscription.pending() == 1).await;
+        let (there, read) = (Instant::now(), message(&mut subscription).await);
+        assert_eq!(read.kind, subscription.kind());
+        assert!(read.received >= before && read.received <= there, "the time of receipt, not of reading");
+    }
+}
+
+/// Zero of everything is too little; the mux takes the least that works.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_mux_with_the_least_of_everything_works() {
+    let server = RedisServer::start(Flavor::Redis).await;
+    let client = client(&server).await;
+    let mut config = MuxConfig::default();
+    (config.stalled_after, config.timed_out_after) = (Duration::ZERO, Duration::ZERO);
+    (config.read_ahead, config.callback_workers, config.max_callbacks) = (0, 0, 0);
+    config.close_timeout = Duration::ZERO;
+    config.buffer = Buffer { bytes: 0, overflow: Overflow::Block };
+    let mux = client.mux_with(config);
+    let real = mux.config();
+    assert_eq!((real.stalled_after, real.timed_out_after), (ms(100), Duration::from_secs(1)));
+    assert_eq!((real.read_ahead, real.callback_workers, real.max_callbacks), (4 << 10, 1, 1));
+    assert_eq!(real.buffer.bytes, 1 << 10);
+    // Messages that are larger than all buffers.
+    let mut all = mux.subscribe(["a"]).await.unwrap();
+    let (client, big) = (client.clone(), "x".repeat(10_000));
+    let publisher = tokio::spawn(async move {
+        for n in 0..50 {
+            assert_eq!(publish(&client, "a", &format!("{n} {big}")).await, 1);
+        }
+    });
+    for n in 0..50 {
+        assert_eq!(number(&message(&mut all).await), n);
+    }
+    publisher.await.unwrap();
+    let stuck = mux.subscribe(["b"]).for_each(|_, _| std::future::pending()).await.unwrap();
+    let second = mux.subscribe(["c"]).for_each(|_, _| async {}).await;
+    assert!(matches!(second, Err(CallError::Full { limit: 1, .. })));
+    soon(mux.close()).await;
+    drop(stuck);
 }
 
 /// With a round trip of 50 ms, one name after the other would take minutes.

@@ -11,7 +11,7 @@ use std::{
 
 use firth_redis::{
     CallError, Client, cmd,
-    mux::{Event, Mux, MuxConfig},
+    mux::{Event, Kind, Mux, MuxConfig},
     pipe,
 };
 use firth_testkit::{Flavor, RedisServer, wait};
@@ -37,6 +37,27 @@ async fn publish_numbers(client: &Client, channel: &str, numbers: std::ops::Rang
 
 async fn received(mux: &Mux, count: u64) {
     wait::until(SOON, "the messages have come", async || mux.stats().received == count).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sub_25_a_callback_that_decides_for_itself_subscribes_anew() {
+    let (server, client, mux) = setup(|config| config.auto_resubscribe = false).await;
+    let diary = Diary::default();
+    let notes = diary.clone();
+    let held = mux.subscribe(["a"]).for_each(move |event, _| {
+        notes.note(word(&event));
+        async {}
+    });
+    let held = held.await.unwrap();
+    assert_eq!((held.names(), held.kind()), (&[bytes::Bytes::from("a")][..], Kind::Channel));
+    server.order(&["CLIENT", "KILL", "TYPE", "pubsub"]).await;
+    assert_eq!(diary.reaches(2).await, ["lost", "gap"]);
+    wait::until(SOON, "the connection is back", async || mux.stats().connections == 1).await;
+    assert_eq!(publish(&client, "a", "1").await, 0, "nobody has asked for it");
+    held.resubscribe();
+    assert_eq!(diary.reaches(3).await.last().unwrap(), "resumed");
+    assert_eq!(publish(&client, "a", "2").await, 1);
+    assert_eq!(diary.reaches(4).await.last().unwrap(), "2");
 }
 
 /// What callbacks have seen, in order.

@@ -63,6 +63,38 @@ impl Readings {
     }
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sub_41_callbacks_are_counted_by_kind_and_what_was_never_run_is_told() {
+    let server = RedisServer::start(Flavor::Redis).await;
+    let client = client(&server).await;
+    let recorder = DebuggingRecorder::new();
+    let mut readings = Readings::new(&recorder);
+    let mut config = MuxConfig::default();
+    config.max_callbacks = 1;
+    let mux = metered(&client, &recorder, config);
+    let (began, mut begun) = tokio::sync::mpsc::unbounded_channel();
+    let stuck = mux.subscribe_pattern(["p*"]).for_each(move |_, _| {
+        began.send(()).unwrap();
+        std::future::pending()
+    });
+    let stuck = stuck.await.unwrap();
+    assert!(mux.subscribe(["a"]).for_each(|_, _| async {}).await.is_err());
+    assert_eq!(readings.get("firth_mux_callback_refused_total"), 1.0);
+    for _ in 0..3 {
+        publish(&client, "p1", "x").await;
+    }
+    readings.reaches("firth_mux_messages_received_total{kind=pattern}", 3.0).await;
+    begun.recv().await.unwrap();
+    drop(stuck);
+    assert_eq!(readings.get("firth_mux_callback_events_dropped_total"), 2.0, "the first was being run");
+    // Another kind has its own count.
+    let held = mux.subscribe_sharded(["s"]).for_each(|_, _| async {}).await.unwrap();
+    spublish(&client, "s", "x").await;
+    readings.reaches("firth_mux_callbacks_total{kind=sharded}", 1.0).await;
+    assert_eq!(readings.get("firth_mux_callbacks_total{kind=pattern}"), 0.0, "it never ended");
+    drop(held);
+}
+
 /// The names between quotes that begin with `firth_`, without their labels.
 fn names_in(text: &str, quote: char) -> std::collections::BTreeSet<&str> {
     let quoted = text.split(quote).filter(|part| part.starts_with("firth_"));
@@ -189,6 +221,8 @@ async fn drops_refusals_and_callbacks_are_counted() {
     assert!(readings.get("firth_mux_callback_wait_seconds") >= 1.0);
     readings.reaches("firth_mux_callback_queue", 0.0).await;
     assert_eq!(readings.get("firth_mux_callback_queue_capacity"), 77.0);
+    assert!(readings.get("firth_mux_callback_submissions_total") >= 1.0);
+    assert!(readings.get("firth_mux_delivery_seconds") >= 2.0, "one reader and one callback have read");
     drop(held);
 
     server.kill().await;

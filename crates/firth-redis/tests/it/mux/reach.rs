@@ -1,9 +1,9 @@
 //! The mux wherever a client can reach: over a Unix socket, over TLS, and through sentinels.
 
 use firth_redis::{Client, cmd, mux::Subscription};
-use firth_testkit::{Certs, Flavor, RedisServer, SentinelSet, wait};
+use firth_testkit::{Certs, Flavor, RedisCluster, RedisServer, SentinelSet, wait};
 
-use super::{SOON, View, message, name, publish, signal, spublish, subscriber_connections};
+use super::{SOON, View, clusters, message, name, publish, signal, spublish, subscriber_connections};
 
 async fn all_kinds_work(client: &Client) -> [Subscription; 3] {
     let mut plain = client.mux().subscribe(["a"]).await.unwrap();
@@ -35,6 +35,42 @@ async fn over_tls_with_a_client_certificate() {
     let client = Client::connect(server.tcp_url() + &files).await.unwrap();
     let _held = all_kinds_work(&client).await;
     assert_eq!(subscriber_connections(&server).await, 1);
+}
+
+/// Every master holds some of the channels, so each connection must have given the password.
+async fn works_at_every_master(cluster: &RedisCluster, client: &Client) {
+    let names: Vec<String> = (0..30).map(|n| format!("c{n}")).collect();
+    let mut sharded = client.mux().subscribe_sharded(names.clone()).await.unwrap();
+    assert_eq!(clusters::each(cluster, subscriber_connections).await, [1, 1, 1]);
+    for name in &names {
+        spublish(client, name, "1").await;
+    }
+    for _ in &names {
+        assert_eq!(&message(&mut sharded).await.payload[..], b"1");
+    }
+    for node in cluster.nodes() {
+        node.server().order(&["CLIENT", "KILL", "TYPE", "pubsub"]).await;
+    }
+    let back = async || client.mux().stats().resumed == 30;
+    wait::until(SOON, "all channels are served again", back).await;
+    spublish(client, "c7", "2").await;
+    assert_eq!(&message(&mut sharded).await.payload[..], b"2");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn on_a_cluster_with_a_password() {
+    let cluster = clusters::builder(Flavor::Valkey).replicas_per_master(0).password("s3cret").start().await;
+    let client = Client::connect(cluster.url()).await.unwrap();
+    works_at_every_master(&cluster, &client).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn on_a_cluster_over_tls() {
+    let certs = Certs::new();
+    let cluster = clusters::builder(Flavor::Redis).replicas_per_master(0).tls(&certs).start().await;
+    let url = format!("{}?tls_ca={}", cluster.url(), certs.ca_path().display());
+    let client = Client::connect(url).await.unwrap();
+    works_at_every_master(&cluster, &client).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
