@@ -2,6 +2,7 @@
 //! the caller's types in the caller's task.
 
 use std::{
+    borrow::Cow,
     future::Future,
     marker::PhantomData,
     pin::Pin,
@@ -9,11 +10,17 @@ use std::{
     time::Duration,
 };
 
+use tokio::time::Instant;
+
 use crate::{
+    client::Client,
     cluster::Voyage,
-    connection::{Flight, Replies},
+    command::Pipe,
+    connection::{Flight, Replies, Request},
     error::CallError,
-    resp::{ConvertError, Frame, FromValue, Problem, ServerError, Value},
+    refusal::refused_script,
+    resp::{ConvertError, Frame, FromValue, Problem, Proof, ServerError, Value},
+    script::ScriptCall,
 };
 
 /// Where a request is: on its way, refused before it could be sent, or being routed through a cluster.
@@ -62,13 +69,15 @@ impl Journey<'_> {
 #[must_use = "a call does nothing until it is awaited"]
 pub struct Call<'c, T> {
     journey: Journey<'c>,
+    /// Whether the answer is that of a script.
+    script: bool,
     answer: PhantomData<fn() -> T>,
 }
 
 impl<'c, T> Call<'c, T> {
     #[inline(always)]
-    pub(crate) fn new(journey: Journey<'c>) -> Self {
-        Self { journey, answer: PhantomData }
+    pub(crate) fn new(journey: Journey<'c>, script: bool) -> Self {
+        Self { journey, script, answer: PhantomData }
     }
 
     /// Gives up waiting after this time instead of the configured one.
@@ -77,7 +86,8 @@ impl<'c, T> Call<'c, T> {
         self
     }
 
-    /// Waits as long as it takes.
+    /// Waits as long as it takes. While it waits, a silent server counts as dead only if others get an answer from it;
+    /// see [`Liveness`](crate::config::Liveness).
     pub fn no_timeout(mut self) -> Self {
         self.journey.set_timeout(None);
         self
@@ -89,9 +99,76 @@ impl<T: FromValue> Future for Call<'_, T> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         match ready!(self.journey.poll(cx))? {
-            Landed::Whole(Replies::One(frame)) => Poll::Ready(convert(frame)),
+            Landed::Whole(Replies::One(frame)) => Poll::Ready(convert_from(frame, self.script)),
             _ => unreachable!("one command has one reply"),
         }
+    }
+}
+
+/// A script under way: by its digest, and if the server does not know it, once more in full. Both share one time limit.
+/// See [`Call`].
+#[must_use = "a call does nothing until it is awaited"]
+pub struct EvalCall<'c, T> {
+    client: &'c Client,
+    script: &'c ScriptCall,
+    call: Call<'c, T>,
+    timeout: Option<Duration>,
+    /// When it was first polled.
+    started: Option<Instant>,
+    in_full: bool,
+}
+
+impl<'c, T: FromValue> EvalCall<'c, T> {
+    pub(crate) fn new(client: &'c Client, script: &'c ScriptCall, timeout: Option<Duration>) -> Self {
+        let call = client.eval_known(script);
+        Self { client, script, call, timeout, started: None, in_full: false }
+    }
+
+    /// Gives up waiting after this time instead of the configured one.
+    pub fn timeout(mut self, limit: Duration) -> Self {
+        self.timeout = Some(limit);
+        self.call = self.call.timeout(limit);
+        self
+    }
+
+    /// Waits as long as it takes; see [`Call::no_timeout`].
+    pub fn no_timeout(mut self) -> Self {
+        self.timeout = None;
+        self.call = self.call.no_timeout();
+        self
+    }
+
+    /// Sends the whole script within what is left of the time.
+    fn send_in_full(&mut self) {
+        self.in_full = true;
+        let call = self.client.call(self.script.in_full());
+        let spent = self.started.map_or(Duration::ZERO, |started| started.elapsed());
+        self.call = match self.timeout {
+            Some(limit) => call.timeout(limit.saturating_sub(spent)),
+            None => call.no_timeout(),
+        };
+    }
+}
+
+impl<T: FromValue> Future for EvalCall<'_, T> {
+    type Output = Result<T, CallError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = &mut *self;
+        this.started.get_or_insert_with(Instant::now);
+        let answer = match ready!(Pin::new(&mut this.call).poll(cx)) {
+            Err(CallError::Server(error))
+                if !this.in_full && &*error.code == "NOSCRIPT" && error.proof != Proof::MayHaveRun =>
+            {
+                this.send_in_full();
+                ready!(Pin::new(&mut this.call).poll(cx))
+            }
+            answer => answer,
+        };
+        Poll::Ready(answer.map_err(|error| match (error, this.timeout) {
+            (CallError::Timeout { sent, .. }, Some(after)) => CallError::Timeout { after, sent },
+            (error, _) => error,
+        }))
     }
 }
 
@@ -100,13 +177,40 @@ impl<T: FromValue> Future for Call<'_, T> {
 pub struct PipelineCall<'c, R> {
     journey: Journey<'c>,
     commands: usize,
+    /// Which of the answers are those of scripts; empty if none is.
+    scripts: Box<[bool]>,
     transaction: bool,
     answer: PhantomData<fn() -> R>,
 }
 
 impl<'c, R> PipelineCall<'c, R> {
-    pub(crate) fn new(journey: Journey<'c>, commands: usize, transaction: bool) -> Self {
-        Self { journey, commands, transaction, answer: PhantomData }
+    /// What `journey` makes of a pipeline.
+    pub(crate) fn new(pipe: Cow<'c, Pipe>, journey: impl FnOnce(Request<'c>) -> Journey<'c>) -> Self {
+        let (commands, scripts) = (pipe.len(), pipe.scripts());
+        let journey = journey(Request::Many(pipe));
+        Self { journey, commands, scripts, transaction: false, answer: PhantomData }
+    }
+
+    /// The same between MULTI and EXEC; without commands there is nothing to send.
+    pub(crate) fn transaction(pipe: Pipe, journey: impl FnOnce(Request<'c>) -> Journey<'c>) -> Self {
+        let (commands, scripts) = (pipe.len(), pipe.scripts());
+        let journey = match commands {
+            0 => Journey::Refused(None),
+            _ => journey(Request::Many(Cow::Owned(pipe.in_transaction()))),
+        };
+        Self { journey, commands, scripts, transaction: true, answer: PhantomData }
+    }
+
+    fn is_script(&self, index: usize) -> bool {
+        self.scripts.get(index).copied().unwrap_or(false)
+    }
+
+    /// Marks the errors of scripts.
+    fn marked(&self, index: usize, frame: Frame) -> Result<Frame, CallError> {
+        match ServerError::from_value(frame.value()) {
+            Some(error) if self.is_script(index) => Err(of_script(error).into()),
+            _ => Ok(frame),
+        }
     }
 
     /// Gives up waiting after this time instead of the configured one.
@@ -138,10 +242,18 @@ impl<R: FromReplies> Future for PipelineCall<'_, R> {
         let frames = match ready!(self.journey.poll(cx))? {
             Landed::Whole(Replies::One(frame)) => vec![frame],
             Landed::Whole(Replies::Many(frames)) => frames,
-            Landed::Each(replies) => return Poll::Ready(Ok(R::from_replies(replies.into_iter()))),
+            Landed::Each(replies) => {
+                let replies = replies.into_iter().enumerate();
+                let marked = replies.map(|(index, reply)| reply.and_then(|frame| self.marked(index, frame)));
+                return Poll::Ready(Ok(R::from_replies(marked)));
+            }
         };
         let frames = if self.transaction { executed(frames, self.commands)? } else { frames };
-        Poll::Ready(Ok(R::from_replies(frames.into_iter().map(Ok))))
+        if self.scripts.is_empty() {
+            return Poll::Ready(Ok(R::from_replies(frames.into_iter().map(Ok))));
+        }
+        let marked = frames.into_iter().enumerate().map(|(index, frame)| self.marked(index, frame));
+        Poll::Ready(Ok(R::from_replies(marked)))
     }
 }
 
@@ -162,26 +274,40 @@ fn executed(mut frames: Vec<Frame>, commands: usize) -> Result<Vec<Frame>, CallE
 }
 
 /// Why EXEC failed: usually because a command could not be queued. Where MULTI itself was refused, the commands ran
-/// one by one, and the error must not read as if they had not.
+/// one by one, and the error must not read as if they had not; where EXEC says that it was aborted, nothing ran.
 fn not_executed(queued: &[Frame], exec: ServerError) -> ServerError {
     let mut errors = queued.iter().map(|f| ServerError::from_value(f.value()));
     match errors.next().flatten() {
         Some(multi) => {
             let message = format!("MULTI was refused, so the commands ran one by one: {multi}");
-            ServerError { code: "ERR".into(), message: message.into() }
+            ServerError::new("ERR", message).with(Proof::MayHaveRun)
         }
-        None => errors.flatten().next().unwrap_or(exec),
+        None => {
+            let proof = if &*exec.code == "EXECABORT" { Proof::NotRun } else { Proof::None };
+            errors.flatten().next().unwrap_or(exec).with(proof)
+        }
     }
 }
 
 #[inline]
-pub(crate) fn convert<T: FromValue>(frame: Frame) -> Result<T, CallError> {
+fn convert<T: FromValue>(frame: Frame) -> Result<T, CallError> {
+    convert_from(frame, false)
+}
+
+#[inline]
+fn convert_from<T: FromValue>(frame: Frame, script: bool) -> Result<T, CallError> {
     if frame.kind().is_error()
         && let Some(error) = ServerError::from_value(frame.value())
     {
-        return Err(error.into());
+        return Err(if script { of_script(error) } else { error }.into());
     }
     Ok(T::from_frame(frame)?)
+}
+
+/// An error in answer to a script: its own, unless the words prove that the server refused to run it.
+fn of_script(error: ServerError) -> ServerError {
+    let refused = refused_script(&error.code, &error.message);
+    error.with(if refused { Proof::NotRun } else { Proof::MayHaveRun })
 }
 
 /// What the answers of a pipeline are turned into: a tuple for a fixed number of commands, a `Vec` for any number. Each

@@ -5,12 +5,12 @@ use std::{borrow::Cow, sync::Arc, time::Duration};
 use tokio::sync::broadcast;
 
 use crate::{
-    call::{Call, Journey, PipelineCall, convert},
+    call::{Call, EvalCall, Journey, PipelineCall},
     cluster::{NodeInfo, Router, slot},
     command::{Command, Nature, Pipe},
     config::{Config, IntoConfig, Server},
-    connection::{Connection, ConnectionEvents, Flight, Greeting, Replies, Request, State},
-    error::{CallError, ConnectError, LostCause},
+    connection::{Connection, ConnectionEvents, Flight, Greeting, Request, State},
+    error::{ConnectError, LostCause},
     lanes::{NodeLanes, session_command},
     mux::{Mux, MuxConfig, Roster},
     resp::{Frame, FromValue},
@@ -90,36 +90,32 @@ impl Client {
     /// Sends one command and waits for its answer, converted to `T`.
     #[inline(always)]
     pub fn call<T: FromValue>(&self, command: Command) -> Call<'_, T> {
-        Call::new(self.journey(command.into()))
+        let script = command.is_script();
+        Call::new(self.journey(command.into()), script)
     }
 
     /// Sends commands in one piece and waits for all their answers: a tuple of as many types as commands, or
     /// `Vec<T>` for any number. Each answer is a `Result` of its own; [`Unpack`](crate::Unpack) joins them.
     pub fn pipeline<'c, R>(&'c self, pipe: impl Into<Cow<'c, Pipe>>) -> PipelineCall<'c, R> {
-        let pipe = pipe.into();
-        let commands = pipe.len();
-        PipelineCall::new(self.journey(Request::Many(pipe)), commands, false)
+        PipelineCall::new(pipe.into(), |request| self.journey(request))
     }
 
     /// Sends commands in one piece between MULTI and EXEC: the server runs all of them without anything between, or,
     /// if one cannot even be queued, none.
     pub fn transaction<R>(&self, pipe: Pipe) -> PipelineCall<'_, R> {
-        transaction(pipe, |request| self.journey(request))
+        PipelineCall::transaction(pipe, |request| self.journey(request))
     }
 
     /// Runs a script by its digest, sending the source only if the server does not know it.
-    pub async fn eval<T: FromValue>(&self, call: &ScriptCall) -> Result<T, CallError> {
-        match self.eval_known(call).await {
-            Err(CallError::Server(error)) if &*error.code == "NOSCRIPT" => self.call(call.in_full()).await,
-            answer => answer,
-        }
+    pub fn eval<'c, T: FromValue>(&'c self, call: &'c ScriptCall) -> EvalCall<'c, T> {
+        EvalCall::new(self, call, default_timeout(self.config(), &call.command().into()))
     }
 
-    /// Runs a script by its digest only: a server that does not know it, for one because it was started again, refuses with the code
-    /// `NOSCRIPT`.
+    /// Runs a script by its digest only: a server that does not know it, for one because it was started again, refuses
+    /// with the code `NOSCRIPT`.
     #[inline(always)]
     pub fn eval_known<'c, T: FromValue>(&'c self, call: &'c ScriptCall) -> Call<'c, T> {
-        Call::new(self.journey(call.command().into()))
+        Call::new(self.journey(call.command().into()), true)
     }
 
     #[inline(always)]
@@ -304,19 +300,6 @@ fn default_timeout(config: &Config, request: &Request<'_>) -> Option<Duration> {
     config.timeouts.request.filter(|_| !request.is_patient())
 }
 
-/// Commands between MULTI and EXEC, on the way that `journey` begins; without commands there is nothing to send.
-fn transaction<'c, R>(pipe: Pipe, journey: impl FnOnce(Request<'c>) -> Journey<'c>) -> PipelineCall<'c, R> {
-    let commands = pipe.len();
-    let journey =
-        if commands == 0 { nothing() } else { journey(Request::Many(Cow::Owned(pipe.in_transaction()))) };
-    PipelineCall::new(journey, commands, true)
-}
-
-/// The journey of an empty pipeline, which is answered before it begins.
-fn nothing<'c>() -> Journey<'c> {
-    Journey::Refused(None)
-}
-
 /// A connection that nobody else uses. It does not reconnect: what was set on it would be lost.
 pub struct Session {
     connection: Connection,
@@ -324,23 +307,19 @@ pub struct Session {
 
 impl Session {
     /// See [`Client::call`].
-    pub async fn call<T: FromValue>(&mut self, command: Command) -> Result<T, CallError> {
-        match self.send(command.into())?.await? {
-            Replies::One(frame) => convert(frame),
-            Replies::Many(_) => unreachable!("one command has one reply"),
-        }
+    pub fn call<T: FromValue>(&mut self, command: Command) -> Call<'_, T> {
+        let script = command.is_script();
+        Call::new(self.journey(command.into()), script)
     }
 
     /// See [`Client::pipeline`].
     pub fn pipeline<'c, R>(&'c mut self, pipe: impl Into<Cow<'c, Pipe>>) -> PipelineCall<'c, R> {
-        let pipe = pipe.into();
-        let commands = pipe.len();
-        PipelineCall::new(self.journey(Request::Many(pipe)), commands, false)
+        PipelineCall::new(pipe.into(), |request| self.journey(request))
     }
 
     /// See [`Client::transaction`]. A watched key that changed gives [`CallError::Conflict`].
     pub fn transaction<R>(&mut self, pipe: Pipe) -> PipelineCall<'_, R> {
-        transaction(pipe, |request| self.journey(request))
+        PipelineCall::transaction(pipe, |request| self.journey(request))
     }
 
     /// Closes the connection after what is under way.
@@ -349,18 +328,11 @@ impl Session {
     }
 
     fn journey<'c>(&'c self, request: Request<'c>) -> Journey<'c> {
-        match self.send(request) {
-            Ok(flight) => Journey::Flight(flight),
-            Err(error) => Journey::Refused(Some(error)),
-        }
-    }
-
-    fn send<'c>(&'c self, request: Request<'c>) -> Result<Flight<'c>, CallError> {
         if request.nature() == Nature::Session {
-            return Err(session_command(request.culprit()));
+            return Journey::Refused(Some(session_command(request.culprit())));
         }
         let timeout = default_timeout(self.connection.config(), &request);
-        Ok(self.connection.send(request, timeout))
+        Journey::Flight(self.connection.send(request, timeout))
     }
 }
 

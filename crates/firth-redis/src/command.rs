@@ -33,8 +33,10 @@ pub(crate) enum Nature {
     Plain,
     /// Blocks if one of its arguments is BLOCK (XREAD, XREADGROUP).
     MayBlock,
-    /// CLIENT, which ends the pairing of requests and replies if its argument is REPLY.
-    MayMute,
+    /// CLIENT or SCRIPT: some of their subcommands change the connection.
+    BySubcommand,
+    /// Changes the next command of its connection (CLIENT CACHING): alone it would change that of another caller.
+    ForNext,
     /// Blocks, and speaks of the writes of its own connection (WAIT): without them it would speak of nothing.
     Waiting,
     /// The server may hold the reply back for long: not on a shared connection.
@@ -62,8 +64,9 @@ impl Nature {
                 Self::Blocking
             }
             "WAIT" | "WAITAOF" => Self::Waiting,
-            "CLIENT" => Self::MayMute,
-            "MULTI" | "EXEC" | "DISCARD" | "WATCH" | "UNWATCH" | "SELECT" | "AUTH" => Self::Stateful,
+            "CLIENT" | "SCRIPT" => Self::BySubcommand,
+            "MULTI" | "EXEC" | "DISCARD" | "WATCH" | "UNWATCH" | "SELECT" | "AUTH" | "READONLY"
+            | "READWRITE" | "ASKING" => Self::Stateful,
             "SUBSCRIBE" | "PSUBSCRIBE" | "SSUBSCRIBE" | "UNSUBSCRIBE" | "PUNSUBSCRIBE" | "SUNSUBSCRIBE"
             | "MONITOR" | "SYNC" | "PSYNC" | "RESET" | "QUIT" | "HELLO" => Self::Session,
             _ => Self::Plain,
@@ -74,16 +77,26 @@ impl Nature {
     fn with_arg(self, arg: &[u8]) -> Self {
         match self {
             Self::MayBlock if arg.eq_ignore_ascii_case(b"$5\r\nBLOCK\r\n") => Self::Blocking,
-            Self::MayMute if arg.eq_ignore_ascii_case(b"$5\r\nREPLY\r\n") => Self::Session,
-            Self::MayMute => Self::Plain,
+            Self::BySubcommand => Self::of_subcommand(arg),
             other => other,
+        }
+    }
+
+    fn of_subcommand(arg: &[u8]) -> Self {
+        let is = |wire: &[u8]| arg.eq_ignore_ascii_case(wire);
+        match () {
+            // Ends the pairing of requests and replies.
+            () if is(b"$5\r\nREPLY\r\n") => Self::Session,
+            () if is(b"$7\r\nCACHING\r\n") => Self::ForNext,
+            () if is(b"$8\r\nNO-TOUCH\r\n") || is(b"$5\r\nDEBUG\r\n") => Self::Stateful,
+            () => Self::Plain,
         }
     }
 
     /// What it makes of the pipeline around it.
     fn in_pipe(self) -> Self {
         match self {
-            Self::MayBlock | Self::MayMute => Self::Plain,
+            Self::MayBlock | Self::BySubcommand | Self::ForNext => Self::Plain,
             Self::Waiting => Self::Blocking,
             other => other,
         }
@@ -106,6 +119,8 @@ pub struct Command {
     nature: Nature,
     /// Whether it only reads; said by its author, never guessed.
     reads: bool,
+    /// Whether it runs a script, whose errors are its own.
+    script: bool,
 }
 
 impl Command {
@@ -114,7 +129,7 @@ impl Command {
     pub fn new(name: &str) -> Self {
         let mut body = Body::new();
         put_bulk(&mut body, name.as_bytes());
-        Self { body, args: 1, key: 0..0, nature: Nature::of(name), reads: false }
+        Self { body, args: 1, key: 0..0, nature: Nature::of(name), reads: false, script: runs_script(name) }
     }
 
     /// Adds an argument.
@@ -185,7 +200,7 @@ impl Command {
         let before = self.body.len();
         value.write_arg(&mut self.body);
         self.args += 1;
-        if matches!(self.nature, Nature::MayBlock | Nature::MayMute) {
+        if matches!(self.nature, Nature::MayBlock | Nature::BySubcommand) {
             self.nature = self.nature.with_arg(&self.body.as_slice()[before..]);
         }
     }
@@ -217,6 +232,12 @@ impl Command {
         self.reads
     }
 
+    /// Whether it runs a script or a function, which may answer with any error after any write.
+    #[inline]
+    pub(crate) fn is_script(&self) -> bool {
+        self.script
+    }
+
     /// An `EVALSHA digest …` as `EVAL source …`.
     pub(crate) fn with_script_source(&self, source: &str) -> Self {
         const HEAD: usize = "$7\r\nEVALSHA\r\n$40\r\n".len() + 40 + "\r\n".len();
@@ -227,7 +248,7 @@ impl Command {
         let moved = |at: u32| if self.key.start == 0 { 0 } else { narrow(at as usize - HEAD + body.len()) };
         let key = moved(self.key.start)..moved(self.key.end);
         body.put(&self.body.as_slice()[HEAD..]);
-        Self { body, args: self.args, key, nature: self.nature, reads: self.reads }
+        Self { body, args: self.args, key, nature: self.nature, reads: self.reads, script: true }
     }
 
     /// Bytes on the wire, at most.
@@ -248,6 +269,12 @@ impl std::fmt::Debug for Command {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} ({} arguments)", self.name(), self.args - 1)
     }
+}
+
+fn runs_script(name: &str) -> bool {
+    const NAMES: [&str; 6] = ["EVAL", "EVALSHA", "EVAL_RO", "EVALSHA_RO", "FCALL", "FCALL_RO"];
+    matches!(name.as_bytes().first(), Some(b'E' | b'e' | b'F' | b'f'))
+        && NAMES.iter().any(|known| known.eq_ignore_ascii_case(name))
 }
 
 fn narrow(n: usize) -> u32 {
@@ -299,6 +326,22 @@ mod tests {
         assert_eq!(mixed.culprit(), Some("SELECT"));
         let transaction = pipe().then(cmd("INCR").key("n")).in_transaction();
         assert_eq!((transaction.nature(), transaction.culprit()), (Nature::Plain, None));
+    }
+
+    #[test]
+    fn c19_what_would_change_a_shared_connection_is_recognised() {
+        for name in ["READONLY", "readwrite", "ASKING"] {
+            assert_eq!(cmd(name).nature(), Nature::Stateful, "{name}");
+        }
+        let client = |what: &str| cmd("CLIENT").arg(what).arg("YES").nature();
+        assert_eq!(
+            [client("no-touch"), client("CACHING"), client("ID")],
+            [Nature::Stateful, Nature::ForNext, Nature::Plain]
+        );
+        assert_eq!(cmd("SCRIPT").arg("debug").arg("YES").nature(), Nature::Stateful);
+        assert_eq!(cmd("SCRIPT").arg("LOAD").arg("DEBUG").nature(), Nature::Plain);
+        let caching = pipe().then(cmd("CLIENT").arg("CACHING").arg("YES")).then(cmd("GET").key("k"));
+        assert_eq!(caching.nature(), Nature::Plain, "in front of its command it is at its place");
     }
 
     #[test]

@@ -58,6 +58,9 @@ pub struct Config {
     pub(crate) setup: Arc<[Command]>,
     /// What the connections of a client know together of their sentinels; made when the configuration is checked.
     pub(crate) guide: Option<Arc<Guide>>,
+    /// What the connections of a client share of TLS; made when the configuration is checked.
+    #[cfg(feature = "tls")]
+    pub(crate) tls_cache: Arc<crate::connection::TlsCache>,
 }
 
 /// Where a server is, or how to find it.
@@ -114,6 +117,9 @@ pub struct Sentinels {
 }
 
 /// TLS settings. The server's name is always checked.
+///
+/// The connections of a client share what is made of these settings: certificates are parsed once, and sessions are
+/// resumed. The system's certificates are read once per client; [`files`](Self::files) are read again when they change.
 #[derive(Clone, Default)]
 pub struct Tls {
     /// Trusted authorities in PEM form; `None` trusts those of the system.
@@ -124,6 +130,42 @@ pub struct Tls {
     pub key: Option<Secret>,
     /// The name to check the server's certificate against, if it differs from the host.
     pub server_name: Option<String>,
+    /// Files to read instead of the fields above. A new connection uses what they hold then, so that certificates can be
+    /// renewed under a running client. While new files cannot be used, the old ones stay in use, and a warning says so.
+    pub files: TlsFiles,
+}
+
+/// Where the parts of [`Tls`] are kept, each in PEM form.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TlsFiles {
+    /// Trusted authorities.
+    pub ca: Option<PathBuf>,
+    /// Our own certificate chain.
+    pub certificate: Option<PathBuf>,
+    /// The private key of our certificate.
+    pub key: Option<PathBuf>,
+}
+
+impl Tls {
+    /// Takes what the files hold now.
+    pub(crate) fn read_files(&mut self) -> Result<(), ConnectError> {
+        let read = |field, path: &PathBuf| {
+            std::fs::read(path)
+                .map_err(|e| ConnectError::config(field, format!("the file cannot be read: {e}")))
+        };
+        if let Some(path) = &self.files.ca {
+            self.ca = Some(read("tls_ca", path)?);
+        }
+        if let Some(path) = &self.files.certificate {
+            self.certificate = Some(read("tls_cert", path)?);
+        }
+        if let Some(path) = &self.files.key {
+            let pem = String::from_utf8(read("tls_key", path)?);
+            let pem = pem.map_err(|_| ConnectError::config("tls_key", "is not a PEM file"))?;
+            self.key = Some(Secret::new(pem));
+        }
+        Ok(())
+    }
 }
 
 impl std::fmt::Debug for Tls {
@@ -132,6 +174,7 @@ impl std::fmt::Debug for Tls {
             .field("own_ca", &self.ca.is_some())
             .field("client_certificate", &self.certificate.is_some())
             .field("server_name", &self.server_name)
+            .field("files", &self.files)
             .finish_non_exhaustive()
     }
 }
@@ -167,6 +210,13 @@ impl Default for Timeouts {
 
 /// When a connection counts as dead although TCP says nothing. While a long request is being uploaded, what the network
 /// takes counts as a sign of life; while a blocking command waits, silence says nothing.
+///
+/// **Long commands.** A server that works on one command (KEYS, FLUSHALL, a long script) is silent to all its clients.
+/// While a request waits that has no time limit, or one longer than [`Timeouts::request`], a silent connection is not given
+/// up at once: the client opens a second one and pings. If that is answered, or refused, the first one is given up. If it
+/// is not answered either, the server is taken for busy, and the client asks again later. A host that vanished is found
+/// by TCP after half a minute. A command that the server parks while it serves others (a module's threads, CLIENT PAUSE)
+/// must be marked [`blocking`](crate::Command::blocking).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Liveness {
     /// After this long without a byte from the server, a PING is sent.
@@ -268,7 +318,9 @@ pub enum ReadFrom {
 pub struct AddressMap(Arc<dyn Fn(&Address) -> Address + Send + Sync>);
 
 impl AddressMap {
-    /// Wraps a translation. It is called for every announced address and must be quick.
+    /// Wraps a translation. It is called for every announced address and must be quick. Where a node announces no host,
+    /// it is called with the host that the client reached the node by; if that was translated already, only the port of
+    /// its answer is used.
     pub fn new(map: impl Fn(&Address) -> Address + Send + Sync + 'static) -> Self {
         Self(Arc::new(map))
     }
@@ -304,6 +356,8 @@ impl Config {
             cluster: ClusterOptions::default(),
             setup: Arc::from([]),
             guide: None,
+            #[cfg(feature = "tls")]
+            tls_cache: Arc::default(),
         }
     }
 
@@ -317,7 +371,8 @@ impl Config {
     /// | `redis+cluster://host:port,host:port` | a cluster; `rediss+cluster://` for TLS |
     ///
     /// Options follow as `?name=value&…`: `db`, `name` (client name), `connect_timeout`, `request_timeout` (`500ms`, `5s`,
-    /// `none`), `tls_ca`, `tls_cert`, `tls_key` (paths of PEM files), `tls_name`, `sentinel_user`, `sentinel_password`.
+    /// `none`), `tls_ca`, `tls_cert`, `tls_key` (paths of PEM files, read again when they change), `tls_name`,
+    /// `sentinel_user`, `sentinel_password`.
     /// Special characters in user, password and master are percent-encoded.
     pub fn from_url(url: &str) -> Result<Self, ConnectError> {
         url::parse(url)
@@ -367,8 +422,10 @@ impl Config {
             ));
         }
         #[cfg(feature = "tls")]
-        if let Some(tls) = &self.tls {
+        if let Some(tls) = &mut self.tls {
+            tls.read_files()?;
             crate::connection::check_tls(tls)?;
+            self.tls_cache = Arc::default();
         }
         if self.username.is_some() && self.password.is_none() {
             return Err(ConnectError::config(

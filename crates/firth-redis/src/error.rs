@@ -4,7 +4,7 @@
 
 use std::{io, sync::Arc, time::Duration};
 
-use crate::resp::{ConvertError, ProtocolError, ServerError};
+use crate::resp::{ConvertError, Proof, ProtocolError, ServerError};
 
 /// Why no connection to a server came about.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -276,6 +276,9 @@ pub enum CallError {
 impl CallError {
     /// Whether the command may have run on the server although there is no good answer. `false` is a promise:
     /// it has not run and never will.
+    ///
+    /// **Scripts.** A script may write and then answer with any code. So an error of EVAL, EVALSHA or FCALL is a promise
+    /// only if its words are those by which a server refuses a script before it runs.
     pub fn may_have_run(&self) -> bool {
         match self {
             Self::Server(e) => !rejected_before_running(e),
@@ -335,13 +338,19 @@ impl CallError {
     }
 }
 
-/// Errors that a server gives before it touches any data. A script may have written before one of its own commands
-/// met such an error; the server then names the script.
+/// Errors that a server gives before it touches any data. Those of scripts are marked: a script may have written before
+/// it, or one of its own commands, met such an error.
 fn rejected_before_running(error: &ServerError) -> bool {
     let code = &*error.code;
-    is_passing(code)
-        || (is_auth_code(code) && !error.message.contains(" script: "))
-        || matches!(code, "CROSSSLOT" | "NOSCRIPT" | "EXECABORT" | "NOREPLICAS" | "MISCONF")
+    match error.proof {
+        Proof::NotRun => true,
+        Proof::MayHaveRun => false,
+        Proof::None => {
+            is_passing(code)
+                || is_auth_code(code)
+                || matches!(code, "CROSSSLOT" | "NOSCRIPT" | "EXECABORT" | "NOREPLICAS" | "MISCONF")
+        }
+    }
 }
 
 /// Errors that pass by themselves: a node that loads, a slot that moves, a memory limit.

@@ -48,6 +48,7 @@ impl NodeLanes {
             Nature::Session => Err(session_command(request.culprit())),
             Nature::Stateful => Err(stateful_command(request.culprit())),
             Nature::Waiting => Err(lone_wait(request.culprit())),
+            Nature::ForNext => Err(for_next(request.culprit())),
             Nature::Blocking => self.blocking.lease().map(Route::Leased),
             _ if request.wire_len() >= self.config.lanes.bulk_from => self.bulk().map(Route::Borrowed),
             _ => Ok(Route::Borrowed(&self.shared)),
@@ -142,6 +143,8 @@ fn stateful_command(name: &str) -> CallError {
     let hint = match name.to_ascii_uppercase().as_str() {
         "MULTI" | "EXEC" | "DISCARD" => "use Client::transaction(), or Client::session() with WATCH",
         "WATCH" | "UNWATCH" => "use Client::session(), whose transactions see what it watches",
+        "READONLY" | "READWRITE" => "use ClusterOptions::reads and Command::read_only()",
+        "ASKING" => "the client follows redirections itself",
         _ => "others share the connection; use the configuration, or Client::session()",
     };
     CallError::Invalid(format!("{name} cannot be sent over a shared connection: {hint}"))
@@ -151,6 +154,13 @@ fn lone_wait(name: &str) -> CallError {
     CallError::Invalid(format!(
         "{name} alone would wait for nothing: it counts the writes of its own connection; \
          put it behind them in one pipeline, or use Client::session()"
+    ))
+}
+
+fn for_next(name: &str) -> CallError {
+    CallError::Invalid(format!(
+        "{name} CACHING alone would change the next command of another caller: \
+         put it in front of its command in one pipeline, or use Client::session()"
     ))
 }
 

@@ -16,6 +16,7 @@ pub mod fuzzing;
 mod lanes;
 mod metrics;
 pub mod mux;
+mod refusal;
 pub mod resp;
 mod script;
 mod secret;
@@ -24,7 +25,7 @@ mod trace;
 
 pub use self::{
     backoff::Backoff,
-    call::{Call, FromReplies, PipelineCall, Unpack},
+    call::{Call, EvalCall, FromReplies, PipelineCall, Unpack},
     client::{Client, Push, Pushes, Session},
     cluster::{NodeInfo, NodeRole, slot},
     command::{Command, Pipe, cmd, pipe},

@@ -1,7 +1,10 @@
 //! All metric names of this crate, and the handles that are made once per connection so that recording is a few
 //! nanoseconds, and next to nothing when nobody records. Labels are bounded: the lane, never an address or a key.
 
-use std::time::Duration;
+use std::{
+    sync::atomic::{AtomicUsize, Ordering},
+    time::Duration,
+};
 
 #[cfg(feature = "metrics")]
 pub(crate) use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
@@ -25,13 +28,41 @@ pub(crate) struct Meter {
     pub(crate) lost: Counter,
     pub(crate) failed_attempts: Counter,
     pub(crate) timeouts: Counter,
-    pub(crate) in_flight: Gauge,
+    pub(crate) in_flight: Share,
+    /// Handshakes in full, and those that took up an earlier session. Only with TLS.
+    tls: Option<[Counter; 2]>,
+}
+
+/// A connection's share of a gauge that all connections of its lane add up to. Given back when the connection is gone.
+pub(crate) struct Share {
+    gauge: Gauge,
+    told: AtomicUsize,
+}
+
+impl Share {
+    /// Says how much it is now.
+    pub(crate) fn set(&self, now: usize) {
+        let before = self.told.swap(now, Ordering::Relaxed);
+        if now > before {
+            self.gauge.increment((now - before) as f64);
+        } else if now < before {
+            self.gauge.decrement((before - now) as f64);
+        }
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.set(0);
+    }
 }
 
 impl Meter {
     /// The handles of a connection of this lane (`shared`, `bulk`, `blocking`, `dedicated`, `subscriptions`).
-    pub(crate) fn new(lane: &'static str) -> Self {
+    pub(crate) fn new(lane: &'static str, tls: bool) -> Self {
+        let handshakes = |resumed: &'static str| counter!("firth_redis_tls_handshakes_total", "lane" => lane, "resumed" => resumed);
         Self {
+            tls: tls.then(|| ["false", "true"].map(handshakes)),
             replies: counter!("firth_redis_replies_total", "lane" => lane),
             pushes: counter!("firth_redis_pushes_total", "lane" => lane),
             writes: counter!("firth_redis_writes_total", "lane" => lane),
@@ -41,7 +72,17 @@ impl Meter {
             lost: counter!("firth_redis_connections_lost_total", "lane" => lane),
             failed_attempts: counter!("firth_redis_connect_failures_total", "lane" => lane),
             timeouts: counter!("firth_redis_request_timeouts_total", "lane" => lane),
-            in_flight: gauge!("firth_redis_requests_in_flight", "lane" => lane),
+            in_flight: Share {
+                gauge: gauge!("firth_redis_requests_in_flight", "lane" => lane),
+                told: AtomicUsize::new(0),
+            },
+        }
+    }
+
+    /// A connection was secured.
+    pub(crate) fn secured(&self, resumed: bool) {
+        if let Some(handshakes) = &self.tls {
+            handshakes[usize::from(resumed)].increment(1);
         }
     }
 }

@@ -8,18 +8,24 @@ use std::{
     time::Duration,
 };
 
-use tokio::{sync::watch, time::timeout};
+use tokio::{
+    sync::watch,
+    task::JoinSet,
+    time::{sleep, timeout},
+};
 
 use crate::{
     command::{Command, cmd},
     config::{Address, Config, Sentinels, Server},
-    connection::{Connection, Endpoint, Greeting, Replies},
+    connection::{Connection, Endpoint, Established, Greeting, Replies, establish},
     error::{Chain, ConnectError},
     resp::{Frame, FromValue},
 };
 
-/// One sentinel must answer within this time, or the next is asked.
+/// If no sentinel has answered for this long, the next is asked too.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// The limit of a question where requests have none.
+const LIMIT: Duration = Duration::from_secs(5);
 /// How often a sentinel is asked whose news may not reach us; also the pause before another one is listened to.
 const POLL: Duration = Duration::from_secs(1);
 
@@ -42,51 +48,79 @@ impl Guide {
         Self { sentinels: sentinels.clone(), order: Mutex::new(order), master: watch::Sender::new(None) }
     }
 
-    /// The master's address according to the first sentinel that knows it.
-    pub(crate) async fn locate(&self, config: &Config) -> Result<Endpoint, ConnectError> {
-        let (sentinel, answer) = self.first_answer(config, &self.question("GET-MASTER-ADDR-BY-NAME")).await?;
-        let master = address(answer).map_err(|problem| self.no_master(problem))?;
-        self.prefer(&sentinel);
-        self.publish(&master);
-        Ok(Endpoint::Tcp(master))
+    /// Connects to the master. A sentinel's word counts only once the server that it names calls itself master: a stale
+    /// sentinel is asked last from then on, and what it said is told to no other connection.
+    pub(crate) async fn connect(&self, config: &Config) -> Result<Established, ConnectError> {
+        let mut answers = self.ask_all(config, "GET-MASTER-ADDR-BY-NAME");
+        let (mut problems, mut failures, mut tried) = (Vec::new(), Vec::new(), Vec::new());
+        while let Some((sentinel, answer)) = answers.next().await {
+            let master = match answer.and_then(address) {
+                Ok(master) if tried.contains(&master) => continue,
+                Ok(master) => master,
+                Err(problem) => {
+                    problems.push(format!("{sentinel}: {problem}"));
+                    continue;
+                }
+            };
+            match self.reach(config, &master).await {
+                Ok(established) => {
+                    self.prefer(&sentinel);
+                    self.publish(&master);
+                    return Ok(established);
+                }
+                Err(error) => {
+                    self.put_last(&sentinel);
+                    problems.push(format!("{sentinel} names {master}: {}", Chain(&error)));
+                    failures.push(error);
+                }
+            }
+            tried.push(master);
+        }
+        // What the user must mend (a password) is told as it is; so is the only failure.
+        let fatal = failures.iter().position(|error| !error.is_retryable());
+        let only =
+            (failures.len() == 1 && !matches!(failures[0], ConnectError::NoMaster { .. })).then_some(0);
+        match fatal.or(only) {
+            Some(at) => Err(failures.swap_remove(at)),
+            None => Err(self.no_master(problems.join("; "))),
+        }
+    }
+
+    /// Connects to what a sentinel calls the master, which must call itself so.
+    async fn reach(&self, config: &Config, master: &Address) -> Result<Established, ConnectError> {
+        let established = establish(config, Endpoint::Tcp(master.clone())).await?;
+        self.check_role(&established.greeting)?;
+        Ok(established)
     }
 
     /// How many replicas the master has according to the first sentinel that knows it, in reach or not.
     pub(crate) async fn replicas(&self, config: &Config) -> Result<usize, ConnectError> {
-        let (_, answer) = self.first_answer(config, &self.question("REPLICAS")).await?;
-        Ok(answer.value().len())
-    }
-
-    /// The answer of the first sentinel that has one.
-    async fn first_answer(
-        &self,
-        config: &Config,
-        question: &Command,
-    ) -> Result<(Address, Frame), ConnectError> {
-        let order = self.order().clone();
+        let mut answers = self.ask_all(config, "REPLICAS");
         let mut problems = Vec::new();
-        for sentinel in order {
-            let connection = self.call_on(config, &sentinel);
-            let answer = ask(&connection, question).await;
-            connection.abort().await;
+        while let Some((sentinel, answer)) = answers.next().await {
             match answer {
-                Ok(answer) => return Ok((sentinel, answer)),
+                Ok(answer) => return Ok(answer.value().len()),
                 Err(problem) => problems.push(format!("{sentinel}: {problem}")),
             }
         }
         Err(self.no_master(problems.join("; ")))
     }
 
+    /// Asks the sentinels, one after the other.
+    fn ask_all<'a>(&'a self, config: &'a Config, about: &str) -> Answers<'a> {
+        let rest = self.order().clone().into_iter();
+        Answers { guide: self, config, question: self.question(about), rest, asked: JoinSet::new() }
+    }
+
     fn no_master(&self, problem: String) -> ConnectError {
         ConnectError::NoMaster { name: self.sentinels.master.clone(), problem }
     }
 
-    /// A sentinel may lag behind: what it calls the master must call itself so.
-    pub(crate) fn check_role(&self, greeting: &Greeting) -> Result<(), ConnectError> {
+    fn check_role(&self, greeting: &Greeting) -> Result<(), ConnectError> {
         if greeting.role == "master" || greeting.protocol < 3 {
             return Ok(());
         }
-        Err(self.no_master(format!("the server that the sentinels name is a {}", greeting.role)))
+        Err(self.no_master(format!("this server is a {}", greeting.role)))
     }
 
     /// Waits until the master is another than this one.
@@ -106,7 +140,7 @@ impl Guide {
             let Err(problem) = self.listen_to(config, &sentinel).await;
             tracing::debug!(%sentinel, problem, "a sentinel cannot be listened to");
             self.put_last(&sentinel);
-            tokio::time::sleep(POLL).await;
+            sleep(POLL).await;
         }
     }
 
@@ -122,7 +156,12 @@ impl Guide {
         }
         let question = self.question("GET-MASTER-ADDR-BY-NAME");
         loop {
-            self.publish(&address(ask(&connection, &question).await?)?);
+            let named = address(ask(&connection, &question).await?)?;
+            if self.master.borrow().as_ref() != Some(&named) {
+                // Others are told only what is true.
+                self.reach(config, &named).await.map_err(|e| format!("it names {named}: {}", Chain(&e)))?;
+                self.publish(&named);
+            }
             // News or not, ask: whatever was said, the answer is what counts.
             let _ = timeout(POLL, news.recv()).await;
         }
@@ -138,9 +177,6 @@ impl Guide {
         config.reconnect = None;
         config.trace = None;
         config.guide = None;
-        let limit = config.timeouts.connect.unwrap_or(PATIENCE).min(PATIENCE);
-        (config.timeouts.resolve, config.timeouts.connect, config.timeouts.handshake) =
-            (Some(limit), Some(limit), Some(limit));
         Connection::spawn(config, "sentinel")
     }
 
@@ -172,12 +208,57 @@ impl Guide {
     }
 }
 
+/// The answers of the sentinels as they come. One more is asked when another has failed, or none has answered for a
+/// moment: a sentinel that hangs costs that moment, and one that is far away still has all the configured time.
+struct Answers<'a> {
+    guide: &'a Guide,
+    config: &'a Config,
+    question: Command,
+    rest: std::vec::IntoIter<Address>,
+    asked: JoinSet<(Address, Result<Frame, String>)>,
+}
+
+impl Answers<'_> {
+    async fn next(&mut self) -> Option<(Address, Result<Frame, String>)> {
+        loop {
+            if self.asked.is_empty() && !self.ask_another() {
+                return None;
+            }
+            tokio::select! {
+                Some(told) = self.asked.join_next() => match told {
+                    Ok((sentinel, answer)) => {
+                        if answer.is_err() {
+                            self.ask_another();
+                        }
+                        return Some((sentinel, answer));
+                    }
+                    Err(error) => tracing::error!(%error, "asking a sentinel ended in a panic"),
+                },
+                () = sleep(PATIENCE), if self.rest.len() > 0 => drop(self.ask_another()),
+            }
+        }
+    }
+
+    /// False if all were asked.
+    fn ask_another(&mut self) -> bool {
+        let Some(sentinel) = self.rest.next() else { return false };
+        let connection = self.guide.call_on(self.config, &sentinel);
+        let question = self.question.clone();
+        self.asked.spawn(async move {
+            let answer = ask(&connection, &question).await;
+            connection.abort().await;
+            (sentinel, answer)
+        });
+        true
+    }
+}
+
 /// What a sentinel says, if it knows the master.
 async fn ask(sentinel: &Connection, question: &Command) -> Result<Frame, String> {
     // A question to a connection that has failed already would only hear that it is closed, and not why.
     sentinel.opened(true).await.map_err(|e| Chain(&e).to_string())?;
-    let limit = sentinel.config().timeouts.connect;
-    let answer = sentinel.send(question.into(), limit).await;
+    let limit = sentinel.config().timeouts.request.unwrap_or(LIMIT);
+    let answer = sentinel.send(question.into(), Some(limit)).await;
     let Replies::One(frame) = answer.map_err(|e| Chain(&e).to_string())? else {
         unreachable!("one command has one reply")
     };

@@ -101,7 +101,7 @@ mod tests {
     use std::time::Duration;
 
     fn server(code: &str, message: &str) -> Error {
-        of_call(CallError::Server(ServerError { code: code.into(), message: message.into() }))
+        of_call(CallError::Server(ServerError::new(code, message)))
     }
 
     #[test]

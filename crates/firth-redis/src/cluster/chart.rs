@@ -177,13 +177,14 @@ impl Chart {
         self.fresh().moved.retain(|_, (to, _)| to != node);
     }
 
-    /// A look that was begun at this time succeeded.
-    pub(crate) fn learn(&self, topology: Topology, begun: Instant) {
+    /// A look that was begun at this time succeeded. True if it told something new.
+    pub(crate) fn learn(&self, topology: Topology, begun: Instant) -> bool {
         let mut fresh = self.fresh();
         fresh.age(Instant::now());
         let held = fresh.moved.iter().map(|(slot, (to, _))| (*slot, to));
         let topology = topology.with_slots_at(held).unwrap_or(topology);
-        if topology != **self.view().topology() {
+        let changed = topology != **self.view().topology();
+        if changed {
             self.replace(&mut fresh, topology);
         }
         drop(fresh);
@@ -197,6 +198,7 @@ impl Chart {
         if news {
             self.tell(EventKind::Connected, Stage::Connect);
         }
+        changed || news
     }
 
     /// A look failed; what was known before stays.

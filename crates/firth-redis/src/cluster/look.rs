@@ -1,9 +1,15 @@
 //! One look at the cluster: nodes are asked one after the other, each a little after the one before, until one gives a
 //! convincing answer. A node that hangs so costs a moment and no more. Used by the monitor only.
+//!
+//! **Time limits** are those of the configuration, so that far nodes have their time. But the nodes that are asked when
+//! one has answered already are not waited for that long: they could only confirm it.
 
 use std::{borrow::Cow, sync::Arc, time::Duration};
 
-use tokio::{task::JoinSet, time::sleep};
+use tokio::{
+    task::JoinSet,
+    time::{Instant, sleep},
+};
 
 use super::{
     belief::{Answer, Belief},
@@ -14,16 +20,16 @@ use super::{
 };
 use crate::{
     command::{Command, Pipe, cmd, pipe},
-    config::{Address, Config, Server},
+    config::{Address, Config, Server, Timeouts},
     connection::{Connection, Replies, Request, State},
     error::{CallError, ConnectError, LostCause},
     resp::{Frame, ServerError},
 };
 
-/// A node that we are connected to must answer within this time.
+/// Once a node has answered, but not convincingly, the others have this much more time, or as much as that one took.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// A node that we must connect to first may take this long.
-const PROBE_PATIENCE: Duration = Duration::from_secs(2);
+/// The limit of a question where requests have none.
+const LIMIT: Duration = Duration::from_secs(5);
 /// The next node is asked when those before have not answered for this long.
 const STAGGER: Duration = Duration::from_millis(100);
 
@@ -48,11 +54,19 @@ pub(crate) async fn look(chart: &Arc<Chart>, belief: &mut Belief) -> Result<Topo
     let mut targets = targets(chart).into_iter();
     let mut asks: JoinSet<Told> = JoinSet::new();
     let (mut answers, mut problems) = (Vec::new(), Vec::new());
+    let started = Instant::now();
+    // The end of waiting for others, once a node has answered.
+    let patience = sleep(Duration::MAX);
+    tokio::pin!(patience);
     loop {
         tokio::select! {
             Some(told) = asks.join_next() => match told {
                 Ok((_, Ok(answer))) => {
                     let enough = belief.convinces(&answer);
+                    if answers.is_empty() {
+                        let now = Instant::now();
+                        patience.as_mut().reset(now + PATIENCE.max(now - started));
+                    }
                     answers.push(answer);
                     if enough {
                         break;
@@ -62,6 +76,7 @@ pub(crate) async fn look(chart: &Arc<Chart>, belief: &mut Belief) -> Result<Topo
                 Err(error) => tracing::error!(%error, "asking a node ended in a panic"),
             },
             () = sleep(STAGGER), if !asks.is_empty() && targets.len() > 0 => {}
+            () = &mut patience, if !asks.is_empty() && !answers.is_empty() => break,
             else => {}
         }
         match targets.next() {
@@ -102,15 +117,14 @@ fn targets(chart: &Chart) -> Vec<Target> {
 }
 
 async fn ask(chart: Arc<Chart>, target: Target) -> Told {
-    let (address, connection, patience) = match target {
-        Target::Node(node) => (node.address().clone(), node.shared(), PATIENCE),
+    let (address, connection) = match target {
+        Target::Node(node) => (node.address().clone(), node.shared()),
         Target::Probe(address) => {
             let connection = Connection::spawn(probe(&chart.config, &address), "topology");
-            (address, connection, PROBE_PATIENCE)
+            (address, connection)
         }
     };
-    let told = tokio::time::timeout(patience, interview(&chart.config, &address, &connection)).await;
-    let told = told.unwrap_or_else(|_| Err(Problem::Said(format!("no answer within {patience:?}"))));
+    let told = interview(&chart.config, &address, &connection).await;
     (address, told)
 }
 
@@ -124,7 +138,7 @@ fn probe(config: &Config, address: &Address) -> Config {
 }
 
 async fn interview(config: &Config, asked: &Address, node: &Connection) -> Result<Answer, Problem> {
-    let reader = Reader { asked, map: config.cluster.address_map.as_ref(), tls: config.tls.is_some() };
+    let reader = Reader::of(config, asked);
     let questions = pipe().then(cluster("SLOTS")).then(cluster("INFO"));
     let mut replies = put(node, questions).await?;
     let (Some(info), Some(slots)) = (replies.pop(), replies.pop()) else {
@@ -151,7 +165,8 @@ fn cluster(what: &str) -> Command {
 }
 
 async fn put(node: &Connection, questions: Pipe) -> Result<Vec<Frame>, Problem> {
-    match node.send(Request::Many(Cow::Owned(questions)), Some(PROBE_PATIENCE)).await {
+    let limit = limit(node);
+    match node.send(Request::Many(Cow::Owned(questions)), Some(limit)).await {
         Ok(Replies::Many(frames)) => Ok(frames),
         Ok(Replies::One(frame)) => Ok(vec![frame]),
         Err(CallError::Lost { cause: LostCause::Reconnect(error), .. })
@@ -160,6 +175,14 @@ async fn put(node: &Connection, questions: Pipe) -> Result<Vec<Frame>, Problem> 
         }
         Err(error) => Err(Problem::Said(error.to_string())),
     }
+}
+
+/// The time for a question, and for connecting where that is still to be done: each step of it has its own limit too.
+fn limit(node: &Connection) -> Duration {
+    let Timeouts { resolve, connect, handshake, request, .. } = node.config().timeouts;
+    let steps = if node.state() == State::Open { [None; 3] } else { [resolve, connect, handshake] };
+    let connecting = steps.into_iter().flatten().fold(Duration::ZERO, Duration::saturating_add);
+    request.unwrap_or(LIMIT).saturating_add(connecting)
 }
 
 fn refusal(error: &ServerError) -> Problem {

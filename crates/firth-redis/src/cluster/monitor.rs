@@ -1,6 +1,6 @@
 //! Keeps the topology fresh: one task per client looks at the cluster when something hints at a change (a redirection,
 //! a lost connection, a subscription that was taken away), and now and then without a hint. Looks are coalesced: there
-//! is a pause between two of them, which grows while they fail.
+//! is a pause between two of them, which grows while they fail, and while hint follows hint and nothing has changed.
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,6 +16,8 @@ use crate::{backoff::Backoff, config::Config};
 const PAUSE: Duration = Duration::from_millis(25);
 /// The longest pause while looks fail.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// The longest pause while looks succeed but tell nothing new. A failover is found this much later at most.
+const LONGEST_CALM: Duration = Duration::from_millis(400);
 
 /// A handle on the task. When the last one is dropped, the task ends.
 #[derive(Clone)]
@@ -108,27 +110,34 @@ async fn keep_looking(chart: &Arc<Chart>) {
 
 async fn look_forever(chart: &Arc<Chart>) {
     let mut belief = Belief::default();
+    // Looks in a row that were hinted at and told nothing new.
+    let mut idle: u32 = 0;
     loop {
         let started = Instant::now();
         let seen = look(chart, &mut belief).await;
         chart.meter.looked(seen.is_ok(), started.elapsed());
         match seen {
-            Ok(topology) => chart.learn(topology, started),
+            Ok(topology) => idle = if chart.learn(topology, started) { 0 } else { idle.saturating_add(1) },
             Err(problem) => {
                 tracing::debug!(%problem, "no node could tell the topology");
                 chart.learned_nothing(problem);
             }
         }
         let failures = chart.health().failures;
-        sleep(pause(failures).saturating_sub(started.elapsed())).await;
+        sleep(pause(failures, idle).saturating_sub(started.elapsed())).await;
         // Whether a hint came or the time is up: the next thing is a look.
-        let _ = timeout(interval(chart.config.cluster.poll), chart.hint.notified()).await;
+        let rested = Instant::now();
+        let hinted = timeout(interval(chart.config.cluster.poll), chart.hint.notified()).await;
+        if hinted.is_err() || rested.elapsed() >= LONGEST_CALM {
+            idle = 0;
+        }
     }
 }
 
-fn pause(failures: u32) -> Duration {
-    let growing = Backoff { immediate: 0, first: PAUSE, max: LONGEST_PAUSE, factor: 2.0, jitter: 0.2 };
-    if failures == 0 { PAUSE } else { growing.delay(failures) }
+fn pause(failures: u32, idle: u32) -> Duration {
+    let (max, steps) = if failures > 0 { (LONGEST_PAUSE, failures) } else { (LONGEST_CALM, idle) };
+    let growing = Backoff { immediate: 0, first: PAUSE, max, factor: 2.0, jitter: 0.2 };
+    if steps == 0 { PAUSE } else { growing.delay(steps) }
 }
 
 /// Clients that were started together shall not look together for ever.

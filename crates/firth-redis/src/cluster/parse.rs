@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 
 use super::topology::{Shard, Topology};
 use crate::{
-    config::{Address, AddressMap},
+    config::{Address, AddressMap, Config, Server},
     resp::Value,
 };
 
@@ -12,6 +12,8 @@ use crate::{
 pub(crate) struct Reader<'a> {
     /// The node that was asked: it stands in where a node does not know its own host.
     pub(crate) asked: &'a Address,
+    /// Whether the address of that node was given by the user, and so was not translated.
+    pub(crate) seed: bool,
     /// The user's translation.
     pub(crate) map: Option<&'a AddressMap>,
     /// Whether the TLS port is wanted where both are told.
@@ -27,12 +29,24 @@ pub(crate) struct Standing {
     pub(crate) epoch: u64,
 }
 
+impl<'a> Reader<'a> {
+    /// What a node at this address says is read by a client of this configuration.
+    pub(crate) fn of(config: &'a Config, asked: &'a Address) -> Self {
+        let seed = matches!(&config.server, Server::Cluster(seeds) if seeds.contains(asked));
+        Self { asked, seed, map: config.cluster.address_map.as_ref(), tls: config.tls.is_some() }
+    }
+}
+
 impl Reader<'_> {
-    /// The reachable address of an announced one. An empty host is that of the node that was asked.
+    /// The reachable address of an announced one. An empty host is that of the node that was asked; if it was translated
+    /// already, only the port is translated.
     pub(crate) fn address(&self, host: &str, port: u16) -> Address {
-        let host = if host.is_empty() { &self.asked.host } else { host };
-        let announced = Address::new(host, port);
-        self.map.map_or_else(|| announced.clone(), |map| map.apply(&announced))
+        let announced = Address::new(if host.is_empty() { &self.asked.host } else { host }, port);
+        match self.map.map(|map| map.apply(&announced)) {
+            None => announced,
+            Some(reachable) if host.is_empty() && !self.seed => Address { port: reachable.port, ..announced },
+            Some(reachable) => reachable,
+        }
     }
 
     /// CLUSTER SLOTS: `[[first, last, master, replica…]…]`. `None` if it does not have this form.

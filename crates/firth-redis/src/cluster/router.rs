@@ -182,8 +182,12 @@ impl Router {
             Step::Ask { to } => Target::Ask(self.chart().node(&self.reachable(to, at))),
             Step::Moved { slot, to } => {
                 let to = self.reachable(to, at);
-                self.chart().moved(*slot, &to);
-                self.chart().refresh();
+                let known =
+                    self.chart().look_up(|view| view.master(*slot).is_some_and(|n| *n.address() == to));
+                if !known {
+                    self.chart().moved(*slot, &to);
+                    self.chart().refresh();
+                }
                 Target::Node(self.chart().node(&to))
             }
             Step::Again(Why::TryAgain) => Target::Owner,
@@ -197,8 +201,7 @@ impl Router {
     /// An announced address as this client can reach it.
     fn reachable(&self, announced: &Announced, at: Option<&Address>) -> Address {
         let nobody = Address::new("localhost", 0);
-        let map = self.config().cluster.address_map.as_ref();
-        let reader = Reader { asked: at.unwrap_or(&nobody), map, tls: self.config().tls.is_some() };
+        let reader = Reader::of(self.config(), at.unwrap_or(&nobody));
         reader.address(&announced.host, announced.port)
     }
 

@@ -16,7 +16,7 @@ use super::{
     node::Node,
     redirect::{Budget, Step},
     router::{Router, Target},
-    unit::{Asking, step_of},
+    unit::{Asking, step_of_piece},
 };
 use crate::{
     call::Landed,
@@ -225,7 +225,7 @@ impl<'a> Scatter<'a> {
         };
         let mut steps: Vec<(Step, Vec<usize>)> = Vec::new();
         for (&piece, frame) in pieces.iter().zip(into_frames(replies)) {
-            let step = step_of(&frame);
+            let step = step_of_piece(&frame, self.pipe, piece);
             self.answers[piece] = Some(Ok(frame));
             match steps.iter_mut().find(|(known, _)| *known == step) {
                 _ if step == Step::Done => {}

@@ -5,9 +5,10 @@ use std::borrow::Cow;
 
 use super::{redirect::Step, slot::slot};
 use crate::{
-    command::{Bond, Piece, Pipe, cmd, pipe},
+    command::{Bond, Piece, Pipe, pipe},
     connection::{Replies, Request},
     error::CallError,
+    refusal::refused_script,
     resp::Frame,
 };
 
@@ -17,9 +18,13 @@ pub(crate) fn unit_slot(request: &Request<'_>) -> Result<Option<u16>, CallError>
     let mut slots = pipe.pieces().filter_map(|piece| piece.key).map(slot);
     let first = slots.next();
     if slots.any(|other| Some(other) != first) {
-        let what = if pipe.bond() == Bond::Transaction { "a transaction" } else { "commands bound together" };
+        let (what, why) = match pipe.bond() {
+            Bond::Transaction => ("a transaction", ""),
+            _ if pipe.waits() => ("a pipeline with WAIT", ": it counts the writes of one node only"),
+            _ => ("commands bound together", ""),
+        };
         return Err(CallError::Invalid(format!(
-            "CROSSSLOT: the keys of {what} must share a slot in a cluster; give them a common {{tag}}"
+            "CROSSSLOT: the keys of {what} must share a slot in a cluster{why}; give them a common {{tag}}"
         )));
     }
     Ok(first)
@@ -37,7 +42,10 @@ pub(crate) fn first_key<'a>(request: &'a Request<'_>) -> Option<&'a [u8]> {
 pub(crate) fn judge(request: &Request<'_>, replies: &Replies) -> Step {
     let frames = frames(replies);
     match request {
-        Request::One(_) => frames.first().map_or(Step::Done, step_of),
+        Request::One(command) => {
+            let step = |frame| step_of(frame, command.is_script(), command.first_key());
+            frames.first().map_or(Step::Done, step)
+        }
         Request::Many(pipe) if pipe.bond() == Bond::Transaction => judge_transaction(frames),
         Request::Many(pipe) => judge_together(pipe.pieces(), frames),
     }
@@ -52,13 +60,14 @@ fn judge_transaction(frames: &[Frame]) -> Step {
         return Step::Done;
     }
     let mut all = std::iter::once(multi).chain(queued).chain([exec]);
-    all.find(|frame| frame.kind().is_error()).map_or(Step::Done, step_of)
+    // Scripts were only queued: whatever was refused, the server refused.
+    all.find(|frame| frame.kind().is_error()).map_or(Step::Done, |frame| step_of(frame, false, None))
 }
 
 fn judge_together<'a>(pieces: impl Iterator<Item = Piece<'a>>, frames: &[Frame]) -> Step {
     let mut first = Step::Done;
     for (piece, frame) in pieces.zip(frames) {
-        match step_of(frame) {
+        match step_of(frame, piece.script, piece.key) {
             Step::Done if piece.key.is_none() && piece.is_inert() => {}
             Step::Done => return Step::Done,
             step if first == Step::Done => first = step,
@@ -68,12 +77,34 @@ fn judge_together<'a>(pieces: impl Iterator<Item = Piece<'a>>, frames: &[Frame])
     first
 }
 
-/// What one reply asks for.
-pub(crate) fn step_of(frame: &Frame) -> Step {
+/// What one reply asks for. Of a script's errors only those count by which the server refused it before it ran: a
+/// redirection of the slot of its keys, or words that no command inside a script can cause.
+pub(crate) fn step_of(frame: &Frame, script: bool, key: Option<&[u8]>) -> Step {
     if !frame.kind().is_error() {
         return Step::Done;
     }
-    frame.value().error().map_or(Step::Done, |(code, rest)| Step::of_error(code, rest))
+    let Some((code, rest)) = frame.value().error() else { return Step::Done };
+    let believed = !script
+        || match code {
+            "MOVED" | "ASK" => rest.split(' ').next().and_then(|slot| slot.parse().ok()) == key.map(slot),
+            _ => refused_script(code, rest),
+        };
+    if believed { Step::of_error(code, rest) } else { Step::Done }
+}
+
+/// Whether no reply asks for anything more.
+pub(crate) fn is_answered(request: &Request<'_>, replies: &Replies) -> bool {
+    let done = |index: usize, frame: &Frame| match request {
+        Request::One(command) => step_of(frame, command.is_script(), command.first_key()) == Step::Done,
+        Request::Many(pipe) => step_of_piece(frame, pipe, index) == Step::Done,
+    };
+    frames(replies).iter().enumerate().all(|(index, frame)| !frame.kind().is_error() || done(index, frame))
+}
+
+/// What the reply to one command of a pipeline asks for.
+pub(crate) fn step_of_piece(frame: &Frame, pipe: &Pipe, index: usize) -> Step {
+    let piece = pipe.piece(index);
+    step_of(frame, piece.script, piece.key)
 }
 
 pub(crate) fn frames(replies: &Replies) -> &[Frame] {
@@ -130,8 +161,9 @@ impl Asking {
         self.own.push(true);
     }
 
+    /// In wire form, so that it leaves the nature of the request alone.
     fn ask(&mut self) {
-        self.pipe.push(&cmd("ASKING"));
+        self.pipe.push_wire(b"*1\r\n$6\r\nASKING\r\n");
         self.own.push(false);
     }
 

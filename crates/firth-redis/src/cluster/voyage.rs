@@ -10,10 +10,10 @@ use std::{
 use tokio::time::{Instant, sleep};
 
 use super::{
-    redirect::{Budget, Step},
+    redirect::Budget,
     router::{Plan, Router, Target, address_of},
     scatter,
-    unit::{Asking, frames, judge, step_of},
+    unit::{Asking, is_answered, judge},
 };
 use crate::{
     call::Landed,
@@ -70,7 +70,7 @@ impl<'c> Voyage<'c> {
     /// The first attempt ended: usually with the answer.
     fn arrive(&mut self, result: Result<Replies, CallError>) -> Result<Landed, Later<'c>> {
         let Stage::First(flight) = &mut self.stage else { unreachable!("the first attempt has just ended") };
-        if is_answer(&result) {
+        if result.as_ref().is_ok_and(|replies| is_answered(flight.request(), replies)) {
             return Ok(Landed::Whole(result.expect("an answer is no failure")));
         }
         let at = address_of(flight.server()).cloned();
@@ -113,11 +113,6 @@ impl Future for Voyage<'_> {
             this.stage = next;
         }
     }
-}
-
-/// Whether nothing in a result asks for anything more.
-fn is_answer(result: &Result<Replies, CallError>) -> bool {
-    result.as_ref().is_ok_and(|replies| frames(replies).iter().all(|frame| step_of(frame) == Step::Done))
 }
 
 fn is_loose(request: &Request<'_>) -> bool {

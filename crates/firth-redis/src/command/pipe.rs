@@ -12,6 +12,7 @@ struct Part {
     end: usize,
     key: Option<Range<usize>>,
     reads: bool,
+    script: bool,
 }
 
 /// What holds the commands of a pipeline together in a cluster.
@@ -31,6 +32,8 @@ pub(crate) enum Bond {
 pub(crate) struct Piece<'a> {
     pub(crate) key: Option<&'a [u8]>,
     pub(crate) reads: bool,
+    /// Whether it runs a script.
+    pub(crate) script: bool,
     /// Its wire form.
     pub(crate) bytes: &'a [u8],
 }
@@ -54,6 +57,8 @@ pub struct Pipe {
     parts: Vec<Part>,
     nature: Option<Nature>,
     patient: bool,
+    /// Whether a WAIT is among them, which speaks of the writes of one node.
+    waits: bool,
     /// The command that cannot be sent in a pipeline on a shared connection, if there is one.
     culprit: Option<Box<str>>,
     bond: Bond,
@@ -76,7 +81,8 @@ impl Pipe {
             let key = &command.key;
             body + key.start as usize..body + key.end as usize
         });
-        self.parts.push(Part { end, key, reads: command.reads });
+        self.parts.push(Part { end, key, reads: command.reads, script: command.script });
+        self.waits |= command.nature == Nature::Waiting;
         let nature = command.nature.in_pipe();
         self.patient |= nature.is_patient();
         if nature >= Nature::Stateful && self.nature < Some(nature) {
@@ -93,9 +99,11 @@ impl Pipe {
             end: part.end + shift,
             key: part.key.as_ref().map(|key| key.start + shift..key.end + shift),
             reads: part.reads,
+            script: part.script,
         };
         self.parts.extend(other.parts.iter().map(moved));
         self.patient |= other.patient;
+        self.waits |= other.waits;
         if other.culprit.is_some() && self.nature < other.nature {
             self.culprit.clone_from(&other.culprit);
         }
@@ -104,6 +112,9 @@ impl Pipe {
 
     /// Says that in a cluster all commands go to one node, that of the first key, in one piece: for commands that
     /// belong together without being a transaction, such as a write and the WAIT behind it. All keys must share a slot.
+    ///
+    /// A pipeline with a WAIT or WAITAOF is always sent so: these count the writes of one connection to one node, and
+    /// would say nothing of writes at other nodes. Behind keys of several slots they are refused.
     #[must_use]
     pub fn together(mut self) -> Self {
         self.bond = Bond::Together;
@@ -129,15 +140,28 @@ impl Pipe {
             end: part.end + shift,
             key: part.key.map(|key| key.start + shift..key.end + shift),
             reads: false,
+            script: part.script,
         }));
         all.push(&cmd("EXEC"));
         (all.nature, all.patient, all.culprit) = (self.nature, self.patient, self.culprit);
+        all.waits = self.waits;
         all.bond = Bond::Transaction;
         all
     }
 
     pub(crate) fn bond(&self) -> Bond {
-        self.bond
+        if self.waits && self.bond == Bond::Loose { Bond::Together } else { self.bond }
+    }
+
+    /// Whether a WAIT or WAITAOF is among the commands.
+    pub(crate) fn waits(&self) -> bool {
+        self.waits
+    }
+
+    /// Which of the commands run scripts; empty if none does.
+    pub(crate) fn scripts(&self) -> Box<[bool]> {
+        let any = self.parts.iter().any(|part| part.script);
+        self.parts.iter().filter(|_| any).map(|part| part.script).collect()
     }
 
     pub(crate) fn nature(&self) -> Nature {
@@ -158,18 +182,21 @@ impl Pipe {
 
     /// The commands one by one.
     pub(crate) fn pieces(&self) -> impl ExactSizeIterator<Item = Piece<'_>> {
-        let mut start = 0;
-        self.parts.iter().map(move |part| {
-            let bytes = &self.wire[start..part.end];
-            start = part.end;
-            let key = part.key.clone().map(|key| &self.wire[key]);
-            Piece { key, reads: part.reads, bytes }
-        })
+        (0..self.parts.len()).map(|index| self.piece(index))
+    }
+
+    /// One of the commands.
+    pub(crate) fn piece(&self, index: usize) -> Piece<'_> {
+        let start = index.checked_sub(1).map_or(0, |before| self.parts[before].end);
+        let part = &self.parts[index];
+        let key = part.key.clone().map(|key| &self.wire[key]);
+        Piece { key, reads: part.reads, script: part.script, bytes: &self.wire[start..part.end] }
     }
 
     /// To be sent in the way of the pipeline that its commands come from.
     pub(crate) fn with_nature_of(mut self, other: &Self) -> Self {
         (self.nature, self.patient, self.culprit) = (other.nature, other.patient, other.culprit.clone());
+        self.waits = other.waits;
         self
     }
 
@@ -177,7 +204,7 @@ impl Pipe {
     pub(crate) fn push_wire(&mut self, bytes: &[u8]) {
         self.wire.extend_from_slice(bytes);
         let end = self.wire.len();
-        self.parts.push(Part { end, key: None, reads: false });
+        self.parts.push(Part { end, key: None, reads: false, script: false });
     }
 }
 

@@ -167,16 +167,13 @@ fn sentinels(config: &mut Config) -> Result<&mut Sentinels, ConnectError> {
 }
 
 fn tls_file(tls: &mut Tls, name: &str, path: &str) -> Result<(), ConnectError> {
-    let pem = |field| std::fs::read(path).map_err(|e| bad(field, &format!("the file cannot be read: {e}")));
-    match name {
-        "tls_ca" => tls.ca = Some(pem("tls_ca")?),
-        "tls_cert" => tls.certificate = Some(pem("tls_cert")?),
-        _ => {
-            let text = String::from_utf8(pem("tls_key")?).map_err(|_| bad("tls_key", "is not a PEM file"))?;
-            tls.key = Some(Secret::new(text));
-        }
-    }
-    Ok(())
+    let file = match name {
+        "tls_ca" => &mut tls.files.ca,
+        "tls_cert" => &mut tls.files.certificate,
+        _ => &mut tls.files.key,
+    };
+    *file = Some(path.into());
+    tls.read_files()
 }
 
 fn number<T: std::str::FromStr>(field: &'static str, text: &str) -> Result<T, ConnectError> {

@@ -78,19 +78,12 @@ async fn live(shared: &Shared) {
 async fn connect(shared: &Shared) -> Result<Established, ConnectError> {
     let config = &shared.config;
     let attempt = async {
-        let endpoint = match &config.server {
-            Server::Tcp(address) => Endpoint::Tcp(address.clone()),
-            Server::Unix(path) => Endpoint::Unix(path.clone()),
-            Server::Sentinel(_) => guide(config)?.locate(config).await?,
-            Server::Cluster(_) => {
-                return Err(ConnectError::config("server", "a cluster is not one connection"));
-            }
-        };
-        let established = establish(config, endpoint).await?;
-        if let Some(guide) = &config.guide {
-            guide.check_role(&established.greeting)?;
+        match &config.server {
+            Server::Tcp(address) => establish(config, Endpoint::Tcp(address.clone())).await,
+            Server::Unix(path) => establish(config, Endpoint::Unix(path.clone())).await,
+            Server::Sentinel(_) => guide(config)?.connect(config).await,
+            Server::Cluster(_) => Err(ConnectError::config("server", "a cluster is not one connection")),
         }
-        Ok(established)
     };
     tokio::select! {
         outcome = attempt => outcome,
@@ -101,6 +94,9 @@ async fn connect(shared: &Shared) -> Result<Established, ConnectError> {
 async fn serve(shared: &Shared, established: Established) -> Exit {
     if !shared.opened(&established.greeting) {
         return Exit::Closed;
+    }
+    if let Some(resumed) = established.transport.is_resumed() {
+        shared.meter.secured(resumed);
     }
     let endpoint = established.endpoint.clone();
     let mut driver = Driver::new(shared, established);

@@ -9,6 +9,7 @@ use std::{
     future::Future,
     pin::Pin,
     task::{Context, Poll, Waker},
+    time::Duration,
 };
 
 use tokio::{
@@ -21,15 +22,18 @@ use super::{
     handshake::Established,
     inner::Inner,
     input::Input,
+    opinion::{self, Asking, Opinion},
     pipeline::NEVER,
-    pulse::{Pulse, Verdict},
-    shared::Shared,
+    pulse::{Excuse, Pulse, Verdict},
+    shared::{Shared, millis},
     state::State,
-    transport::Transport,
+    transport::{Endpoint, Transport},
 };
 use crate::{
+    backoff::Backoff,
     config::Server,
     error::LostCause,
+    refusal::is_demoted,
     resp::{Decoder, Frame, Kind, pubsub::Said},
 };
 
@@ -37,6 +41,17 @@ use crate::{
 const BATCH: usize = 128;
 /// An output buffer larger than this is given back when the connection is idle.
 const OUTPUT_KEPT: usize = 256 << 10;
+
+/// Each step of a second connection ends after this long.
+const SEEK_LIMIT: Duration = Duration::from_secs(5);
+/// The pauses between two looks for another master, each of which is made for a write that was refused.
+const SEEK_PAUSES: Backoff = Backoff {
+    immediate: 0,
+    first: Duration::from_millis(100),
+    max: Duration::from_secs(2),
+    factor: 2.0,
+    jitter: 0.2,
+};
 
 /// Why the loop ended.
 pub(crate) enum Exit {
@@ -70,6 +85,11 @@ pub(crate) struct Driver<'a> {
     /// Set once the connection cannot go on; what was read before is delivered first.
     ending: Option<LostCause>,
     follows_master: bool,
+    seeker: Option<Seeker>,
+    /// Where the connection leads.
+    endpoint: Endpoint,
+    /// A second connection that is asked for its opinion.
+    second: Option<Asking>,
     /// Bytes that the network has taken.
     pub(crate) sent: u64,
 }
@@ -83,7 +103,8 @@ enum Step {
 
 impl<'a> Driver<'a> {
     pub(crate) fn new(shared: &'a Shared, established: Established) -> Self {
-        let Established { transport, decoder, input, .. } = established;
+        let seeker = Seeker::of(shared, &established);
+        let Established { transport, decoder, input, endpoint, .. } = established;
         let mut driver = Self {
             shared,
             transport,
@@ -104,6 +125,9 @@ impl<'a> Driver<'a> {
             advanced: false,
             ending: None,
             follows_master: matches!(shared.config.server, Server::Sentinel(_)),
+            seeker,
+            endpoint,
+            second: None,
             sent: 0,
         };
         // What came right behind the handshake has been read already.
@@ -226,6 +250,7 @@ impl<'a> Driver<'a> {
             shared.make_room(&inner, 1);
         }
         inner.unwritten = unwritten;
+        shared.meter.in_flight.set(inner.pipeline.len());
         inner.task = Some(cx.waker().clone());
         Step::Idle
     }
@@ -236,18 +261,57 @@ impl<'a> Driver<'a> {
             return feed.hear(&mut self.said.0, std::mem::take(&mut self.said.1));
         }
         let count = self.replies.len();
+        let mut demoted = false;
         for frame in self.replies.drain(..) {
-            if self.follows_master && is_readonly(&frame) {
-                self.ending = Some(LostCause::Demoted);
-            }
+            demoted |= is_readonly(&frame);
             match inner.pipeline.reply(frame, self.sent) {
                 Ok(waker) => self.wakers.extend(waker),
                 Err(_) => self.ending = Some(LostCause::Unsolicited),
             }
         }
+        if demoted {
+            self.demoted(inner.now);
+        }
         self.shared.meter.replies.increment(count as u64);
-        self.shared.meter.in_flight.set(inner.pipeline.len() as f64);
         self.shared.make_room(inner, count);
+    }
+
+    /// A write was refused because the server is no master: sentinels are asked anew; without them, a second connection
+    /// sees whether the name leads to a master by now.
+    fn demoted(&mut self, now: u64) {
+        if self.follows_master {
+            self.ending = Some(LostCause::Demoted);
+        } else if self.second.is_none()
+            && let Some(seeker) = self.seeker.as_mut().filter(|seeker| seeker.is_due(now))
+        {
+            seeker.seeking = true;
+            self.second = Some(opinion::ask(&self.shared.config, &self.endpoint, SEEK_LIMIT));
+        }
+    }
+
+    /// Hears the second opinion, if one was asked for.
+    fn poll_second(&mut self, cx: &mut Context<'_>) -> bool {
+        let seeking = self.seeker.as_ref().is_some_and(|seeker| seeker.seeking);
+        if !seeking && !self.pulse.is_doubtful() {
+            // The peer was heard meanwhile.
+            self.second = None;
+        }
+        let Some(second) = &mut self.second else { return false };
+        let Poll::Ready(opinion) = second.as_mut().poll(cx) else { return false };
+        self.second = None;
+        let now = self.shared.now();
+        if let Some(seeker) = self.seeker.as_mut().filter(|seeker| seeker.seeking) {
+            seeker.sought(now);
+            if opinion == (Opinion::Serves { master: true }) {
+                self.ending = Some(LostCause::Demoted);
+            }
+        }
+        if self.pulse.is_doubtful()
+            && let Verdict::Dead(silence) = self.pulse.opinion(now, opinion)
+        {
+            self.ending = Some(LostCause::Silent(silence));
+        }
+        true
     }
 
     fn finished(&self, inner: &Inner) -> Option<Exit> {
@@ -264,8 +328,12 @@ impl<'a> Driver<'a> {
     /// Deadlines and signs of life, looked at only when their time has come.
     fn beat(&mut self, inner: &mut Inner, now: u64) {
         self.shared.expire(inner, &mut self.wakers);
-        match self.pulse.check(now, inner.pipeline.is_patient()) {
+        match if now < self.pulse.due() { Verdict::Fine } else { self.pulse.check(now, excuse(inner, now)) } {
             Verdict::Fine => {}
+            Verdict::Doubt => {
+                let limit = self.shared.config.liveness.map_or(SEEK_LIMIT, |l| l.dead_after);
+                self.second.get_or_insert_with(|| opinion::ask(&self.shared.config, &self.endpoint, limit));
+            }
             Verdict::Ping => {
                 inner.ask_for_life(self.shared.feed.as_deref());
                 if inner.pipeline.len() <= 1 {
@@ -374,7 +442,7 @@ impl Future for Driver<'_> {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Exit> {
         let this = self.get_mut();
         loop {
-            let read = this.poll_input(cx);
+            let read = this.poll_input(cx) | (this.second.is_some() && this.poll_second(cx));
             let step = this.exchange(cx);
             this.tell_pushes();
             this.wake_callers();
@@ -395,7 +463,44 @@ impl Future for Driver<'_> {
     }
 }
 
+/// What excuses a silent server.
+fn excuse(inner: &Inner, now: u64) -> Excuse {
+    match () {
+        () if inner.pipeline.is_patient() => Excuse::Blocking,
+        () if inner.pipeline.waits_long(now) => Excuse::Long,
+        () => Excuse::None,
+    }
+}
+
+/// When to look for another master behind the same name.
+struct Seeker {
+    seeking: bool,
+    /// Looks so far.
+    looks: u32,
+    next: u64,
+}
+
+impl Seeker {
+    /// A connection that may not be made anew stays where it is, and the nodes of a cluster are told by the cluster.
+    fn of(shared: &Shared, established: &Established) -> Option<Self> {
+        let follows = shared.config.reconnect.is_some()
+            && shared.feed.is_none()
+            && established.greeting.mode != "cluster";
+        follows.then_some(Self { seeking: false, looks: 0, next: 0 })
+    }
+
+    fn is_due(&self, now: u64) -> bool {
+        now >= self.next
+    }
+
+    fn sought(&mut self, now: u64) {
+        self.seeking = false;
+        self.next = now.saturating_add(millis(SEEK_PAUSES.delay(self.looks)));
+        self.looks = self.looks.saturating_add(1);
+    }
+}
+
 fn is_readonly(frame: &Frame) -> bool {
     matches!(frame.kind(), Kind::SimpleError | Kind::BlobError)
-        && frame.value().error().is_some_and(|(code, _)| code == "READONLY")
+        && frame.value().error().is_some_and(|(code, rest)| is_demoted(code, rest))
 }

@@ -59,6 +59,11 @@ impl<'c> Flight<'c> {
         std::mem::replace(&mut self.request, Request::Many(Cow::Owned(Pipe::default())))
     }
 
+    /// What is sent.
+    pub(crate) fn request(&self) -> &Request<'c> {
+        &self.request
+    }
+
     /// Where it goes.
     pub(crate) fn server(&self) -> &Server {
         &self.route.shared().config.server

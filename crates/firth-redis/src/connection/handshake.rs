@@ -167,7 +167,7 @@ impl Talk<'_> {
     fn refused(&self, step: &'static str, mut error: ServerError) -> ConnectError {
         let betrays = |p: &&Secret| !p.expose().is_empty() && error.to_string().contains(p.expose());
         if self.password.filter(betrays).is_some() {
-            error = ServerError { code: "ERR".into(), message: "(its words repeat the password)".into() };
+            error = ServerError::new("ERR", "(its words repeat the password)");
         }
         ConnectError::Refused { endpoint: self.endpoint.to_string(), step, error }
     }

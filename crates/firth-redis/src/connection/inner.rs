@@ -131,7 +131,8 @@ impl Inner {
     fn ping(&mut self) {
         let start = self.end();
         self.out.extend_from_slice(b"*1\r\n$4\r\nPING\r\n");
-        self.pipeline.push_unheard(Ticket { replies: 1, start, deadline: NEVER, patient: false });
+        let (patient, long) = (false, false);
+        self.pipeline.push_unheard(Ticket { replies: 1, start, deadline: NEVER, patient, long });
     }
 
     /// As [`ping`](Self::ping), on a connection with a feed. The feed's owner pairs answers with

@@ -11,6 +11,7 @@ mod flight;
 mod handshake;
 mod inner;
 mod input;
+mod opinion;
 pub(crate) mod pipeline;
 mod pulse;
 mod request;
@@ -25,7 +26,7 @@ use std::{sync::Arc, time::Duration};
 use tokio::sync::broadcast;
 
 #[cfg(feature = "tls")]
-pub(crate) use self::tls::check as check_tls;
+pub(crate) use self::tls::{TlsCache, check as check_tls};
 pub use self::{
     events::{ConnectionEvent, ConnectionEvents, EventKind, Stage},
     handshake::Greeting,
@@ -35,7 +36,13 @@ use self::{
     feed::Feed,
     shared::{Condition, Shared},
 };
-pub(crate) use self::{flight::Flight, pipeline::Replies, request::Request, transport::Endpoint};
+pub(crate) use self::{
+    flight::Flight,
+    handshake::{Established, establish},
+    pipeline::Replies,
+    request::Request,
+    transport::Endpoint,
+};
 use crate::{
     config::Config,
     error::{CallError, ConnectError, LostCause},

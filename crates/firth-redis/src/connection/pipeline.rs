@@ -36,6 +36,8 @@ pub(crate) struct Ticket {
     pub(crate) deadline: u64,
     /// Whether the server may sit on it for long (BLPOP): silence is then no sign of death.
     pub(crate) patient: bool,
+    /// Whether it may take longer than usual: silence alone is then no proof of death.
+    pub(crate) long: bool,
 }
 
 /// The deadline of a request without one.
@@ -64,6 +66,7 @@ struct Entry {
     start: u64,
     deadline: u64,
     patient: bool,
+    long: bool,
 }
 
 /// See the module's description. Its size is bounded by the connection, which asks [`len`](Self::len) before it pushes.
@@ -105,6 +108,13 @@ impl Pipeline {
         self.patient > 0
     }
 
+    /// Whether a caller waits for a request that may take longer than usual, and whose time is not up. Walks along the
+    /// line.
+    pub(crate) fn waits_long(&self, now: u64) -> bool {
+        let awaited = |slot: u32| slot < OURS && matches!(self.slots[slot as usize], Slot::Waiting { .. });
+        self.line.iter().any(|entry| entry.long && entry.deadline > now && awaited(entry.slot))
+    }
+
     /// Puts a request at the end of the line and gives the slot in which its caller waits.
     #[inline]
     pub(crate) fn push(&mut self, ticket: Ticket, waker: Waker) -> usize {
@@ -124,8 +134,8 @@ impl Pipeline {
     fn enter(&mut self, slot: u32, ticket: Ticket) {
         self.earliest = self.earliest.min(ticket.deadline);
         self.patient += usize::from(ticket.patient);
-        let Ticket { replies, start, deadline, patient } = ticket;
-        self.line.push_back(Entry { slot, remaining: replies, start, deadline, patient });
+        let Ticket { replies, start, deadline, patient, long } = ticket;
+        self.line.push_back(Entry { slot, remaining: replies, start, deadline, patient, long });
     }
 
     /// Gives the next reply to the oldest request. Returns the waker of a request that is now complete.

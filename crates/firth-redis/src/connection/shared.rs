@@ -61,9 +61,9 @@ pub(crate) struct Condition {
 impl Shared {
     pub(crate) fn new(config: Config, lane: &'static str, feed: Option<Arc<Feed>>) -> Self {
         Self {
+            meter: Meter::new(lane, config.tls.is_some()),
             config,
             lane,
-            meter: Meter::new(lane),
             feed,
             pushes: broadcast::Sender::new(PUSH_CAPACITY),
             inner: Mutex::new(Inner::new()),
@@ -111,7 +111,10 @@ impl Shared {
         let deadline = timeout.map_or(NEVER, |t| inner.now.saturating_add(millis(t)).saturating_add(1));
         let start = inner.end();
         request.encode(&mut inner.out);
-        let ticket = Ticket { replies: request.replies(), start, deadline, patient: request.is_patient() };
+        let usual = self.config.timeouts.request;
+        let long = timeout.is_none_or(|limit| usual.is_some_and(|usual| limit > usual));
+        let patient = request.is_patient();
+        let ticket = Ticket { replies: request.replies(), start, deadline, patient, long };
         let slot = inner.pipeline.push(ticket, waker.clone());
         drop(inner);
         wake(task);
@@ -240,6 +243,7 @@ impl Shared {
         }
         let failure = |sent| Failure::Lost { sent, cause: cause.clone() };
         let wakers = inner.end_all(sent, failure);
+        self.meter.in_flight.set(0);
         inner.last_error = Some(cause.clone());
         self.condition.send_modify(|c| c.failures += 1);
         self.publish(&inner);
@@ -272,6 +276,7 @@ impl Shared {
         // What the task has taken may have been sent.
         let sent = sent.unwrap_or(inner.taken);
         let wakers = inner.end_all(sent, |sent| Failure::Closed { sent });
+        self.meter.in_flight.set(0);
         let news = self.state() != State::Closed;
         self.publish(&inner);
         self.make_room(&inner, usize::MAX);

@@ -1,11 +1,16 @@
-//! Turns [`Tls`] settings into a rustls connector. TLS 1.2 and newer; the server's name is always checked.
+//! Turns [`Tls`] settings into a rustls configuration, once for all connections of a client, so that certificates are
+//! parsed once and sessions can be resumed. TLS 1.2 and newer; the server's name is always checked.
+//!
+//! **Files.** Before each new connection the files that the settings name are looked at; if one of them changed, all are
+//! read again. If the new ones cannot be used (a certificate whose key is not there yet), the old ones stay in use.
 
-use std::sync::Arc;
+use std::{path::Path, sync::Arc, time::SystemTime};
 
 use rustls::{
     ClientConfig, RootCertStore,
     pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject},
 };
+use tokio::sync::Mutex;
 use tokio_rustls::TlsConnector;
 
 use crate::{config::Tls, error::ConnectError};
@@ -22,11 +27,75 @@ pub(crate) fn check(tls: &Tls) -> Result<(), ConnectError> {
     Ok(())
 }
 
-/// The connector for a host, and the name to expect there.
-pub(crate) fn connector(tls: &Tls, host: &str) -> Result<(TlsConnector, ServerName<'static>), ConnectError> {
-    let name = server_name(tls.server_name.as_deref().unwrap_or(host))?;
-    let config = client_config(tls, roots(tls)?)?;
-    Ok((TlsConnector::from(Arc::new(config)), name))
+/// What the connections of one client share of TLS.
+#[derive(Default)]
+pub(crate) struct TlsCache(Mutex<Option<Built>>);
+
+struct Built {
+    config: Arc<ClientConfig>,
+    stamps: Stamps,
+}
+
+/// When each of the files was changed, and how long it is.
+type Stamps = [Option<(SystemTime, u64)>; 3];
+
+impl TlsCache {
+    /// The connector for a host, and the name to expect there. Files and the system's certificates are read on a thread
+    /// that may block.
+    pub(crate) async fn connector(
+        self: &Arc<Self>,
+        tls: &Tls,
+        host: &str,
+    ) -> Result<(TlsConnector, ServerName<'static>), ConnectError> {
+        let name = server_name(tls.server_name.as_deref().unwrap_or(host))?;
+        let (cache, tls) = (self.clone(), tls.clone());
+        let current = tokio::task::spawn_blocking(move || cache.current(&tls));
+        let lost = |_| ConnectError::config("tls", "the runtime ended");
+        Ok((TlsConnector::from(current.await.map_err(lost)??), name))
+    }
+
+    fn current(&self, tls: &Tls) -> Result<Arc<ClientConfig>, ConnectError> {
+        // Held while certificates are read: connections that start together read them once.
+        let mut built = self.0.blocking_lock();
+        let stamps = stamps(tls);
+        if let Some(built) = built.as_ref().filter(|built| built.stamps == stamps) {
+            return Ok(built.config.clone());
+        }
+        match (build(tls), &mut *built) {
+            (Ok(config), built) => {
+                let config = Arc::new(config);
+                *built = Some(Built { config: config.clone(), stamps });
+                Ok(config)
+            }
+            (Err(problem), Some(old)) => {
+                tracing::warn!(%problem, "the changed TLS files cannot be used; the old ones stay in use");
+                Ok(old.config.clone())
+            }
+            (Err(problem), None) => Err(problem),
+        }
+    }
+}
+
+impl std::fmt::Debug for TlsCache {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("TlsCache")
+    }
+}
+
+fn stamps(tls: &Tls) -> Stamps {
+    let stamp = |path: &Path| {
+        let about = std::fs::metadata(path).ok()?;
+        Some((about.modified().ok()?, about.len()))
+    };
+    let files = &tls.files;
+    [&files.ca, &files.certificate, &files.key].map(|path| path.as_deref().and_then(stamp))
+}
+
+fn build(tls: &Tls) -> Result<ClientConfig, ConnectError> {
+    let mut tls = tls.clone();
+    tls.read_files()?;
+    let roots = roots(&tls)?;
+    client_config(&tls, roots)
 }
 
 fn server_name(name: &str) -> Result<ServerName<'static>, ConnectError> {

@@ -46,6 +46,17 @@ pub(crate) enum Transport {
 }
 
 impl Transport {
+    /// Whether TLS took up an earlier session; `None` without TLS.
+    pub(crate) fn is_resumed(&self) -> Option<bool> {
+        match self {
+            #[cfg(feature = "tls")]
+            Self::Tls(stream) => {
+                Some(stream.get_ref().1.handshake_kind() == Some(rustls::HandshakeKind::Resumed))
+            }
+            Self::Tcp(_) | Self::Unix(_) => None,
+        }
+    }
+
     /// Opens the socket, TLS included.
     pub(crate) async fn open(config: &Config, endpoint: &Endpoint) -> Result<Self, ConnectError> {
         let limits = config.timeouts;
@@ -142,7 +153,7 @@ async fn secure(
     tcp: TcpStream,
 ) -> Result<Transport, ConnectError> {
     let Some(tls) = &config.tls else { return Ok(Transport::Tcp(tcp)) };
-    let (connector, name) = super::tls::connector(tls, &address.host)?;
+    let (connector, name) = config.tls_cache.connector(tls, &address.host).await?;
     let failed = |e| ConnectError::Tls { endpoint: endpoint.to_string(), source: Arc::new(e) };
     let stream = connector.connect(name, tcp).await.map_err(failed)?;
     Ok(Transport::Tls(Box::new(stream)))

@@ -30,6 +30,7 @@ mod stream;
 mod tree;
 mod value;
 
+pub(crate) use convert::Proof;
 pub use convert::{ConvertError, FromValue, Ignore, Path, Problem, Segment, ServerError};
 pub use decode::Decoder;
 pub use encode::{Sink, ToArg, put_array_header, put_bulk};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use firth_redis::{CallError, Client, State, cmd, pipe};
+use firth_redis::{CallError, Client, LostCause, Script, State, cmd, pipe};
 use firth_testkit::{Flavor, RedisServer};
 use tokio::time::Instant;
 
@@ -102,14 +102,33 @@ async fn the_idle_ping_finds_a_silent_server_on_time() {
     })
     .await;
     let begun = Instant::now();
-    let error = client.call::<String>(cmd("PING")).no_timeout().await.unwrap_err();
-    assert!(
-        matches!(&error, CallError::Lost { sent: true, cause: firth_redis::LostCause::Silent(silence) } if *silence >= 6 * SECOND),
-        "{error:?}"
-    );
+    let mut events = client.events();
+    assert!(client.call::<String>(cmd("PING")).timeout(SECOND).await.unwrap_err().is_timeout());
+    let lost = events.next().await.unwrap();
+    assert!(matches!(lost.cause, Some(LostCause::Silent(silence)) if silence >= 6 * SECOND), "{lost:?}");
     let took = begun.elapsed();
     assert!(took >= 5 * SECOND && took < 7 * SECOND, "{took:?}");
-    assert_eq!(fake.connections(), 1);
+    assert_eq!(fake.connections(), 1, "nobody waits, so nobody else is asked");
+}
+
+#[tokio::test]
+async fn c11_a_lost_connection_is_found_out_though_a_request_waits_without_a_limit() {
+    // The first connection hears nothing any more, a new one is served.
+    let fake = Fake::greeting(|number, mut peer| async move {
+        if number == 0 {
+            return peer.fall_silent().await;
+        }
+        while peer.command().await.is_some() {
+            peer.say(b"+PONG\r\n").await;
+        }
+    })
+    .await;
+    let mut config = watchful(fake.url());
+    config.timeouts.request = None;
+    let client = connect(config).await;
+    let error = soon(client.call::<String>(cmd("PING"))).await.unwrap_err();
+    assert!(matches!(error, CallError::Lost { sent: true, cause: LostCause::Silent(_) }), "{error:?}");
+    assert_eq!(soon(client.call::<String>(cmd("PING"))).await.unwrap(), "PONG");
 }
 
 #[tokio::test]
@@ -146,4 +165,45 @@ async fn the_shortest_limits_are_not_early() {
         assert!(begun.elapsed() >= limit, "{:?} instead of {limit:?}", begun.elapsed());
         tokio::time::advance(Duration::from_micros(333)).await;
     }
+}
+
+#[tokio::test]
+async fn c20_scripts_and_sessions_have_deadlines_of_their_own() {
+    let server = RedisServer::start(Flavor::Redis).await;
+    let client = connect(server.tcp_url()).await;
+    let quick_script = Script::new("return 7");
+    assert_eq!(client.eval::<i64>(&quick_script.key("k")).timeout(LONG).await.unwrap(), 7);
+    assert_eq!(client.eval::<i64>(&quick_script.key("k")).no_timeout().await.unwrap(), 7);
+    let mut session = client.session().await.unwrap();
+    assert_eq!(session.call::<String>(cmd("PING")).timeout(LONG).await.unwrap(), "PONG");
+    server.freeze();
+    for limit in [ms(30), ms(60)] {
+        let error = client.eval::<i64>(&quick_script.key("k")).timeout(limit).await.unwrap_err();
+        assert!(matches!(error, CallError::Timeout { after, sent: true } if after == limit), "{error:?}");
+        let error = session.call::<String>(cmd("PING")).timeout(limit).await.unwrap_err();
+        assert!(matches!(error, CallError::Timeout { after, sent: true } if after == limit), "{error:?}");
+    }
+    server.thaw();
+}
+
+#[tokio::test]
+async fn c20_a_script_that_is_sent_twice_has_one_deadline() {
+    // Takes its time to say that it does not know the script, and is then silent.
+    let fake = Fake::greeting(|_, mut peer| async move {
+        while let Some(words) = peer.command().await {
+            if words[0] == "EVALSHA" {
+                tokio::time::sleep(ms(150)).await;
+                peer.say(b"-NOSCRIPT No matching script. Please use EVAL.\r\n").await;
+            }
+        }
+    })
+    .await;
+    let mut config = quick(fake.url());
+    config.timeouts.request = Some(ms(400));
+    let client = connect(config).await;
+    tokio::time::pause();
+    let begun = Instant::now();
+    let error = client.eval::<i64>(&Script::new("return 7").key("k")).await.unwrap_err();
+    assert!(matches!(error, CallError::Timeout { after, .. } if after == ms(400)), "{error:?}");
+    assert!(begun.elapsed() < ms(500), "{:?}", begun.elapsed());
 }

@@ -133,14 +133,15 @@ async fn a_half_open_peer_is_found_out_and_replaced(flavor: Flavor) {
 async fn a_frozen_server_is_found_out_and_serves_again_when_thawed(flavor: Flavor) {
     let server = RedisServer::start(flavor).await;
     let client = connect(watchful(server.tcp_url())).await;
+    let mut events = client.events();
     server.freeze();
-    let lost = Many::<i64>::start(&client, 10, |n| cmd("INCR").key(n)).await;
-    let late = client.call::<String>(cmd("PING")).timeout(ms(60)).await.unwrap_err();
-    assert!(late.is_timeout() && late.may_have_run(), "{late:?}");
-    for error in lost.results().await {
+    let late: Vec<_> = (0..10).map(|n| client.call::<i64>(cmd("INCR").key(n)).timeout(ms(60))).collect();
+    for error in futures_util::future::join_all(late).await {
         let error = error.unwrap_err();
-        assert!(matches!(error, CallError::Lost { sent: true, cause: LostCause::Silent(_) }), "{error:?}");
+        assert!(error.is_timeout() && error.may_have_run(), "{error:?}");
     }
+    let lost = soon(events.next()).await.unwrap();
+    assert!(matches!(lost.cause, Some(LostCause::Silent(_))), "{lost:?}");
     server.thaw();
     soon(client.ready()).await.unwrap();
     echo(&client, "thawed").await.unwrap();

@@ -12,6 +12,7 @@ mod closing;
 mod cluster;
 mod coalescing;
 mod deadlines;
+mod demotion;
 mod events;
 mod fake;
 mod faults;

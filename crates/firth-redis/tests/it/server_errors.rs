@@ -1,7 +1,9 @@
 //! Servers in trouble: loading, out of memory, read only, full: each error tells whose fault it is, whether the
 //! command has run, and whether to try again; none of them harms the connection.
 
-use firth_redis::{CallError, Client, ConnectError, Fault, cmd, pipe};
+use std::time::Instant;
+
+use firth_redis::{CallError, Client, ConnectError, Fault, LostCause, Script, cmd, pipe};
 use firth_testkit::{Flavor, Persist, RedisServer, on_both, wait};
 
 use crate::kit::*;
@@ -13,6 +15,9 @@ on_both!(
     a_replica_refuses_writes,
     a_master_without_replicas_refuses_writes_if_told_to,
     a_busy_server_is_slow_but_not_dead,
+    c03_a_scripts_own_error_is_no_promise,
+    c11_a_long_command_without_a_limit_is_not_taken_for_a_dead_peer,
+    c20_an_aborted_transaction_has_not_run,
     a_full_server_is_tried_again_later,
 );
 
@@ -128,6 +133,92 @@ async fn a_busy_server_is_slow_but_not_dead(flavor: Flavor) {
     assert_eq!(client.call::<String>(cmd("SCRIPT").arg("KILL")).await.unwrap(), "OK");
     assert!(soon(endless).await.unwrap().is_err());
     assert!(client.call::<Option<String>>(cmd("GET").key("k")).await.unwrap().is_none());
+}
+
+async fn c03_a_scripts_own_error_is_no_promise(flavor: Flavor) {
+    let server = RedisServer::start(flavor).await;
+    let client = connect(server.tcp_url()).await;
+    let call = |script: Script| async {
+        let script = script;
+        client.call::<()>(cmd("DEL").key("n")).await.unwrap();
+        let error = client.eval::<i64>(&script.key("n")).await.unwrap_err();
+        assert_eq!(server.command(&["GET", "n"]).await.int(), 1, "it wrote, and once");
+        error
+    };
+    for code in [
+        "BUSY",
+        "OOM",
+        "READONLY",
+        "LOADING",
+        "MOVED",
+        "NOSCRIPT",
+        "MISCONF",
+        "NOREPLICAS",
+        "EXECABORT",
+        "NOPERM",
+    ] {
+        let forged = format!("redis.call('INCR', KEYS[1]) return redis.error_reply('{code} of my own')");
+        let error = call(Script::new(forged)).await;
+        assert!(error.code() == Some(code) && error.may_have_run(), "{error:?}");
+    }
+    // The server's own words, met by the script in its middle.
+    server.order(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]).await;
+    let halfway = "redis.call('INCR', KEYS[1]) local r = redis.pcall('SELECT', 99999) return r";
+    let error = call(Script::new(halfway)).await;
+    assert!(error.may_have_run(), "{error:?}");
+    // What the server refuses before it runs anything is still a promise.
+    let unknown = client.eval_known::<i64>(&Script::new("return 4711").key("n")).await.unwrap_err();
+    assert!(unknown.code() == Some("NOSCRIPT") && !unknown.may_have_run(), "{unknown:?}");
+    let plain = pipe().then(cmd("EVALSHA").arg("0".repeat(40)).arg(0)).then(cmd("PING"));
+    let (unknown, pong) = client.pipeline::<(i64, String)>(plain).await.unwrap();
+    assert!(!unknown.unwrap_err().may_have_run() && pong.is_ok());
+}
+
+async fn c11_a_long_command_without_a_limit_is_not_taken_for_a_dead_peer(flavor: Flavor) {
+    let server = RedisServer::start(flavor).await;
+    let client = connect(watchful(server.tcp_url())).await;
+    let connection = client.server().unwrap().connection_id;
+    // Several times the span that a silent server is given.
+    let long = || cmd("DEBUG").arg("SLEEP").arg("1");
+    for limit in [None, Some(LONG)] {
+        let begun = Instant::now();
+        let call = client.call::<String>(long());
+        let call = match limit {
+            None => call.no_timeout(),
+            Some(limit) => call.timeout(limit),
+        };
+        let other = client.call::<String>(cmd("PING")).timeout(ms(100));
+        let (answer, other) = tokio::join!(call, other);
+        assert_eq!(answer.unwrap(), "OK", "after {:?}", begun.elapsed());
+        assert!(matches!(other, Err(CallError::Timeout { .. })), "{other:?}");
+    }
+    assert_eq!(client.server().unwrap().connection_id, connection, "the connection lived through it");
+    // With a limit that is over, silence means what it meant.
+    server.freeze();
+    client.call::<String>(cmd("PING")).timeout(ms(20)).await.unwrap_err();
+    wait::until(LONG, "the frozen server is found out", async || {
+        matches!(client.last_error(), Some(LostCause::Silent(_)))
+    })
+    .await;
+    server.thaw();
+    wait::until(LONG, "it is back", async || echo(&client, "back").await.is_ok()).await;
+}
+
+async fn c20_an_aborted_transaction_has_not_run(flavor: Flavor) {
+    let server = RedisServer::start(flavor).await;
+    let client = connect(server.tcp_url()).await;
+    let wrong = pipe().then(cmd("INCR").key("n")).then(cmd("NOSUCH"));
+    let error = client.transaction::<(i64, i64)>(wrong).await.unwrap_err();
+    assert!(error.to_string().contains("NOSUCH"), "the cause is told: {error}");
+    assert!(!error.may_have_run() && !error.is_retryable(), "{error:?}");
+    let mut session = client.session().await.unwrap();
+    let wrong = pipe().then(cmd("INCR").key("n")).then(cmd("GET"));
+    assert!(!session.transaction::<(i64, i64)>(wrong).await.unwrap_err().may_have_run());
+    assert!(server.command(&["GET", "n"]).await.is_nil());
+    // A command that fails inside a transaction that ran may have done something.
+    let failing = pipe().then(cmd("SET").key("n").arg("x")).then(cmd("INCR").key("n"));
+    let (set, incr) = client.transaction::<(String, i64)>(failing).await.unwrap();
+    assert!(set.is_ok() && incr.unwrap_err().may_have_run());
 }
 
 async fn a_full_server_is_tried_again_later(flavor: Flavor) {

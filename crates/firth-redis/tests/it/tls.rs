@@ -2,7 +2,8 @@
 //! no TLS, so Redis only.
 
 use firth_redis::{Client, ConnectError, cmd, config::Tls};
-use firth_testkit::{Certs, Proxy, RedisServer};
+use firth_testkit::{Certs, Proxy, RedisServer, wait};
+use metrics_util::debugging::DebugValue;
 
 use crate::kit::*;
 
@@ -49,7 +50,7 @@ async fn a_client_shows_its_certificate_where_one_is_wanted() {
         ca: Some(certs.ca_pem().into()),
         certificate: Some(stranger.cert_pem.into()),
         key: Some(stranger.key_pem.into()),
-        server_name: None,
+        ..Tls::default()
     });
     let error = Client::connect(config).await.unwrap_err();
     assert!(matches!(&error, ConnectError::Tls { .. } | ConnectError::Broken { .. }), "{error:?}");
@@ -134,4 +135,62 @@ async fn a_plain_server_is_no_tls_server_and_the_other_way_round() {
     config.timeouts.connect = Some(ms(300));
     let error = soon(Client::connect(config)).await.unwrap_err();
     assert!(matches!(&error, ConnectError::Tls { .. } | ConnectError::Timeout { .. }), "{error:?}");
+}
+
+/// Puts other contents into a file, as a renewal of certificates does.
+fn replace(file: &std::path::Path, with: &std::path::Path) {
+    std::fs::copy(with, file).expect("the temporary folder is writable");
+}
+
+#[tokio::test]
+async fn c17_certificates_that_are_renewed_on_disk_are_used_from_then_on() {
+    let (old, new) = (Certs::new(), Certs::new());
+    let first = RedisServer::builder().mutual_tls(&old).start().await;
+    let second = RedisServer::builder().mutual_tls(&new).start().await;
+    let name = Proxy::start(first.addr()).await;
+    let (ca, cert, key) = (old.ca_path(), old.client_cert_path(), old.client_key_path());
+    let files = format!("tls_ca={}&tls_cert={}&tls_key={}", ca.display(), cert.display(), key.display());
+    let client = connect(quick(format!("rediss://127.0.0.1:{}/?{files}", name.port()))).await;
+    echo(&client, "with the first").await.unwrap();
+
+    // In the middle of a renewal certificate and key do not fit: what was in use stays in use.
+    replace(&cert, &new.client_cert_path());
+    name.cut().await;
+    wait::until(LONG, "it is back", async || echo(&client, "with the first again").await.is_ok()).await;
+
+    replace(&key, &new.client_key_path());
+    replace(&ca, &new.ca_path());
+    name.retarget(second.addr());
+    name.cut().await;
+    wait::until(LONG, "the new ones are used", async || echo(&client, "with the second").await.is_ok()).await;
+    client.close().await;
+}
+
+#[tokio::test]
+async fn c17_a_new_connection_takes_up_the_session_of_the_last() {
+    let certs = Certs::new();
+    let server = RedisServer::builder().tls(&certs).start().await;
+    let name = Proxy::start(server.addr()).await;
+    let recorder = metrics_util::debugging::DebuggingRecorder::new();
+    let url = format!("rediss://127.0.0.1:{}/?tls_ca={}", name.port(), certs.ca_path().display());
+    let client = metrics::with_local_recorder(&recorder, || Client::lazy(quick(url))).unwrap();
+    soon(client.ready()).await.unwrap();
+    for round in 0..3 {
+        echo(&client, &format!("round {round}")).await.unwrap();
+        name.cut().await;
+        wait::until(LONG, "it is back", async || echo(&client, "back").await.is_ok()).await;
+    }
+    let all = recorder.snapshotter().snapshot().into_vec();
+    let handshakes = |resumed: &str| {
+        let ours = |key: &metrics::Key| {
+            key.name() == "firth_redis_tls_handshakes_total" && key.labels().any(|l| l.value() == resumed)
+        };
+        all.iter().find_map(|(key, _, _, value)| match value {
+            DebugValue::Counter(count) if ours(key.key()) => Some(*count),
+            _ => None,
+        })
+    };
+    assert_eq!(handshakes("false"), Some(1), "only the first one is made in full");
+    assert!(handshakes("true") >= Some(3));
+    client.close().await;
 }

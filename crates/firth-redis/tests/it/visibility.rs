@@ -5,8 +5,11 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use firth_redis::{Client, Config, ConnectError, RequestTrace, Secret, TraceHook, cmd, config::Tls, pipe};
+use firth_redis::{
+    CallError, Client, Config, ConnectError, RequestTrace, Secret, TraceHook, cmd, config::Tls, pipe,
+};
 use firth_testkit::{Certs, Direction, Flavor, Proxy, RedisServer, on_both, wait};
+use metrics_util::debugging::DebugValue;
 
 use crate::{fake::Fake, kit::*};
 
@@ -123,8 +126,13 @@ async fn a_password_shows_nowhere_in_a_whole_life() {
     let command = cmd("ACL").arg("SETUSER").arg("other").arg(format!(">{SECRET}"));
     shown += &format!("{command:?} {:?}", pipe().then(command.clone()));
     client.call::<()>(command).await.unwrap();
-    let wrong = client.call::<()>(cmd("NOSUCH").arg("x")).await.unwrap_err();
-    shown += &format!("{wrong} {wrong:?}");
+    // Secrets as arguments of what the server does not understand, alone, in a pipeline, in a transaction.
+    let wrong = || cmd("NOSUCH").arg(SECRET).arg("more");
+    let error = client.call::<()>(wrong()).await.unwrap_err();
+    assert!(error.to_string().contains("NOSUCH"), "what is wrong is still said: {error}");
+    shown += &format!("{error} {error:?}");
+    shown += &format!("{:?}", client.pipeline::<(i64,)>(pipe().then(wrong())).await.unwrap().0);
+    shown += &format!("{:?}", client.transaction::<(i64,)>(pipe().then(wrong())).await.unwrap_err());
     // a life of failures: cut, refused, gone, wrong password
     server.command(&["CLIENT", "KILL", "USER", "app"]).await;
     wait::until(LONG, "it is back", async || echo(&client, "back").await.is_ok()).await;
@@ -187,8 +195,72 @@ fn keys_and_secrets_of_a_configuration_are_not_shown() {
         ca: Some(certs.ca_pem().into()),
         certificate: Some(certs.client_cert_pem().into()),
         key: Some(Secret::new(certs.client_key_pem())),
-        server_name: None,
+        ..Tls::default()
     });
     let shown = format!("{config:?} {config:#?}");
     assert!(!shown.contains(SECRET) && !shown.contains("PRIVATE KEY"), "{shown}");
+}
+
+#[tokio::test]
+async fn c14_the_gauge_of_requests_under_way_adds_up_over_connections() {
+    let server = RedisServer::start(Flavor::Redis).await;
+    let proxy = Proxy::start(server.addr()).await;
+    let recorder = metrics_util::debugging::DebuggingRecorder::new();
+    let (stalled, other) = metrics::with_local_recorder(&recorder, || {
+        (Client::lazy(quick(proxy.url())).unwrap(), Client::lazy(quick(server.tcp_url())).unwrap())
+    });
+    soon(stalled.ready()).await.unwrap();
+    let snapshotter = recorder.snapshotter();
+    // A snapshot takes what was added since the last one.
+    let total = std::cell::Cell::new(0.0);
+    let under_way = || {
+        for (key, _, _, value) in snapshotter.snapshot().into_vec() {
+            let is_ours = key.key().name() == "firth_redis_requests_in_flight"
+                && key.key().labels().any(|label| label.value() == "shared");
+            if let (true, DebugValue::Gauge(added)) = (is_ours, value) {
+                total.set(total.get() + added.into_inner());
+            }
+        }
+        total.get()
+    };
+    proxy.stall(Direction::ToClient);
+    let waiting = Many::<i64>::start(&stalled, 100, |n| cmd("ECHO").arg(n)).await;
+    wait::until(LONG, "all of them count", async || under_way() >= 100.0).await;
+    echo(&other, "over another connection").await.unwrap();
+    settles(&other).await;
+    wait::until(LONG, "only those count", async || {
+        echo(&other, "again").await.unwrap();
+        (100.0..103.0).contains(&under_way())
+    })
+    .await;
+    proxy.cut().await;
+    drop(waiting.results().await);
+    proxy.heal().await;
+    stalled.close().await;
+    other.close().await;
+    wait::until(LONG, "nothing is left", async || under_way() == 0.0).await;
+}
+
+#[tokio::test]
+async fn c19_nothing_changes_a_shared_connection_for_all() {
+    let server = RedisServer::start(Flavor::Redis).await;
+    let client = connect(server.tcp_url()).await;
+    let client_with = |what: &str| cmd("CLIENT").arg(what);
+    for command in [
+        cmd("READONLY"),
+        cmd("readwrite"),
+        cmd("ASKING"),
+        cmd("SCRIPT").arg("DEBUG").arg("YES"),
+        client_with("NO-TOUCH").arg("ON"),
+        client_with("caching").arg("YES"),
+    ] {
+        let error = client.call::<()>(command.clone()).await.unwrap_err();
+        assert!(
+            matches!(&error, CallError::Invalid(hint) if hint.contains("use") || hint.contains("itself"))
+        );
+        assert!(!error.may_have_run(), "{command:?}: {error}");
+    }
+    let mut session = client.session().await.unwrap();
+    session.call::<()>(client_with("TRACKING").arg("ON").arg("OPTIN")).await.unwrap();
+    session.call::<()>(client_with("CACHING").arg("YES")).await.unwrap();
 }

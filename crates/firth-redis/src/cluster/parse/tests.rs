@@ -25,7 +25,7 @@ fn shards(wire: &str) -> Option<Topology> {
 
 fn plain() -> Reader<'static> {
     static ASKED: std::sync::LazyLock<Address> = std::sync::LazyLock::new(|| node(7_801));
-    Reader { asked: &ASKED, map: None, tls: false }
+    Reader { asked: &ASKED, seed: true, map: None, tls: false }
 }
 
 fn local(port: u16) -> Address {
@@ -98,7 +98,7 @@ fn a_node_without_a_name_is_reached_by_its_ip_or_left_out() {
 fn every_announced_address_is_translated() {
     let map = AddressMap::new(|a: &Address| Address::new("proxy", a.port + 10_000));
     let asked = local(7_801);
-    let reader = Reader { asked: &asked, map: Some(&map), tls: false };
+    let reader = Reader { asked: &asked, seed: true, map: Some(&map), tls: false };
     let proxy = |port| Address::new("proxy", port);
     let topology = reader.slots(frame(SLOTS).value()).unwrap();
     assert_eq!(topology.nodes().collect::<Vec<_>>(), [&proxy(17_801), &proxy(17_803), &proxy(17_802)]);
@@ -111,7 +111,7 @@ fn with_tls_the_tls_port_is_taken() {
         SHARDS.replace("$4\r\nport\r\n:7802\r\n", "$4\r\nport\r\n:7802\r\n$8\r\ntls-port\r\n:9802\r\n");
     let both = both.replacen("%7\r\n", "%8\r\n", 1);
     let asked = local(7_801);
-    let reader = Reader { asked: &asked, map: None, tls: true };
+    let reader = Reader { asked: &asked, seed: true, map: None, tls: true };
     let topology = reader.shards(frame(&both).value()).unwrap();
     assert_eq!(
         (topology.master_of(16_383), topology.master_of(0)),
@@ -157,4 +157,13 @@ fn redirections_name_a_host_and_a_port() {
     assert_eq!(host_and_port(":7802"), Some(("", 7_802)));
     assert_eq!(host_and_port("nothing"), None);
     assert_eq!(host_and_port("h:99999"), None);
+}
+
+#[test]
+fn c20_a_host_that_was_translated_is_not_translated_again() {
+    let asked = Address::new("outside.inside", 9_801);
+    let map = AddressMap::new(|a: &Address| Address::new(format!("outside.{}", a.host), a.port + 2_000));
+    let reader = Reader { asked: &asked, seed: false, map: Some(&map), tls: false };
+    assert_eq!(reader.address("", 7_802), Address::new("outside.inside", 9_802));
+    assert_eq!(reader.address("inside", 7_802), Address::new("outside.inside", 9_802));
 }

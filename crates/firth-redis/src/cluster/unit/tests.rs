@@ -5,6 +5,7 @@ use bytes::BytesMut;
 use super::*;
 use crate::{
     cluster::redirect::{Announced, Why},
+    command::cmd,
     resp::{Decoder, Limits},
 };
 

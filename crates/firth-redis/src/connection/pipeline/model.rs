@@ -63,7 +63,7 @@ impl Model {
         let (id, deadline) = (self.next, self.now + patience);
         self.next += 1;
         let start = self.taken + self.out.len() as u64;
-        let ticket = Ticket { replies, start, deadline, patient: false };
+        let ticket = Ticket { replies, start, deadline, patient: false, long: false };
         let slot = Some(p.push(ticket, Waker::noop().clone()));
         self.out.extend(bytes(id));
         self.line.push_back(Asked {

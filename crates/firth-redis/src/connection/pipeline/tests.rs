@@ -11,7 +11,7 @@ pub(super) fn frame(n: i64) -> Frame {
 }
 
 fn ticket(replies: u32, start: u64, deadline: u64) -> Ticket {
-    Ticket { replies, start, deadline, patient: false }
+    Ticket { replies, start, deadline, patient: false, long: false }
 }
 
 fn ints(outcome: Option<Outcome>) -> Vec<i64> {

@@ -166,15 +166,44 @@ impl Segment {
 pub struct ServerError {
     /// The first word: `ERR`, `WRONGTYPE`, `MOVED`.
     pub code: Box<str>,
-    /// The rest of the line.
+    /// The rest of the line. What a server repeats there of the arguments of a command is left out.
     pub message: Box<str>,
+    /// What is known beside the code.
+    pub(crate) proof: Proof,
 }
 
+/// What is known of the command that an error answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Proof {
+    /// Nothing but the code.
+    #[default]
+    None,
+    /// It has not run.
+    NotRun,
+    /// It ran, or part of it: the error is that of a script.
+    MayHaveRun,
+}
+
+/// Where servers begin to repeat the arguments of a command that they do not know.
+const REPEATED: &str = ", with args beginning with:";
+
 impl ServerError {
+    /// An error of these words.
+    pub fn new(code: impl Into<Box<str>>, message: impl Into<Box<str>>) -> Self {
+        Self { code: code.into(), message: message.into(), proof: Proof::None }
+    }
+
+    pub(crate) fn with(mut self, proof: Proof) -> Self {
+        self.proof = proof;
+        self
+    }
+
     /// Reads an error value; `None` if the value is no error.
     pub fn from_value(value: Value<'_>) -> Option<Self> {
         let text = String::from_utf8_lossy(value.error_bytes()?);
         let (code, message) = text.split_once(' ').unwrap_or((&text, ""));
-        Some(Self { code: code.into(), message: message.into() })
+        // Arguments may be secrets or payloads (invariant 10).
+        let message = message.split_once(REPEATED).map_or(message, |(kept, _)| kept);
+        Some(Self::new(code, message))
     }
 }

@@ -12,6 +12,7 @@ mod scalar;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use error::Proof;
 pub use error::{ConvertError, Path, Problem, Segment, ServerError};
 
 use super::frame::Frame;

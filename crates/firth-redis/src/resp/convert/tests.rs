@@ -187,7 +187,7 @@ fn errors_print_no_payload() {
 #[test]
 fn a_server_error_inside_a_reply_is_a_problem_or_a_value() {
     let exec = "*3\r\n+OK\r\n-ERR value is not an integer\r\n:2\r\n";
-    let server = ServerError { code: "ERR".into(), message: "value is not an integer".into() };
+    let server = ServerError::new("ERR", "value is not an integer");
     let error = fail::<Vec<String>>(exec);
     assert_eq!(error.problem(), &Problem::Server(server.clone()));
     assert_eq!(error.to_string(), "at [1]: server error: ERR value is not an integer");

@@ -1,11 +1,14 @@
 //! Laws of the cluster client, checked against real clusters. A cluster takes seconds to form, so each test states
 //! several laws about one.
 
+mod addresses;
 mod calls;
 mod failover;
 mod load;
 mod migration;
 mod reach;
+mod scripts;
+mod storms;
 
 use std::time::Duration;
 

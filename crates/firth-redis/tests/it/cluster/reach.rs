@@ -280,3 +280,23 @@ async fn looks_and_redirections_are_counted() {
     assert!(counted.contains_key("firth_redis_topology_refresh_seconds "), "{counted:?}");
     client.close().await;
 }
+
+#[tokio::test]
+async fn c16_a_far_cluster_has_the_time_that_is_configured() {
+    let cluster = bare().announce_through_proxies(true).start().await;
+    for node in cluster.nodes() {
+        node.proxy().delay(Duration::from_millis(800));
+    }
+    let mut config = config(&cluster);
+    config.liveness = None;
+    let client = connect(config).await;
+    let mut events = client.events();
+    client.call::<()>(cmd("SET").key("a").arg(1)).await.unwrap();
+    // Some more looks, over connections that stand.
+    for _ in 0..2 {
+        assert_eq!(client.call::<i64>(cmd("GET").key("a")).await.unwrap(), 1);
+    }
+    assert_eq!(client.state(), State::Open, "{:?}", client.last_error());
+    client.close().await;
+    assert_eq!(events.next().await.expect("told").kind, EventKind::Closed, "it was in reach all the time");
+}
