@@ -54,7 +54,7 @@ async fn all_laws_hold_under_the_documented_rules(flavor: Flavor) {
 }
 
 #[test]
-fn all_laws_hold_under_the_documented_rules_on_a_cluster() {
+fn k09_all_laws_hold_under_the_documented_rules_on_a_cluster() {
     block_on(async {
         let line = format!("user firth {}", rules(Flavor::Redis));
         let cluster = RedisCluster::builder().replicas_per_master(0).config(line).start().await;
@@ -62,6 +62,10 @@ fn all_laws_hold_under_the_documented_rules_on_a_cluster() {
         let engine = Engine::at(&url).await.unwrap();
         all_laws_on(&engine).await;
         engine.close().await.unwrap();
+        for node in cluster.nodes() {
+            let denied = node.server().command(&["ACL", "LOG"]).await;
+            assert!(denied.items().is_empty(), "the server denied something: {denied:?}");
+        }
     });
 }
 
