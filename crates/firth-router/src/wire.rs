@@ -1,7 +1,7 @@
 //! What goes over the wire to gateways as JSON, and what comes back. Shared by both halves.
 //!
 //! ```json
-//! {"gateway_id":"gw-1","node":"r1","batch":17,
+//! {"gateway_id":"gw-1","node":"r1","batch":17,"topic":"changes",
 //!  "events":[{"seq":912,"partition_id":0,"epoch":3,"event_type":"update","tenant":"acme","collection":"orders","document_id":"42",
 //!             "subscriptions":[{"id":"s1"},{"id":"s2","leaves":true}],"payload":{"state":"paid"},"before":{"state":"new"}}],
 //!  "gap":{"events":[{"partition_id":0,"seq":900}],"subscriptions":["s9"]}}
@@ -30,6 +30,8 @@ pub(crate) struct BatchOut<'a> {
     pub(crate) gateway_id: &'a GatewayId,
     pub(crate) node: &'a str,
     pub(crate) batch: u64,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    pub(crate) topic: &'a str,
     #[serde(serialize_with = "events")]
     pub(crate) events: &'a [Item],
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "gap")]
@@ -38,7 +40,8 @@ pub(crate) struct BatchOut<'a> {
 
 impl<'a> BatchOut<'a> {
     pub(crate) fn new(gateway_id: &'a GatewayId, node: &'a str, batch: &'a Batch) -> Self {
-        Self { gateway_id, node, batch: batch.id, events: &batch.items, gap: batch.gap.as_ref() }
+        let Batch { id, topic, items, gap } = batch;
+        Self { gateway_id, node, batch: *id, topic, events: items, gap: gap.as_ref() }
     }
 
     pub(crate) fn to_json(&self) -> Result<Vec<u8>> {
@@ -126,7 +129,7 @@ fn gap<S: Serializer>(gap: &Option<&Gap>, serializer: S) -> std::result::Result<
     let Some(gap) = gap else { return serializer.serialize_none() };
     let events = gap.positions().map(|at| PlaceIn { partition_id: at.partition, seq: at.seq }).collect();
     let subscriptions = gap.subscriptions().map(|names| names.iter().cloned().collect());
-    GapIn { events, subscriptions, lost: gap.lost() }.serialize(serializer)
+    GapIn { events, subscriptions, lost: gap.lost(), all: gap.concerns_all() }.serialize(serializer)
 }
 
 /// A batch as a gateway reads it.
@@ -140,6 +143,9 @@ pub struct BatchIn {
     /// Its number at that node.
     #[serde(default)]
     pub batch: u64,
+    /// The topic that its events were read from; partitions and their epochs are the topic's. Empty if the router is an older one.
+    #[serde(default)]
+    pub topic: String,
     /// The events.
     pub events: Vec<EventIn>,
     /// What was left out before.
@@ -196,8 +202,11 @@ pub struct ForIn {
 pub struct GapIn {
     /// Which, as far as they are known.
     pub events: Vec<PlaceIn>,
-    /// Whose; `null`: any of low priority, or any at all if some are `lost`.
+    /// Whose; `null`: any of low priority, or any whatsoever if it is for `all`.
     pub subscriptions: Option<Vec<SubscriptionId>>,
+    /// Any subscription may have missed events, whatever its priority.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub all: bool,
     /// So many were removed from the topic before they were routed: nobody knows whose.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub lost: u64,

@@ -6,6 +6,7 @@ use super::{
 use crate::config::{Delivery, Protocol, TlsFiles};
 use crate::error::Result;
 use crate::lane::{Batch, Outcome};
+use crate::name::GatewayId;
 use crate::registry::Gateway;
 use std::collections::HashMap;
 use std::fmt;
@@ -66,6 +67,10 @@ impl Deliverer for ByProtocol {
                 Box::pin(std::future::ready(Outcome::Unreached))
             }
         }
+    }
+
+    fn forget(&self, gateway: &GatewayId) {
+        self.wires.values().for_each(|wire| wire.forget(gateway));
     }
 }
 

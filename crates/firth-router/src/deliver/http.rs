@@ -6,6 +6,7 @@ use super::tls::Tls;
 use super::{Deliverer, Delivering, verdict};
 use crate::error::{Error, ErrorKind, Result};
 use crate::lane::{Batch, Outcome};
+use crate::name::GatewayId;
 use crate::registry::Gateway;
 use crate::wire::{BatchOut, NODE_HEADER, PATH, Results};
 use bytes::Bytes;
@@ -56,7 +57,7 @@ impl HttpDeliverer {
 
     fn request(&self, to: &Gateway, batch: &Batch, body: Bytes) -> Result<Request<Outgoing>> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-        let id = format!("{}-{}-{}", self.options.node, to.id, batch.id);
+        let id = format!("{}-{}", to.id, batch.name());
         let mut request = Request::post(format!("{}{PATH}", to.endpoint.trim_end_matches('/')))
             .header(CONTENT_TYPE, "application/json")
             .header(NODE_HEADER, &self.options.node)
@@ -79,6 +80,10 @@ impl Deliverer for HttpDeliverer {
         // A silent peer may be half gone: the next batch tries a fresh connection.
         let silent = || self.connections.forget(&to.id);
         Box::pin(verdict::wait(to, self.options.timeout, self.post(to, batch), silent))
+    }
+
+    fn forget(&self, gateway: &GatewayId) {
+        self.connections.forget(gateway);
     }
 }
 

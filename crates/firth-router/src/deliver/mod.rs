@@ -27,6 +27,7 @@ pub use sign::{ID_HEADER, SIGNATURE_HEADER, SigningKey, TIME_HEADER, verify};
 pub use tls::Tls;
 
 use crate::lane::{Batch, Outcome};
+use crate::name::GatewayId;
 use crate::registry::Gateway;
 use std::pin::Pin;
 
@@ -38,4 +39,7 @@ pub trait Deliverer: Send + Sync + 'static {
     /// Sends a batch and waits for its answer, no longer than the configured timeout. Cancel-safe: a batch that was cut off counts as
     /// unreached, and comes again.
     fn deliver<'a>(&'a self, to: &'a Gateway, batch: &'a Batch) -> Delivering<'a>;
+
+    /// A gateway is gone: what is kept for it, such as a connection, may end.
+    fn forget(&self, _gateway: &GatewayId) {}
 }

@@ -7,7 +7,7 @@ use sha2::{Digest, Sha256};
 use std::fmt;
 use std::time::Duration;
 
-/// The header with the batch's id, the same over all attempts.
+/// The header with the batch's id, made of what is in it: the same over all attempts, and never that of another batch.
 pub const ID_HEADER: &str = "webhook-id";
 /// The header with the time of the attempt, in seconds of Unix time.
 pub const TIME_HEADER: &str = "webhook-timestamp";

@@ -3,7 +3,7 @@
 use crate::error::{Error, ErrorKind, Result};
 use crate::lane::{Answer, Outcome};
 use crate::registry::Gateway;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 /// The longest pause that a gateway can ask for.
 const MAX_PAUSE: Duration = Duration::from_secs(60);
@@ -31,8 +31,7 @@ pub(super) async fn wait(
 
 /// What a status that is no success says of a batch of so many events. `retry_after` is the header of that name.
 pub(super) fn of_status(status: u16, retry_after: Option<&str>, events: usize) -> Result<Outcome> {
-    let pause = retry_after.and_then(|text| text.trim().parse().ok());
-    let pause = pause.map(|seconds| Duration::from_secs(seconds).min(MAX_PAUSE));
+    let pause = retry_after.and_then(|text| pause(text.trim(), SystemTime::now()));
     match status {
         429 => Ok(Outcome::Busy(pause)),
         503 if retry_after.is_some() => Ok(Outcome::Busy(pause)),
@@ -45,6 +44,13 @@ pub(super) fn of_status(status: u16, retry_after: Option<&str>, events: usize) -
     }
 }
 
+/// What `Retry-After` asks for: seconds, or a date.
+fn pause(text: &str, now: SystemTime) -> Option<Duration> {
+    let seconds = text.parse().ok().map(Duration::from_secs);
+    let until = || Some(httpdate::parse_http_date(text).ok()?.duration_since(now).unwrap_or_default());
+    Some(seconds.or_else(until)?.min(MAX_PAUSE))
+}
+
 pub(super) fn unreachable(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
     Error::new(ErrorKind::Unavailable, "the gateway cannot be reached").with_source(error)
 }
@@ -52,6 +58,17 @@ pub(super) fn unreachable(error: impl Into<Box<dyn std::error::Error + Send + Sy
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn r20_a_pause_is_asked_for_in_seconds_or_until_a_date() {
+        let now = httpdate::parse_http_date("Tue, 17 Nov 2026 07:00:00 GMT").unwrap();
+        let seconds = |text| pause(text, now).map(|pause| pause.as_secs());
+        assert_eq!(seconds("7"), Some(7));
+        assert_eq!(seconds("Tue, 17 Nov 2026 07:00:09 GMT"), Some(9));
+        assert_eq!(seconds("Tue, 17 Nov 2026 09:00:00 GMT"), Some(60), "nobody is paused for hours");
+        assert_eq!(seconds("Tue, 17 Nov 2026 06:00:00 GMT"), Some(0), "it is over");
+        assert_eq!(seconds("soon"), None);
+    }
 
     #[test]
     fn a_status_says_whether_to_wait_to_give_up_or_to_try_elsewhen() {

@@ -5,7 +5,10 @@
 //!    ▲                           ▲                     └──failure──► open
 //! ```
 //! A gateway whose breaker is open or half open is *ejected*, and holds a seat of the few that there are. Without a free seat the breaker stays
-//! closed, and rests after each failure for a time that grows.
+//! closed. After each failure but the first it rests for a time that grows; batches that fail meanwhile were on their way together, and count as one.
+//!
+//! The first ejection is short, each further one lasts twice as long, up to the configured time: a gateway that only restarted is soon
+//! found again. A sign of life from the gateway lets a probe out at once.
 
 use super::ejection::{Ejections, Seat};
 use crate::config;
@@ -32,16 +35,29 @@ pub enum Circuit {
 #[derive(Debug)]
 pub(super) struct Breaker {
     config: config::Breaker,
+    /// How long the first ejection lasts.
+    first: Duration,
     state: Circuit,
     failures: u32,
+    /// How often it opened without reaching the gateway in between.
+    openings: u32,
     ejections: Ejections,
     seat: Option<Seat>,
     rest_until: Option<Instant>,
 }
 
 impl Breaker {
-    pub(super) fn new(config: config::Breaker, ejections: Ejections) -> Self {
-        Self { config, state: Circuit::Closed, failures: 0, ejections, seat: None, rest_until: None }
+    pub(super) fn new(config: config::Breaker, first: Duration, ejections: Ejections) -> Self {
+        Self {
+            config,
+            first,
+            state: Circuit::Closed,
+            failures: 0,
+            openings: 0,
+            ejections,
+            seat: None,
+            rest_until: None,
+        }
     }
 
     /// Whether a batch may go out now. In the half-open state only one may.
@@ -63,27 +79,44 @@ impl Breaker {
 
     /// The gateway answered, whatever it said.
     pub(super) fn reached(&mut self) {
-        (self.failures, self.state) = (0, Circuit::Closed);
-        (self.seat, self.rest_until) = (None, None);
+        self.failures = 0;
+        self.openings = 0;
+        self.state = Circuit::Closed;
+        self.seat = None;
+        self.rest_until = None;
     }
 
-    /// The gateway was not reached. `rest` is how long to wait after so many failures in a row, if it may not be ejected.
+    /// The gateway gave a sign of life: a batch may go out at once.
+    pub(super) fn sign_of_life(&mut self) {
+        if let Circuit::Open { .. } = self.state {
+            self.state = Circuit::HalfOpen { probing: false };
+        }
+        self.rest_until = None;
+    }
+
+    /// The gateway was not reached. `rest` is how long to wait after so many failures in a row.
     pub(super) fn unreached(&mut self, now: Instant, rest: impl FnOnce(u32) -> Duration) {
-        self.failures = self.failures.saturating_add(1);
-        if self.failures < self.config.failures && self.seat.is_none() {
+        let is_resting = self.rest_until.is_some_and(|until| until > now);
+        if is_resting || matches!(self.state, Circuit::Open { .. }) {
             return;
         }
-        self.seat = self.seat.take().or_else(|| self.ejections.take());
-        match self.seat {
-            Some(_) => {
-                self.state = Circuit::Open { until: now + self.config.open_for };
-                self.rest_until = None;
-            }
-            None => {
-                let times = 1 + self.failures.saturating_sub(self.config.failures);
-                self.rest_until = Some(now + rest(times));
-            }
+        self.failures = self.failures.saturating_add(1);
+        if self.failures >= self.config.failures || self.seat.is_some() {
+            self.seat = self.seat.take().or_else(|| self.ejections.take());
         }
+        if self.seat.is_some() {
+            let grown = self.first.saturating_mul(2_u32.saturating_pow(self.openings));
+            self.openings = self.openings.saturating_add(1);
+            self.state = Circuit::Open { until: now + grown.min(self.config.open_for) };
+            self.rest_until = None;
+        } else if self.failures > 1 {
+            self.rest_until = Some(now + rest(self.failures - 1));
+        }
+    }
+
+    /// Whether nothing, or only a probe, goes out now.
+    pub(super) fn holds_back(&self) -> bool {
+        self.state != Circuit::Closed || self.rest_until.is_some()
     }
 
     /// When it is worth asking again.
@@ -108,30 +141,36 @@ mod tests {
 
     fn breaker(ejections: &Ejections) -> Breaker {
         let config = config::Breaker { failures: 3, open_for: SECOND * 30, max_ejected: 10 };
-        Breaker::new(config, ejections.clone())
+        Breaker::new(config, SECOND, ejections.clone())
     }
 
-    fn no_rest(_: u32) -> Duration {
-        unreachable!("there is a seat")
+    /// Fails so often, each time when it may send again; answers when that was.
+    fn fail(breaker: &mut Breaker, times: u32, start: Instant) -> Instant {
+        (0..times).fold(start, |mut now, _| {
+            while !breaker.allows(now) {
+                now = breaker.wake().expect("it will be allowed again");
+            }
+            breaker.sent();
+            breaker.unreached(now, |times| SECOND * times / 10);
+            now
+        })
     }
 
     #[test]
     fn it_opens_after_failures_in_a_row_and_lets_one_probe_through() {
         let (mut breaker, start) = (breaker(&Ejections::default()), Instant::now());
-        breaker.unreached(start, no_rest);
-        breaker.unreached(start, no_rest);
+        let later = fail(&mut breaker, 2, start);
         breaker.reached();
-        (0..3).for_each(|_| {
-            assert!(breaker.allows(start));
-            breaker.unreached(start, no_rest);
-        });
-        assert!(!breaker.allows(start + SECOND * 29));
-        let later = start + SECOND * 30;
-        assert!(breaker.allows(later));
+        let opened = fail(&mut breaker, 3, later);
+        assert!(!breaker.allows(opened + SECOND / 2));
+        let probed = opened + SECOND;
+        assert!(breaker.allows(probed));
         breaker.sent();
-        assert!(!breaker.allows(later), "only one probe");
-        breaker.unreached(later, no_rest);
-        assert_eq!(breaker.wake(), Some(later + SECOND * 30));
+        assert!(!breaker.allows(probed), "only one probe");
+        breaker.unreached(probed, |_| SECOND);
+        assert_eq!(breaker.wake(), Some(probed + SECOND * 2), "it grows");
+        let later = fail(&mut breaker, 6, probed);
+        assert_eq!(breaker.wake(), Some(later + SECOND * 30), "up to the configured time");
         assert!(breaker.allows(later + SECOND * 30));
         breaker.sent();
         breaker.reached();
@@ -140,17 +179,30 @@ mod tests {
     }
 
     #[test]
+    fn r04_batches_that_fail_together_count_once_and_a_sign_of_life_lets_a_probe_out() {
+        let (mut breaker, now) = (breaker(&Ejections::default()), Instant::now());
+        (0..20).for_each(|_| breaker.unreached(now, |times| SECOND * times));
+        assert_eq!(breaker.state(), Circuit::Closed, "one lost connection is no ejection");
+        let opened = fail(&mut breaker, 3, now);
+        assert!(!breaker.allows(opened));
+        breaker.sign_of_life();
+        assert!(breaker.allows(opened), "at once");
+        breaker.sent();
+        assert!(!breaker.allows(opened), "one");
+    }
+
+    #[test]
     fn without_a_seat_it_stays_closed_and_rests() {
         let (ejections, now) = (Ejections::default(), Instant::now());
         let (mut first, mut second) = (breaker(&ejections), breaker(&ejections));
-        (0..3).for_each(|_| first.unreached(now, no_rest));
-        (0..3).for_each(|_| second.unreached(now, |times| SECOND * times));
-        assert_eq!((second.state(), second.wake()), (Circuit::Closed, Some(now + SECOND)));
-        assert!(!second.allows(now) && second.allows(now + SECOND));
-        second.unreached(now, |times| SECOND * times);
-        assert_eq!(second.wake(), Some(now + SECOND * 2), "the rest grows");
+        fail(&mut first, 3, now);
+        let now = fail(&mut second, 3, now);
+        assert_eq!((second.state(), second.wake()), (Circuit::Closed, Some(now + SECOND / 5)));
+        assert!(!second.allows(now) && second.allows(now + SECOND / 5));
+        let now = fail(&mut second, 1, now);
+        assert_eq!(second.wake(), Some(now + SECOND * 3 / 10), "the rest grows");
         first.reached();
-        second.unreached(now, no_rest);
+        fail(&mut second, 1, now);
         assert!(matches!(second.state(), Circuit::Open { .. }), "the seat is free again");
         drop(second);
         assert_eq!(ejections.count(), (0, 1));

@@ -6,7 +6,7 @@ use crate::name::SubscriptionId;
 use std::collections::{BTreeMap, BTreeSet};
 use tokio::time::Instant;
 
-/// The most subscriptions that a marker names; beyond that it stands for all low-priority ones.
+/// The most subscriptions that a marker names; beyond that it stands for all of low priority, or for all if some have moved.
 pub const MAX_NAMED: usize = 1000;
 
 /// An event that was left out.
@@ -27,6 +27,8 @@ pub struct Gap {
     moved: bool,
     /// Events that were removed from the topic before they were routed, by partition: anyone may have missed them.
     lost: BTreeMap<u32, u64>,
+    /// Tells markers apart that say the same; 0 until it says something.
+    mark: u64,
 }
 
 impl Gap {
@@ -35,7 +37,12 @@ impl Gap {
         self.places.iter().map(|left| left.position)
     }
 
-    /// Whose events; `None`: any low-priority subscription may have missed some, or any at all if events were lost.
+    /// Whether any subscription may have missed events, whatever its priority.
+    pub fn concerns_all(&self) -> bool {
+        !self.lost.is_empty() || (self.all && self.moved)
+    }
+
+    /// Whose events; `None`: any low-priority subscription may have missed some, or [any at all](Self::concerns_all).
     pub fn subscriptions(&self) -> Option<&BTreeSet<SubscriptionId>> {
         (!self.all && self.lost.is_empty()).then_some(&self.subscriptions)
     }
@@ -45,11 +52,24 @@ impl Gap {
         self.lost.values().sum()
     }
 
+    /// Tells it apart from every other marker.
+    pub(super) fn mark(&self) -> u64 {
+        self.mark
+    }
+
+    fn set_mark(&mut self) {
+        if self.mark == 0 {
+            self.mark = fastrand::u64(1..);
+        }
+    }
+
     fn lose(&mut self, partition: u32, count: u64) {
+        self.set_mark();
         *self.lost.entry(partition).or_default() += count;
     }
 
     pub(super) fn add(&mut self, item: &Item) {
+        self.set_mark();
         self.places.push(Left { position: item.position, ticket: item.ticket, live: item.live });
         let names = item.wanted.iter().map(|one| one.subscription.clone());
         self.name(names);
@@ -57,6 +77,7 @@ impl Gap {
 
     /// These subscriptions have come from another gateway, which may not have got all of their events.
     pub(super) fn move_in(&mut self, subscriptions: impl IntoIterator<Item = SubscriptionId>) {
+        self.set_mark();
         self.moved = true;
         self.name(subscriptions.into_iter());
     }
@@ -71,7 +92,13 @@ impl Gap {
         out
     }
 
+    /// Adds what another marker says. An empty one becomes the other, which is sent again.
     pub(super) fn merge(&mut self, other: Self) {
+        if self.is_empty() {
+            *self = other;
+            return;
+        }
+        self.mark = fastrand::u64(1..);
         self.places.extend(other.places);
         self.all |= other.all;
         self.moved |= other.moved;
@@ -109,5 +136,33 @@ impl Lane {
             self.ledger.told(*partition, *count);
             self.tally.lost += count;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(count: usize) -> Vec<SubscriptionId> {
+        (0..count).map(|n| SubscriptionId::new(format!("s{n}")).unwrap()).collect()
+    }
+
+    #[test]
+    fn r09_a_marker_of_too_many_moved_subscriptions_concerns_all() {
+        let mut gap = Gap::default();
+        gap.move_in(names(MAX_NAMED));
+        assert_eq!(gap.subscriptions().unwrap().len(), MAX_NAMED);
+        assert!(!gap.concerns_all());
+        gap.move_in(names(MAX_NAMED + 1));
+        assert!(gap.subscriptions().is_none() && gap.concerns_all());
+    }
+
+    #[test]
+    fn r09_one_moved_behind_too_many_of_low_priority_is_not_forgotten() {
+        let mut gap = Gap::default();
+        gap.name(names(MAX_NAMED + 1).into_iter());
+        assert!(gap.subscriptions().is_none() && !gap.concerns_all(), "they are of low priority");
+        gap.move_in(names(1));
+        assert!(gap.concerns_all());
     }
 }

@@ -13,8 +13,10 @@
 mod books;
 mod breaker;
 mod chains;
+mod documents;
 mod ejection;
 mod gap;
+mod identity;
 mod item;
 mod parting;
 mod pressure;
@@ -26,6 +28,7 @@ pub use books::Books;
 pub use breaker::Circuit;
 pub use ejection::Ejections;
 pub use gap::{Gap, MAX_NAMED};
+pub(crate) use identity::name_of;
 pub use item::{Fate, For, Item, Position, Released, Ticket};
 pub use pressure::Pressure;
 pub use tally::Tally;
@@ -37,8 +40,9 @@ use crate::registry::Overflow;
 use books::Ledger;
 use breaker::Breaker;
 use chains::Chains;
+use documents::{by_document, refused};
 use item::Key;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -57,6 +61,8 @@ const FAIR_TURN: u64 = 16;
 pub struct Batch {
     /// Its number.
     pub id: BatchId,
+    /// The topic that the events were read from.
+    pub topic: Arc<str>,
     /// The events; events of one document are in order. Shared by the lane and whoever sends them.
     pub items: Arc<Vec<Item>>,
     /// What was left out before.
@@ -97,6 +103,11 @@ pub enum Offer {
 /// Events for one gateway, on their way.
 pub struct Lane {
     config: RoutingConfig,
+    topic: Arc<str>,
+    /// The gateway is not registered now: its events wait, and that is no failure.
+    is_absent: bool,
+    /// The most events that its readers can put in.
+    reach: usize,
     chains: Chains,
     out: BTreeMap<BatchId, Batch>,
     /// When each of them was sent.
@@ -132,7 +143,11 @@ impl Lane {
             sent: BTreeMap::new(),
             gap: Gap::default(),
             window: Window::new(config.delivery.max_in_flight),
-            breaker: Breaker::new(config.delivery.breaker.clone(), ejections),
+            breaker: Breaker::new(
+                config.delivery.breaker.clone(),
+                first_ejection(&config.delivery.retry),
+                ejections,
+            ),
             pressure: Pressure::None,
             ledger: Ledger::default(),
             tally: Tally::default(),
@@ -144,7 +159,41 @@ impl Lane {
             epochs: None,
             spared: BTreeMap::new(),
             config,
+            topic: "".into(),
+            is_absent: false,
+            reach: usize::MAX,
         }
+    }
+
+    /// A lane for events of this topic.
+    #[must_use]
+    pub fn of_topic(self, topic: Arc<str>) -> Self {
+        Self { topic, ..self }
+    }
+
+    /// Says whether the gateway is registered now. While it is not, nothing is sent and nothing counts as a failure.
+    pub fn set_absent(&mut self, is_absent: bool) {
+        self.is_absent = is_absent;
+    }
+
+    /// Pressure is measured by what the lane can hold at most: the configured queue, or less if its readers cannot fill that.
+    pub fn set_reach(&mut self, events: usize) {
+        self.reach = events.max(1);
+    }
+
+    /// The gateway gave a sign of life: what was held back because it did not answer may be tried at once.
+    pub fn sign_of_life(&mut self) {
+        self.breaker.sign_of_life();
+    }
+
+    /// Whether a sign of life would change something.
+    pub fn awaits_sign(&self) -> bool {
+        self.is_absent || self.breaker.holds_back()
+    }
+
+    /// Whether a gap marker waits.
+    pub fn has_marker(&self) -> bool {
+        !self.gap.is_empty()
     }
 
     /// The epochs under which this node owns partitions now. Events are sent under them, though they may have been read under earlier ones; and
@@ -205,6 +254,9 @@ impl Lane {
     /// The next batch to send, if one should go out now.
     pub fn poll(&mut self, now: Instant) -> Option<Batch> {
         self.chains.wake(now);
+        if self.is_absent {
+            return None;
+        }
         if self.pause_until.is_some_and(|until| until > now) {
             return None;
         }
@@ -228,7 +280,7 @@ impl Lane {
         }
         let gap = (!self.gap.is_empty()).then(|| std::mem::take(&mut self.gap));
         self.waiting_since = (self.chains.ready() > 0).then_some(now);
-        let batch = Batch { id: self.batches, items: Arc::new(items), gap };
+        let batch = Batch { id: self.batches, topic: Arc::clone(&self.topic), items: Arc::new(items), gap };
         self.breaker.sent();
         self.sent.insert(batch.id, now);
         self.out.insert(batch.id, batch.clone());
@@ -237,6 +289,9 @@ impl Lane {
 
     /// When [`poll`](Self::poll) is worth another call if nothing else happens.
     pub fn wake(&self, now: Instant) -> Option<Instant> {
+        if self.is_absent {
+            return None;
+        }
         let is_waiting = self.chains.ready() > 0 || !self.gap.is_empty();
         let full_wait = self.waiting_since.map(|since| since + self.config.batch.max_wait);
         let is_held_up = self.breaker.wake().or(self.pause_until).is_some_and(|until| until > now);
@@ -330,10 +385,10 @@ impl Lane {
         self.chains.ready()
     }
 
-    /// Whether the gateway is ejected, or has not answered a batch for so long.
+    /// Whether the gateway is ejected or not registered, or has not answered a batch for so long.
     pub fn is_silent(&self, now: Instant, patience: Duration) -> bool {
         let is_old = self.sent.values().next().is_some_and(|sent| *sent + patience <= now);
-        is_old || self.breaker.state() != Circuit::Closed
+        is_old || self.is_absent || self.breaker.state() != Circuit::Closed
     }
 
     /// Whether more events would only lie here: the gateway is silent, and some wait already.
@@ -491,7 +546,7 @@ impl Lane {
     }
 
     fn weigh(&mut self) {
-        let after = self.pressure.after(&self.config.backpressure, self.events, self.bytes);
+        let after = self.pressure.after(&self.config.backpressure, (self.events, self.reach), self.bytes);
         self.tally.note(self.pressure, after);
         self.pressure = after;
     }
@@ -505,50 +560,9 @@ struct Round {
     released: Vec<Released>,
 }
 
-/// The places in the batch that were refused, and those behind a refused one of the same document: accepted or not, they must come after
-/// it.
-fn refused(items: &[Item], answers: &[Answer]) -> HashSet<usize> {
-    let (mut places, mut documents) = (HashSet::new(), HashSet::new());
-    for (place, item) in items.iter().enumerate() {
-        let is_refused = !matches!(answers.get(place), Some(Answer::Accepted));
-        if is_refused || documents.contains(&item.key()) {
-            places.insert(place);
-            documents.insert(item.key());
-        }
-    }
-    places
-}
-
-/// Events by document, each document's in order; documents in the order of their first events.
-fn by_document<T: Holds>(items: impl IntoIterator<Item = T>) -> Vec<(Key, Vec<T>)> {
-    let mut documents: Vec<(Key, Vec<T>)> = Vec::new();
-    let mut places: HashMap<Key, usize> = HashMap::new();
-    for item in items {
-        let key = item.item().key();
-        let place = *places.entry(key.clone()).or_insert_with(|| {
-            documents.push((key, Vec::new()));
-            documents.len() - 1
-        });
-        documents[place].1.push(item);
-    }
-    documents
-}
-
-/// An item, perhaps with a mark.
-trait Holds {
-    fn item(&self) -> &Item;
-}
-
-impl Holds for Item {
-    fn item(&self) -> &Item {
-        self
-    }
-}
-
-impl Holds for (bool, Item) {
-    fn item(&self) -> &Item {
-        &self.1
-    }
+/// How long a gateway is left alone when it is ejected for the first time: ten times the first wait, a second by default.
+fn first_ejection(retry: &Retry) -> Duration {
+    retry.initial_delay.saturating_mul(10)
 }
 
 /// The wait before the next attempt: growing, capped, and shortened by up to a half at random.

@@ -24,10 +24,10 @@ impl Pressure {
         }
     }
 
-    /// The next level, by events and bytes held.
-    pub(super) fn after(self, limits: &Backpressure, events: usize, bytes: usize) -> Self {
+    /// The next level, by events and bytes held. No more than `reach` events can ever be held.
+    pub(super) fn after(self, limits: &Backpressure, (events, reach): (usize, usize), bytes: usize) -> Self {
         let percent = |held: usize, limit: usize| held as f64 * 100.0 / limit.max(1) as f64;
-        let full = percent(events, limits.queue_size).max(percent(bytes, limits.queue_bytes));
+        let full = percent(events, limits.queue_size.min(reach)).max(percent(bytes, limits.queue_bytes));
         let (soft, hard) = (f64::from(limits.soft_watermark), f64::from(limits.hard_watermark));
         let slack = |reached: bool| if reached { 10.0 } else { 0.0 };
         if full >= hard - slack(self >= Self::Hard) {
@@ -51,7 +51,7 @@ mod tests {
             Backpressure { queue_size: 100, queue_bytes: 1000, ..RoutingConfig::default().backpressure };
         let mut level = Pressure::None;
         let mut at = |events, bytes| {
-            level = level.after(&limits, events, bytes);
+            level = level.after(&limits, (events, usize::MAX), bytes);
             level
         };
         assert_eq!(at(69, 0), Pressure::None);
@@ -63,5 +63,12 @@ mod tests {
         assert_eq!(at(81, 0), Pressure::Hard);
         assert_eq!(at(79, 0), Pressure::Soft);
         assert_eq!(at(10, 0), Pressure::None);
+    }
+
+    #[test]
+    fn rte26_a_queue_that_can_never_be_full_is_measured_by_what_it_can_hold() {
+        let limits = RoutingConfig::default().backpressure;
+        let at = |events| Pressure::None.after(&limits, (events, 500), 0);
+        assert_eq!([at(349), at(350), at(450)], [Pressure::None, Pressure::Soft, Pressure::Hard]);
     }
 }

@@ -6,6 +6,7 @@ use crate::name::{GatewayId, SubscriptionId, Tenant};
 use crate::registry::{Subscription, Wanted};
 use crate::routing::Target;
 use proptest::prelude::*;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 fn item(seq: u64, key: &str, priority: Priority, overflow: Overflow) -> Item {
@@ -122,14 +123,16 @@ fn the_wait_grows_is_capped_and_jittered() {
 fn an_unreachable_gateway_opens_the_breaker_and_loses_nothing() {
     let (mut lane, mut now) = (Lane::new(config()), Instant::now());
     (1..=3).for_each(|seq| assert_eq!(lane.offer(plain(seq, "a"), now), Offer::Taken));
-    for _ in 0..5 {
+    for rest in [0, 0, 100, 200, 400] {
+        assert!(rest == 0 || lane.poll(now).is_none(), "it rests");
+        now += Duration::from_millis(rest);
         let batch = lane.poll(now).unwrap();
         assert_eq!(seqs(&batch), [1, 2, 3]);
         assert_eq!(lane.settle(batch.id, Outcome::Unreached, now, 0.0), []);
     }
     assert!(lane.poll(now).is_none(), "the breaker is open");
-    assert_eq!(lane.wake(now), Some(now + Duration::from_secs(30)));
-    now += Duration::from_secs(30);
+    assert_eq!(lane.wake(now), Some(now + Duration::from_secs(1)));
+    now += Duration::from_secs(1);
     let probe = lane.poll(now).unwrap();
     lane.offer(plain(9, "b"), now);
     assert!(lane.poll(now + Duration::from_secs(1)).is_none(), "one probe at a time");
@@ -565,9 +568,23 @@ fn a_lane_is_stuck_when_events_wait_and_the_gateway_is_silent_or_ejected() {
     assert!(!lane.is_stuck(start, patience) && lane.is_stuck(later, patience));
     lane.settle(batch.id, Outcome::Accepted, later, 0.0);
     assert!(!lane.is_stuck(later, patience));
+    let mut now = later;
     for _ in 0..lane.config.delivery.breaker.failures {
-        let batch = lane.poll(later).expect("it is closed still");
-        lane.settle(batch.id, Outcome::Unreached, later, 0.0);
+        now = lane.wake(now).unwrap_or(now);
+        let batch = lane.poll(now).expect("it is closed still");
+        lane.settle(batch.id, Outcome::Unreached, now, 0.0);
     }
-    assert!(lane.is_stuck(later, patience), "it is ejected");
+    assert!(lane.is_stuck(now, patience), "it is ejected");
+}
+
+#[test]
+fn r04_a_gateway_that_is_not_registered_has_no_failures() {
+    let (mut lane, now) = (Lane::new(config()), Instant::now());
+    lane.set_absent(true);
+    lane.offer(plain(1, "a"), now);
+    assert!(lane.poll(now).is_none() && lane.wake(now).is_none() && lane.awaits_sign());
+    assert_eq!(lane.circuit(), Circuit::Closed);
+    assert!(lane.is_silent(now, Duration::from_secs(1)), "nobody waits for it");
+    lane.set_absent(false);
+    assert_eq!(seqs(&lane.poll(now).unwrap()), [1]);
 }

@@ -1,7 +1,7 @@
 //! The driver of one lane: sends what the lane gives, tells it what became of it, settles what it releases.
 
 use super::lanes::{Cell, Lanes};
-use super::metrics;
+use super::{MAX_OPEN, metrics};
 use crate::lane::{Batch, BatchId, Outcome};
 use futures_util::FutureExt;
 use futures_util::stream::{FuturesUnordered, StreamExt};
@@ -10,9 +10,10 @@ use tokio::time::{Instant, sleep_until};
 
 /// Runs until the lanes are stopped or the gateway is gone. Batches on their way are then abandoned; whoever reads the records next sends them again.
 pub(super) async fn drive(cell: Arc<Cell>, lanes: Arc<Lanes>) {
-    let mut sending = FuturesUnordered::new();
+    let (mut sending, mut signs, mut tried) = (FuturesUnordered::new(), lanes.registry.signs(), None);
     loop {
-        let (batches, wake) = turn(&cell, &lanes);
+        signs.mark_unchanged();
+        let Turn { batches, wake, awaits_sign } = turn(&cell, &lanes, &mut tried);
         sending.extend(batches.into_iter().map(|batch| send(&cell, &lanes, batch)));
         tokio::select! {
             () = lanes.stop.cancelled() => return,
@@ -24,27 +25,45 @@ pub(super) async fn drive(cell: Arc<Cell>, lanes: Arc<Lanes>) {
                 }
             }
             () = cell.work.notified() => {}
+            _ = signs.changed(), if awaits_sign => {}
             () = until(wake) => {}
         }
     }
 }
 
-/// Everything that may go out now, and when to look again.
-fn turn(cell: &Cell, lanes: &Lanes) -> (Vec<Batch>, Option<Instant>) {
+/// What to do now, and when to look again.
+struct Turn {
+    batches: Vec<Batch>,
+    wake: Option<Instant>,
+    /// A sign of life of the gateway would change it.
+    awaits_sign: bool,
+}
+
+/// Everything that may go out now. `tried` is the last sign of life of the gateway when something was last sent: a newer one ends an ejection.
+fn turn(cell: &Cell, lanes: &Lanes, tried: &mut Option<u64>) -> Turn {
     let (now, epochs) = (Instant::now(), lanes.epochs());
+    let sign = lanes.registry.sign_of(&cell.gateway);
     let mut lane = cell.lane();
+    lane.set_reach(MAX_OPEN * epochs.len().max(1));
     lane.own(epochs);
+    lane.set_absent(sign.is_none());
+    if sign > *tried {
+        lane.sign_of_life();
+    }
     let mut batches = Vec::new();
     while let Some(batch) = lane.poll(now) {
         batches.push(batch);
     }
-    metrics::lane(&cell.gateway, cell.number, &mut lane);
-    (batches, lane.wake(now))
+    if !batches.is_empty() {
+        *tried = sign;
+    }
+    metrics::lane(cell.label.as_deref(), &mut lane);
+    Turn { batches, wake: lane.wake(now), awaits_sign: lane.awaits_sign() }
 }
 
 async fn send(cell: &Cell, lanes: &Lanes, batch: Batch) -> (BatchId, Outcome) {
     let started = Instant::now();
-    // A gateway that is not registered may come (back) any time: its events wait.
+    // One that went since the turn began: its events wait.
     let outcome = match lanes.registry.gateway(&cell.gateway) {
         Some(gateway) => lanes.deliverer.deliver(&gateway, &batch).await,
         None => Outcome::Unreached,

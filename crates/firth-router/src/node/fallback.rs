@@ -8,13 +8,14 @@
 //!    When the feeder's events are settled its group is removed. A group with dead letters stays, and the gateway is fed on, until they are retried,
 //!    deleted or expired: they would vanish with it.
 //!
-//! The group is also the durable sign that a gateway is parked: whoever owns the partition next finds it and goes on. So it is made, moved back and
+//! The group, with its mark in the catalog (`marks`), is also the durable sign that a gateway is parked: whoever owns the partition next finds it and goes on. So it is made, moved back and
 //! removed only under the hold with which its node looked for such groups: whoever lost the partition since, knowing or not, changes none
 //! of them, and every group has an owner who knows of it. What a node remembers of a parked gateway, and the feeder, belong to one ownership as well:
 //! when it ends they end, and the next feeder waits for the end of the one before.
 
 use super::feeder::Feeder;
 use super::lanes::{Cell, Lanes};
+use super::marks::Marks;
 use super::parked::Parked;
 use super::records::{self, Source};
 use super::{FEED, RouterOptions, metrics};
@@ -42,6 +43,7 @@ pub(super) struct Fallback {
     feeders: Mutex<HashMap<(u64, u32), Feeding>>,
     /// The ownerships for which parked gateways were looked up.
     begun: Mutex<HashMap<u32, Hold>>,
+    pub(super) marks: Marks,
 }
 
 /// A feeder at work.
@@ -64,8 +66,8 @@ impl Fallback {
         lanes: Arc<Lanes>,
         options: RouterOptions,
     ) -> Self {
-        let (feeders, begun) = (Mutex::default(), Mutex::default());
-        Self { broker, handle, lanes, options, feeders, begun }
+        let marks = Marks::new(broker.engine().clone(), &options);
+        Self { broker, handle, lanes, options, feeders: Mutex::default(), begun: Mutex::default(), marks }
     }
 
     /// Takes a gateway off the live events of a partition, which were read up to `last`; false if it was off them before. It can be repeated, and makes
@@ -168,6 +170,7 @@ impl Fallback {
             None => self.frontier(partition).await?,
         };
         cell.doubt(partition, epoch);
+        self.marks.make(partition, &cell.gateway).await?;
         self.make_group(partition, &self.group(&cell.gateway)?, behind).await?;
         Ok(behind)
     }
@@ -206,12 +209,28 @@ impl Fallback {
         let groups = engine.groups(&at).await?;
         // Owners before this one may have left out, for a parked gateway, whatever there was until now.
         let skipped_to = engine.bounds(&at).await?.last.seq;
-        let mut behind = Vec::new();
+        let marks = self.marks.read(partition).await?;
+        let (mut behind, mut left_over) = (Vec::new(), marks.clone());
         for name in groups.iter().filter_map(|group| group.as_str().strip_prefix(&prefix)) {
-            let gateway = GatewayId::new(name)?;
+            let gateway = GatewayId::new(name).ok();
+            // Nodes of before there were marks have parked gateways that somebody still asks for.
+            let is_ours = |id: &GatewayId| marks.contains_key(id) || self.lanes.registry.is_receiver(id);
+            let Some(gateway) = gateway.filter(is_ours) else {
+                tracing::warn!(
+                    partition,
+                    group = format!("{prefix}{name}"),
+                    "this group is not the router's, though its name says so: delete it, it holds back retention"
+                );
+                continue;
+            };
+            left_over.remove(&gateway);
             let Some(frontier) = self.frontier_of(&at, &self.group(&gateway)?).await? else { continue };
             self.take_back_left(&at, &gateway, (frontier, skipped_to)).await?;
             behind.push((gateway, frontier));
+        }
+        // Their groups are gone.
+        for (gateway, _) in left_over.iter().filter(|(_, places)| places.contains(&partition)) {
+            self.marks.remove(partition, gateway).await?;
         }
         self.begun().insert(partition, hold.clone());
         for (gateway, frontier) in behind {

@@ -187,7 +187,12 @@ impl Feeder {
     async fn end_group(&self, group: &GroupName) -> Result<bool> {
         let (at, engine) = (self.fallback.at(self.partition)?, self.fallback.broker.engine());
         match engine.delete_group(&at, group, Some(&self.hold)).await {
-            Ok(_) => Ok(true),
+            Ok(_) => {
+                if let Err(error) = self.fallback.marks.remove(self.partition, &self.cell.gateway).await {
+                    tracing::debug!(gateway = %self.cell.gateway, %error, "the mark of a group that is gone is left over");
+                }
+                Ok(true)
+            }
             Err(error) if error.kind() == firth_engine::ErrorKind::Fenced => Ok(false),
             Err(error) => Err(error.into()),
         }

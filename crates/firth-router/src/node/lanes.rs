@@ -1,8 +1,9 @@
 //! The lanes of a node: one per gateway, made when the first event for it comes, each with its driver task.
 
-use super::driver;
+use super::metrics::{self, Labels};
 use super::parked::Parked;
 use super::records::Records;
+use super::{RouterOptions, driver};
 use crate::config::RoutingConfig;
 use crate::deliver::Deliverer;
 use crate::lane::{Books, Circuit, Ejections, Fate, Item, Lane, Offer, Position, Pressure, Released};
@@ -51,6 +52,8 @@ pub(super) struct Cell {
     pub(super) gateway: GatewayId,
     /// Its number at this node.
     pub(super) number: u64,
+    /// Its name in metrics, if it has one of its own.
+    pub(super) label: Option<String>,
     lane: Mutex<Lane>,
     parked: Mutex<BTreeMap<u32, Parked>>,
     /// Held while the group of a parked gateway is made or removed.
@@ -66,10 +69,11 @@ pub(super) struct Cell {
 }
 
 impl Cell {
-    fn new(gateway: GatewayId, number: u64, lane: Lane) -> Self {
+    fn new(gateway: GatewayId, number: u64, label: Option<String>, lane: Lane) -> Self {
         Self {
             gateway,
             number,
+            label,
             lane: Mutex::new(lane),
             parked: Mutex::default(),
             turn: tokio::sync::Mutex::default(),
@@ -192,6 +196,11 @@ impl Cell {
         self.work.notify_one();
     }
 
+    /// Whether a gap marker waits for the gateway.
+    fn has_marker(&self) -> bool {
+        self.lane().has_marker()
+    }
+
     /// Nothing waits any more for a gateway that is gone: nobody wants what it has not got.
     pub(super) fn forsake(&self) {
         self.forsaken.store(true, Ordering::Release);
@@ -259,16 +268,19 @@ pub(super) struct Lanes {
     pub(super) closing: CancellationToken,
     pub(super) stop: CancellationToken,
     handle: ConsumerHandle,
+    topic: Arc<str>,
     config: RoutingConfig,
     ejections: Ejections,
     cells: Mutex<Cells>,
+    /// Never more than a limit, however many gateways come and go.
+    labels: Mutex<Labels>,
 }
 
 impl Lanes {
     pub(super) fn new(
         registry: Registry,
         deliverer: Arc<dyn Deliverer>,
-        config: RoutingConfig,
+        options: &RouterOptions,
         records: Arc<Records>,
         handle: ConsumerHandle,
     ) -> Self {
@@ -279,9 +291,11 @@ impl Lanes {
             closing: CancellationToken::new(),
             stop: CancellationToken::new(),
             handle,
-            config,
+            topic: options.topic.as_str().into(),
+            config: options.routing.clone(),
             ejections: Ejections::default(),
             cells: Mutex::default(),
+            labels: Mutex::default(),
         }
     }
 
@@ -293,8 +307,9 @@ impl Lanes {
         }
         let is_free = |number: &u64| lanes.values().all(|(cell, _)| cell.number != *number);
         let number = (lanes.len() as u64..).find(is_free).expect("there are more numbers than lanes");
-        let lane = Lane::among(self.config.clone(), self.ejections.clone());
-        let cell = Arc::new(Cell::new(gateway.clone(), number, lane));
+        let lane = Lane::among(self.config.clone(), self.ejections.clone()).of_topic(Arc::clone(&self.topic));
+        let label = self.labels.lock().unwrap_or_else(PoisonError::into_inner).of(gateway);
+        let cell = Arc::new(Cell::new(gateway.clone(), number, label, lane));
         let driver = tokio::spawn(driver::drive(Arc::clone(&cell), Arc::clone(self)));
         lanes.insert(gateway.clone(), (Arc::clone(&cell), driver));
         self.ejections.resize(lanes.len(), self.config.delivery.breaker.max_ejected);
@@ -312,10 +327,14 @@ impl Lanes {
         let mut cells = self.lock();
         let Cells { lanes, former } = &mut *cells;
         lanes.retain(|gateway, (cell, _)| {
-            let stays = self.registry.gateway(gateway).is_some() || cell.owes();
+            let is_there = self.registry.sign_of(gateway).is_some();
+            let stays = is_there || cell.owes() || (cell.has_marker() && self.registry.is_receiver(gateway));
             if !stays {
                 cell.gone.cancel();
                 add_up(former, &cell.lane());
+                self.deliverer.forget(gateway);
+                self.records.forget(gateway.as_str());
+                metrics::gone(cell.label.as_deref());
             }
             stays
         });
@@ -403,7 +422,7 @@ mod tests {
     /// What is fed again would come behind what went into the lane as it happened.
     #[tokio::test]
     async fn whoever_falls_behind_holds_nothing_that_happened() {
-        let cell = Cell::new(GatewayId::new("g").unwrap(), 0, Lane::new(RoutingConfig::default()));
+        let cell = Cell::new(GatewayId::new("g").unwrap(), 0, None, Lane::new(RoutingConfig::default()));
         cell.park(0, Epoch(3), RecordId::new(1, 5), 10);
         cell.parked().get_mut(&0).unwrap().resume(10);
         (11..=15).for_each(|seq| assert!(matches!(cell.offer_live(&item(seq)), Live::Taken)));
@@ -417,7 +436,7 @@ mod tests {
     /// It may come back unanswered, and is let go then.
     #[tokio::test]
     async fn whoever_falls_behind_is_fed_also_what_is_on_its_way() {
-        let cell = Cell::new(GatewayId::new("g").unwrap(), 0, Lane::new(RoutingConfig::default()));
+        let cell = Cell::new(GatewayId::new("g").unwrap(), 0, None, Lane::new(RoutingConfig::default()));
         cell.park(0, Epoch(3), RecordId::new(1, 5), 10);
         cell.parked().get_mut(&0).unwrap().resume(10);
         assert!(matches!(cell.offer_live(&item(11)), Live::Taken));

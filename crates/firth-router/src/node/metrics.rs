@@ -3,6 +3,7 @@
 use crate::lane::{Fate, Lane, Outcome, Pressure, Released, Tally};
 use crate::name::GatewayId;
 use metrics::{counter, gauge, histogram};
+use std::collections::HashSet;
 use std::time::Duration;
 
 /// Events were matched together: so many that some gateway wants, and so many for nobody.
@@ -58,32 +59,69 @@ pub(super) fn released(released: &[Released]) {
     }
 }
 
-/// The most gateways that have a label of their own; what the others count goes under `other`, and they have no gauges.
-const MAX_LABELS: u64 = 1000;
+/// The most gateways that ever have a label of their own; what the others count goes under `other`, and they have no gauges.
+const MAX_LABELS: usize = 1000;
 
-/// A lane as it stands, and what it has counted. `number` is the lane's at this node.
-pub(super) fn lane(gateway: &GatewayId, number: u64, lane: &mut Lane) {
-    let is_named = number < MAX_LABELS;
-    let gateway = if is_named { gateway.to_string() } else { "other".to_owned() };
+/// The gateways that have a label: none is taken away, so that no more series than that are ever made.
+#[derive(Default)]
+pub(super) struct Labels(HashSet<GatewayId>);
+
+impl Labels {
+    /// The label of a gateway, if it may have one.
+    pub(super) fn of(&mut self, gateway: &GatewayId) -> Option<String> {
+        if self.0.len() < MAX_LABELS && !self.0.contains(gateway) {
+            self.0.insert(gateway.clone());
+        }
+        self.0.contains(gateway).then(|| gateway.to_string())
+    }
+}
+
+/// A lane as it stands, and what it has counted.
+pub(super) fn lane(label: Option<&str>, lane: &mut Lane) {
+    let gateway = label.unwrap_or("other");
     let Tally { soft, hard, retries, lost } = lane.take_tally();
     if lost > 0 {
         counter!("firth_router_released_total", "fate" => "gapped").increment(lost);
     }
     for (level, times) in [("soft", soft), ("hard", hard)].into_iter().filter(|(_, times)| *times > 0) {
-        counter!("firth_router_pressure_events_total", "gateway" => gateway.clone(), "level" => level)
+        counter!("firth_router_pressure_events_total", "gateway" => gateway.to_owned(), "level" => level)
             .increment(times);
     }
     if retries > 0 {
-        counter!("firth_router_retries_total", "gateway" => gateway.clone()).increment(retries);
+        counter!("firth_router_retries_total", "gateway" => gateway.to_owned()).increment(retries);
     }
-    if !is_named {
-        return;
+    if let Some(label) = label {
+        let level = match lane.pressure() {
+            Pressure::None => 0.0,
+            Pressure::Soft => 1.0,
+            Pressure::Hard => 2.0,
+        };
+        stands(label, lane.held() as f64, level);
     }
-    gauge!("firth_router_queue_events", "gateway" => gateway.clone()).set(lane.held() as f64);
-    let level = match lane.pressure() {
-        Pressure::None => 0.0,
-        Pressure::Soft => 1.0,
-        Pressure::Hard => 2.0,
-    };
-    gauge!("firth_router_pressure", "gateway" => gateway).set(level);
+}
+
+/// A gateway is gone: its gauges must not go on saying what was.
+pub(super) fn gone(label: Option<&str>) {
+    if let Some(label) = label {
+        stands(label, 0.0, 0.0);
+    }
+}
+
+fn stands(gateway: &str, held: f64, pressure: f64) {
+    gauge!("firth_router_queue_events", "gateway" => gateway.to_owned()).set(held);
+    gauge!("firth_router_pressure", "gateway" => gateway.to_owned()).set(pressure);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn r10_gateways_that_come_and_go_make_no_more_labels_than_the_limit() {
+        let mut labels = Labels::default();
+        let id = |n: usize| GatewayId::new(format!("pod-{n}")).unwrap();
+        let named = (0..3 * MAX_LABELS).filter(|n| labels.of(&id(*n)).is_some()).count();
+        assert_eq!(named, MAX_LABELS);
+        assert_eq!(labels.of(&id(7)).as_deref(), Some("pod-7"), "it comes back under its own");
+    }
 }

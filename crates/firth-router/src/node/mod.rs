@@ -17,6 +17,7 @@ mod fallback;
 mod feeder;
 mod health;
 mod lanes;
+mod marks;
 mod metrics;
 mod parked;
 mod progress;
@@ -131,8 +132,8 @@ impl Router {
         let handle = consumer.handle();
         let records = Arc::new(Records::new(options.routing.dlq.enabled));
         let sweeper = tokio::spawn(sweep::sweep(broker.clone(), options.clone()));
-        let (routing, open) = (options.routing.clone(), Arc::clone(&records));
-        let lanes = Arc::new(Lanes::new(registry, deliverer, routing, open, handle.clone()));
+        let lanes = Lanes::new(registry, deliverer, &options, Arc::clone(&records), handle.clone());
+        let lanes = Arc::new(lanes);
         let reader = Reader::new(broker.clone(), handle.clone(), Arc::clone(&lanes), options);
         let reader = tokio::spawn(reader.run(consumer));
         Ok(Self { handle, lanes, records, reader: Mutex::new(Some(reader)), sweeper })

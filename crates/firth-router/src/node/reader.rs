@@ -111,8 +111,11 @@ impl Reader {
             return;
         }
         tracing::warn!(partition, count, "events were removed from the topic before they were routed");
-        for gateway in self.lanes.registry.gateways() {
-            let cell = self.lanes.cell(&gateway.id);
+        // Also those that are away: they are told when they are back.
+        let mut gateways = self.lanes.registry.receivers();
+        gateways.extend(self.lanes.all().iter().map(|cell| cell.gateway.clone()));
+        for gateway in &gateways {
+            let cell = self.lanes.cell(gateway);
             if !cell.behind().contains(&partition) {
                 cell.lose(partition, count);
             }

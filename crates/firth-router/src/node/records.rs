@@ -194,6 +194,12 @@ impl Records {
         ids
     }
 
+    /// A gateway is gone: nothing is fed to it again.
+    pub(super) fn forget(&self, gateway: &str) {
+        let mut all = self.given_up.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|(theirs, _), _| theirs != gateway);
+    }
+
     /// How many records of a partition a reader has open.
     pub(super) fn count(&self, partition: u32, source: Source) -> usize {
         self.lock().counts.get(&(partition, source)).copied().unwrap_or_default()

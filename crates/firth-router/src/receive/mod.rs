@@ -20,7 +20,7 @@
 pub mod nats;
 
 use crate::error::{Error, Result};
-use crate::lane::{Answer, Position};
+use crate::lane::Answer;
 use crate::wire::{BatchIn, EventIn, ResultLine, Results};
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -29,13 +29,15 @@ const REMEMBERED: usize = 10_000;
 
 /// Remembers what a gateway has accepted, so that repetitions do no harm.
 ///
-/// Holds the places of the last events of each partition, 10 000 unless set; a router never has more than its queue of them on their way. Use
-/// one inbox per gateway id, and keep it while the process lives.
+/// Holds the places of the last events of each topic and partition, 10 000 unless set; a router never has more than its queue of them on their
+/// way. Use one inbox per gateway id, and keep it while the process lives.
 #[derive(Debug)]
 pub struct Inbox {
-    partitions: HashMap<u32, Seen>,
+    topics: HashMap<String, Partitions>,
     remembered: usize,
 }
+
+type Partitions = HashMap<u32, Seen>;
 
 #[derive(Debug, Default)]
 struct Seen {
@@ -53,7 +55,7 @@ impl Default for Inbox {
 impl Inbox {
     /// An inbox that remembers so many events of each partition.
     pub fn remembering(events: usize) -> Self {
-        Self { partitions: HashMap::new(), remembered: events.max(1) }
+        Self { topics: HashMap::new(), remembered: events.max(1) }
     }
 
     /// Goes through a batch in order. Events that were accepted before are accepted again without being handed out; those of a router that
@@ -63,22 +65,24 @@ impl Inbox {
         batch: &BatchIn,
         mut handle: impl FnMut(&EventIn) -> std::result::Result<(), String>,
     ) -> Vec<Answer> {
+        let remembered = self.remembered;
+        let partitions = self.of_topic(&batch.topic);
         let mut stopped = HashSet::new();
-        let mut answer = |inbox: &mut Self, event: &EventIn| {
+        let mut answer = |event: &EventIn| {
             let document = (event.tenant.clone(), event.collection.clone(), event.document_id.clone());
-            let position = Position { partition: event.partition_id, seq: event.seq };
-            if inbox.is_stale(event) {
+            let seen = partitions.entry(event.partition_id).or_default();
+            if seen.is_stale(event.epoch) {
                 return Answer::Refused("another router owns the partition".to_owned());
             }
             if stopped.contains(&document) {
                 return Answer::Refused("an earlier event of the document was refused".to_owned());
             }
-            if inbox.has(position) {
+            if seen.places.contains(&event.seq) {
                 return Answer::Accepted;
             }
             match handle(event) {
                 Ok(()) => {
-                    inbox.remember(position);
+                    seen.remember(event.seq, remembered);
                     Answer::Accepted
                 }
                 Err(reason) => {
@@ -87,7 +91,7 @@ impl Inbox {
                 }
             }
         };
-        batch.events.iter().map(|event| answer(self, event)).collect()
+        batch.events.iter().map(&mut answer).collect()
     }
 
     /// As [`receive`](Self::receive), from the body of a request to the body of the answer. A gap in the batch is for the caller to read, by
@@ -113,24 +117,34 @@ impl Inbox {
         serde_json::to_vec(&results).expect("texts can always be written")
     }
 
-    fn is_stale(&mut self, event: &EventIn) -> bool {
-        let seen = self.partitions.entry(event.partition_id).or_default();
-        seen.epoch = seen.epoch.max(event.epoch);
-        event.epoch < seen.epoch
+    /// What is remembered of a topic. A router that is older than the field names none: that is taken for the only topic there is, so
+    /// that repetitions are recognised across its upgrade.
+    fn of_topic(&mut self, topic: &str) -> &mut Partitions {
+        let known = match topic {
+            "" if self.topics.len() == 1 => self.topics.keys().next().cloned().unwrap_or_default(),
+            topic => topic.to_owned(),
+        };
+        if !self.topics.contains_key(&known) {
+            let unnamed = self.topics.remove("").unwrap_or_default();
+            self.topics.insert(known.clone(), unnamed);
+        }
+        self.topics.entry(known).or_default()
+    }
+}
+
+impl Seen {
+    fn is_stale(&mut self, epoch: u64) -> bool {
+        self.epoch = self.epoch.max(epoch);
+        epoch < self.epoch
     }
 
-    fn has(&self, position: Position) -> bool {
-        self.partitions.get(&position.partition).is_some_and(|seen| seen.places.contains(&position.seq))
-    }
-
-    fn remember(&mut self, position: Position) {
-        let seen = self.partitions.entry(position.partition).or_default();
-        seen.places.insert(position.seq);
-        seen.order.push_back(position.seq);
-        if seen.order.len() > self.remembered
-            && let Some(oldest) = seen.order.pop_front()
+    fn remember(&mut self, seq: u64, most: usize) {
+        self.places.insert(seq);
+        self.order.push_back(seq);
+        if self.order.len() > most
+            && let Some(oldest) = self.order.pop_front()
         {
-            seen.places.remove(&oldest);
+            self.places.remove(&oldest);
         }
     }
 }
@@ -192,7 +206,34 @@ mod tests {
         for seq in 1..=10 {
             inbox.receive(&batch(&[(seq, 1, "a")]), |_| Ok(()));
         }
-        assert_eq!(inbox.partitions[&0].places.len(), 3);
+        assert_eq!(inbox.topics[""][&0].places.len(), 3);
         assert!(Inbox::read_json(b"{}").is_err());
+    }
+
+    #[test]
+    fn r05_places_of_one_topic_are_not_those_of_another() {
+        let (mut inbox, mut got) = (Inbox::default(), Vec::new());
+        for (topic, epoch) in [("a", 5), ("b", 4), ("a", 5), ("b", 4), ("b", 3)] {
+            let batch = BatchIn { topic: topic.to_owned(), ..batch(&[(1, epoch, "d")]) };
+            let answers = inbox.receive(&batch, |_| {
+                got.push(topic);
+                Ok(())
+            });
+            assert_eq!(accepted(&answers), [epoch > 3], "{topic} {epoch}");
+        }
+        assert_eq!(got, ["a", "b"]);
+    }
+
+    #[test]
+    fn r05_a_router_that_names_no_topic_is_recognised_when_it_does() {
+        let (mut inbox, mut count) = (Inbox::default(), 0);
+        for topic in ["", "a", ""] {
+            let batch = BatchIn { topic: topic.to_owned(), ..batch(&[(1, 1, "d")]) };
+            inbox.receive(&batch, |_| {
+                count += 1;
+                Ok(())
+            });
+        }
+        assert_eq!(count, 1);
     }
 }

@@ -41,9 +41,11 @@ use firth_engine::facet::{Expect, Put};
 use futures_util::{StreamExt, TryStreamExt, stream};
 use members::Standing;
 use state::State;
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use sync::Sync;
+use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -283,6 +285,27 @@ impl Registry {
     /// The gateways that there are.
     pub fn gateways(&self) -> Vec<Gateway> {
         self.read().gateways()
+    }
+
+    /// Gateways that are there, and those that are not but that subscriptions name.
+    pub(crate) fn receivers(&self) -> BTreeSet<GatewayId> {
+        self.read().receivers()
+    }
+
+    /// Whether a subscription names this gateway, or it is there.
+    pub(crate) fn is_receiver(&self, id: &GatewayId) -> bool {
+        let state = self.read();
+        state.gateway_version(id).is_some() || state.keys_of(id).next().is_some()
+    }
+
+    /// A number that grows with each sign of life of a gateway; `None` if it is not registered.
+    pub(crate) fn sign_of(&self, id: &GatewayId) -> Option<u64> {
+        self.read().gateway_version(id)
+    }
+
+    /// Tells of every sign of life of any gateway.
+    pub(crate) fn signs(&self) -> watch::Receiver<u64> {
+        self.read().signs()
     }
 
     /// The gateways with how long each still counts as alive.

@@ -12,6 +12,7 @@ use crate::routing::{SlotTable, Target};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 /// A subscription's full name.
@@ -43,6 +44,8 @@ pub(super) struct State {
     table: Arc<SlotTable>,
     quotas: Subscriptions,
     unreadable: u64,
+    /// Changes whenever a gateway gives a sign of life or goes.
+    signs: watch::Sender<u64>,
 }
 
 /// How many removals are remembered. More than that many in flight at once between two nodes would need a slower bus than any.
@@ -62,6 +65,7 @@ impl State {
             table: Arc::new(SlotTable::new([])),
             quotas,
             unreadable: 0,
+            signs: watch::Sender::new(0),
         }
     }
 
@@ -178,6 +182,7 @@ impl State {
             known => known.is_none(),
         };
         self.gateways.insert(id, KnownGateway { version, seen: now, gateway });
+        self.signs.send_modify(|signs| *signs += 1);
         if is_new {
             self.refill();
         }
@@ -193,6 +198,7 @@ impl State {
         let gone = self.gone_gateways.entry(id.clone()).or_default();
         *gone = version.max(*gone);
         if self.gateways.remove(id).is_some() {
+            self.signs.send_modify(|signs| *signs += 1);
             self.refill();
         }
     }
@@ -252,6 +258,20 @@ impl State {
 
     pub(super) fn gateway(&self, id: &GatewayId) -> Option<(u64, Gateway)> {
         self.gateways.get(id).map(|known| (known.version, known.gateway.clone()))
+    }
+
+    /// The version of a gateway's entry, which grows with each sign of life.
+    pub(super) fn gateway_version(&self, id: &GatewayId) -> Option<u64> {
+        self.gateways.get(id).map(|known| known.version)
+    }
+
+    pub(super) fn signs(&self) -> watch::Receiver<u64> {
+        self.signs.subscribe()
+    }
+
+    /// Gateways that are there, and those that are not but that subscriptions name.
+    pub(super) fn receivers(&self) -> BTreeSet<GatewayId> {
+        self.gateways.keys().chain(self.by_gateway.keys()).cloned().collect()
     }
 
     pub(super) fn gateways(&self) -> Vec<Gateway> {

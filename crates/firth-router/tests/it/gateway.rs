@@ -41,6 +41,8 @@ struct Seen {
     /// How many events nobody knows anything of.
     lost: u64,
     requests: usize,
+    /// The id of each request, and the places of its events.
+    ids: Vec<(String, Vec<(u32, u64)>)>,
 }
 
 pub(crate) struct TestGateway {
@@ -101,6 +103,11 @@ impl TestGateway {
 
     pub(crate) fn requests(&self) -> usize {
         self.seen.lock().unwrap().requests
+    }
+
+    /// The id of each request, and the places of its events.
+    pub(crate) fn ids(&self) -> Vec<(String, Vec<(u32, u64)>)> {
+        self.seen.lock().unwrap().ids.clone()
     }
 
     /// The field `n` of the documents, by document, in the order of arrival.
@@ -178,7 +185,14 @@ impl TestGateway {
         assert!(request.headers().contains_key(NODE_HEADER));
         let (head, body) = request.into_parts();
         let body = body.collect().await?.to_bytes();
-        self.seen.lock().unwrap().requests += 1;
+        let id = head.headers[ID_HEADER].to_str().unwrap().to_owned();
+        let batch = Inbox::read_json(&body).unwrap();
+        let places = batch.events.iter().map(|event| (event.partition_id, event.seq)).collect();
+        {
+            let mut seen = self.seen.lock().unwrap();
+            seen.requests += 1;
+            seen.ids.push((id, places));
+        }
         if !self.is_genuine(&head.headers, &body) {
             return Ok(answer(StatusCode::UNAUTHORIZED, Vec::new()));
         }
@@ -189,7 +203,6 @@ impl TestGateway {
         }
         let mut seen = self.seen.lock().unwrap();
         let Seen { inbox, events, missed, lost, .. } = &mut *seen;
-        let batch = Inbox::read_json(&body).unwrap();
         let named = batch.gap.iter().filter_map(|gap| gap.subscriptions.as_ref()).flatten();
         missed.extend(named.map(ToString::to_string));
         *lost += batch.gap.iter().map(|gap| gap.lost).sum::<u64>();

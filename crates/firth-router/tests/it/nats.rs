@@ -190,7 +190,7 @@ pub(crate) fn batch(seqs: std::ops::RangeInclusive<u64>) -> Batch {
         let event: Event = order(&format!("d{seq}"), json!({ "n": seq, "all": true }));
         Item::new(Position { partition: 0, seq }, 1, Arc::new(event), &[])
     };
-    Batch { id: 1, items: Arc::new(seqs.map(item).collect()), gap: None }
+    Batch { id: 1, topic: "changes".into(), items: Arc::new(seqs.map(item).collect()), gap: None }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

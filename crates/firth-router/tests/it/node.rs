@@ -122,6 +122,12 @@ impl World {
         self.arrives(&gateway.id, || gateway.by_document()).await;
     }
 
+    /// As [`has_all`](Self::has_all), for one that was there only for the last ones.
+    pub(crate) async fn has_all_since(&self, gateway: &TestGateway, count: usize) {
+        until(PATIENCE * 6, format!("{} has {count} events", gateway.id), async || gateway.count() == count)
+            .await;
+    }
+
     /// Waits until as many events arrived somewhere as were sent; then it must be each once, and those of a document in order.
     pub(crate) async fn arrives(&self, whom: &str, mut by_document: impl FnMut() -> ByDocument) {
         let count = self.number as usize;

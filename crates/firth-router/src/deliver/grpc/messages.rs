@@ -22,6 +22,8 @@ pub(super) struct EventBatch {
     pub(super) batch: u64,
     #[prost(message, optional, tag = "5")]
     pub(super) gap: Option<Gap>,
+    #[prost(string, tag = "6")]
+    pub(super) topic: String,
 }
 
 #[cfg(test)]
@@ -65,6 +67,8 @@ pub(super) struct Gap {
     pub(super) subscription_ids: Vec<String>,
     #[prost(uint64, tag = "3")]
     pub(super) lost: u64,
+    #[prost(bool, tag = "4")]
+    pub(super) all: bool,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -126,6 +130,7 @@ impl From<&crate::lane::Gap> for Gap {
             events: gap.positions().map(place).collect(),
             subscription_ids: gap.subscriptions().into_iter().flatten().map(ToString::to_string).collect(),
             lost: gap.lost(),
+            all: gap.concerns_all(),
         }
     }
 }
@@ -136,7 +141,14 @@ impl EventBatch {
     pub(super) fn new(to: &crate::registry::Gateway, node: &str, batch: &crate::lane::Batch) -> Self {
         let gap = batch.gap.as_ref().map(Gap::from);
         let events = batch.items.iter().map(StreamerEvent::from).collect();
-        Self { gateway_id: to.id.to_string(), events, node: node.to_owned(), batch: batch.id, gap }
+        Self {
+            gateway_id: to.id.to_string(),
+            events,
+            node: node.to_owned(),
+            batch: batch.id,
+            gap,
+            topic: batch.topic.to_string(),
+        }
     }
 }
 

@@ -15,6 +15,7 @@ use super::tls::Tls;
 use super::{Deliverer, Delivering, verdict};
 use crate::error::{Error, Result};
 use crate::lane::{Answer, Batch, Outcome};
+use crate::name::GatewayId;
 use crate::registry::Gateway;
 use crate::wire::NODE_HEADER;
 use frames::broken;
@@ -101,10 +102,15 @@ impl Deliverer for GrpcDeliverer {
             if !is_alive {
                 // A silent peer may be half gone: the next batch tries a fresh connection.
                 self.connections.forget(&to.id);
-                self.streams.iter().for_each(|streams| streams.forget(to));
+                self.streams.iter().for_each(|streams| streams.forget(&to.id));
             }
         };
         Box::pin(verdict::wait(to, self.options.timeout, self.send(to, batch), silent))
+    }
+
+    fn forget(&self, gateway: &GatewayId) {
+        self.connections.forget(gateway);
+        self.streams.iter().for_each(|streams| streams.forget(gateway));
     }
 }
 

@@ -54,8 +54,8 @@ impl Streams {
     }
 
     /// Gives up the stream: the next batch begins another.
-    pub(super) fn forget(&self, to: &Gateway) {
-        let gone = self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&to.id);
+    pub(super) fn forget(&self, gateway: &GatewayId) {
+        let gone = self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(gateway);
         if let Some(gone) = gone {
             gone.shared.line().end(|| Told::Lost);
         }

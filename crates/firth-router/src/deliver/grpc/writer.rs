@@ -14,7 +14,8 @@ pub(super) fn batch_frame(to: &Gateway, node: &str, number: u64, batch: &Batch) 
     let lengths: Vec<usize> = batch.items.iter().map(event_len).collect();
     let events: usize = lengths.iter().map(|length| block_len(*length)).sum();
     let gap_len = gap.as_ref().map_or(0, |gap| block_len(gap.encoded_len()));
-    let length = text_len(to.id.as_str()) + events + text_len(node) + number_len(number) + gap_len;
+    let texts = text_len(to.id.as_str()) + text_len(node) + text_len(&batch.topic);
+    let length = texts + events + number_len(number) + gap_len;
     frame_of(length, |out| {
         put_text(out, 1, to.id.as_str().as_bytes());
         for (item, length) in batch.items.iter().zip(lengths) {
@@ -27,6 +28,7 @@ pub(super) fn batch_frame(to: &Gateway, node: &str, number: u64, batch: &Batch) 
             put_head(out, 5, gap.encoded_len());
             gap.encode_raw(out);
         }
+        put_text(out, 6, batch.topic.as_bytes());
     })
 }
 
@@ -156,10 +158,10 @@ mod tests {
     proptest! {
         #[test]
         fn the_frame_is_what_the_message_would_be(
-            items in proptest::collection::vec(item(), 0..5), node in "[a-z]{0,9}", number in any::<u64>(),
+            items in proptest::collection::vec(item(), 0..5), node in "[a-z]{0,9}", number in any::<u64>(), topic in "[a-z]{0,9}",
         ) {
             let to = Gateway::new(GatewayId::new("gw").unwrap(), "http://x");
-            let batch = Batch { id: number, items: Arc::new(items), gap: None };
+            let batch = Batch { id: number, topic: topic.into(), items: Arc::new(items), gap: None };
             let message = EventBatch::new(&to, &node, &batch);
             prop_assert_eq!(batch_frame(&to, &node, number, &batch), frame(&message));
         }

@@ -3,10 +3,9 @@
 //! When an event is refused, later ones of its document are left out of the parts that follow, and count as refused: they must come after it.
 
 use crate::error::Result;
-use crate::lane::{Answer, Batch, Gap, Item};
+use crate::lane::{Answer, Batch, Item, name_of};
 use crate::registry::Gateway;
 use crate::wire::BatchOut;
-use sha2::{Digest, Sha256};
 use std::collections::HashSet;
 use std::ops::Range;
 
@@ -101,19 +100,8 @@ impl<'a> Parts<'a> {
     }
 
     fn id(&self, items: &[Item], is_first: bool) -> String {
-        let mut hash = Sha256::new();
-        for item in items {
-            hash.update(item.position.partition.to_be_bytes());
-            hash.update(item.epoch.to_be_bytes());
-            hash.update(item.position.seq.to_be_bytes());
-        }
-        for left in self.batch.gap.iter().filter(|_| is_first).flat_map(Gap::positions) {
-            hash.update(b"gap");
-            hash.update(left.partition.to_be_bytes());
-            hash.update(left.seq.to_be_bytes());
-        }
-        let digest: String = hash.finalize()[..16].iter().map(|byte| format!("{byte:02x}")).collect();
-        format!("{}:{digest}", self.to.id)
+        let gap = self.batch.gap.as_ref().filter(|_| is_first);
+        format!("{}:{}", self.to.id, name_of(&self.batch.topic, items, gap))
     }
 }
 
@@ -126,7 +114,7 @@ fn document(item: &Item) -> (String, String, String) {
 mod tests {
     use super::*;
     use crate::event::{Document, Event, Operation};
-    use crate::lane::Position;
+    use crate::lane::{Gap, Position};
     use crate::name::{GatewayId, Tenant};
     use serde_json::json;
     use std::sync::Arc;
@@ -138,7 +126,8 @@ mod tests {
                 .with_after(Document::from_value(&text).unwrap());
             Item::new(Position { partition: 0, seq: place as u64 }, 1, Arc::new(event), &[])
         };
-        Batch { id: 1, items: Arc::new(events.iter().enumerate().map(item).collect()), gap: None }
+        let items = Arc::new(events.iter().enumerate().map(item).collect());
+        Batch { id: 1, topic: "changes".into(), items, gap: None }
     }
 
     /// The keys in each part, with the answers that `answer` gives.
