@@ -393,7 +393,8 @@ impl Core {
             node.stuck.is_empty(),
             "what came before the break was delivered before it is dealt with"
         );
-        self.tally.disconnected(node.state == LinkState::Open);
+        let stood = node.state == LinkState::Open;
+        self.tally.disconnected(stood);
         node.state = LinkState::Down;
         node.cause = Some(cause);
         node.keeps_ghosts = false;
@@ -406,8 +407,9 @@ impl Core {
             }
         }
         let touched = |c: &super::registry::Channel| c.home.link() == Some(link) || c.former == Some(link);
-        let ids: Vec<ChannelId> =
-            self.registry.iter().filter(|(_, c)| touched(c)).map(|(id, _)| id).collect();
+        // A connection that never stood has no channels: a failed try need not look for them.
+        let all = stood.then(|| self.registry.iter()).into_iter().flatten();
+        let ids: Vec<ChannelId> = all.filter(|(_, c)| touched(c)).map(|(id, _)| id).collect();
         let mut silent = Vec::new();
         for id in ids {
             self.forget_link(id, link, &mut silent);

@@ -116,7 +116,7 @@ async fn c15_closing_a_client_ends_every_mux_that_it_made() {
     }
     let mut shared = client.mux().subscribe(["x"]).await.unwrap();
     client.close().await;
-    assert_eq!(subscriber_connections(&server).await, 0);
+    wait::until(SOON, "no connection is left", async || subscriber_connections(&server).await == 0).await;
     for subscription in held.iter_mut().chain([&mut shared]) {
         assert!(soon(subscription.next()).await.is_none());
     }
@@ -131,9 +131,15 @@ async fn c05_a_subscribe_that_meets_no_server_names_the_cause() {
     let nobody = Port::reserve();
     for scheme in ["redis", "redis+cluster"] {
         let client = Client::lazy(format!("{scheme}://127.0.0.1:{}", nobody.number())).unwrap();
-        let error = soon(patient(&client, ms(300)).subscribe(["a"])).await.unwrap_err();
+        let mux = patient(&client, ms(200));
+        // On a busy machine the first try to connect may take longer than the call.
+        let error = wait::until_some(SOON, async || {
+            let error = mux.subscribe(["a"]).await.unwrap_err();
+            assert!(!error.may_have_run() && error.is_retryable(), "{error:?}");
+            (!matches!(error, CallError::Timeout { .. })).then_some(error)
+        });
+        let error = error.await.expect("the try fails");
         let CallError::Down { cause: LostCause::Reconnect(cause) } = &error else { panic!("{error:?}") };
-        assert!(!error.may_have_run() && error.is_retryable(), "{error:?}");
         let known = matches!(&**cause, ConnectError::Connect { .. } | ConnectError::NoTopology { .. });
         assert!(known && cause.to_string().contains("127.0.0.1"), "{cause}");
         client.close().await;
@@ -158,12 +164,12 @@ async fn c05_a_wrong_password_ends_every_subscribe_at_once() {
 async fn c05_a_timeout_says_whether_the_subscribe_was_sent() {
     let greets = Fake::greeting(|_, peer| peer.fall_silent()).await;
     let mute = Fake::bare(|_, peer| peer.fall_silent()).await;
-    for (server, expected) in [(&greets, true), (&mute, false)] {
+    for (server, limit, expected) in [(&greets, ms(2000), true), (&mute, ms(200), false)] {
         let client = Client::lazy(server.url()).unwrap();
         let started = Instant::now();
-        let error = soon(patient(&client, ms(300)).subscribe(["a"])).await.unwrap_err();
+        let error = soon(patient(&client, limit).subscribe(["a"])).await.unwrap_err();
         assert!(matches!(error, CallError::Timeout { sent, .. } if sent == expected), "{error:?}");
-        assert!(started.elapsed() >= ms(300));
+        assert!(started.elapsed() >= limit);
         client.close().await;
     }
 }
@@ -174,7 +180,7 @@ async fn c18_a_look_at_the_stats_does_not_walk_all_channels() {
     let server = RedisServer::start(Flavor::Redis).await;
     let client = client(&server).await;
     let names: Vec<String> = (0..100_000).map(|n| format!("c{n}")).collect();
-    let held = client.mux().subscribe(names).await.unwrap();
+    let held = client.mux().subscribe(names).timeout(SOON).await.unwrap();
     let started = Instant::now();
     for _ in 0..500 {
         assert_eq!(client.mux().stats().channels, 100_000);
