@@ -1,12 +1,14 @@
-// firth.js: live events in a browser, from a firth gateway. No dependencies; docs/edge.md describes what goes over the wire.
+// firth.js: live events in a browser, from a firth gateway. No dependencies; docs/edge.md describes
+// what goes over the wire.
 //
 //   const edge = new Firth("wss://edge.example.com/v1/ws", { token: () => fetchToken() });
 //   const orders = edge.subscribe(
 //     { collection: "orders", filter: 'doc.state == "paid"', presence: true },
 //     {
+//       subscribed: () => load(),                   // every event from now on comes: load the state
 //       event: (event, info) => render(event),      // info: {at, leaves, replaced}
-//       gap: (info) => reload(),                    // this client was slow; info: {after, at, events}
-//       resync: (reason) => reload(),               // it was away for too long: fetch the state anew
+//       gap: (info) => load(),                      // this client was slow; info: {after, at, events}
+//       resync: (reason) => load(),                 // events were missed: load the state again
 //       presence: (members, count) => show(members),
 //       error: (error) => console.warn(error.field, error.message),
 //     },
@@ -14,15 +16,28 @@
 //   orders.close();
 //   edge.close();
 //
-// It reconnects by itself, resumes behind the last event that it saw, and subscribes to everything again.
+// It reconnects by itself, resumes behind the last event that it saw, and subscribes to everything
+// again. It renews a JSON web token before it runs out, on the open connection.
 
 const VERSION = 1;
 const MAX_NAME = 64;
+/** The longest time that a timer takes. */
+const MAX_TIMER = 2 ** 31 - 1;
 
 /** A position: its epoch, and one offset for each partition. */
 function read(at) {
   const [epoch, offsets = ""] = at.split(":");
   return [epoch, offsets.split(".").map(Number)];
+}
+
+/** When a JSON web token runs out, in ms of Unix time; NaN if it is none or does not say. */
+function expiry(token) {
+  try {
+    const claims = token.split(".")[1].replaceAll("-", "+").replaceAll("_", "/");
+    return JSON.parse(atob(claims)).exp * 1000;
+  } catch {
+    return NaN;
+  }
 }
 
 /** One subscription; made by `Firth.subscribe`. */
@@ -56,15 +71,19 @@ export class Firth {
    * @param {string} url of the gateway: ws://… or wss://…
    * @param {object} options
    *   token: a text, or a function that gives one (or a promise of one) for each connection;
+   *   renewBefore: how long before its end a JSON web token is renewed, in ms (30000);
+   *   maxRejections: so many tokens in a row may be rejected before it gives up (5); a text only once;
    *   slow: "conflate", "gap" or "cut": what to do if this client is slow;
    *   minDelay, maxDelay: the pause before a reconnection, in ms (1000 … 30000);
+   *   connectTimeout: how long a connection may take, in ms (10000);
    *   state: called with "connecting", "open", "waiting" and "closed";
    *   error: called with what the gateway refuses;
    *   WebSocket: another implementation than the browser's.
    */
   constructor(url, options = {}) {
     this.url = url;
-    this.options = { minDelay: 1000, maxDelay: 30000, ...options };
+    const usual = { minDelay: 1000, maxDelay: 30000, connectTimeout: 10000, renewBefore: 30000, maxRejections: 5 };
+    this.options = { ...usual, ...options };
     this.at = null;
     this.state = "waiting";
     this._subscriptions = new Map();
@@ -72,6 +91,10 @@ export class Firth {
     this._nextRef = 1;
     this._nextId = 1;
     this._delay = this.options.minDelay;
+    this._rejections = 0;
+    this._awake = () => this._wake();
+    globalThis.addEventListener?.("online", this._awake);
+    globalThis.document?.addEventListener("visibilitychange", this._awake);
     this._connect();
   }
 
@@ -86,61 +109,119 @@ export class Firth {
     return subscription;
   }
 
+  /** Gets a fresh token and gives it to the gateway, so that the connection outlives the old one. */
+  async renew() {
+    const socket = this._socket;
+    try {
+      const token = await this._token();
+      if (this._socket !== socket || this.state !== "open") return;
+      this._send({ type: "auth", version: VERSION, token });
+      this._renewLater(token);
+    } catch (error) {
+      // If it does not help, the gateway closes, and a connection is made with another token.
+      this.options.error?.({ code: "unauthorized", message: String(error) });
+    }
+  }
+
   /** Ends the connection for good. */
   close() {
     this._setState("closed");
+    this._clear();
     clearTimeout(this._timer);
-    clearTimeout(this._watch);
+    globalThis.removeEventListener?.("online", this._awake);
+    globalThis.document?.removeEventListener("visibilitychange", this._awake);
     this._socket?.close(1000);
     this._socket = null;
+  }
+
+  async _token() {
+    return typeof this.options.token === "function" ? this.options.token() : this.options.token;
   }
 
   async _connect() {
     if (this.state === "closed") return;
     this._setState("connecting");
     this._asked.clear();
-    let token;
+    this._hint = null;
+    let token, socket;
     try {
-      token = await (typeof this.options.token === "function" ? this.options.token() : this.options.token);
+      token = await this._token();
     } catch (error) {
       this.options.error?.({ code: "unauthorized", message: String(error) });
       return this._retry();
     }
     if (this.state === "closed") return;
-    const Socket = this.options.WebSocket ?? globalThis.WebSocket;
-    const socket = new Socket(this.url);
+    try {
+      socket = new (this.options.WebSocket ?? globalThis.WebSocket)(this.url);
+    } catch (error) {
+      this.options.error?.({ code: "invalid", message: String(error) });
+      return this._retry();
+    }
     this._socket = socket;
-    this._silence = 90000;
-    this._hint = null;
     const mine = () => this._socket === socket;
     socket.onopen = () => {
       if (mine()) this._send({ type: "auth", version: VERSION, token, slow: this.options.slow });
     };
     socket.onmessage = (message) => {
       if (!mine()) return;
-      this._wait();
-      this._hear(JSON.parse(message.data));
+      if (this.state === "open") this._wait(this._silence);
+      const heard = JSON.parse(message.data);
+      if (heard.type === "hello") this._renewLater(token);
+      this._hear(heard);
     };
-    socket.onclose = () => {
-      if (mine()) this._lost();
+    socket.onclose = (closed) => {
+      if (mine()) this._lost(closed.code);
     };
     socket.onerror = () => {};
-    this._wait();
+    this._wait(this.options.connectTimeout);
   }
 
   /** A gateway that says nothing for too long is gone, whatever TCP thinks. */
-  _wait() {
+  _wait(time) {
     clearTimeout(this._watch);
     this._watch = setTimeout(() => {
       const socket = this._socket;
       this._lost();
       socket?.close();
-    }, this._silence);
+    }, time);
   }
 
-  _lost() {
-    this._socket = null;
+  /** The network or the page came back: what was waited for need not be waited for any longer. */
+  _wake() {
+    if (globalThis.document?.visibilityState === "hidden") return;
+    // A gateway that named a time spreads its clients.
+    if (this.state === "waiting" && this._hint === null) {
+      clearTimeout(this._timer);
+      this._delay = this.options.minDelay;
+      this._connect();
+    } else if (this.state === "open") {
+      // Whatever the answer is, it shows that the connection still stands.
+      this._send({ type: "unsubscribe", subscriptions: [], ref: this._nextRef++ });
+      this._wait(Math.min(this.options.connectTimeout, this._silence));
+    }
+  }
+
+  /** Renews a token that says when it runs out. */
+  _renewLater(token) {
+    clearTimeout(this._renewal);
+    const left = expiry(token) - Date.now();
+    if (!(left > 0) || typeof this.options.token !== "function") return;
+    const pause = Math.max(left - this.options.renewBefore, left / 2);
+    this._renewal = setTimeout(() => this.renew(), Math.min(pause, MAX_TIMER));
+  }
+
+  _clear() {
     clearTimeout(this._watch);
+    clearTimeout(this._renewal);
+  }
+
+  _lost(code) {
+    this._socket = null;
+    this._clear();
+    // A gateway closes with 4401 before it says hello if it does not take the token.
+    this._rejections = code === 4401 && this.state === "connecting" ? this._rejections + 1 : 0;
+    const most = typeof this.options.token === "function" ? this.options.maxRejections : 1;
+    if (this._rejections >= most) return this.close();
     this._retry();
   }
 
@@ -184,8 +265,9 @@ export class Firth {
 
   _welcome(message) {
     this._silence = 3 * message.heartbeat_ms;
-    this._wait();
+    this._wait(this._silence);
     this._delay = this.options.minDelay;
+    this._rejections = 0;
     this._setState("open");
     const known = this._live();
     const fresh = [...this._subscriptions.values()].filter((one) => !one.isLive);
@@ -205,12 +287,12 @@ export class Firth {
     const asked = this._asked.get(message.ref);
     this._asked.delete(message.ref);
     this._stand(message.at);
-    for (const one of asked?.subscriptions ?? []) {
+    for (const one of this._wanted(asked?.subscriptions ?? [])) {
+      const isFirst = !one.isLive;
       one.isLive = true;
-      if (one.mustResync) {
-        one.mustResync = false;
-        one._call("resync", "not-resumed");
-      }
+      if (isFirst) one._call("subscribed", { at: message.at });
+      else if (one.mustResync) one._call("resync", "not-resumed");
+      one.mustResync = false;
     }
   }
 
@@ -231,21 +313,27 @@ export class Firth {
     if (message.code === "unavailable") return;
     if (asked.subscriptions.length > 1) {
       // All or nothing failed: find out whose fault it was. They cannot resume one by one.
-      for (const one of asked.subscriptions) {
+      for (const one of this._wanted(asked.subscriptions)) {
         one.mustResync = asked.after !== null;
         this._ask([one], null);
       }
       return;
     }
-    const [one] = asked.subscriptions;
-    this._subscriptions.delete(one.id);
-    one._call("error", message);
+    for (const one of this._wanted(asked.subscriptions)) {
+      this._subscriptions.delete(one.id);
+      one._call("error", message);
+    }
   }
 
   _unsubscribe(subscription) {
     if (this._subscriptions.get(subscription.id) !== subscription) return;
     this._subscriptions.delete(subscription.id);
     if (this.state === "open") this._send({ type: "unsubscribe", subscriptions: [subscription.id] });
+  }
+
+  /** Those that were not closed meanwhile. */
+  _wanted(subscriptions) {
+    return subscriptions.filter((one) => this._subscriptions.get(one.id) === one);
   }
 
   _live() {

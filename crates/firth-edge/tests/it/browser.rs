@@ -180,3 +180,43 @@ async fn the_example_page_shows_events_resumes_after_a_cut_and_hears_of_a_restar
     drop(page);
     next.close().await;
 }
+
+/// What the client does in a page that has gone offline or to the back.
+#[tokio::test]
+async fn js_in_a_browser_a_page_loads_its_state_and_reconnects_at_once_when_it_is_back() {
+    let gateway = Gateway::start(Config::default()).await;
+    let proxy = Proxy::start(gateway.address).await;
+    let Some(mut page) = Browser::open(&format!("http://{}/v1/example", proxy.addr())).await else {
+        cannot_run("browser", "there is no chromium here that starts");
+        return gateway.close().await;
+    };
+    page.eval("import('/v1/firth.js').then(({ Firth }) => { window.Firth = Firth; }); true").await;
+    page.until("the client is there", "!!window.Firth").await;
+    proxy.refuse().await;
+    let script = "window.told = [];
+        const options = { token: 'ann', minDelay: 1e6, maxDelay: 1e6, connectTimeout: 1000 };
+        const edge = new Firth(`ws://${location.host}/v1/ws`, { ...options, state: (state) => told.push(state) });
+        edge.subscribe({ collection: 'orders' }, {
+            subscribed: () => told.push('load'),
+            event: (event) => told.push(event.after.n),
+            resync: () => told.push('resync'),
+        });
+        true";
+    page.eval(script).await;
+    page.until("it waits", "told.at(-1) === 'waiting'").await;
+    proxy.heal().await;
+    page.eval("dispatchEvent(new Event('online'))").await;
+    page.until("it loads its state", "told.at(-1) === 'load'").await;
+    gateway.publish(order("acme", "k", 1));
+    page.until("events come", "told.at(-1) === 1").await;
+    proxy.half_open(firth_testkit::Direction::Both);
+    page.eval("document.dispatchEvent(new Event('visibilitychange'))").await;
+    page.until("it notices", "told.at(-1) === 'waiting'").await;
+    gateway.publish(order("acme", "k", 2));
+    proxy.heal().await;
+    page.eval("document.dispatchEvent(new Event('visibilitychange'))").await;
+    page.until("nothing is missing", "told.at(-1) === 2").await;
+    assert_eq!(page.eval("told.filter((one) => one === 'load' || one === 'resync').join()").await, "load");
+    drop(page);
+    gateway.close().await;
+}
