@@ -18,6 +18,11 @@ pub struct Limits {
     pub subscriptions: usize,
     /// Filters of one tenant that no index answers.
     pub slow_filters: usize,
+    /// Different subscriptions of all clients that are registered with a router. Those without a
+    /// client make room for others.
+    pub registrations: usize,
+    /// The same of one tenant.
+    pub registrations_per_tenant: usize,
     /// The largest message of a client, in bytes.
     pub message_bytes: usize,
     /// Messages of a client per second, on average; ten times as many at once.
@@ -38,6 +43,8 @@ impl Default for Limits {
             per_address: 200,
             subscriptions: 100,
             slow_filters: 200,
+            registrations: 10_000,
+            registrations_per_tenant: 8_000,
             message_bytes: 64 << 10,
             messages_per_second: 20,
             queued_events: 1_000,
@@ -66,6 +73,9 @@ pub struct Config {
     pub auth_within: Duration,
     /// How long a write may be stuck before the connection is given up.
     pub write_within: Duration,
+    /// How long a client may acknowledge nothing before its connection is given up. A phone that
+    /// changes networks is away for a while.
+    pub unreachable_after: Duration,
     /// How long a poll waits for something to say.
     pub poll_wait: Duration,
     /// Clients of a gateway that closes come back spread over this time.
@@ -83,6 +93,7 @@ impl Default for Config {
             silence: Duration::from_secs(90),
             auth_within: Duration::from_secs(10),
             write_within: Duration::from_secs(5),
+            unreachable_after: Duration::from_secs(30),
             poll_wait: Duration::from_secs(25),
             retry_spread: Duration::from_secs(5),
         }
@@ -98,6 +109,8 @@ impl Config {
             ("per_tenant", limits.per_tenant),
             ("per_address", limits.per_address),
             ("subscriptions", limits.subscriptions),
+            ("registrations", limits.registrations),
+            ("registrations_per_tenant", limits.registrations_per_tenant),
             ("message_bytes", limits.message_bytes),
             ("messages_per_second", limits.messages_per_second as usize),
             ("queued_events", limits.queued_events),
@@ -113,6 +126,7 @@ impl Config {
             ("heartbeat", self.heartbeat),
             ("auth_within", self.auth_within),
             ("write_within", self.write_within),
+            ("unreachable_after", self.unreachable_after),
             ("poll_wait", self.poll_wait),
         ];
         if let Some((field, _)) = times.into_iter().find(|(_, time)| time.is_zero()) {

@@ -125,20 +125,41 @@ impl Edge {
         self.hub().join(grant, slow)
     }
 
-    pub(crate) fn check(&self, token: Option<&str>) -> Result<Grant, Refusal> {
+    /// Prolongs a session, in one step as [`admit`](Self::admit).
+    pub(crate) fn renew(&self, session: &mut Session, token: Option<&str>) -> Result<(), Refusal> {
+        let keys = self.0.keys.read().unwrap_or_else(PoisonError::into_inner);
+        session.regrant(keys.check(token, SystemTime::now())?)
+    }
+
+    /// Whether the keys cannot be replaced now.
+    #[cfg(test)]
+    pub(crate) fn keys_are_in_use(&self) -> bool {
+        self.0.keys.try_write().is_err()
+    }
+
+    fn check(&self, token: Option<&str>) -> Result<Grant, Refusal> {
         self.0.keys.read().unwrap_or_else(PoisonError::into_inner).check(token, SystemTime::now())
     }
 
     pub(crate) fn ticket(&self, headers: &HeaderMap) -> Result<String, Refusal> {
         let grant = self.check(bearer(headers))?;
-        let now = tokio::time::Instant::now().into_std();
-        let none = || Refusal::new(Code::Unavailable, "this system has no source of randomness");
-        self.tickets().issue(grant, now).ok_or_else(none)
+        self.tickets().issue(grant, tokio::time::Instant::now().into_std())
     }
 
-    pub(crate) fn allows_origin(&self, headers: &HeaderMap) -> bool {
+    /// Refuses requests of strange pages, and those that were meant for another host.
+    pub(crate) fn check_page(&self, headers: &HeaderMap) -> Result<(), Refusal> {
         let text = |name| headers.get(name).map(|value| value.to_str().unwrap_or("null"));
-        self.0.origins.allow(text(header::ORIGIN), text(header::HOST))
+        let stranger = |field: &'static str, message| {
+            Err(Refusal { field: Some(field.into()), ..Refusal::new(Code::Forbidden, message) })
+        };
+        let is_open = self.0.keys.read().unwrap_or_else(PoisonError::into_inner).is_open();
+        if !self.0.origins.is_host(text(header::HOST), is_open) {
+            return stranger("host", "this gateway does not answer to this name: allow it with --host");
+        }
+        if !self.0.origins.allow(text(header::ORIGIN), text(header::HOST)) {
+            return stranger("origin", "pages of this origin may not connect: allow it with --origin");
+        }
+        Ok(())
     }
 
     fn tickets(&self) -> std::sync::MutexGuard<'_, Tickets> {

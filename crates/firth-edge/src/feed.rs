@@ -1,7 +1,9 @@
 //! [`TopicFeed`]: a topic of change events into a hub, with nothing between but the queue. Any other source calls [`Hub::publish`].
 //!
-//! Each gateway reads every partition, so each has a group of its own. It is deleted when the feed closes; after a crash it stays, and holds
-//! back retention, until the gateway starts again under the same name.
+//! Each gateway reads every partition, so each has a group of its own. It is deleted when the feed
+//! closes. After a crash it stays, and holds back retention, until the gateway starts again under
+//! the same name, or until another gateway of the topic has seen it without members for ten
+//! minutes.
 
 use crate::hub::Hub;
 use crate::metrics;
@@ -13,6 +15,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, UNIX_EPOCH};
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 
 /// How long a start waits for the leases of a predecessor that crashed.
 const PREDECESSOR: Duration = Duration::from_secs(30);
@@ -30,6 +33,12 @@ const FOLLOWED: usize = 64;
 /// So many records of a partition are given to clients in one go.
 const BURST: usize = 256;
 
+/// How often a feed looks for groups that crashed gateways left.
+const SWEEP: Duration = Duration::from_secs(60);
+/// How long such a group has had no members when it is deleted: longer than any gateway is cut off
+/// and comes back.
+const ABANDONED: Duration = Duration::from_secs(600);
+
 /// A running feed.
 pub struct TopicFeed {
     broker: Broker,
@@ -37,9 +46,15 @@ pub struct TopicFeed {
     group: String,
     consumer: ConsumerHandle,
     task: JoinHandle<Result<()>>,
+    sweeper: JoinHandle<()>,
 }
 
 impl TopicFeed {
+    /// What the names of gateways' groups should begin with: such a group is deleted by other feeds
+    /// of its topic once it was without members for ten minutes. A group of another name stays for
+    /// ever if its gateway crashes and does not come back.
+    pub const GROUPS: &str = "gateway.";
+
     /// Begins to feed the hub with what is sent to the topic. `group` must be this gateway's alone: it is refused while another process
     /// reads with it, because each would see only a part.
     ///
@@ -70,7 +85,8 @@ impl TopicFeed {
         });
         let task = tokio::spawn(run.into_future());
         let (topic, group) = (topic.to_owned(), group.to_owned());
-        let feed = Self { broker: broker.clone(), topic, group, consumer: handle, task };
+        let sweeper = tokio::spawn(sweep(admin, topic.clone(), group.clone()));
+        let feed = Self { broker: broker.clone(), topic, group, consumer: handle, task, sweeper };
         if follows {
             let last = status.partitions.iter().map(|partition| (partition.index, partition.last.seq));
             feed.catch_up(&hub, last.collect()).await?;
@@ -104,6 +120,7 @@ impl TopicFeed {
 
     /// Stops, and deletes the group.
     pub async fn close(mut self) -> Result<()> {
+        self.sweeper.abort();
         self.consumer.close();
         let outcome = if self.task.is_finished() { Ok(()) } else { self.ended().await };
         self.broker.admin().delete_group(&self.topic, &self.group).await?;
@@ -113,14 +130,50 @@ impl TopicFeed {
 
 /// Waits until nobody reads with the group, and deletes it.
 async fn free(admin: &Admin, topic: &str, group: &str) -> Result<()> {
-    let patience = tokio::time::Instant::now() + PREDECESSOR;
+    let patience = Instant::now() + PREDECESSOR;
     while let Err(error) = admin.delete_group(topic, group).await {
-        let is_busy = error.kind() == ErrorKind::Invalid && tokio::time::Instant::now() < patience;
+        let is_busy = error.kind() == ErrorKind::Invalid && Instant::now() < patience;
         if !is_busy {
             return Err(error);
         }
         tokio::time::sleep(PAUSE).await;
     }
+    Ok(())
+}
+
+/// Deletes groups that crashed gateways left behind, from time to time.
+async fn sweep(admin: Admin, topic: String, own: String) {
+    let mut abandoned = HashMap::new();
+    loop {
+        tokio::time::sleep(SWEEP).await;
+        if let Err(error) = sweep_once(&admin, &topic, &own, &mut abandoned).await {
+            tracing::debug!(%error, "groups of other gateways cannot be looked at");
+        }
+    }
+}
+
+/// `abandoned`: the groups without members, and since when that is known.
+async fn sweep_once(
+    admin: &Admin,
+    topic: &str,
+    own: &str,
+    abandoned: &mut HashMap<String, Instant>,
+) -> Result<()> {
+    let mut still = HashMap::new();
+    for group in admin.groups(topic).await? {
+        let name = group.as_str();
+        let is_gateways = name.starts_with(TopicFeed::GROUPS) && name != own;
+        if !is_gateways || !admin.group(topic, name).await?.members.is_empty() {
+            continue;
+        }
+        let since = abandoned.get(name).copied().unwrap_or_else(Instant::now);
+        if since.elapsed() < ABANDONED {
+            still.insert(name.to_owned(), since);
+        } else if admin.delete_group(topic, name).await? {
+            tracing::info!(topic, group = name, "deleted the group of a gateway that did not come back");
+        }
+    }
+    *abandoned = still;
     Ok(())
 }
 

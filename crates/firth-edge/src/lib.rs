@@ -42,4 +42,4 @@ pub use outbox::SlowPolicy;
 pub use position::{NotAPosition, Position};
 pub use protocol::{Code, Refusal, VERSION, Wish};
 pub use router_feed::RouterFeed;
-pub use upstream::{Registrar, Upstream};
+pub use upstream::{Heartbeat, Registrar, Upstream};

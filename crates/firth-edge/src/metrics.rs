@@ -23,6 +23,11 @@ pub(crate) fn status(status: &HubStatus) {
     }
 }
 
+/// A socket was opened (1) or closed (-1).
+pub(crate) fn sockets(more: f64) {
+    gauge!("firth_edge_sockets").increment(more);
+}
+
 /// A wish was not granted.
 pub(crate) fn refused(code: Code) {
     counter!("firth_edge_refused_total", "code" => code.as_str()).increment(1);

@@ -1,5 +1,5 @@
 //! [`RouterFeed`]: batches that a router delivers into a hub. Repetitions are recognised, every event is answered, and what a router left out under
-//! pressure reaches the clients as `resync-required`.
+//! pressure reaches the clients that it concerns as `resync-required`.
 
 use crate::edge::bearer;
 use crate::hub::Hub;
@@ -7,21 +7,25 @@ use crate::metrics;
 use crate::protocol::{Code, Refusal};
 use axum::body::Bytes;
 use axum::extract::State;
-use axum::http::{HeaderMap, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use firth_router::event::{Document, Event, Operation};
 use firth_router::receive::Inbox;
-use firth_router::wire::{EventIn, PATH};
-use firth_router::{Result, Tenant};
+use firth_router::wire::{BatchIn, EventIn, PATH};
+use firth_router::{ErrorKind, GatewayId, Result, Tenant};
 use serde::Deserialize;
 use serde::de::IntoDeserializer;
 use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// The largest batch, in bytes.
 const BATCH: usize = 32 << 20;
+
+/// How many gaps are remembered, to recognise repetitions.
+const GAPS: usize = 256;
 
 /// A hub's entrance for routers. Clones share what it remembers.
 #[derive(Clone, Debug)]
@@ -30,8 +34,36 @@ pub struct RouterFeed(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     hub: Hub,
-    inbox: Mutex<Inbox>,
+    gateway: Option<GatewayId>,
+    seen: Mutex<Seen>,
     token: [u8; 32],
+}
+
+/// What came before.
+#[derive(Debug, Default)]
+struct Seen {
+    inbox: Inbox,
+    /// Digests, oldest first.
+    gaps: VecDeque<[u8; 32]>,
+}
+
+impl Seen {
+    /// Whether the batch brings a gap that did not come before. Places of events happen once, so
+    /// equal gaps with places are one; one without them is known by its batch.
+    fn is_new_gap(&mut self, batch: &BatchIn) -> bool {
+        let Some(gap) = &batch.gap else { return false };
+        let sender = gap.events.is_empty().then_some((&batch.node, batch.batch));
+        let text = serde_json::json!([gap, sender]).to_string();
+        let digest: [u8; 32] = Sha256::digest(text.as_bytes()).into();
+        if self.gaps.contains(&digest) && sender != Some((&String::new(), 0)) {
+            return false;
+        }
+        if self.gaps.len() == GAPS {
+            self.gaps.pop_front();
+        }
+        self.gaps.push_back(digest);
+        true
+    }
 }
 
 impl RouterFeed {
@@ -39,18 +71,32 @@ impl RouterFeed {
     pub fn new(hub: Hub, token: &str) -> Self {
         hub.set_routed();
         let token = Sha256::digest(token.as_bytes()).into();
-        Self(Arc::new(Inner { hub, inbox: Mutex::default(), token }))
+        Self(Arc::new(Inner { hub, gateway: None, seen: Mutex::default(), token }))
+    }
+
+    /// The same for batches to this gateway alone: a router that takes this address for another
+    /// gateway's is refused. What came before is forgotten.
+    #[must_use]
+    pub fn for_gateway(self, gateway: GatewayId) -> Self {
+        let Inner { hub, token, .. } = &*self.0;
+        let (hub, token) = (hub.clone(), *token);
+        Self(Arc::new(Inner { hub, gateway: Some(gateway), seen: Mutex::default(), token }))
     }
 
     /// Takes the body of a batch and gives the body of the answer.
     pub fn receive(&self, body: &[u8]) -> Result<Vec<u8>> {
         let batch = Inbox::read_json(body)?;
-        if batch.gap.is_some() {
-            self.0.hub.source_gap();
+        if let Some(here) = self.0.gateway.as_ref().filter(|here| **here != batch.gateway_id) {
+            let message = format!("this is the gateway {here}, not {}", batch.gateway_id);
+            return Err(firth_router::Error::new(ErrorKind::NotFound, message));
         }
-        let mut inbox = self.0.inbox.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = self.0.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        if seen.is_new_gap(&batch) {
+            let gap = batch.gap.as_ref().filter(|gap| gap.lost == 0);
+            self.0.hub.router_gap(gap.and_then(|gap| gap.subscriptions.as_deref()));
+        }
         let mut burst = self.0.hub.burst();
-        let answers = inbox.receive(&batch, |arrived| {
+        let answers = seen.inbox.receive(&batch, |arrived| {
             let published = event(arrived).and_then(|event| burst.publish(event));
             metrics::fed(if published.is_ok() { "ok" } else { "unreadable" });
             published.map(drop).map_err(|error| error.to_string())
@@ -82,6 +128,12 @@ async fn take(State(feed): State<RouterFeed>, headers: HeaderMap, body: Bytes) -
     tokio::task::yield_now().await;
     match received {
         Ok(answer) => ([(header::CONTENT_TYPE, "application/json")], answer).into_response(),
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            tracing::warn!(%error, "a router takes this address for another gateway's");
+            let refusal = Refusal::invalid("gateway_id", error.context().to_owned());
+            // None that makes a router give the events up.
+            (StatusCode::MISDIRECTED_REQUEST, refusal).into_response()
+        }
         Err(error) => Refusal::invalid("batch", error.context().to_owned()).into_response(),
     }
 }

@@ -167,6 +167,11 @@ impl Keys {
         self.open.clone().ok_or_else(|| refuse("this token is not known here"))
     }
 
+    /// Whether everybody may come, without a token.
+    pub(crate) fn is_open(&self) -> bool {
+        self.open.is_some()
+    }
+
     /// Whether what a grant rests on is still accepted.
     pub(crate) fn still_hold(&self, grant: &Grant) -> bool {
         let statics = self.statics.iter().chain(&self.open).any(|known| {

@@ -145,3 +145,32 @@ fn a_ticket_is_good_once_and_for_a_short_time() {
     assert_eq!(tickets.redeem(&ticket, start + ticket::LIFE), None);
     assert_eq!(tickets.redeem("x", start), None);
 }
+
+#[test]
+fn r14_a_tenant_that_asks_for_many_tickets_takes_none_of_another_and_is_slowed_down() {
+    let grant = |tenant: &str| Keys::open(Tenant::new(tenant).unwrap()).check(None, now()).unwrap();
+    let (mut tickets, start) = (ticket::Tickets::default(), std::time::Instant::now());
+    let quiet = tickets.issue(grant("quiet"), start).unwrap();
+    let (mut issued, mut refused) = (Vec::new(), 0);
+    for n in 0..5_000_u32 {
+        match tickets.issue(grant("greedy"), start + ticket::LIFE / 2 / 5_000 * n) {
+            Ok(ticket) => issued.push(ticket),
+            Err(refusal) => {
+                assert_eq!(refusal.code, Code::Rate);
+                refused += 1;
+            }
+        }
+    }
+    let later = start + ticket::LIFE / 2;
+    assert!(refused > 3_500 && issued.len() > ticket::MAX_OF_TENANT, "{refused} {}", issued.len());
+    assert!(tickets.redeem(&issued[0], later).is_none(), "its own oldest is not good any more");
+    assert!(tickets.redeem(issued.last().unwrap(), later).is_some());
+    assert!(tickets.redeem(&quiet, later).is_some(), "the other's is");
+    for tenant in 0..2 * ticket::MAX / 500 {
+        let tenant = grant(&format!("t{tenant}"));
+        for _ in 0..500 {
+            tickets.issue(tenant.clone(), later).unwrap();
+        }
+    }
+    assert_eq!(tickets.len(), ticket::MAX, "and there are so many in all");
+}

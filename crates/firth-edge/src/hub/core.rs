@@ -69,6 +69,8 @@ pub(super) struct Subscribed {
     /// The client's name for it, as JSON text.
     pub(super) name: Arc<str>,
     pub(super) room: Option<usize>,
+    /// What the router knows it by: see [`Registrar`](crate::Registrar).
+    pub(super) registration: Option<u64>,
 }
 
 /// One tenant.
@@ -233,7 +235,12 @@ impl Core {
             self.tenants.entry(tenant).and_modify(|part| part.journal = journal);
         }
         self.journal_bytes = 0;
-        for (_, seat) in self.seats.iter().filter(|(_, seat)| !seat.subscriptions.is_empty()) {
+        self.resync(|_| true);
+    }
+
+    /// Every client with such a subscription must fetch its state anew.
+    pub(super) fn resync(&self, concerns: impl Fn(&Subscribed) -> bool) {
+        for (_, seat) in self.seats.iter().filter(|(_, seat)| seat.subscriptions.iter().any(&concerns)) {
             let at = self.head_of(&seat.grant.tenant);
             seat.mailbox.outbox().say_at(server::resync_required(Missing::SourceGap, &at), at);
             seat.mailbox.ring();
@@ -259,6 +266,12 @@ impl Core {
     /// The place behind everything that was queued for the session.
     pub(super) fn head(&self, seat: usize) -> Position {
         self.head_of(&self.seats[seat].grant.tenant)
+    }
+
+    /// The place behind everything that clients of the tenant were sent; nowhere if there are none.
+    pub(super) fn known_head_of(&self, tenant: &Tenant) -> Position {
+        let is_known = self.tenants.contains_key(tenant);
+        if is_known { self.head_of(tenant) } else { Position::nowhere() }
     }
 
     pub(super) fn beat(&self, seat: usize) {
@@ -295,9 +308,8 @@ impl Core {
     }
 
     pub(super) fn drain(&self) {
-        let spread = u64::try_from(self.config.retry_spread.as_millis()).unwrap_or(u64::MAX).max(1);
         for (_, seat) in &self.seats {
-            let retry = Some(Duration::from_millis(fastrand::u64(0..spread)));
+            let retry = Some(spread(self.config.retry_spread));
             seat.end(Farewell { code: RESTART, reason: "the gateway restarts", retry });
         }
     }
@@ -363,6 +375,12 @@ fn is_for<'a>(marks: &[Mark], wanted: impl Iterator<Item = (&'a Arc<str>, bool)>
     let mut known = marks.iter();
     let fits = wanted.into_iter().all(|wanted| known.next().is_some_and(|mark| same(mark, wanted)));
     fits && known.next().is_none()
+}
+
+/// Some time within this one.
+pub(super) fn spread(time: Duration) -> Duration {
+    let millis = u64::try_from(time.as_millis()).unwrap_or(u64::MAX).max(1);
+    Duration::from_millis(fastrand::u64(0..millis))
 }
 
 /// The close code of a token that is over.

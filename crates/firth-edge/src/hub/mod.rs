@@ -29,8 +29,9 @@ use crate::position::{Offsets, Position};
 use crate::protocol::{Code, Refusal};
 use crate::upstream::Registrar;
 use core::Core;
-use firth_router::Tenant;
 use firth_router::event::Event;
+use firth_router::{SubscriptionId, Tenant};
+use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
@@ -215,11 +216,35 @@ impl Hub {
         WeakHub(Arc::downgrade(&self.0))
     }
 
-    /// The place behind everything that clients of the tenant were sent; nowhere if there are none.
-    pub(crate) fn head_of(&self, tenant: &Tenant) -> Position {
+    /// Gives the place behind everything that clients of the tenant were sent, while nothing is
+    /// published.
+    pub(crate) fn at_head<T>(&self, tenant: &Tenant, look: impl FnOnce(Position) -> T) -> T {
         let core = self.core();
-        let is_known = core.tenants.contains_key(tenant);
-        if is_known { core.head_of(tenant) } else { Position::nowhere() }
+        look(core.known_head_of(tenant))
+    }
+
+    /// Clients with these registrations may have missed events: they hear that they must fetch
+    /// their state anew.
+    pub(crate) fn resync(&self, registrations: &HashSet<u64>) {
+        self.core().resync(|subscribed| {
+            subscribed.registration.is_some_and(|number| registrations.contains(&number))
+        });
+    }
+
+    /// The router has left out events of these subscriptions; of any, if it does not say. Clients
+    /// with others are not concerned.
+    pub(crate) fn router_gap(&self, subscriptions: Option<&[SubscriptionId]>) {
+        let mut core = self.core();
+        // The registrations take their new positions under the hub's lock, so that no client
+        // resumes from before.
+        let concerned = subscriptions.zip(self.registrar()).and_then(|(subscriptions, registrar)| {
+            registrar.gap(subscriptions, |tenant| core.known_head_of(tenant))
+        });
+        match concerned {
+            None => core.source_gap(),
+            Some(numbers) => core
+                .resync(|subscribed| subscribed.registration.is_some_and(|number| numbers.contains(&number))),
+        }
     }
 
     /// Lets a client in whose token was checked.

@@ -4,6 +4,7 @@
 //! it, and says that it did. Dropping the session ends it.
 
 use super::mailbox::{Line, Mailbox};
+use super::subscribe::Asked;
 use super::{Hub, now};
 use crate::auth::Grant;
 use crate::journal::Missing;
@@ -219,11 +220,16 @@ impl Session {
         reference: Option<u64>,
     ) -> Result<(), Refusal> {
         let prepared = std::mem::take(&mut self.prepared);
+        let registered: Vec<u64> = prepared.iter().map(|(_, hold)| hold.number()).collect();
+        let mut core = self.hub.core();
+        // Under the hub's lock: a gap comes before this look, or finds the subscription.
         let after = after.map(|after| match prepared.iter().all(|(_, hold)| hold.covers(&after)) {
             true => Ok(after),
             false => Err(Missing::TooOld),
         });
-        self.hub.core().subscribe(self.seat, wishes, after, reference)?;
+        let asked = Asked { wishes, registered: &registered, reference };
+        core.subscribe(self.seat, &asked, after)?;
+        drop(core);
         self.held.extend(prepared);
         Ok(())
     }
@@ -261,6 +267,13 @@ impl Session {
     /// Sends what waits, then ends.
     pub(crate) fn end(&self, code: u16, reason: &'static str) {
         self.mailbox.outbox().end(Farewell { code, reason, retry: None });
+        self.mailbox.ring();
+    }
+
+    /// The same, for a client that shall come back: not all at once.
+    pub(crate) fn send_away(&self, reason: &'static str) {
+        let retry = Some(super::core::spread(self.hub.config().retry_spread));
+        self.mailbox.outbox().end(Farewell { code: super::core::RESTART, reason, retry });
         self.mailbox.ring();
     }
 
@@ -418,3 +431,6 @@ impl std::fmt::Debug for Session {
         write!(f, "Session({})", self.seat)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -12,6 +12,15 @@ use std::sync::Arc;
 /// Where a client wants to go on; or why it cannot, which is known already.
 pub(super) type Resume = Result<Position, Missing>;
 
+/// What a client asks for at once.
+pub(super) struct Asked<'a> {
+    pub(super) wishes: &'a [Wish],
+    /// What the router knows each wish by, if there is a router.
+    pub(super) registered: &'a [u64],
+    /// Comes back in the answer.
+    pub(super) reference: Option<u64>,
+}
+
 /// A wish that was checked.
 struct Checked<'a> {
     wish: &'a Wish,
@@ -24,10 +33,10 @@ impl Core {
     pub(super) fn subscribe(
         &mut self,
         seat: usize,
-        wishes: &[Wish],
+        asked: &Asked<'_>,
         after: Option<Resume>,
-        reference: Option<u64>,
     ) -> Result<(), Refusal> {
+        let Asked { wishes, registered, reference } = *asked;
         let mut checked = self.check(seat, wishes, after.is_some())?;
         for wish in &mut checked {
             wish.name = self.share(wish.name.clone());
@@ -55,11 +64,12 @@ impl Core {
         });
         let here = &mut self.seats[seat];
         here.is_fresh = false;
-        for (id, Checked { wish, name, interest }) in added.into_iter().zip(&checked) {
+        for (number, (id, Checked { wish, name, interest })) in added.into_iter().zip(&checked).enumerate() {
             let place = || (interest.tenant.clone(), interest.collection.clone(), interest.document.clone());
             let user = here.grant.user.as_ref();
             let room = wish.presence.then(|| self.rooms.enter(place(), seat, name.clone(), user));
-            here.subscriptions.push(Subscribed { id, name: name.clone(), room });
+            let registration = registered.get(number).copied();
+            here.subscriptions.push(Subscribed { id, name: name.clone(), room, registration });
         }
         let names = wishes.iter().map(|wish| wish.id.as_str()).collect();
         let mut outbox = here.mailbox.outbox();
@@ -130,7 +140,7 @@ impl Core {
             let Some(found) = here.subscriptions.iter().position(|known| known.name == name) else {
                 continue;
             };
-            let Subscribed { id, name, room } = here.subscriptions.swap_remove(found);
+            let Subscribed { id, name, room, .. } = here.subscriptions.swap_remove(found);
             self.index.remove(&here.grant.tenant, &id);
             if let Some(room) = room {
                 self.rooms.leave(room, seat, &name, here.grant.user.as_ref());

@@ -178,25 +178,6 @@ async fn a_tenant_without_clients_is_forgotten_after_the_window() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_session_ends_when_its_token_does() {
-    let hub = hub(Config::default());
-    let short = Grant { expires: Some(std::time::SystemTime::now() + Duration::from_secs(5)), ..grant("t0") };
-    let mut session = hub.join(short.clone(), None).unwrap();
-    let deadline = session.deadline(true);
-    assert!(deadline < tokio::time::Instant::now() + Duration::from_secs(6));
-    let longer = Grant { expires: None, ..short };
-    assert!(session.regrant(grant("t1")).is_err(), "a session never changes its tenant");
-    session.regrant(longer).unwrap();
-    assert!(session.deadline(true) > deadline);
-    hub.end_unless(|grant| grant.tenant.as_str() != "t0");
-    let mut closed = None;
-    while closed.is_none() {
-        closed = session.take().close;
-    }
-    assert_eq!(closed.unwrap().0, 4401);
-}
-
-#[tokio::test(start_paused = true)]
 async fn presence_is_told_as_it_is_and_stays_in_its_tenant() {
     let hub = hub(Config::default());
     let named = |tenant: &str, user: &str| Grant { user: Some(user.into()), ..grant(tenant) };

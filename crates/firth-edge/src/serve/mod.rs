@@ -1,10 +1,13 @@
 //! HTTP around the hub: routes, origins, and a listener that is careful with strangers.
 
+mod files;
 mod poll;
 mod sse;
 mod ws;
 
+use crate::config::Limits;
 use crate::edge::{Certificate, Edge, HEAD};
+use crate::limits::{Door, Pass};
 use crate::protocol::{Code, Refusal, server};
 use axum::extract::{ConnectInfo, Request, State};
 use axum::http::{Extensions, HeaderMap, HeaderValue, Method, StatusCode, header};
@@ -23,23 +26,13 @@ use tower_service::Service as _;
 /// What a client must take within the time that a write may be stuck.
 const PART: usize = 32 << 10;
 
-/// The client for browsers, and a page that shows it.
-const CLIENT: &str = include_str!("../../js/firth.js");
-const PAGE: &str = include_str!("../../js/example.html");
-const PAGE_SCRIPT: &str = include_str!("../../js/example.js");
-const JAVASCRIPT: &str = "text/javascript; charset=utf-8";
-/// The page runs its own scripts only and talks to its own host only.
-const PAGE_MAY: &str = "default-src 'none'; script-src 'self'; connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'";
-
 pub(crate) fn routes(edge: Edge) -> axum::Router {
     axum::Router::new()
         .route("/v1/ws", get(ws::upgrade))
         .route("/v1/events", get(sse::events))
         .route("/v1/poll", post(poll::poll))
         .route("/v1/ticket", post(ticket))
-        .route("/v1/firth.js", get(async || ([(header::CONTENT_TYPE, JAVASCRIPT)], CLIENT)))
-        .route("/v1/example.js", get(async || ([(header::CONTENT_TYPE, JAVASCRIPT)], PAGE_SCRIPT)))
-        .route("/v1/example", get(page))
+        .merge(files::routes())
         .layer(axum::extract::DefaultBodyLimit::max(edge.hub().config().limits.message_bytes))
         .layer(from_fn_with_state(edge.clone(), only_known_pages))
         .route("/health/live", get(async || "live\n"))
@@ -62,12 +55,6 @@ async fn nothing_here() -> Response {
     (StatusCode::NOT_FOUND, json(server::error(&refusal, None).to_string())).into_response()
 }
 
-async fn page() -> impl IntoResponse {
-    let headers =
-        [(header::CONTENT_TYPE, "text/html; charset=utf-8"), (header::CONTENT_SECURITY_POLICY, PAGE_MAY)];
-    (headers, PAGE)
-}
-
 async fn ticket(State(edge): State<Edge>, headers: HeaderMap) -> Result<Response, Refusal> {
     let ticket = edge.ticket(&headers)?;
     Ok(json(serde_json::json!({ "ticket": ticket }).to_string()))
@@ -75,9 +62,7 @@ async fn ticket(State(edge): State<Edge>, headers: HeaderMap) -> Result<Response
 
 /// Refuses strange pages, and tells browsers which may read answers.
 async fn only_known_pages(State(edge): State<Edge>, request: Request, next: Next) -> Response {
-    if !edge.allows_origin(request.headers()) {
-        let message = "pages of this origin may not connect: allow it with --origin";
-        let refusal = Refusal { field: Some("origin".into()), ..Refusal::new(Code::Forbidden, message) };
+    if let Err(refusal) = edge.check_page(request.headers()) {
         return refusal.into_response();
     }
     let origin = request.headers().get(header::ORIGIN).cloned();
@@ -128,6 +113,14 @@ pub(crate) async fn listen(
     shutdown: impl Future<Output = ()>,
 ) {
     let routes = edge.routes().fallback(nothing_here);
+    // A few more than may have sessions, so that most of those that may not can be told so.
+    let Limits { connections, per_address, .. } = edge.hub().config().limits;
+    let more = |count: usize| count.saturating_add(count / 10).saturating_add(16);
+    let sockets = Door::new(Limits {
+        connections: more(connections),
+        per_address: more(per_address),
+        ..Limits::default()
+    });
     let mut shutdown = std::pin::pin!(shutdown);
     loop {
         let accepted = tokio::select! {
@@ -136,9 +129,15 @@ pub(crate) async fn listen(
         };
         match accepted {
             Ok((stream, peer)) => {
-                prepare(&stream, edge.hub().config().write_within);
+                // Without a word: to say why would take as long as the client likes.
+                let Ok(place) = sockets.enter(Some(peer.ip())) else {
+                    crate::metrics::refused(Code::Limit);
+                    continue;
+                };
+                prepare(&stream, edge.hub().config().unreachable_after);
                 let (edge, routes, certificate) = (edge.clone(), routes.clone(), certificate.clone());
                 tokio::spawn(async move {
+                    let place = Counted::new(place);
                     match certificate {
                         None => serve(edge, routes, stream, peer).await,
                         Some(certificate) => {
@@ -147,6 +146,7 @@ pub(crate) async fn listen(
                             }
                         }
                     }
+                    drop(place);
                 });
             }
             Err(error) => {
@@ -155,6 +155,24 @@ pub(crate) async fn listen(
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
         }
+    }
+}
+
+/// A socket, in the metrics as long as it is open.
+struct Counted {
+    _place: Pass,
+}
+
+impl Counted {
+    fn new(place: Pass) -> Self {
+        crate::metrics::sockets(1.0);
+        Self { _place: place }
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        crate::metrics::sockets(-1.0);
     }
 }
 
@@ -196,5 +214,24 @@ async fn serve(
             }
         }
         () = edge.stop().cancelled() => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Config;
+
+    /// A phone that changes networks acknowledges nothing for some seconds.
+    #[cfg(target_os = "linux")]
+    #[tokio::test]
+    async fn r20_a_client_may_be_unreachable_for_longer_than_a_write_may_be_stuck() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let config = Config::default();
+        prepare(&stream, config.unreachable_after);
+        let socket = socket2::SockRef::from(&stream);
+        assert_eq!(socket.tcp_user_timeout().unwrap(), Some(Duration::from_secs(30)));
+        assert!(socket.tcp_nodelay().unwrap() && config.unreachable_after > config.write_within);
     }
 }

@@ -33,6 +33,9 @@ type Socket = WebSocketStream<Wire>;
 /// What one read of a socket takes. Clients say little.
 const READ_BUFFER: usize = 1 << 10;
 
+/// So many frames may come before a client says who it is.
+const FIRST_FRAMES: usize = 32;
+
 /// Close codes.
 const POLICY: u16 = 1008;
 const TOO_BIG: u16 = 1009;
@@ -57,8 +60,9 @@ async fn run(edge: Edge, upgraded: Upgraded, token: Option<String>, pass: Pass) 
         () = stop.cancelled() => {}
         // The state of a whole connection lives in here; boxed, so that it does not lie twice in the task that greets.
         () = Box::pin(async move {
-            if let Some(session) = greet(&edge, &mut socket, token).await {
-                converse(&edge, socket, session, patience).await;
+            match greet(&edge, &mut socket, token).await {
+                Some(session) => converse(&edge, socket, session, patience).await,
+                None => goodbye(socket, patience).await,
             }
             drop(pass);
         }) => {}
@@ -97,7 +101,7 @@ async fn greet(edge: &Edge, socket: &mut Socket, token: Option<String>) -> Optio
 
 /// The first message, which must be `auth`; `None` if the client leaves.
 async fn first_words(socket: &mut Socket, patience: Duration) -> Option<Result<Auth, Refusal>> {
-    loop {
+    for _ in 0..FIRST_FRAMES {
         return match socket.next().await? {
             Ok(Message::Text(text)) => Some(match ClientMessage::parse(&text) {
                 Ok(ClientMessage::Auth(auth)) if auth.version == VERSION => Ok(auth),
@@ -119,6 +123,7 @@ async fn first_words(socket: &mut Socket, patience: Duration) -> Option<Result<A
             Ok(Message::Close(_)) | Err(_) => None,
         };
     }
+    Some(Err(Refusal::new(Code::Rate, "the first message must be `auth`, not one ping after another")))
 }
 
 async fn converse(edge: &Edge, mut socket: Socket, mut session: Session, patience: Duration) {
@@ -190,15 +195,12 @@ async fn hear(
 ) -> Result<(), Broken> {
     match heard {
         Some(Ok(Message::Text(text))) => {
-            if let Err(refusal) = session.heard() {
-                session.refuse(&refusal, None);
-                session.end(POLICY, "too many messages");
+            if says_too_much(session) {
                 return Ok(());
             }
             match ClientMessage::parse(&text) {
                 Ok(ClientMessage::Auth(auth)) => {
-                    let renewed = edge.check(auth.token.as_deref()).and_then(|grant| session.regrant(grant));
-                    if let Err(refusal) = renewed {
+                    if let Err(refusal) = edge.renew(session, auth.token.as_deref()) {
                         session.refuse(&refusal, None);
                     }
                 }
@@ -208,13 +210,15 @@ async fn hear(
             Ok(())
         }
         Some(Ok(Message::Ping(_))) => {
-            session.alive();
+            if says_too_much(session) {
+                return Ok(());
+            }
             socket.flush().await.map_err(|_| Broken)?;
             session.must_speak();
             Ok(())
         }
         Some(Ok(Message::Pong(_) | Message::Frame(_))) => {
-            session.alive();
+            says_too_much(session);
             Ok(())
         }
         Some(Ok(Message::Binary(_))) => {
@@ -233,6 +237,14 @@ async fn hear(
     }
 }
 
+/// Notes that the client lives, and ends a session that sends too many frames.
+fn says_too_much(session: &mut Session) -> bool {
+    let Err(refusal) = session.heard() else { return false };
+    session.refuse(&refusal, None);
+    session.end(POLICY, "too many messages");
+    true
+}
+
 /// Says what is still to be said; nobody listens any more.
 async fn leave(edge: &Edge, socket: &mut Socket, session: &mut Session) -> Result<(), Broken> {
     let _ = speak(socket, session, edge.hub().config().write_within).await;
@@ -245,7 +257,7 @@ async fn take(session: &mut Session, message: &ClientMessage) {
     {
         session.refuse(&refusal, wish.reference);
         if refusal.code == Code::Unavailable {
-            session.end(RESTART, "the router cannot be reached");
+            session.send_away("the router cannot be reached");
         }
         return;
     }

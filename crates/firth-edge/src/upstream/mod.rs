@@ -1,8 +1,14 @@
 //! [`Registrar`]: what clients here subscribe to, registered with a router, so that events come to this gateway and no others do.
 //!
-//! A subscription is registered before it becomes live here, and all who ask for the same share one ([`table`]). One task talks to the
-//! router: it registers, gives signs of life, and unregisters what nobody holds any more. If the router may have forgotten us, everything is
-//! registered again, and then every client hears that it must fetch its state anew.
+//! A subscription is registered before it becomes live here, and all clients that ask for the same
+//! share one ([`table`]). One task registers and unregisters, many at a time; another gives signs
+//! of life, so that no amount of registrations delays them. If the router may have forgotten us,
+//! everything is registered again, and each client that may have missed events hears that it must
+//! fetch its state anew.
+//!
+//! **Two processes of one name.** Each process has an instance of its own at the router, and the
+//! newest holds the name. A process that was replaced hears of it with its next sign of life: it
+//! sends its clients away and ends, and takes nothing of its successor's with it.
 
 mod table;
 
@@ -12,29 +18,53 @@ use crate::protocol::{Code, Refusal, Wish};
 use firth_router::{SubscriptionId, Tenant};
 use futures_util::StreamExt as _;
 use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
+use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use table::{Key, State, Table};
-use tokio::sync::{Notify, watch};
+use table::{Errand, State, Table};
+use tokio::sync::Notify;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 /// How long a client waits for the router.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Registrations on their way at the same time.
-const AT_A_TIME: usize = 16;
-/// The pause after a sign of life that did not arrive, and between two looks at what nobody holds.
-const PAUSE: Duration = Duration::from_secs(1);
+/// How long one call may take: much less than a gateway lives without a sign of life.
+const CALL: Duration = Duration::from_secs(10);
+/// How long the first call may take: the router may have much to remove.
+const FIRST_CALL: Duration = Duration::from_secs(60);
+/// Calls on their way at the same time.
+const AT_A_TIME: usize = 64;
+/// The longest time between two signs of life: a process that was replaced must hear of it soon.
+const BEAT: Duration = Duration::from_secs(5);
+/// The pauses after a sign of life that did not arrive: they double, with jitter.
+const PAUSES: std::ops::Range<Duration> = Duration::from_millis(500)..Duration::from_secs(8);
+/// Clients that missed events hear of it together, so many at once or after this time.
+const TOLD_TOGETHER: (usize, Duration) = (256, Duration::from_millis(50));
+
+/// What a router says to a sign of life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Heartbeat {
+    /// The gateway is registered.
+    Alive,
+    /// The router does not know it: it must register again.
+    Unknown,
+    /// A newer process has registered under its name: this one must end.
+    Replaced,
+}
 
 /// A router's registry, as a gateway sees it.
 pub trait Upstream: Send + Sync + 'static {
     /// This gateway's name there.
     fn gateway(&self) -> &str;
+    /// This process: different from every other that has or had the name.
+    fn instance(&self) -> &str;
     /// Registers this gateway, or gives a sign of life of it; answers how long it counts as alive. With `anew`, what was registered for it before is
     /// taken away first.
     fn announce(&self, anew: bool) -> BoxFuture<'_, Result<Duration, Refusal>>;
-    /// A sign of life; false if the router does not know this gateway.
-    fn heartbeat(&self) -> BoxFuture<'_, Result<bool, Refusal>>;
+    /// A sign of life.
+    fn heartbeat(&self) -> BoxFuture<'_, Result<Heartbeat, Refusal>>;
     /// Registers a subscription of this gateway.
     fn register<'a>(
         &'a self,
@@ -48,8 +78,15 @@ pub trait Upstream: Send + Sync + 'static {
         tenant: &'a Tenant,
         id: &'a SubscriptionId,
     ) -> BoxFuture<'a, Result<(), Refusal>>;
-    /// Takes this gateway away, with all its subscriptions.
+    /// Takes this gateway away, with all its subscriptions, unless a newer process has its name.
     fn leave(&self) -> BoxFuture<'_, Result<(), Refusal>>;
+}
+
+/// How many registrations there may be.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Room {
+    pub(crate) total: usize,
+    pub(crate) per_tenant: usize,
 }
 
 /// Registers for a hub. Clones share it.
@@ -61,32 +98,42 @@ struct Inner {
     hub: WeakHub,
     table: Mutex<Table>,
     wanted: Notify,
-    changed: watch::Sender<()>,
     stop: CancellationToken,
+    replaced: CancellationToken,
     tasks: TaskTracker,
 }
 
 impl Registrar {
-    /// Registers this gateway, and from now on whatever clients of the hub subscribe to.
+    /// Registers this gateway, and from now on everything that clients of the hub subscribe to.
     pub async fn start(hub: &Hub, upstream: impl Upstream) -> Result<Self, Refusal> {
-        let ttl = upstream.announce(true).await?;
-        let table = Mutex::new(Table::new(upstream.gateway(), hub.config().window.age));
+        let ttl = timeout(FIRST_CALL, upstream.announce(true)).await.map_err(|_| unanswered())??;
+        let limits = &hub.config().limits;
+        let room = Room { total: limits.registrations, per_tenant: limits.registrations_per_tenant };
+        let window = hub.config().window.age;
+        let table = Mutex::new(Table::new(upstream.gateway(), upstream.instance(), window, room));
         let registrar = Self(Arc::new(Inner {
             upstream: Box::new(upstream),
             hub: hub.downgrade(),
             table,
             wanted: Notify::new(),
-            changed: watch::Sender::new(()),
             stop: CancellationToken::new(),
+            replaced: CancellationToken::new(),
             tasks: TaskTracker::new(),
         }));
         hub.set_registrar(registrar.clone());
-        registrar.0.tasks.spawn(registrar.clone().run(ttl));
+        registrar.0.tasks.spawn(registrar.clone().beat(ttl));
+        registrar.0.tasks.spawn(registrar.clone().work());
         registrar.0.tasks.close();
         Ok(registrar)
     }
 
-    /// Stops, and takes this gateway away from the router.
+    /// Resolves when a newer process has registered under this gateway's name. The hub is draining
+    /// then: events come no more, so the gateway should end.
+    pub async fn replaced(&self) {
+        self.0.replaced.cancelled().await;
+    }
+
+    /// Stops, and takes this gateway away from the router, unless a newer process has its name.
     pub async fn close(&self) -> Result<(), Refusal> {
         self.0.stop.cancel();
         self.0.tasks.wait().await;
@@ -95,90 +142,145 @@ impl Registrar {
 
     /// Has the wish registered, and waits until it is.
     pub(crate) async fn hold(&self, tenant: &Tenant, wish: &Wish) -> Result<Hold, Refusal> {
-        let key = Key::new(tenant, wish);
-        let mut changed = self.0.changed.subscribe();
-        self.table().hold(&key, wish, now())?;
-        let mut hold = Hold { registrar: self.clone(), key, since: Position::nowhere() };
+        let (number, mut state) = self.table().hold(tenant, wish, now())?;
+        let hold = Hold { registrar: self.clone(), number };
         self.0.wanted.notify_one();
-        let settled = async {
-            loop {
-                match self.table().state(&hold.key) {
-                    Some(State::Live(since)) => return Ok(since),
-                    Some(State::Refused(refusal)) => return Err(refusal),
-                    Some(State::Wanted | State::Asked) | None => {}
-                }
-                if changed.changed().await.is_err() {
-                    return Err(unanswered());
-                }
-            }
-        };
-        hold.since = tokio::time::timeout(PATIENCE, settled).await.unwrap_or_else(|_| Err(unanswered()))?;
-        Ok(hold)
+        let settled = state.wait_for(|state| matches!(state, State::Live(_) | State::Refused(_)));
+        match timeout(PATIENCE, settled).await {
+            Ok(Ok(state)) => match &*state {
+                State::Refused(refusal) => Err(refusal.clone()),
+                _ => Ok(hold),
+            },
+            _ => Err(unanswered()),
+        }
     }
 
-    async fn run(self, mut ttl: Duration) {
-        let (mut alive_at, mut beat_at) = (now(), now() + ttl / 3);
-        while let Some(()) = self.0.stop.run_until_cancelled(self.next(beat_at)).await {
-            self.register_wanted().await;
+    /// Events of these subscriptions were left out up to now: the numbers of their registrations.
+    /// `None` if one of them was not made here, so that any client may be concerned.
+    pub(crate) fn gap(
+        &self,
+        ids: &[SubscriptionId],
+        head_of: impl Fn(&Tenant) -> Position,
+    ) -> Option<HashSet<u64>> {
+        self.table().gap(ids, head_of)
+    }
+
+    /// Gives signs of life.
+    async fn beat(self, mut ttl: Duration) {
+        let (mut alive_at, mut pause) = (now(), (ttl / 3).min(BEAT));
+        let mut failures = PAUSES.start;
+        while let Some(()) = self.0.stop.run_until_cancelled(tokio::time::sleep(pause)).await {
             let begun = now();
-            if begun < beat_at {
-                continue;
-            }
-            match self.0.upstream.heartbeat().await {
-                // It may have forgotten us in between.
-                Ok(true) if begun.saturating_duration_since(alive_at) <= ttl => alive_at = begun,
-                Ok(_) => match self.0.upstream.announce(false).await {
-                    Ok(fresh) => {
-                        tracing::warn!("the router forgot this gateway: everything is registered again");
-                        (ttl, alive_at) = (fresh, begun);
-                        self.table().renew();
-                        self.register_wanted().await;
-                    }
-                    Err(error) => tracing::warn!(%error, "this gateway cannot be registered"),
-                },
+            let outcome = self.sign_of_life(begun.saturating_duration_since(alive_at) <= ttl).await;
+            match outcome {
+                Ok(Sign::Alive) => alive_at = begun,
+                Ok(Sign::Anew(fresh)) => {
+                    tracing::warn!("the router forgot this gateway: everything is registered again");
+                    (ttl, alive_at) = (fresh, begun);
+                    self.table().renew();
+                }
+                Ok(Sign::Replaced) => return self.give_way().await,
                 Err(error) => tracing::warn!(%error, "the router cannot be reached"),
             }
-            let is_alive = alive_at == begun;
-            beat_at = now() + if is_alive { ttl / 3 } else { PAUSE };
-            self.table().retry();
-            self.take_away().await;
+            if alive_at == begun {
+                (pause, failures) = ((ttl / 3).min(BEAT), PAUSES.start);
+            } else {
+                pause = failures.mul_f64(fastrand::f64().mul_add(0.4, 0.8));
+                failures = (failures * 2).min(PAUSES.end);
+            }
+            let mut table = self.table();
+            table.retry();
+            table.sweep(now());
+            drop(table);
+            self.0.wanted.notify_one();
         }
     }
 
-    /// Waits for something to do.
-    async fn next(&self, beat_at: Instant) {
-        tokio::select! {
-            () = self.0.wanted.notified() => {}
-            () = tokio::time::sleep_until(beat_at.into()) => {}
+    /// One sign of life, in time or not; the router may have forgotten a gateway in between whose
+    /// last one is too old.
+    async fn sign_of_life(&self, is_in_time: bool) -> Result<Sign, Refusal> {
+        let late = |_| unanswered();
+        match timeout(CALL, self.0.upstream.heartbeat()).await.map_err(late)?? {
+            Heartbeat::Replaced => Ok(Sign::Replaced),
+            Heartbeat::Alive if is_in_time => Ok(Sign::Alive),
+            Heartbeat::Alive | Heartbeat::Unknown => {
+                timeout(CALL, self.0.upstream.announce(false)).await.map_err(late)?.map(Sign::Anew)
+            }
         }
     }
 
-    /// Asks the router for everything that is wanted.
-    async fn register_wanted(&self) {
-        let errands = self.table().errands();
-        let ask = |errand: table::Errand| async move {
-            let answer = self.0.upstream.register(&errand.tenant, &errand.id, &errand.wish).await;
-            let hub = self.0.hub.upgrade();
-            let since = hub.map_or_else(Position::nowhere, |hub| hub.head_of(&errand.tenant));
-            self.table().settle(&errand.key, answer.map(|()| since))
-        };
-        let mut asked = futures_util::stream::iter(errands).map(ask).buffer_unordered(AT_A_TIME);
-        let mut missed = false;
-        while let Some(may_have_missed) = asked.next().await {
-            missed |= may_have_missed;
-            self.0.changed.send_replace(());
+    /// A newer process has the name: sends all clients away, and takes away what it does not know
+    /// of.
+    async fn give_way(&self) {
+        tracing::error!(
+            gateway = self.0.upstream.gateway(),
+            "another process has registered under this gateway's name: this one gets no more events and ends; give each its own id"
+        );
+        if let Some(hub) = self.0.hub.upgrade() {
+            hub.drain();
         }
-        if let Some(hub) = self.0.hub.upgrade().filter(|_| missed) {
-            hub.source_gap();
+        self.0.replaced.cancel();
+        self.0.stop.cancel();
+        let all = self.table().all();
+        let take_away =
+            futures_util::stream::iter(&all).for_each_concurrent(AT_A_TIME, async |(tenant, id)| {
+                let _ = self.0.upstream.unregister(tenant, id).await;
+            });
+        // What is left lives as long as the successor.
+        let _ = timeout(CALL, take_away).await;
+    }
+
+    /// Registers and unregisters.
+    async fn work(self) {
+        let (mut running, mut missed) = (FuturesUnordered::new(), Missed::default());
+        loop {
+            while running.len() < AT_A_TIME
+                && let Some(errand) = self.next()
+            {
+                running.push(self.run(errand));
+            }
+            tokio::select! {
+                () = self.0.stop.cancelled() => return,
+                Some(number) = running.next() => missed.add(number),
+                () = self.0.wanted.notified() => {}
+            }
+            if missed.must_be_told(running.is_empty())
+                && let Some(hub) = self.0.hub.upgrade()
+            {
+                hub.resync(&std::mem::take(&mut missed).numbers);
+            }
         }
     }
 
-    async fn take_away(&self) {
-        let gone = self.table().sweep(now());
-        for (tenant, id) in gone {
-            // If it fails, the router forgets it with this gateway.
-            if let Err(error) = self.0.upstream.unregister(&tenant, &id).await {
-                tracing::debug!(%error, "a subscription could not be unregistered");
+    fn next(&self) -> Option<Errand> {
+        self.table().next()
+    }
+
+    /// Asks the router once. Answers the number of a registration whose clients may have missed
+    /// events.
+    async fn run(&self, errand: Errand) -> Option<u64> {
+        let late = |_| Err(unanswered());
+        match errand {
+            Errand::Register { number, asked, tenant, id, wish } => {
+                let call = self.0.upstream.register(&tenant, &id, &wish);
+                let answer = timeout(CALL, call).await.unwrap_or_else(late);
+                let settle = |since| self.table().settle(number, asked, answer.map(|()| since));
+                let missed = match self.0.hub.upgrade() {
+                    Some(hub) => hub.at_head(&tenant, settle),
+                    None => settle(Position::nowhere()),
+                };
+                missed.then_some(number)
+            }
+            Errand::Unregister { tenant, id, is_eviction } => {
+                let call = self.0.upstream.unregister(&tenant, &id);
+                // If it fails, the router forgets it with this gateway.
+                if let Err(error) = timeout(CALL, call).await.unwrap_or_else(late) {
+                    tracing::debug!(%error, "a subscription could not be unregistered");
+                }
+                if is_eviction {
+                    self.table().evicted();
+                }
+                None
             }
         }
     }
@@ -188,23 +290,57 @@ impl Registrar {
     }
 }
 
+/// What came of a sign of life.
+enum Sign {
+    Alive,
+    /// Registered again, for this time.
+    Anew(Duration),
+    Replaced,
+}
+
+/// Registrations whose clients must hear that they may have missed events.
+#[derive(Default)]
+struct Missed {
+    numbers: HashSet<u64>,
+    since: Option<Instant>,
+}
+
+impl Missed {
+    fn add(&mut self, number: Option<u64>) {
+        if let Some(number) = number {
+            self.numbers.insert(number);
+            self.since.get_or_insert_with(now);
+        }
+    }
+
+    fn must_be_told(&self, is_idle: bool) -> bool {
+        let (count, time) = TOLD_TOGETHER;
+        self.since.is_some_and(|since| {
+            is_idle || self.numbers.len() >= count || now().saturating_duration_since(since) >= time
+        })
+    }
+}
+
 /// A registration that a client needs. Dropping it lets it go.
 pub(crate) struct Hold {
     registrar: Registrar,
-    key: Key,
-    since: Position,
+    number: u64,
 }
 
 impl Hold {
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+
     /// Whether everything behind the position came here.
     pub(crate) fn covers(&self, position: &Position) -> bool {
-        self.since.epoch != position.epoch || position.offsets.covers(&self.since.offsets)
+        self.registrar.table().covers(self.number, position)
     }
 }
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        self.registrar.table().release(&self.key, now());
+        self.registrar.table().release(self.number, now());
     }
 }
 

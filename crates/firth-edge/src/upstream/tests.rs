@@ -6,30 +6,63 @@ use crate::{Config, Session};
 use futures_util::FutureExt as _;
 use std::collections::BTreeMap;
 
-/// A router's registry.
-#[derive(Clone, Default)]
-struct Router(Arc<Mutex<Known>>);
+/// A router's registry, as one process sees it.
+#[derive(Clone)]
+struct Router {
+    known: Arc<Mutex<Known>>,
+    instance: &'static str,
+}
 
 #[derive(Default)]
 struct Known {
-    gateway: bool,
+    /// The process that is registered.
+    gateway: Option<&'static str>,
     subscriptions: BTreeMap<String, String>,
     is_away: bool,
+    /// It takes calls and answers none.
+    is_stuck: bool,
+    /// How long a registration takes.
+    takes: Duration,
+    /// The longest time between two signs of life.
+    silence: Duration,
+    beat_at: Option<Instant>,
+    most_at_a_time: usize,
+    at_a_time: usize,
+}
+
+impl Default for Router {
+    fn default() -> Self {
+        Self { known: Arc::default(), instance: "first" }
+    }
 }
 
 impl Router {
-    fn ask<T: Send + 'static>(
-        &self,
-        answer: impl FnOnce(&mut Known) -> T,
-    ) -> BoxFuture<'_, Result<T, Refusal>> {
-        let mut known = self.0.lock().unwrap();
-        let away = Refusal::new(Code::Unavailable, "away");
-        let answer = if known.is_away { Err(away) } else { Ok(answer(&mut known)) };
-        std::future::ready(answer).boxed()
+    /// The same router for another process.
+    fn process(&self, instance: &'static str) -> Self {
+        Self { instance, ..self.clone() }
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap()
+    }
+
+    fn ask<'a, T: Send + 'a>(
+        &'a self,
+        answer: impl FnOnce(&mut Known) -> T + Send + 'a,
+    ) -> BoxFuture<'a, Result<T, Refusal>> {
+        async move {
+            if self.known().is_stuck {
+                std::future::pending::<()>().await;
+            }
+            let mut known = self.known();
+            let away = Refusal::new(Code::Unavailable, "away");
+            if known.is_away { Err(away) } else { Ok(answer(&mut known)) }
+        }
+        .boxed()
     }
 
     fn registered(&self) -> Vec<String> {
-        self.0.lock().unwrap().subscriptions.values().cloned().collect()
+        self.known().subscriptions.values().cloned().collect()
     }
 
     async fn until(&self, what: &str, holds: impl Fn(&[String]) -> bool) {
@@ -44,13 +77,17 @@ impl Router {
 }
 
 impl Upstream for Router {
-    fn gateway(&self) -> &str {
+    fn gateway(&self) -> &'static str {
         "g"
     }
 
+    fn instance(&self) -> &str {
+        self.instance
+    }
+
     fn announce(&self, anew: bool) -> BoxFuture<'_, Result<Duration, Refusal>> {
-        self.ask(|known| {
-            known.gateway = true;
+        self.ask(move |known| {
+            known.gateway = Some(self.instance);
             if anew {
                 known.subscriptions.clear();
             }
@@ -58,8 +95,16 @@ impl Upstream for Router {
         })
     }
 
-    fn heartbeat(&self) -> BoxFuture<'_, Result<bool, Refusal>> {
-        self.ask(|known| known.gateway)
+    fn heartbeat(&self) -> BoxFuture<'_, Result<Heartbeat, Refusal>> {
+        self.ask(|known| {
+            let silence = known.beat_at.replace(now()).map_or(Duration::ZERO, |last| now() - last);
+            known.silence = known.silence.max(silence);
+            match known.gateway {
+                None => Heartbeat::Unknown,
+                Some(instance) if instance == self.instance => Heartbeat::Alive,
+                Some(_) => Heartbeat::Replaced,
+            }
+        })
     }
 
     fn register<'a>(
@@ -69,7 +114,18 @@ impl Upstream for Router {
         wish: &'a Wish,
     ) -> BoxFuture<'a, Result<(), Refusal>> {
         let text = format!("{tenant} {}", wish.collection);
-        self.ask(|known| drop(known.subscriptions.insert(format!("{tenant}/{id}"), text)))
+        async move {
+            let takes = {
+                let mut known = self.known();
+                known.at_a_time += 1;
+                known.most_at_a_time = known.most_at_a_time.max(known.at_a_time);
+                known.takes
+            };
+            tokio::time::sleep(takes).await;
+            self.known().at_a_time -= 1;
+            self.ask(|known| drop(known.subscriptions.insert(format!("{tenant}/{id}"), text))).await
+        }
+        .boxed()
     }
 
     fn unregister<'a>(
@@ -77,17 +133,21 @@ impl Upstream for Router {
         tenant: &'a Tenant,
         id: &'a SubscriptionId,
     ) -> BoxFuture<'a, Result<(), Refusal>> {
-        self.ask(|known| drop(known.subscriptions.remove(&format!("{tenant}/{id}"))))
+        self.ask(move |known| drop(known.subscriptions.remove(&format!("{tenant}/{id}"))))
     }
 
     fn leave(&self) -> BoxFuture<'_, Result<(), Refusal>> {
-        self.ask(|known| (known.gateway, known.subscriptions) = (false, BTreeMap::new()))
+        self.ask(|known| {
+            if known.gateway == Some(self.instance) {
+                (known.gateway, known.subscriptions) = (None, BTreeMap::new());
+            }
+        })
     }
 }
 
 fn join(hub: &Hub, tenant: &str) -> Session {
     let tenant = Tenant::new(tenant).unwrap();
-    let collections = Collections::of(["orders"]);
+    let collections = Collections::of(["orders", "c*"]);
     hub.join(Grant { tenant, user: None, collections, expires: None, root: [0; 32] }, None).unwrap()
 }
 
@@ -138,8 +198,8 @@ async fn a_router_that_forgot_is_told_everything_again_and_clients_start_anew() 
     subscribe(&mut session, "orders").await.unwrap();
     assert_eq!(types(&mut session), ["\"hello\"", "\"subscribed\""]);
     {
-        let mut known = router.0.lock().unwrap();
-        (known.gateway, known.subscriptions) = (false, BTreeMap::new());
+        let mut known = router.known();
+        (known.gateway, known.subscriptions) = (None, BTreeMap::new());
     }
     router.until("it is told again", |known| known == ["a orders"]).await;
     assert_eq!(types(&mut session), ["\"resync-required\""]);
@@ -153,11 +213,11 @@ async fn while_the_router_is_away_nobody_is_subscribed_and_a_long_absence_is_a_g
     let (mut session, mut late) = (join(&hub, "a"), join(&hub, "b"));
     subscribe(&mut session, "orders").await.unwrap();
     types(&mut session);
-    router.0.lock().unwrap().is_away = true;
+    router.known().is_away = true;
     assert_eq!(subscribe(&mut late, "orders").await.unwrap_err().code, Code::Unavailable);
     // Longer than the router remembers a gateway without signs of life.
     tokio::time::sleep(Duration::from_secs(200)).await;
-    router.0.lock().unwrap().is_away = false;
+    router.known().is_away = false;
     subscribe(&mut late, "orders").await.unwrap();
     assert_eq!(router.registered(), ["a orders", "b orders"]);
     let mut heard = Vec::new();
@@ -169,5 +229,151 @@ async fn while_the_router_is_away_nobody_is_subscribed_and_a_long_absence_is_a_g
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
     assert!(heard.iter().any(|kind| kind == "\"resync-required\""), "{heard:?}");
+    registrar.close().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn r02_a_process_that_was_replaced_sends_its_clients_away_and_leaves_its_successor_alone() {
+    let (hub, router) = (Hub::start(Config::default()).unwrap(), Router::default());
+    let first = Registrar::start(&hub, router.clone()).await.unwrap();
+    let mut old = join(&hub, "a");
+    subscribe(&mut old, "orders").await.unwrap();
+    types(&mut old);
+    let next_hub = Hub::start(Config::default()).unwrap();
+    let second = Registrar::start(&next_hub, router.process("second")).await.unwrap();
+    // Registered before the first process hears of its successor.
+    let mut late = join(&hub, "a");
+    subscribe(&mut late, "c-late").await.unwrap();
+    let mut new = join(&next_hub, "b");
+    subscribe(&mut new, "orders").await.unwrap();
+    tokio::time::timeout(Duration::from_secs(30), first.replaced()).await.expect("it hears of it");
+    assert!(types(&mut old).contains(&"\"bye\"".to_owned()), "its clients hear of it, too");
+    assert!(hub.is_closing() && !next_hub.is_closing());
+    router.until("what it registered is gone", |known| known == ["b orders"]).await;
+    first.close().await.unwrap();
+    assert_eq!(router.known().gateway, Some("second"));
+    assert_eq!(router.registered().len(), 1);
+    second.close().await.unwrap();
+    assert_eq!(router.known().gateway, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn r13_ten_thousand_clients_that_come_at_once_are_served_and_do_not_delay_signs_of_life() {
+    let config = Config::default();
+    let (hub, router) = (Hub::start(config).unwrap(), Router::default());
+    router.known().takes = Duration::from_millis(200);
+    let registrar = Registrar::start(&hub, router.clone()).await.unwrap();
+    let mut waiting = Vec::new();
+    for tenant in 0..2 {
+        for n in 0..5_000 {
+            let (tenant, registrar) = (Tenant::new(format!("t{tenant}")).unwrap(), registrar.clone());
+            let wish = Wish::collection("w", format!("c{n}"));
+            waiting.push(tokio::spawn(async move {
+                // As a client does that is told to come back.
+                loop {
+                    match registrar.hold(&tenant, &wish).await {
+                        Ok(hold) => return hold,
+                        Err(refusal) => assert_eq!(refusal.code, Code::Unavailable),
+                    }
+                }
+            }));
+        }
+    }
+    let mut holds = Vec::new();
+    for task in waiting {
+        holds.push(task.await.unwrap());
+    }
+    {
+        let known = router.known();
+        assert_eq!(known.subscriptions.len(), 10_000);
+        assert!(known.most_at_a_time <= AT_A_TIME, "{}", known.most_at_a_time);
+        assert!(known.beat_at.is_some() && known.silence <= 2 * BEAT, "{:?}", known.silence);
+    }
+    drop(holds);
+    registrar.close().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn r13_a_router_that_takes_calls_and_does_not_answer_is_asked_again_before_it_forgets() {
+    let (hub, router) = (Hub::start(Config::default()).unwrap(), Router::default());
+    let registrar = Registrar::start(&hub, router.clone()).await.unwrap();
+    let mut session = join(&hub, "a");
+    subscribe(&mut session, "orders").await.unwrap();
+    types(&mut session);
+    router.known().is_stuck = true;
+    tokio::time::sleep(Duration::from_secs(40)).await;
+    router.known().is_stuck = false;
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    assert!(router.known().beat_at.is_some_and(|beat| now() - beat <= BEAT));
+    assert!(types(&mut session).is_empty(), "it was in time: no client must start anew");
+    registrar.close().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn r15_a_gap_is_told_to_the_clients_with_its_subscription_alone_and_once() {
+    let (hub, router) = (Hub::start(Config::default()).unwrap(), Router::default());
+    let registrar = Registrar::start(&hub, router.clone()).await.unwrap();
+    let feed = crate::RouterFeed::new(hub.clone(), "secret");
+    let (mut concerned, mut same_tenant, mut other) = (join(&hub, "a"), join(&hub, "a"), join(&hub, "b"));
+    subscribe(&mut concerned, "orders").await.unwrap();
+    let id = router.known().subscriptions.keys().next().unwrap().strip_prefix("a/").unwrap().to_owned();
+    subscribe(&mut same_tenant, "c1").await.unwrap();
+    subscribe(&mut other, "orders").await.unwrap();
+    let before = concerned.head();
+    for session in [&mut concerned, &mut same_tenant, &mut other] {
+        types(session);
+    }
+    let mut gap = |seq: u64, subscriptions: serde_json::Value, lost: u64| {
+        let events = serde_json::json!([{"partition_id": 0, "seq": seq}]);
+        let gap = serde_json::json!({"events": events, "subscriptions": subscriptions, "lost": lost});
+        let batch = serde_json::json!({"gateway_id": "g", "events": [], "gap": gap}).to_string();
+        feed.receive(batch.as_bytes()).unwrap();
+        [&mut concerned, &mut same_tenant, &mut other].map(|session| types(session).len())
+    };
+    let mine = serde_json::json!([id]);
+    assert_eq!(gap(1, mine.clone(), 0), [1, 0, 0]);
+    assert_eq!(gap(1, mine.clone(), 0), [0, 0, 0], "the same batch again");
+    assert_eq!(gap(2, mine.clone(), 0), [1, 0, 0]);
+    assert_eq!(gap(3, serde_json::json!(["by-hand"]), 0), [1, 1, 1], "it may be anyone's");
+    assert_eq!(gap(4, serde_json::Value::Null, 5), [1, 1, 1]);
+    let mut late = join(&hub, "a");
+    let wishes = [Wish::collection("w", "orders")];
+    late.prepare(&wishes, Some(&before)).await.unwrap();
+    late.subscribe(&wishes, Some(before)).unwrap();
+    assert!(types(&mut late).contains(&"\"resync-required\"".to_owned()), "nobody resumes across the gap");
+    registrar.close().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn r15_a_client_that_comes_back_resumes_unless_the_gap_was_in_its_own_subscription() {
+    let (hub, router) = (Hub::start(Config::default()).unwrap(), Router::default());
+    let registrar = Registrar::start(&hub, router.clone()).await.unwrap();
+    let feed = crate::RouterFeed::new(hub.clone(), "secret");
+    let mut session = join(&hub, "a");
+    subscribe(&mut session, "orders").await.unwrap();
+    let id = router.known().subscriptions.keys().next().unwrap().strip_prefix("a/").unwrap().to_owned();
+    let mut other = join(&hub, "a");
+    subscribe(&mut other, "c1").await.unwrap();
+    let before = session.head();
+    drop((session, other));
+    let publish = |seq: u64, gap: serde_json::Value| {
+        let event = serde_json::json!({"seq": seq, "partition_id": 0, "event_type": "insert", "tenant": "a", "collection": "c1",
+            "document_id": "d", "subscriptions": [{"id": "s"}], "payload": {}});
+        let batch = serde_json::json!({"gateway_id": "g", "events": [event], "gap": gap}).to_string();
+        feed.receive(batch.as_bytes()).unwrap();
+    };
+    publish(1, serde_json::Value::Null);
+    publish(2, serde_json::json!({"events": [{"partition_id": 0, "seq": 9}], "subscriptions": [id]}));
+    for (collection, resumes) in [("orders", false), ("c1", true)] {
+        let mut back = join(&hub, "a");
+        let wishes = [Wish::collection("w", collection)];
+        back.prepare(&wishes, Some(&before)).await.unwrap();
+        back.subscribe(&wishes, Some(before.clone())).unwrap();
+        assert_eq!(
+            types(&mut back).iter().all(|kind| kind != "\"resync-required\""),
+            resumes,
+            "{collection}"
+        );
+    }
     registrar.close().await.unwrap();
 }

@@ -8,6 +8,7 @@ use firth_engine::Partition;
 use firth_engine::facet::TrimTo;
 use firth_laws::world::seize;
 use firth_testkit::wait;
+use std::time::Duration;
 
 #[tokio::test]
 async fn what_is_sent_to_the_topic_reaches_the_client_in_order() {
@@ -50,6 +51,30 @@ async fn two_gateways_cannot_share_a_group() {
     assert_eq!(refused.kind(), ErrorKind::Invalid);
     first.close().await.unwrap();
     TopicFeed::start(hub, &broker, "changes", "edge").await.unwrap().close().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn r11_the_group_of_a_gateway_that_crashed_under_a_changing_name_goes_and_others_stay() {
+    let broker = Broker::memory();
+    broker.create_topic("changes").partitions(2).await.unwrap();
+    let admin = broker.admin();
+    for group in ["gateway.pod-1", "orders"] {
+        admin.create_group("changes", group, firth::StartAt::Newest).await.unwrap();
+    }
+    let start = async |name: &str| {
+        let hub = firth_edge::Hub::start(Config::default()).unwrap();
+        TopicFeed::start(hub, &broker, "changes", name).await.unwrap()
+    };
+    let (one, two) = (start("gateway.pod-2").await, start("gateway.pod-3").await);
+    let groups = async || -> Vec<String> {
+        admin.groups("changes").await.unwrap().iter().map(ToString::to_string).collect()
+    };
+    tokio::time::sleep(Duration::from_secs(300)).await;
+    assert_eq!(groups().await.len(), 4, "a gateway that is cut off for a while finds its group");
+    tokio::time::sleep(Duration::from_secs(500)).await;
+    assert_eq!(groups().await, ["gateway.pod-2", "gateway.pod-3", "orders"]);
+    one.close().await.unwrap();
+    two.close().await.unwrap();
 }
 
 #[tokio::test]

@@ -4,6 +4,7 @@
 
 mod browser;
 mod feed;
+mod guarding;
 mod javascript;
 mod moving;
 mod poll;

@@ -38,6 +38,21 @@ pub(crate) fn order(tenant_name: &str, key: &str, n: i64) -> Event {
     Event::new(Operation::Update, tenant(tenant_name), "orders", key).with_after(document)
 }
 
+fn origins() -> Origins {
+    Origins::of(["https://app.example.com"])
+}
+
+/// The status and the whole body.
+async fn answer(mut stream: TcpStream) -> (u16, String) {
+    let mut answer = String::new();
+    tokio::time::timeout(PATIENCE, stream.read_to_string(&mut answer))
+        .await
+        .expect("answered in time")
+        .unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+}
+
 pub(crate) struct Gateway {
     pub(crate) edge: Edge,
     pub(crate) address: SocketAddr,
@@ -52,7 +67,15 @@ impl Gateway {
 
     pub(crate) async fn start_at(config: Config, address: SocketAddr) -> Self {
         let listener = TcpListener::bind(address).await.unwrap();
-        Self::run(config, listener, |edge, listener, stop| edge.serve(listener, stop, PATIENCE))
+        let serve = |edge: Edge, listener, stop| edge.serve(listener, stop, PATIENCE);
+        Self::run(config, origins(), listener, serve)
+    }
+
+    /// For pages of these origins.
+    pub(crate) async fn start_with(config: Config, origins: Origins) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let serve = |edge: Edge, listener, stop| edge.serve(listener, stop, PATIENCE);
+        Self::run(config, origins, listener, serve)
     }
 
     pub(crate) async fn start_tls(
@@ -60,17 +83,18 @@ impl Gateway {
         certificate: impl Fn() -> Arc<ServerConfig> + Send + Sync + 'static,
     ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        Self::run(config, listener, |edge, listener, stop| {
+        Self::run(config, origins(), listener, |edge, listener, stop| {
             edge.serve_tls(listener, certificate, stop, PATIENCE)
         })
     }
 
     fn run<F: Future<Output = ()> + Send + 'static>(
         config: Config,
+        origins: Origins,
         listener: TcpListener,
         serve: impl FnOnce(Edge, TcpListener, BoxFuture<'static, ()>) -> F,
     ) -> Self {
-        let edge = Edge::new(Hub::start(config).unwrap(), keys(), Origins::of(["https://app.example.com"]));
+        let edge = Edge::new(Hub::start(config).unwrap(), keys(), origins);
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel();
         let shutdown = async {
@@ -123,14 +147,18 @@ impl Gateway {
         headers: &[(&str, &str)],
         body: &str,
     ) -> (u16, String) {
-        let mut stream = self.request(method, path, headers, body).await;
-        let mut answer = String::new();
-        tokio::time::timeout(PATIENCE, stream.read_to_string(&mut answer))
-            .await
-            .expect("answered in time")
-            .unwrap();
-        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-        (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+        answer(self.request(method, path, headers, body).await).await
+    }
+
+    /// A request to this host, with more headers.
+    pub(crate) async fn ask_as(&self, host: &str, path: &str, headers: &str, body: &str) -> (u16, String) {
+        let mut stream = TcpStream::connect(self.address).await.unwrap();
+        let length = body.len();
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\ncontent-length: {length}\r\n{headers}\r\n{body}"
+        );
+        stream.write_all(head.as_bytes()).await.unwrap();
+        answer(stream).await
     }
 
     pub(crate) async fn request(

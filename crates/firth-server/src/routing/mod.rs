@@ -141,6 +141,7 @@ pub(crate) fn told(error: firth_router::Error) -> Error {
         Kind::Invalid => return invalid(error.context().to_owned()),
         Kind::NotFound => ErrorKind::NotFound,
         Kind::Quota => ErrorKind::Overloaded,
+        Kind::Fenced => ErrorKind::Fenced,
         Kind::Corrupt => ErrorKind::Corrupt,
         Kind::Engine => {
             let below = std::error::Error::source(&error).and_then(|source| source.downcast_ref::<Error>());

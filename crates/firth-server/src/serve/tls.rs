@@ -29,6 +29,13 @@ impl Tls {
         self.current().into()
     }
 
+    /// The same for routers, which speak HTTP/2.
+    pub(crate) fn for_routers(&self) -> Arc<ServerConfig> {
+        let mut config = ServerConfig::clone(&self.current());
+        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        Arc::new(config)
+    }
+
     /// What the next connection is spoken to with.
     pub(crate) fn current(&self) -> Arc<ServerConfig> {
         self.0.read().expect("nothing panics under this lock").clone()

@@ -12,6 +12,7 @@ mod documents;
 mod executing;
 mod feeding;
 mod gateway;
+mod gateways;
 mod guarding;
 mod health;
 mod http;

@@ -12,7 +12,7 @@ use std::path::Path;
 const SEED: &str = include_str!("../../../firth-router/src/config/documented.yaml");
 
 /// A server that routes, with the documented configuration as it stands.
-fn router(dir: &Path, more: &[&str]) -> Server {
+pub(crate) fn router(dir: &Path, more: &[&str]) -> Server {
     let file = dir.join("firth.yaml");
     std::fs::write(&file, SEED).unwrap();
     let mut command = firth();
@@ -20,7 +20,7 @@ fn router(dir: &Path, more: &[&str]) -> Server {
     Server::start(command.env("FIRTH_ROUTING_TOKEN", "shared"), None)
 }
 
-fn event(key: &str, document: &Value) -> Value {
+pub(crate) fn event(key: &str, document: &Value) -> Value {
     json!({ "json": { "op": "insert", "tenant": "acme", "collection": "orders", "key": key, "after": document } })
 }
 
@@ -28,7 +28,7 @@ fn subscribe(server: &Server, id: &str, wish: &Value) -> u16 {
     server.put(&format!("/v1/routing/subscriptions/acme/{id}"), wish).status
 }
 
-fn produce(server: &Server, events: &[Value]) {
+pub(crate) fn produce(server: &Server, events: &[Value]) {
     server.post("/v1/topics/changes/records", &json!(events)).expect(200);
 }
 

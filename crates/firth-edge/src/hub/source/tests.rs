@@ -12,6 +12,7 @@ use firth_router::Tenant;
 use firth_router::event::{Event, Operation};
 use proptest::prelude::*;
 use serde_json::Value;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 const EPOCH: u64 = 7;
@@ -225,4 +226,73 @@ async fn a_client_that_is_further_in_one_partition_and_less_far_in_another_gets_
     client.session = Client::connect(&two, client.at.clone());
     client.hear(&log, 0).unwrap();
     assert_eq!(client.at.unwrap().to_string(), "0000000000000007:3.3");
+}
+
+/// A client that comes back after its tenant was forgotten must not be told that it missed nothing.
+#[tokio::test(start_paused = true)]
+async fn t03_who_comes_back_after_its_tenant_was_forgotten_must_start_anew() {
+    let log: Log = vec![vec![0, 0]];
+    let mut gateway = Gateway::start(Window::default(), &vec![Vec::new()], 0);
+    let known = Offsets::default();
+    let mut client = Client { session: Client::connect(&gateway, None), at: None, known };
+    gateway.read(&log, 0, 1);
+    client.hear(&log, 0).unwrap();
+    let seen = client.at.clone();
+    drop(client);
+    gateway.read(&log, 0, 1);
+    leap(Window::default().age + Duration::from_secs(1)).await;
+    assert_eq!(gateway.hub.status().tenants, 0, "it is forgotten");
+    let mut session = Client::connect(&gateway, seen);
+    let messages = session.take().messages;
+    assert!(messages.iter().any(|message| message.text().contains("resync-required")), "{messages:?}");
+}
+
+/// A client's position and its events advance in one step: a client that subscribes in between gets
+/// every event behind its position, and none before it.
+#[tokio::test(flavor = "multi_thread")]
+async fn t03_who_subscribes_while_events_arrive_gets_every_event_behind_its_position() {
+    const RECORDS: u64 = 15_000;
+    let gateway = Gateway::start(Window::default(), &vec![Vec::new()], 0);
+    let sessions = [(); 3].map(|()| Client::connect(&gateway, None));
+    let (hub, is_over) = (&gateway.hub, &AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for seq in 1..=RECORDS {
+                let event =
+                    Event::new(Operation::Insert, Tenant::new("mine").unwrap(), "c", format!("0/{seq}"));
+                hub.burst().arrive(Some(event), (0, seq)).unwrap();
+            }
+            is_over.store(true, Ordering::Release);
+        });
+        for mut session in sessions {
+            scope.spawn(move || {
+                while !is_over.load(Ordering::Acquire) {
+                    session.unsubscribe(&["w".to_owned()]);
+                    let _ = session.take();
+                    session.written();
+                    session.subscribe(&[Wish::collection("w", "c")], None).unwrap();
+                    check_events(&mut session);
+                }
+            });
+        }
+    });
+}
+
+/// Takes what waits: the events of a subscription follow its position, one by one.
+fn check_events(session: &mut Session) {
+    let mut stands = None;
+    for message in session.take().messages {
+        let message: Value = serde_json::from_str(message.text()).unwrap();
+        let Some(at) = message["at"].as_str() else { continue };
+        let at = at.parse::<Position>().unwrap().offsets.get(0);
+        match (message["type"].as_str().unwrap(), stands) {
+            ("event", Some(before)) => {
+                assert_eq!(at, before + 1, "each event behind the position, and none before it");
+                stands = Some(at);
+            }
+            ("subscribed" | "gap", _) => stands = Some(at),
+            _ => {}
+        }
+    }
+    session.written();
 }

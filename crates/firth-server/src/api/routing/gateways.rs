@@ -1,7 +1,7 @@
 //! `/v1/routing/gateways`: register, heartbeat, unregister; how each stands with this node.
 
 use super::named;
-use crate::api::body::{Json, JsonBody, Path, within};
+use crate::api::body::{Json, JsonBody, Path, Query, within};
 use crate::app::App;
 use crate::problem::{Answer, Problem};
 use crate::routing::told;
@@ -10,7 +10,20 @@ use axum::extract::State;
 use firth::{Error, ErrorKind};
 use firth_router::GatewayId;
 use firth_router::registry::Gateway;
+use serde::Deserialize;
 use std::collections::BTreeMap;
+use utoipa::IntoParams;
+
+/// Which process of a gateway calls.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct Caller {
+    /// Which process it is; the newest that registers holds the id. Refused with 409 if it is
+    /// another one's.
+    #[param(pattern = "^[A-Za-z0-9_-]{1,64}$")]
+    instance: Option<String>,
+}
 
 /// All gateways, registered or with events here, and how this node stands to each
 #[utoipa::path(get, path = "/v1/routing/gateways", tag = "gateways", responses((status = 200, body = Gateways)))]
@@ -27,11 +40,12 @@ pub(crate) async fn show(State(app): State<App>, Path(gateway): Path<String>) ->
 }
 
 /// Registers a gateway, or gives a sign of life of it, which also keeps the subscriptions that name it alive
-#[utoipa::path(put, path = "/v1/routing/gateways/{gateway}", tag = "gateways", params(("gateway" = String, Path)),
+#[utoipa::path(put, path = "/v1/routing/gateways/{gateway}", tag = "gateways", params(("gateway" = String, Path), Caller),
     request_body = GatewayWish, responses((status = 200, body = Alive)))]
 pub(crate) async fn register(
     State(app): State<App>,
     Path(gateway): Path<String>,
+    Query(caller): Query<Caller>,
     JsonBody(wish): JsonBody<GatewayWish>,
 ) -> Answer<Json<Alive>> {
     if wish.endpoint.as_deref() == Some("") {
@@ -43,6 +57,7 @@ pub(crate) async fn register(
     let mut gateway =
         Gateway::new(named("gateway", GatewayId::new(gateway))?, wish.endpoint.unwrap_or_default());
     gateway.protocol = wish.protocol;
+    gateway.instance = caller.instance;
     if let Some(seconds) = wish.ttl_seconds {
         gateway.ttl_seconds = within("ttl_seconds", seconds, 0, 3600)?;
     }
@@ -52,23 +67,30 @@ pub(crate) async fn register(
 }
 
 /// A sign of life of a gateway, which also keeps the subscriptions that name it alive
-#[utoipa::path(post, path = "/v1/routing/gateways/{gateway}/heartbeat", tag = "gateways", params(("gateway" = String, Path)),
-    responses((status = 200, body = Alive)))]
-pub(crate) async fn heartbeat(State(app): State<App>, Path(gateway): Path<String>) -> Answer<Json<Alive>> {
+#[utoipa::path(post, path = "/v1/routing/gateways/{gateway}/heartbeat", tag = "gateways",
+    params(("gateway" = String, Path), Caller), responses((status = 200, body = Alive)))]
+pub(crate) async fn heartbeat(
+    State(app): State<App>,
+    Path(gateway): Path<String>,
+    Query(caller): Query<Caller>,
+) -> Answer<Json<Alive>> {
     let id = named("gateway", GatewayId::new(gateway))?;
-    let gateway = app.routing().registry().await?.heartbeat_gateway(&id).await.map_err(told)?;
+    let registry = app.routing().registry().await?;
+    let gateway = registry.heartbeat_instance(&id, caller.instance.as_deref()).await.map_err(told)?;
     Ok(Json(Alive { ttl_seconds: gateway.ttl_seconds }))
 }
 
 /// Removes a gateway and all subscriptions that name it
-#[utoipa::path(delete, path = "/v1/routing/gateways/{gateway}", tag = "gateways", params(("gateway" = String, Path)),
+#[utoipa::path(delete, path = "/v1/routing/gateways/{gateway}", tag = "gateways", params(("gateway" = String, Path), Caller),
     responses((status = 200, body = GatewayGone)))]
 pub(crate) async fn unregister(
     State(app): State<App>,
     Path(gateway): Path<String>,
+    Query(caller): Query<Caller>,
 ) -> Answer<Json<GatewayGone>> {
     let id = named("gateway", GatewayId::new(gateway))?;
-    let gone = app.routing().registry().await?.unregister_gateway(&id).await.map_err(told)?;
+    let registry = app.routing().registry().await?;
+    let gone = registry.unregister_instance(&id, caller.instance.as_deref()).await.map_err(told)?;
     let subscriptions = gone.ok_or_else(|| unknown(&id))?;
     tracing::info!(gateway = %id, subscriptions, "gateway unregistered");
     Ok(Json(GatewayGone { subscriptions }))

@@ -1,6 +1,6 @@
 //! The registry of a router, over gRPC: `--router grpc://HOST:PORT`, or `grpcs://` with TLS.
 
-use firth_edge::{Code, Refusal, Upstream, Wish};
+use firth_edge::{Code, Heartbeat, Refusal, Upstream, Wish};
 use firth_router::config::{Protocol, TlsFiles};
 use firth_router::deliver::{Bearer, Tls};
 use firth_router::registry::{Gateway, RegistryClient, Subscription};
@@ -22,6 +22,7 @@ impl RouterByGrpc {
         token: Option<String>,
         id: &str,
         endpoint: String,
+        instance: String,
     ) -> Option<Result<Self>> {
         let (scheme, rest) = router.split_once("://")?;
         let address = match scheme {
@@ -37,6 +38,7 @@ impl RouterByGrpc {
             }
             let mut gateway = Gateway::new(GatewayId::new(id)?, endpoint);
             gateway.protocol = Some(Protocol::Http);
+            gateway.instance = Some(instance);
             Ok(Self { client, gateway })
         };
         Some(open())
@@ -46,6 +48,10 @@ impl RouterByGrpc {
 impl Upstream for RouterByGrpc {
     fn gateway(&self) -> &str {
         self.gateway.id.as_str()
+    }
+
+    fn instance(&self) -> &str {
+        self.gateway.instance.as_deref().unwrap_or_default()
     }
 
     fn announce(&self, anew: bool) -> BoxFuture<'_, std::result::Result<Duration, Refusal>> {
@@ -59,11 +65,12 @@ impl Upstream for RouterByGrpc {
         .boxed()
     }
 
-    fn heartbeat(&self) -> BoxFuture<'_, std::result::Result<bool, Refusal>> {
+    fn heartbeat(&self) -> BoxFuture<'_, std::result::Result<Heartbeat, Refusal>> {
         async move {
-            match self.client.heartbeat_gateway(&self.gateway.id).await {
-                Ok(_) => Ok(true),
-                Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+            match self.client.heartbeat_instance(&self.gateway.id, Some(self.instance())).await {
+                Ok(_) => Ok(Heartbeat::Alive),
+                Err(error) if error.kind() == ErrorKind::NotFound => Ok(Heartbeat::Unknown),
+                Err(error) if error.kind() == ErrorKind::Fenced => Ok(Heartbeat::Replaced),
                 Err(error) => Err(told(&error)),
             }
         }
@@ -98,8 +105,11 @@ impl Upstream for RouterByGrpc {
 
     fn leave(&self) -> BoxFuture<'_, std::result::Result<(), Refusal>> {
         async move {
-            let gone = self.client.unregister_gateway(&self.gateway.id).await;
-            gone.map(drop).map_err(|error| told(&error))
+            match self.client.unregister_instance(&self.gateway.id, Some(self.instance())).await {
+                // A newer process has the name: there is nothing of ours.
+                Err(error) if error.kind() != ErrorKind::Fenced => Err(told(&error)),
+                _ => Ok(()),
+            }
         }
         .boxed()
     }

@@ -2,17 +2,17 @@
 //! SIGHUP reads the key file and the certificate again.
 
 mod grpc;
+mod internal;
 mod source;
 mod upstream;
 
 use crate::config::TlsFiles;
 use crate::serve::tls::Tls;
 use crate::wire::invalid;
-use axum::routing::get;
 use clap::{Args, ValueEnum};
 use firth::{Error, ErrorKind, Result};
 use firth_edge::auth::{Keys, Origins};
-use firth_edge::{Config, Edge, Hub, Limits, Refusal, RouterFeed, SlowPolicy};
+use firth_edge::{Config, Edge, Hub, Limits, Refusal, SlowPolicy};
 use firth_router::Tenant;
 use source::Source;
 use std::net::SocketAddr;
@@ -44,12 +44,14 @@ pub(crate) struct GatewayArgs {
     /// FIRTH_ROUTER_TOKEN if it needs one: http://, https://, or grpc:// and grpcs:// for the address of `routing.listen`
     #[arg(long, env = "FIRTH_ROUTER", value_name = "URL", conflicts_with = "topic", requires = "internal")]
     router: Option<String>,
-    /// Where the router reaches the internal address [default: http://INTERNAL]
+    /// Where the router reaches the internal address [default: http://INTERNAL, or https:// with
+    /// --internal-cert]
     #[arg(long, value_name = "URL", requires = "router")]
     endpoint: Option<String>,
-    /// This gateway's name at the router, and its group on the topic; no two gateways may share it
-    #[arg(long, env = "FIRTH_GATEWAY_ID", default_value = "gateway", value_name = "NAME")]
-    id: String,
+    /// This gateway's name at the router, and of its group on the topic. The newest process holds
+    /// it: an older one of the same name ends [default: from the names of host and port]
+    #[arg(long, env = "FIRTH_GATEWAY_ID", value_name = "NAME")]
+    id: Option<String>,
     /// The address for clients; addresses that others can reach need a key file
     #[arg(long, env = "FIRTH_GATEWAY_LISTEN", default_value = "127.0.0.1:7272", value_name = "ADDRESS")]
     listen: SocketAddr,
@@ -62,12 +64,20 @@ pub(crate) struct GatewayArgs {
     /// Web pages that may connect, like https://app.example.com; repeat it for more
     #[arg(long, value_name = "ORIGIN")]
     origin: Vec<String>,
+    /// A name by which clients may call this gateway; repeat it for more. Without one, --tenant
+    /// answers to localhost alone, and a gateway with keys to every name
+    #[arg(long, value_name = "NAME")]
+    host: Vec<String>,
     /// What happens to clients that are slow, unless they choose
     #[arg(long, default_value = "gap", value_name = "POLICY")]
     slow: Slow,
     /// Connections that one address may have; raise it behind a proxy
     #[arg(long, default_value_t = Limits::default().per_address, value_name = "COUNT")]
     per_address: usize,
+    /// Different subscriptions of all clients that may be registered with the router; one tenant
+    /// may have 80 % of them
+    #[arg(long, default_value_t = Limits::default().registrations, value_name = "COUNT", requires = "router")]
+    registrations: usize,
     /// Certificate and chain, PEM: speak HTTPS only
     #[arg(long, env = "FIRTH_TLS_CERT", value_name = "FILE", requires = "tls_key")]
     tls_cert: Option<PathBuf>,
@@ -77,6 +87,12 @@ pub(crate) struct GatewayArgs {
     /// An address for /metrics and, with FIRTH_TOKEN, for batches of a router; never one that clients reach
     #[arg(long, value_name = "ADDRESS")]
     internal: Option<SocketAddr>,
+    /// Certificate and chain of the internal address, PEM: speak HTTPS only there
+    #[arg(long, value_name = "FILE", requires = "internal_key", requires = "internal")]
+    internal_cert: Option<PathBuf>,
+    /// The private key of the internal address, PEM
+    #[arg(long, value_name = "FILE", requires = "internal_cert")]
+    internal_key: Option<PathBuf>,
 }
 
 /// What happens to slow clients.
@@ -99,19 +115,21 @@ pub(super) async fn run(args: GatewayArgs) -> Result<()> {
         .with_writer(std::io::stderr)
         .try_init();
     let (keys, tls) = (args.keys()?, args.tls_files().as_ref().map(Tls::load).transpose()?);
+    let internal_tls = args.internal_files().as_ref().map(Tls::load).transpose()?;
     let hub = Hub::start(args.config()).map_err(refused)?;
-    let edge = Edge::new(hub.clone(), keys, Origins::of(&args.origin));
+    let edge = Edge::new(hub.clone(), keys, Origins::of(&args.origin).with_hosts(&args.host));
     let listener = bind(args.listen).await?;
-    let stop = CancellationToken::new();
-    let internal = args.serve_internal(&hub, stop.clone()).await?;
-    let mut source = Source::open(&args, &hub).await?;
     let address = listener.local_addr().unwrap_or(args.listen);
+    let id = args.id.clone().unwrap_or_else(|| default_id(&host_name(), address.port()));
+    let stop = CancellationToken::new();
+    let internal = args.serve_internal(&hub, &id, internal_tls.clone(), stop.clone()).await?;
+    let mut source = Source::open(&args, &id, &hub).await?;
     println!("firth gateway listens on {}://{address}", if tls.is_some() { "https" } else { "http" });
-    tracing::info!(%address, tls = tls.is_some(), id = args.id, "serving clients");
+    tracing::info!(%address, tls = tls.is_some(), id, "serving clients");
     let serving = tokio::spawn(serve(edge.clone(), listener, tls.clone(), stop.clone()));
     let ended = tokio::select! {
         ended = source.ended() => ended,
-        told = until_told_to_stop(&args, &edge, tls.as_ref()) => told,
+        told = until_told_to_stop(&args, &edge, [tls.as_ref(), internal_tls.as_ref()]) => told,
     };
     stop.cancel();
     let _ = serving.await;
@@ -132,7 +150,12 @@ impl GatewayArgs {
         };
         Config {
             slow,
-            limits: Limits { per_address: self.per_address, ..Limits::default() },
+            limits: Limits {
+                per_address: self.per_address,
+                registrations: self.registrations,
+                registrations_per_tenant: (self.registrations / 5 * 4).max(1),
+                ..Limits::default()
+            },
             ..Config::default()
         }
     }
@@ -155,40 +178,41 @@ impl GatewayArgs {
         Some(TlsFiles { cert: self.tls_cert.clone()?, key: self.tls_key.clone()? })
     }
 
+    fn internal_files(&self) -> Option<TlsFiles> {
+        Some(TlsFiles { cert: self.internal_cert.clone()?, key: self.internal_key.clone()? })
+    }
+
     /// Each part by itself: what is wrong stays as it was, and the log says so.
-    fn reload(&self, edge: &Edge, tls: Option<&Tls>) {
+    fn reload(&self, edge: &Edge, tls: [Option<&Tls>; 2]) {
         match self.keys() {
             Ok(keys) => edge.set_keys(keys),
             Err(error) => tracing::error!(%error, "the key file is wrong: the old keys stay"),
         }
-        if let (Some(tls), Some(files)) = (tls, self.tls_files())
-            && let Err(error) = tls.reload(&files)
-        {
-            tracing::error!(%error, "the certificate is wrong: the old one stays");
-        }
-        tracing::info!("keys and certificate were read again");
-    }
-
-    /// The address for operators and routers, if one is wanted.
-    async fn serve_internal(
-        &self,
-        hub: &Hub,
-        stop: CancellationToken,
-    ) -> Result<Option<tokio::task::JoinHandle<()>>> {
-        let Some(address) = self.internal else { return Ok(None) };
-        let listener = bind(address).await?;
-        let metrics = crate::serve::start_metrics()?;
-        let mut routes = axum::Router::new().route("/metrics", get(async move || metrics.render()));
-        if let Some(token) = std::env::var("FIRTH_TOKEN").ok().filter(|token| !token.is_empty()) {
-            routes = routes.merge(RouterFeed::new(hub.clone(), &token).routes());
-        }
-        Ok(Some(tokio::spawn(async move {
-            let served = axum::serve(listener, routes).with_graceful_shutdown(stop.cancelled_owned()).await;
-            if let Err(error) = served {
-                tracing::error!(%error, "the internal address is not served any more");
+        for (tls, files) in tls.into_iter().zip([self.tls_files(), self.internal_files()]) {
+            if let (Some(tls), Some(files)) = (tls, files)
+                && let Err(error) = tls.reload(&files)
+            {
+                tracing::error!(%error, "the certificate is wrong: the old one stays");
             }
-        })))
+        }
+        tracing::info!("keys and certificates were read again");
     }
+}
+
+/// The same after a restart, and different for every gateway of a machine: each has a port of its
+/// own.
+fn default_id(host: &str, port: u16) -> String {
+    let mut host: String =
+        host.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).take(48).collect();
+    if host.is_empty() {
+        host.push_str("host");
+    }
+    format!("{host}-{port}")
+}
+
+fn host_name() -> String {
+    let told = std::fs::read_to_string("/proc/sys/kernel/hostname").ok();
+    told.or_else(|| std::env::var("HOSTNAME").ok()).unwrap_or_default().trim().to_owned()
 }
 
 async fn serve(edge: Edge, listener: TcpListener, tls: Option<Tls>, stop: CancellationToken) {
@@ -200,7 +224,7 @@ async fn serve(edge: Edge, listener: TcpListener, tls: Option<Tls>, stop: Cancel
     }
 }
 
-async fn until_told_to_stop(args: &GatewayArgs, edge: &Edge, tls: Option<&Tls>) -> Result<()> {
+async fn until_told_to_stop(args: &GatewayArgs, edge: &Edge, tls: [Option<&Tls>; 2]) -> Result<()> {
     let (mut interrupt, mut terminate, mut hangup) =
         (listen(SignalKind::interrupt())?, listen(SignalKind::terminate())?, listen(SignalKind::hangup())?);
     loop {
@@ -233,4 +257,22 @@ fn listen(kind: SignalKind) -> Result<Signal> {
 
 fn refused(refusal: Refusal) -> Error {
     invalid(refusal.message.into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use firth_router::GatewayId;
+
+    #[test]
+    fn r02_the_default_id_is_a_name_and_differs_by_host_and_port() {
+        let ids =
+            [("web-1", 7272), ("web-1", 7273), ("web-2.example.com", 7272), ("", 1), (&*"ü".repeat(99), 2)];
+        let ids = ids.map(|(host, port)| default_id(host, port));
+        for (at, id) in ids.iter().enumerate() {
+            assert!(GatewayId::new(id).is_ok(), "{id}");
+            assert!(!ids[..at].contains(id), "{id}");
+        }
+        assert_eq!(ids[0], "web-1-7272");
+    }
 }

@@ -4,7 +4,7 @@ use crate::client::{Client, escape};
 use crate::wire::{Alive, GatewayGone, GatewayWish, SubscriptionShown, SubscriptionWish};
 use axum::http::Method;
 use firth::{Error, ErrorKind};
-use firth_edge::{Code, Refusal, Upstream, Wish};
+use firth_edge::{Code, Heartbeat, Refusal, Upstream, Wish};
 use firth_router::config::Protocol;
 use firth_router::{SubscriptionId, Tenant};
 use futures_util::FutureExt as _;
@@ -17,6 +17,8 @@ pub(super) struct RouterApi {
     pub(super) gateway: String,
     /// Where this gateway takes batches.
     pub(super) endpoint: String,
+    /// This process.
+    pub(super) instance: String,
 }
 
 impl RouterApi {
@@ -24,12 +26,18 @@ impl RouterApi {
         format!("/v1/routing/gateways/{}", escape(&self.gateway))
     }
 
-    async fn forget(&self) -> Result<(), Refusal> {
+    /// A path that says which process calls.
+    fn own(&self, path: &str) -> String {
+        format!("{path}?instance={}", self.instance)
+    }
+
+    async fn forget(&self, path: &str) -> Result<(), Refusal> {
         let gone: firth::Result<GatewayGone> =
-            self.client.send(Method::DELETE, &self.path(), &serde_json::json!({})).await;
+            self.client.send(Method::DELETE, path, &serde_json::json!({})).await;
         match gone {
             Ok(_) => Ok(()),
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+            // A newer process has the name: there is nothing of ours.
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Fenced) => Ok(()),
             Err(error) => Err(told(&error)),
         }
     }
@@ -40,31 +48,37 @@ impl Upstream for RouterApi {
         &self.gateway
     }
 
+    fn instance(&self) -> &str {
+        &self.instance
+    }
+
     fn announce(&self, anew: bool) -> BoxFuture<'_, Result<Duration, Refusal>> {
         async move {
             if anew {
-                self.forget().await?;
+                self.forget(&self.path()).await?;
             }
             let wish = GatewayWish {
                 endpoint: Some(self.endpoint.clone()),
                 protocol: Some(Protocol::Http),
                 ttl_seconds: None,
             };
+            let path = self.own(&self.path());
             let alive: Alive =
-                self.client.send(Method::PUT, &self.path(), &wish).await.map_err(|error| told(&error))?;
+                self.client.send(Method::PUT, &path, &wish).await.map_err(|error| told(&error))?;
             Ok(Duration::from_secs(alive.ttl_seconds.max(3)))
         }
         .boxed()
     }
 
-    fn heartbeat(&self) -> BoxFuture<'_, Result<bool, Refusal>> {
+    fn heartbeat(&self) -> BoxFuture<'_, Result<Heartbeat, Refusal>> {
         async move {
-            let path = format!("{}/heartbeat", self.path());
+            let path = self.own(&format!("{}/heartbeat", self.path()));
             let alive: firth::Result<Alive> =
                 self.client.send(Method::POST, &path, &serde_json::json!({})).await;
             match alive {
-                Ok(_) => Ok(true),
-                Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+                Ok(_) => Ok(Heartbeat::Alive),
+                Err(error) if error.kind() == ErrorKind::NotFound => Ok(Heartbeat::Unknown),
+                Err(error) if error.kind() == ErrorKind::Fenced => Ok(Heartbeat::Replaced),
                 Err(error) => Err(told(&error)),
             }
         }
@@ -111,7 +125,7 @@ impl Upstream for RouterApi {
     }
 
     fn leave(&self) -> BoxFuture<'_, Result<(), Refusal>> {
-        self.forget().boxed()
+        async move { self.forget(&self.own(&self.path())).await }.boxed()
     }
 }
 

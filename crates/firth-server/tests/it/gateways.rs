@@ -1,0 +1,174 @@
+//! Several `firth gateway --router` beside one another, and their internal addresses.
+
+use crate::gateway::Events;
+use crate::routing::{event, produce, router};
+use crate::world::{PATIENCE, Server, Value, firth, json, run, stdout};
+use firth_testkit::ports::Port;
+use firth_testkit::wait::until;
+use firth_testkit::{Certs, Flavor, RedisServer};
+use std::path::Path;
+use std::process::Command;
+
+/// A gateway behind the router, with an internal address of its own.
+fn gateway(router: &str, internal: &Port, more: &[&str]) -> Server {
+    let at = internal.addr().to_string();
+    let mut command = firth();
+    command.args(["gateway", "--router", router, "--internal", &at, "--tenant", "acme"]).args(more);
+    command.env("FIRTH_TOKEN", "shared").env("FIRTH_ROUTER_TOKEN", "shared");
+    Server::start(&mut command, None)
+}
+
+/// A client that is subscribed to orders.
+fn subscribed(gateway: &Server) -> Events {
+    let mut events = Events::open(gateway.address);
+    assert_eq!((&events.next()["type"], &events.next()["type"]), (&json!("hello"), &json!("subscribed")));
+    events
+}
+
+fn number(event: &Value) -> &Value {
+    &event["event"]["after"]["n"]
+}
+
+#[test]
+fn r02_gateways_without_a_name_stand_side_by_side() {
+    let (dir, ports) = (tempfile::tempdir().unwrap(), [Port::reserve(), Port::reserve()]);
+    let server = router(dir.path(), &[]);
+    let gateways = ports.each_ref().map(|port| gateway(&server.url(), port, &[]));
+    let mut clients = gateways.each_ref().map(subscribed);
+    produce(&server, &[event("1", &json!({ "n": 7 }))]);
+    for client in &mut clients {
+        assert_eq!(number(&client.next()), 7);
+    }
+    for gateway in gateways {
+        assert!(gateway.terminate());
+    }
+}
+
+fn the_newest_holds_the_name(server: &Server, url: &str) {
+    let ports = [Port::reserve(), Port::reserve()];
+    let first = gateway(url, &ports[0], &["--id", "edge"]);
+    let mut old = subscribed(&first);
+    let second = gateway(url, &ports[1], &["--id", "edge"]);
+    let mut new = subscribed(&second);
+    let bye = old.next();
+    assert_eq!((&bye["type"], &bye["code"]), (&json!("bye"), &json!(1012)), "its clients hear of it");
+    assert!(!first.ended(), "and it ends with an error");
+    produce(server, &[event("1", &json!({ "n": 7 }))]);
+    assert_eq!(number(&new.next()), 7, "the successor goes on");
+    assert!(second.terminate());
+    let left = server.get("/v1/routing/gateways/edge").expect(200).json();
+    assert_eq!(
+        (&left["state"], &left["subscriptions"]),
+        (&json!("absent"), &json!(0)),
+        "and leaves nothing behind"
+    );
+}
+
+#[test]
+fn r02_an_older_gateway_of_the_same_name_ends_and_leaves_the_newer_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = router(dir.path(), &[]);
+    the_newest_holds_the_name(&server, &server.url());
+}
+
+#[test]
+fn r02_the_same_over_grpc() {
+    let (dir, grpc) = (tempfile::tempdir().unwrap(), Port::reserve());
+    let server = router(dir.path(), &["--set", &format!("routing.listen={}", grpc.addr())]);
+    the_newest_holds_the_name(&server, &format!("grpc://{}", grpc.addr()));
+}
+
+#[test]
+fn r20_a_batch_for_another_gateway_is_not_taken() {
+    let (dir, port) = (tempfile::tempdir().unwrap(), Port::reserve());
+    let server = router(dir.path(), &[]);
+    let gateway = gateway(&server.url(), &port, &["--id", "edge"]);
+    let mut client = subscribed(&gateway);
+    let url = format!("http://{}/internal/v1/streamer/events", port.addr());
+    let post = |to: &str, n: u64| {
+        let event = json!({"seq": n, "partition_id": 0, "epoch": 1, "event_type": "insert", "tenant": "acme",
+            "collection": "orders", "document_id": "1", "subscriptions": [{"id": "s"}], "payload": {"n": n}});
+        let body = json!({"gateway_id": to, "events": [event]}).to_string();
+        let mut command = Command::new("curl");
+        command.args(["-sS", "--max-time", "30", "-o", "/dev/null", "-w", "%{http_code}", "-d", &body]);
+        let output = command.args(["-H", "authorization: Bearer shared", &url]).output().unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    assert_eq!((post("other", 1), post("edge", 2)), ("421".to_owned(), "200".to_owned()));
+    assert_eq!(number(&client.next()), 2);
+    assert!(gateway.terminate());
+}
+
+#[test]
+fn r17_the_internal_address_speaks_https_with_routers() {
+    let (dir, certs, port) = (tempfile::tempdir().unwrap(), Certs::new(), Port::reserve());
+    let trusted = format!("routing.delivery.tls.ca_file={}", certs.ca_path().display());
+    let server = router(dir.path(), &["--set", &trusted]);
+    let endpoint = format!("https://localhost:{}", port.addr().port());
+    let (cert, key) = (certs.server_cert_path(), certs.server_key_path());
+    let path = |path: &Path| path.to_str().unwrap().to_owned();
+    let more = ["--internal-cert", &path(&cert), "--internal-key", &path(&key), "--endpoint", &endpoint];
+    let gateway = gateway(&server.url(), &port, &more);
+    let mut client = subscribed(&gateway);
+    produce(&server, &[event("1", &json!({ "n": 7 }))]);
+    assert_eq!(number(&client.next()), 7);
+    let ask = |url: String| {
+        let mut command = Command::new("curl");
+        command.args(["-sS", "--max-time", "30", "--cacert"]).arg(certs.ca_path()).arg(url).output().unwrap()
+    };
+    assert!(ask(format!("{endpoint}/metrics")).status.success());
+    assert!(!ask(format!("http://localhost:{}/metrics", port.addr().port())).status.success());
+    assert!(gateway.terminate());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_metrics_of_a_gateway_say_what_it_does() {
+    let (redis, port) = (RedisServer::start(Flavor::Redis).await, Port::reserve());
+    let (engine, at) = (redis.url(), port.addr().to_string());
+    stdout(&run(&["topic", "create", "changes", "--engine", &engine]));
+    let args = ["gateway", "--engine", &engine, "--topic", "changes", "--tenant", "acme", "--internal", &at];
+    let gateway = Server::start(firth().args(args), None);
+    let mut client = subscribed(&gateway);
+    for payload in
+        [r#"{"op":"insert","tenant":"acme","collection":"orders","key":"1","after":{"n":7}}"#, "no event"]
+    {
+        stdout(&run(&["produce", "changes", payload, "--engine", &engine]));
+    }
+    assert_eq!(number(&client.next()), 7);
+    let mut stranger = Events::ask(gateway.address, "collection=orders&after=0000000000000001:1");
+    assert_eq!(
+        (&stranger.next()["type"], &stranger.next()["type"]),
+        (&json!("hello"), &json!("resync-required"))
+    );
+    let refused =
+        Command::new("curl").args(["-sS", &format!("{}/v1/events", gateway.url())]).output().unwrap();
+    assert!(String::from_utf8_lossy(&refused.stdout).contains("invalid"));
+    let wanted = [
+        "firth_edge_connections 2",
+        "firth_edge_subscriptions 2",
+        "firth_edge_sockets 2",
+        "firth_edge_matched_total 1",
+        "firth_edge_events_total{result=\"sent\"} 1",
+        "firth_edge_events_total{result=\"gap_marked\"} 0",
+        "firth_edge_events_total{result=\"conflated\"} 0",
+        "firth_edge_events_total{result=\"left_behind\"} 0",
+        "firth_edge_queued_events 0",
+        "firth_edge_fed_total{result=\"ok\"} 1",
+        "firth_edge_fed_total{result=\"unreadable\"} 1",
+        "firth_edge_refused_total{code=\"invalid\"} 1",
+        "firth_edge_resyncs_total{reason=\"unknown-epoch\"} 1",
+    ];
+    let mut missing = Vec::new();
+    let all_there = async || {
+        let answer = Command::new("curl").args(["-sS", &format!("http://{at}/metrics")]).output().unwrap();
+        let text = String::from_utf8(answer.stdout).unwrap();
+        let is_missing = |line: &&&str| !text.lines().any(|shown| shown == **line);
+        missing = wanted.iter().filter(is_missing).map(ToString::to_string).collect();
+        missing.is_empty()
+    };
+    if tokio::time::timeout(PATIENCE, until(2 * PATIENCE, "all metrics", all_there)).await.is_err() {
+        panic!("{missing:?}");
+    }
+    drop((client, stranger));
+    assert!(gateway.terminate());
+}
