@@ -1,5 +1,5 @@
 //! Tools of tests that inject faults: libfaketime for clocks that jump, packet filters for networks
-//! that break, strace for disks that fail, systemd for the unit file.
+//! that break, strace for disks that fail; and what documents show: systemd, openssl, curl.
 //!
 //! A machine where they cannot be installed is told, not refused: the tests that need them say so,
 //! and fail under CI.
@@ -10,8 +10,14 @@ use super::apt;
 use crate::shell::on_path;
 
 /// Packages and the programs that they bring.
-const PROGRAMS: [(&str, &str); 4] =
-    [("nftables", "nft"), ("iproute2", "ip"), ("strace", "strace"), ("systemd", "systemd-analyze")];
+const PROGRAMS: [(&str, &str); 6] = [
+    ("nftables", "nft"),
+    ("iproute2", "ip"),
+    ("strace", "strace"),
+    ("systemd", "systemd-analyze"),
+    ("openssl", "openssl"),
+    ("curl", "curl"),
+];
 
 /// Installs what is missing, where we may.
 pub(super) fn ensure() {

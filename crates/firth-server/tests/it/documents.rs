@@ -6,6 +6,8 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 const GUIDE: &str = include_str!("../../../../docs/server.md");
+const CONCEPTS: &str = include_str!("../../../../docs/concepts.md");
+const TLS: &str = include_str!("../../../../docs/tls.md");
 const README: &str = include_str!("../../../../README.md");
 
 fn snippets(text: &str, language: &str) -> Vec<String> {
@@ -158,8 +160,29 @@ fn the_calls_for_live_channels_work_as_written() {
 }
 
 #[test]
+fn u18_the_commands_of_the_concepts_work_as_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let told = beside_a_server(&snippet(CONCEPTS, "sh", "kitchen"), dir.path());
+    assert!(told.contains("one coffee\n") && told.contains("group kitchen of orders: lag 0"), "{told}");
+}
+
+#[test]
+fn u18_the_certificates_of_the_tls_page_work_as_written() {
+    let dir = tempfile::tempdir().unwrap();
+    runs(&mut shell(&snippet(TLS, "sh", "openssl req"), dir.path()));
+    let mut serve = crate::world::firth();
+    serve.args(["serve", "--engine", "memory:", "--tls-cert", "server.crt", "--tls-key", "server.key"]);
+    let server = Server::start(serve.current_dir(dir.path()), None);
+    let calls = snippet(TLS, "sh", "curl --cacert");
+    let (_, calls) = calls.split_once('\n').expect("the first line starts the server");
+    let calls = calls.replace("localhost:7443", &format!("localhost:{}", server.address.port()));
+    let told = runs(&mut shell(&calls.replace("curl ", "curl -sS --fail "), dir.path()));
+    assert!(String::from_utf8_lossy(&told.stdout).contains("TOPIC"), "{told:?}");
+}
+
+#[test]
 fn every_command_that_the_documents_show_exists() {
-    let all = [README, GUIDE].map(|text| snippets(text, "sh").concat()).concat();
+    let all = [README, GUIDE, CONCEPTS, TLS].map(|text| snippets(text, "sh").concat()).concat();
     let shown = all.lines().filter_map(|line| line.trim().strip_prefix("firth "));
     let mut count = 0;
     for command in shown {
