@@ -49,8 +49,8 @@ pub struct Config {
     pub reply_limits: Limits,
     /// Separate connections for big and for blocking requests.
     pub lanes: Lanes,
-    /// Called in the caller's task after each request; in a cluster after each attempt, and for each node that a
-    /// pipeline is split over.
+    /// Called in the caller's task after each request, and if it asks for that when a request starts; in a cluster for
+    /// each attempt, and for each node that a pipeline is split over.
     pub trace: Option<TraceHook>,
     /// What a cluster client does; see [`ClusterOptions`].
     pub cluster: ClusterOptions,

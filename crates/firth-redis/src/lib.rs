@@ -35,5 +35,5 @@ pub use self::{
     resp::{FromValue, ServerError, ToArg},
     script::{Script, ScriptCall},
     secret::Secret,
-    trace::{RequestTrace, TraceHook},
+    trace::{RequestKind, RequestStart, RequestTrace, TraceHook},
 };

@@ -17,7 +17,7 @@ use tokio::{
 use crate::{
     command::{Command, cmd},
     config::{Address, Config, Sentinels, Server},
-    connection::{Connection, Endpoint, Established, Greeting, Replies, establish},
+    connection::{Connection, Endpoint, Established, Replies, establish},
     error::{Chain, ConnectError},
     resp::{Frame, FromValue},
 };
@@ -88,9 +88,12 @@ impl Guide {
 
     /// Connects to what a sentinel calls the master, which must call itself so.
     async fn reach(&self, config: &Config, master: &Address) -> Result<Established, ConnectError> {
-        let established = establish(config, Endpoint::Tcp(master.clone())).await?;
-        self.check_role(&established.greeting)?;
-        Ok(established)
+        let mut established = establish(config, Endpoint::Tcp(master.clone())).await?;
+        match established.is_master(config.timeouts.handshake).await {
+            Some(false) => Err(self.no_master("this server is a replica".to_owned())),
+            // A server that does not say is believed to be what the sentinel says.
+            Some(true) | None => Ok(established),
+        }
     }
 
     /// How many replicas the master has according to the first sentinel that knows it, in reach or not.
@@ -114,13 +117,6 @@ impl Guide {
 
     fn no_master(&self, problem: String) -> ConnectError {
         ConnectError::NoMaster { name: self.sentinels.master.clone(), problem }
-    }
-
-    fn check_role(&self, greeting: &Greeting) -> Result<(), ConnectError> {
-        if greeting.role == "master" || greeting.protocol < 3 {
-            return Ok(());
-        }
-        Err(self.no_master(format!("this server is a {}", greeting.role)))
     }
 
     /// Waits until the master is another than this one.

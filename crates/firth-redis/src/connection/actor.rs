@@ -92,7 +92,7 @@ async fn connect(shared: &Shared) -> Result<Established, ConnectError> {
 }
 
 async fn serve(shared: &Shared, established: Established) -> Exit {
-    if !shared.opened(&established.greeting) {
+    if !shared.opened(&established.endpoint, &established.greeting) {
         return Exit::Closed;
     }
     if let Some(resumed) = established.transport.is_resumed() {

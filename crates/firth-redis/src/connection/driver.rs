@@ -442,7 +442,7 @@ impl Future for Driver<'_> {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Exit> {
         let this = self.get_mut();
         loop {
-            let read = this.poll_input(cx) | (this.second.is_some() && this.poll_second(cx));
+            let read = this.poll_input(cx);
             let step = this.exchange(cx);
             this.tell_pushes();
             this.wake_callers();
@@ -456,7 +456,8 @@ impl Future for Driver<'_> {
             }
             let wrote = this.poll_output(cx);
             let fired = this.poll_timer(cx);
-            if !(read || wrote || fired) {
+            let told = this.second.is_some() && this.poll_second(cx);
+            if !(read || wrote || fired || told) {
                 return Poll::Pending;
             }
         }

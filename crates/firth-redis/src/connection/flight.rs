@@ -22,7 +22,7 @@ use crate::{
     config::Server,
     error::CallError,
     resp::Frame,
-    trace::{RequestTrace, TraceHook},
+    trace::{RequestKind, RequestStart, RequestTrace, TraceHook, next_id},
 };
 
 enum Stage {
@@ -40,13 +40,15 @@ pub(crate) struct Flight<'c> {
     stage: Stage,
     /// Set if somebody traces, or if the request had to wait for room.
     started: Option<Instant>,
+    /// Its number in traces; 0 until it was told of.
+    id: u64,
 }
 
 impl<'c> Flight<'c> {
     #[inline(always)]
     pub(crate) fn new(route: Route<'c>, request: Request<'c>, timeout: Option<Duration>) -> Self {
         let started = route.shared().config.trace.is_some().then(Instant::now);
-        Self { route, request, timeout, stage: Stage::New, started }
+        Self { route, request, timeout, stage: Stage::New, started, id: 0 }
     }
 
     pub(crate) fn set_timeout(&mut self, timeout: Option<Duration>) {
@@ -124,8 +126,24 @@ impl<'c> Flight<'c> {
         Poll::Ready(result)
     }
 
+    /// Tells the hook, if there is one, that the request starts.
+    #[inline]
+    fn begin(&mut self) {
+        if let Some(hook) = &self.route.shared().config.trace {
+            let id = next_id();
+            hook.begin(|| RequestStart {
+                id,
+                kind: RequestKind::User,
+                name: self.request.name().to_owned(),
+                commands: self.request.replies() as usize,
+                bytes: self.request.wire_len(),
+                node: self.route.shared().node(),
+            });
+            self.id = id;
+        }
+    }
+
     fn trace(&self, hook: &TraceHook, result: &Result<Replies, CallError>) {
-        static IDS: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
         let frames: &[Frame] = match result {
             Ok(Replies::One(frame)) => std::slice::from_ref(frame),
             Ok(Replies::Many(frames)) => frames,
@@ -136,10 +154,12 @@ impl<'c> Flight<'c> {
         // The server's words may repeat arguments, its code does not.
         let first = frames.iter().find_map(|f| f.value().error()).map(|(code, _)| code.to_owned());
         hook.tell(&RequestTrace {
-            id: IDS.fetch_add(1, std::sync::atomic::Ordering::Relaxed),
+            id: self.id,
+            kind: RequestKind::User,
             name: self.request.name().to_owned(),
             commands,
             bytes: self.request.wire_len(),
+            node: self.route.shared().node(),
             duration: self.started.map_or(Duration::ZERO, |s| s.elapsed()),
             ok,
             errors: commands - ok,
@@ -168,7 +188,7 @@ impl Future for Flight<'_> {
                         return Poll::Pending;
                     }
                 }
-                Stage::New => {}
+                Stage::New => this.begin(),
                 Stage::Done => unreachable!("a finished request is not polled again"),
             }
             match this.submit(cx) {

@@ -2,16 +2,23 @@
 //! and what the configuration wants set up. A server that does not know HELLO is spoken to in RESP2 (where a password
 //! is wanted, some hide that behind NOAUTH).
 
+use std::time::Duration;
+
 use bytes::BytesMut;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    sync::oneshot,
+    time::Instant,
+};
 
 use super::transport::{Endpoint, Transport, within};
 use crate::{
     command::{Command, cmd},
     config::Config,
     error::{ConnectError, ConnectStage, LostCause},
-    resp::{Decoder, Frame, ServerError},
+    resp::{Decoder, Frame, ServerError, Value},
     secret::Secret,
+    trace::{RequestKind, RequestStart, RequestTrace, TraceHook, next_id},
 };
 
 /// A connection that is ready: the socket, what was read beyond the handshake, and what the server said of itself.
@@ -21,6 +28,22 @@ pub(crate) struct Established {
     pub(crate) decoder: Decoder,
     pub(crate) input: BytesMut,
     pub(crate) greeting: Greeting,
+}
+
+impl Established {
+    /// Whether the server calls itself master; `None` if it does not say. One that knows no HELLO is asked by ROLE.
+    pub(crate) async fn is_master(&mut self, limit: Option<Duration>) -> Option<bool> {
+        if self.greeting.protocol >= 3 {
+            return Some(self.greeting.role == "master");
+        }
+        let asked = within(limit, ConnectStage::Handshake, &self.endpoint, async {
+            self.transport.write_all(b"*1\r\n$4\r\nROLE\r\n").await.ok()?;
+            self.transport.flush().await.ok()?;
+            read(&mut self.transport, &mut self.decoder, &mut self.input).await.ok()
+        });
+        let frame = asked.await.ok()??;
+        frame.value().get(0).and_then(Value::as_str).map(|role| role == "master")
+    }
 }
 
 /// What a server says of itself when greeted.
@@ -54,7 +77,8 @@ pub(crate) async fn establish(config: &Config, endpoint: Endpoint) -> Result<Est
     let transport = Transport::open(config, &endpoint).await?;
     let decoder = Decoder::new(config.reply_limits.clone());
     let password = config.password.as_ref();
-    let mut talk = Talk { endpoint: &endpoint, password, transport, decoder, input: BytesMut::new() };
+    let trace = config.trace.as_ref().filter(|hook| hook.sees_handshakes());
+    let mut talk = Talk { endpoint: &endpoint, password, trace, transport, decoder, input: BytesMut::new() };
     let limit = config.timeouts.handshake;
     let greeting = within(limit, ConnectStage::Handshake, &endpoint, talk.shake_hands(config)).await??;
     let Talk { transport, decoder, input, .. } = talk;
@@ -65,6 +89,7 @@ pub(crate) async fn establish(config: &Config, endpoint: Endpoint) -> Result<Est
 struct Talk<'a> {
     endpoint: &'a Endpoint,
     password: Option<&'a Secret>,
+    trace: Option<&'a TraceHook>,
     transport: Transport,
     decoder: Decoder,
     input: BytesMut,
@@ -136,10 +161,32 @@ impl Talk<'_> {
         Ok(())
     }
 
-    /// Sends some commands in one write and reads their answers; pushes that come between are not ours.
+    /// Sends some commands in one write and reads their answers, and tells of it.
     async fn ask(&mut self, commands: &[Command]) -> Result<Vec<Result<Frame, ServerError>>, ConnectError> {
         let mut out = Vec::new();
         commands.iter().for_each(|c| c.encode(&mut out));
+        let Some(hook) = self.trace else { return self.exchange(commands, out).await };
+        let start = RequestStart {
+            id: next_id(),
+            kind: RequestKind::Handshake,
+            name: if let [one] = commands { one.name().to_owned() } else { "pipeline".to_owned() },
+            commands: commands.len(),
+            bytes: out.len(),
+            node: Some(self.endpoint.to_string().into()),
+        };
+        let told = tell(hook.clone(), start);
+        let answers = self.exchange(commands, out).await;
+        // The task that tells lives on until it hears of the end.
+        let _ = told.send(outcome(&answers));
+        answers
+    }
+
+    /// Pushes that come between the answers are not ours.
+    async fn exchange(
+        &mut self,
+        commands: &[Command],
+        out: Vec<u8>,
+    ) -> Result<Vec<Result<Frame, ServerError>>, ConnectError> {
         self.transport.write_all(&out).await.map_err(|e| self.broken(e.into()))?;
         self.transport.flush().await.map_err(|e| self.broken(e.into()))?;
         let mut answers = Vec::with_capacity(commands.len());
@@ -153,14 +200,7 @@ impl Talk<'_> {
     }
 
     async fn read(&mut self) -> Result<Frame, LostCause> {
-        loop {
-            if let Some(frame) = self.decoder.decode(&mut self.input)? {
-                return Ok(frame);
-            }
-            if self.transport.read_buf(&mut self.input).await? == 0 {
-                return Err(LostCause::Eof);
-            }
-        }
+        read(&mut self.transport, &mut self.decoder, &mut self.input).await
     }
 
     /// Servers like to repeat the arguments of what they do not understand; a password must not come back that way.
@@ -175,6 +215,49 @@ impl Talk<'_> {
     fn broken(&self, source: LostCause) -> ConnectError {
         ConnectError::Broken { endpoint: self.endpoint.to_string(), source }
     }
+}
+
+async fn read(
+    transport: &mut Transport,
+    decoder: &mut Decoder,
+    input: &mut BytesMut,
+) -> Result<Frame, LostCause> {
+    loop {
+        if let Some(frame) = decoder.decode(input)? {
+            return Ok(frame);
+        }
+        if transport.read_buf(input).await? == 0 {
+            return Err(LostCause::Eof);
+        }
+    }
+}
+
+/// Answers that were no errors, and the first error.
+type Told = (usize, Option<String>);
+
+fn outcome(answers: &Result<Vec<Result<Frame, ServerError>>, ConnectError>) -> Told {
+    match answers {
+        Ok(answers) => {
+            let code =
+                |answer: &Result<Frame, ServerError>| answer.as_ref().err().map(|e| e.code.to_string());
+            (answers.iter().filter(|answer| answer.is_ok()).count(), answers.iter().find_map(code))
+        }
+        Err(error) => (0, Some(error.to_string())),
+    }
+}
+
+/// Tells of a request in a task of its own: no user code runs in the connection's (invariant 3).
+fn tell(hook: TraceHook, start: RequestStart) -> oneshot::Sender<Told> {
+    let (sender, ended) = oneshot::channel();
+    let begun = Instant::now();
+    tokio::spawn(async move {
+        hook.begin(|| start.clone());
+        let (ok, first_error) = ended.await.unwrap_or_else(|_| (0, Some("given up".to_owned())));
+        let RequestStart { id, kind, name, commands, bytes, node } = start;
+        let (duration, errors) = (begun.elapsed(), commands - ok);
+        hook.tell(&RequestTrace { id, kind, name, commands, bytes, node, duration, ok, errors, first_error });
+    });
+    sender
 }
 
 fn hello(config: &Config) -> Command {

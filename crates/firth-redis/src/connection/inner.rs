@@ -40,6 +40,8 @@ pub(crate) struct Inner {
     /// Closing does not wait for what is under way.
     pub(crate) hurry: bool,
     pub(super) greeting: Option<Greeting>,
+    /// Where the connection leads, for traces.
+    pub(super) node: Option<std::sync::Arc<str>>,
     /// Somebody wants the connection broken and made anew.
     pub(crate) reset: bool,
     /// The last operation that the owner of the feed has sent.
@@ -70,6 +72,7 @@ impl Inner {
             asked_to_close: false,
             hurry: false,
             greeting: None,
+            node: None,
             reset: false,
             last_op: 0,
         }

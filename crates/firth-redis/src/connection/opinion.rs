@@ -13,7 +13,7 @@ use crate::{
 /// What a second connection met.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Opinion {
-    /// A server that serves others, and whether it may be a master.
+    /// A server that serves others, and whether it calls itself master.
     Serves { master: bool },
     /// A server that is busy, or no answer in time: a busy server gives none either.
     Unknown,
@@ -33,9 +33,13 @@ pub(crate) fn ask(config: &Config, endpoint: &Endpoint, limit: Duration) -> Aski
     config.timeouts.handshake = shorter(config.timeouts.handshake);
     // HELLO is answered by a server that is busy with a script, PING is not.
     config.setup = Arc::from([cmd("PING")]);
+    config.trace = None;
     Box::pin(async move {
         match establish(&config, endpoint).await {
-            Ok(established) => Opinion::Serves { master: established.greeting.role != "replica" },
+            Ok(mut established) => {
+                let master = established.is_master(config.timeouts.handshake).await;
+                Opinion::Serves { master: master.unwrap_or(false) }
+            }
             Err(error) => of_error(&error),
         }
     })

@@ -21,6 +21,7 @@ use super::{
     pipeline::{Failure, NEVER, Outcome, Ticket},
     request::Request,
     state::State,
+    transport::Endpoint,
 };
 use crate::{
     config::Config,
@@ -214,12 +215,13 @@ impl Shared {
         self.running.send_replace(false);
     }
 
-    pub(crate) fn opened(&self, greeting: &Greeting) -> bool {
+    pub(crate) fn opened(&self, endpoint: &Endpoint, greeting: &Greeting) -> bool {
         let mut inner = self.lock();
         if !inner.machine.opened() {
             return false;
         }
         inner.greeting = Some(greeting.clone());
+        inner.node = self.config.trace.as_ref().map(|_| endpoint.to_string().into());
         inner.reset = false;
         let freed = inner.withdraw();
         self.make_room(&inner, freed);
@@ -360,6 +362,11 @@ impl Shared {
 
     pub(crate) fn greeting(&self) -> Option<Greeting> {
         self.lock().greeting.clone()
+    }
+
+    /// Where the connection leads; known only if somebody traces.
+    pub(crate) fn node(&self) -> Option<Arc<str>> {
+        self.lock().node.clone()
     }
 
     pub(crate) fn attempts(&self) -> u32 {

@@ -6,7 +6,8 @@ use std::{
 };
 
 use firth_redis::{
-    CallError, Client, Config, ConnectError, RequestTrace, Secret, TraceHook, cmd, config::Tls, pipe,
+    CallError, Client, Config, ConnectError, RequestKind, RequestStart, RequestTrace, Secret, TraceHook, cmd,
+    config::Tls, pipe,
 };
 use firth_testkit::{Certs, Direction, Flavor, Proxy, RedisServer, on_both, wait};
 use metrics_util::debugging::DebugValue;
@@ -45,6 +46,43 @@ async fn the_hook_sees_every_request_and_no_argument(flavor: Flavor) {
     assert!(traces[0].bytes > 30 && traces[3].duration >= ms(39));
     assert!(traces.windows(2).all(|pair| pair[0].id < pair[1].id));
     assert!(!format!("{traces:?}").contains("secret"), "{traces:?}");
+}
+
+#[tokio::test]
+async fn the_hook_is_told_of_starts_nodes_and_handshakes() {
+    let server = RedisServer::builder().password(SECRET).start().await;
+    let starts: Arc<Mutex<Vec<RequestStart>>> = Arc::default();
+    let (mut config, seen) = traced(quick(server.tcp_url()));
+    let into = starts.clone();
+    let hook = config.trace.take().expect("it is traced");
+    config.trace =
+        Some(hook.on_start(move |start| into.lock().unwrap().push(start.clone())).with_handshakes());
+    let client = connect(config).await;
+    client.call::<()>(cmd("SET").key("k").arg(SECRET)).await.unwrap();
+    let kinds = |kind| seen.lock().unwrap().iter().filter(|t| t.kind == kind).count();
+    wait::until(LONG, "all is told", async || kinds(RequestKind::Handshake) == 2).await;
+    let (traces, starts) = (seen.lock().unwrap().clone(), starts.lock().unwrap().clone());
+    let address = server.addr().to_string();
+    assert!(traces.iter().all(|t| t.node.as_deref() == Some(address.as_str())), "{traces:?}");
+    let of = |id| starts.iter().find(|start: &&RequestStart| start.id == id).expect("it was said to start");
+    for trace in &traces {
+        let start = of(trace.id);
+        let told = (start.kind, start.name.as_str(), start.commands, start.bytes);
+        assert_eq!(told, (trace.kind, trace.name.as_str(), trace.commands, trace.bytes));
+    }
+    let user: Vec<_> = traces.iter().filter(|t| t.kind == RequestKind::User).collect();
+    assert_eq!(user.iter().map(|t| t.name.as_str()).collect::<Vec<_>>(), ["SET"]);
+    assert!(traces.iter().any(|t| t.kind == RequestKind::Handshake && t.name == "HELLO" && t.ok == 1));
+    assert!(!format!("{traces:?} {starts:?}").contains(SECRET));
+
+    // A handshake that fails is told with the server's code.
+    let (mut config, seen) = traced(quick(format!("redis://:wrong@{}", server.addr())));
+    config.trace = config.trace.map(TraceHook::with_handshakes);
+    Client::connect(config).await.unwrap_err();
+    wait::until(LONG, "it is told", async || {
+        seen.lock().unwrap().iter().any(|t| t.first_error.as_deref() == Some("WRONGPASS"))
+    })
+    .await;
 }
 
 #[tokio::test]
