@@ -209,7 +209,7 @@ impl Pool {
     async fn run(&self, job: &Job, event: Event) {
         let token = self.closing.clone();
         let started = Instant::now();
-        let future = catch_unwind(AssertUnwindSafe(|| (job.callback)(event, token))).ok();
+        let future = caught(|| (job.callback)(event, token));
         let calm = Caught { future }.await;
         self.runs.fetch_add(1, Ordering::Relaxed);
         if !calm {
@@ -279,6 +279,12 @@ async fn turn(pool: &Arc<Pool>, job: Arc<Job>) {
     pool.push(job);
 }
 
+/// Runs code of the user; `None` if it panics. What it panicked with is never dropped, because that may
+/// panic again, and the worker with it.
+fn caught<T>(code: impl FnOnce() -> T) -> Option<T> {
+    catch_unwind(AssertUnwindSafe(code)).map_err(std::mem::forget).ok()
+}
+
 /// A future that tells a panic from an end. `true` is a calm end.
 struct Caught {
     future: Option<BoxFuture>,
@@ -289,15 +295,15 @@ impl Future for Caught {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<bool> {
         let Some(future) = &mut self.future else { return Poll::Ready(false) };
-        let calm = match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(cx))) {
-            Ok(Poll::Pending) => return Poll::Pending,
-            Ok(Poll::Ready(())) => true,
-            Err(_) => false,
+        let calm = match caught(|| future.as_mut().poll(cx)) {
+            Some(Poll::Pending) => return Poll::Pending,
+            Some(Poll::Ready(())) => true,
+            None => false,
         };
         let gone = self.future.take();
         // What the callback leaves behind may panic too when it is dropped.
-        let dropped = catch_unwind(AssertUnwindSafe(|| drop(gone)));
-        Poll::Ready(calm && dropped.is_ok())
+        let dropped = caught(|| drop(gone));
+        Poll::Ready(calm && dropped.is_some())
     }
 }
 

@@ -39,6 +39,26 @@ async fn received(mux: &Mux, count: u64) {
     wait::until(SOON, "the messages have come", async || mux.stats().received == count).await;
 }
 
+/// Panics when it is dropped, unless a panic is under way.
+struct Payload;
+
+impl Drop for Payload {
+    fn drop(&mut self) {
+        assert!(std::thread::panicking(), "a payload that panics in its turn");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn c10_a_panic_that_panics_again_costs_no_worker() {
+    let (_server, client, mux) = setup(|config| config.callback_workers = 1).await;
+    let held = mux.subscribe(["a"]).for_each(|_, _| async { std::panic::panic_any(Payload) });
+    let held = held.await.unwrap();
+    publish_numbers(&client, "a", 0..3).await;
+    wait::until(SOON, "each is run", async || mux.stats().callback_panics == 3).await;
+    assert_eq!(mux.stats().callbacks, 3);
+    drop(held);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sub_25_a_callback_that_decides_for_itself_subscribes_anew() {
     let (server, client, mux) = setup(|config| config.auto_resubscribe = false).await;
