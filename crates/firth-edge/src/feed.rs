@@ -88,24 +88,24 @@ impl TopicFeed {
         let sweeper = tokio::spawn(sweep(admin, topic.clone(), group.clone()));
         let feed = Self { broker: broker.clone(), topic, group, consumer: handle, task, sweeper };
         if follows {
-            let last = status.partitions.iter().map(|partition| (partition.index, partition.last.seq));
+            let last = status.partitions.iter().map(|partition| (partition.index, partition.last));
             feed.catch_up(&hub, last.collect()).await?;
         }
         Ok(feed)
     }
 
     /// Reads the window, which must not come to clients as news.
-    async fn catch_up(&self, hub: &Hub, last: Vec<(u32, u64)>) -> Result<()> {
+    async fn catch_up(&self, hub: &Hub, last: Vec<(u32, RecordId)>) -> Result<()> {
         let mut goal = Offsets::default();
-        last.iter().for_each(|(partition, seq)| goal.raise(*partition, *seq));
+        last.iter().for_each(|(partition, last)| goal.raise(*partition, last.seq));
         while !hub.has_read(&goal) && !self.task.is_finished() {
             if self.broker.admin().group(&self.topic, &self.group).await?.lag() == 0 {
                 break;
             }
             tokio::time::sleep(LOOK).await;
         }
-        for (partition, seq) in last {
-            hub.begin(partition, seq);
+        for (partition, last) in last {
+            hub.begin(partition, last);
         }
         Ok(())
     }
@@ -196,7 +196,7 @@ struct Feeder {
 
 impl Feeder {
     /// Publishes records of one partition, but none that came before: a consumer that lost its partition for a moment reads again from the
-    /// frontier. Clients are told where a lossy trim has removed some that were not read yet.
+    /// frontier. Clients are told where a lossy trim has removed some that were not read yet, or where the log went back.
     fn take(&self, records: &[Record]) {
         let (mut burst, mut before) = (self.hub.burst(), None);
         for record in records {
@@ -206,10 +206,12 @@ impl Feeder {
                 tracing::warn!(
                     partition,
                     lost,
-                    "events were removed from the topic before they were read: clients must fetch their state anew"
+                    "events of the topic are gone: clients must fetch their state anew"
                 );
                 drop(burst);
-                self.hub.lose(partition, seq);
+                self.hub.lose(partition, record.id());
+                // The log may have gone back: then its numbers and times say nothing about what comes.
+                self.seen.lock().unwrap_or_else(PoisonError::into_inner).remove(&partition);
                 burst = self.hub.burst();
             }
             if self.is_repeated(record) {
@@ -221,7 +223,7 @@ impl Feeder {
                 Err(error) => (None, Some(error)),
             };
             let published = match event {
-                event if self.follows => burst.arrive(event, (partition, seq)).err(),
+                event if self.follows => burst.arrive(event, (partition, record.id())).err(),
                 Some(event) => burst.publish(event).err(),
                 None => None,
             };

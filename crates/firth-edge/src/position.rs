@@ -1,5 +1,6 @@
 //! [`Position`]: a place in what a tenant's clients can see, for resuming. Opaque to clients: `epoch:offset`, or `epoch:offset.offset…` with one
-//! for each partition of the topic that the gateway follows.
+//! for each partition of the topic that the gateway follows, and behind those, with a zero in front, the time of the newest record: a log
+//! that lost records gives their numbers again, but at a later time.
 
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
@@ -28,9 +29,18 @@ impl Position {
 
 /// How far each partition has come: the number of its last record, 0 before the first. Partitions that are not mentioned are at 0.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct Offsets(SmallVec<[u64; 1]>);
+pub(crate) struct Offsets {
+    seqs: SmallVec<[u64; 1]>,
+    /// Not before the newest of these records was appended; 0 if unknown. Grows when a partition goes back.
+    time: u64,
+}
 
 impl Offsets {
+    /// Before the first record of so many partitions.
+    pub(crate) fn of(partitions: usize) -> Self {
+        Self { seqs: smallvec::smallvec![0; partitions], time: 0 }
+    }
+
     /// Of one partition alone.
     #[cfg(test)]
     pub(crate) fn single(offset: u64) -> Self {
@@ -40,59 +50,88 @@ impl Offsets {
     }
 
     pub(crate) fn get(&self, partition: u32) -> u64 {
-        self.0.get(partition as usize).copied().unwrap_or(0)
+        self.seqs.get(partition as usize).copied().unwrap_or(0)
     }
 
     /// The partition has come as far as this.
     pub(crate) fn raise(&mut self, partition: u32, offset: u64) {
         let at = partition as usize;
         if offset > self.get(partition) {
-            if self.0.len() <= at {
-                self.0.resize(at + 1, 0);
+            if self.seqs.len() <= at {
+                self.seqs.resize(at + 1, 0);
             }
-            self.0[at] = offset;
+            self.seqs[at] = offset;
         }
+    }
+
+    /// The partition has gone back to this record, and what follows comes at this time.
+    pub(crate) fn set_back(&mut self, partition: u32, offset: u64, ms: u64) {
+        if let Some(kept) = self.seqs.get_mut(partition as usize) {
+            *kept = offset;
+        }
+        // So that a position from now on is later than each one from before, whichever partition that was from.
+        self.time = ms.max(self.time + 1);
+    }
+
+    /// With a time behind them, all partitions are mentioned: each offset keeps its place in the text.
+    fn widen(&mut self, partitions: usize) {
+        if self.time > 0 && self.seqs.len() < partitions {
+            self.seqs.resize(partitions, 0);
+        }
+    }
+
+    /// The time of the newest record, in milliseconds.
+    pub(crate) fn time(&self) -> u64 {
+        self.time
+    }
+
+    /// A record was appended at this time.
+    pub(crate) fn raise_time(&mut self, ms: u64) {
+        self.time = self.time.max(ms);
     }
 
     /// As far as the further of both, in each partition.
     pub(crate) fn raise_all(&mut self, other: &Self) {
-        for (partition, offset) in (0..).zip(&other.0) {
+        for (partition, offset) in (0..).zip(&other.seqs) {
             self.raise(partition, *offset);
         }
+        self.raise_time(other.time);
+        self.widen(other.seqs.len());
     }
 
     /// One step back in this partition.
     pub(crate) fn before(&self, partition: u32) -> Self {
         let mut before = self.clone();
-        if let Some(offset) = before.0.get_mut(partition as usize) {
+        if let Some(offset) = before.seqs.get_mut(partition as usize) {
             *offset = offset.saturating_sub(1);
         }
-        while before.0.last() == Some(&0) {
-            before.0.pop();
+        while self.time == 0 && before.seqs.last() == Some(&0) {
+            before.seqs.pop();
         }
         before
     }
 
     /// Whether it is at least as far in every partition.
     pub(crate) fn covers(&self, other: &Self) -> bool {
-        (0..).zip(&other.0).all(|(partition, offset)| self.get(partition) >= *offset)
+        (0..).zip(&other.seqs).all(|(partition, offset)| self.get(partition) >= *offset)
     }
 
-    /// Tells which of two is further, if one covers the other.
-    pub(crate) fn order(&self) -> u128 {
-        self.0.iter().map(|offset| u128::from(*offset)).sum()
+    /// Tells which of two is further, if one covers the other, or was given after the other's partition went back.
+    pub(crate) fn order(&self) -> (u64, u128) {
+        (self.time, self.seqs.iter().map(|offset| u128::from(*offset)).sum())
     }
 
     /// Bytes on the heap.
     pub(crate) fn heap(&self) -> usize {
-        if self.0.spilled() { self.0.capacity() * size_of::<u64>() } else { 0 }
+        if self.seqs.spilled() { self.seqs.capacity() * size_of::<u64>() } else { 0 }
     }
 }
 
 impl fmt::Display for Position {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:016x}:{}", self.epoch, self.offsets.get(0))?;
-        self.offsets.0.iter().skip(1).try_for_each(|offset| write!(f, ".{offset}"))
+        self.offsets.seqs.iter().skip(1).try_for_each(|offset| write!(f, ".{offset}"))?;
+        if self.offsets.time > 0 { write!(f, ".0{}", self.offsets.time) } else { Ok(()) }
     }
 }
 
@@ -111,11 +150,21 @@ impl FromStr for Position {
         }
         let epoch = u64::from_str_radix(epoch, 16).map_err(|_| NotAPosition)?;
         let mut read = Offsets::default();
+        let with_time =
+            offsets.rsplit_once('.').and_then(|(rest, last)| Some((rest, last.strip_prefix('0')?)));
+        let offsets = match with_time {
+            Some((rest, time)) if time.starts_with(|first: char| first.is_ascii_digit()) => {
+                read.time = time.parse().map_err(|_| NotAPosition)?;
+                rest
+            }
+            _ => offsets,
+        };
         for (partition, offset) in (0..).zip(offsets.split('.')) {
             if offset.starts_with('+') || partition >= firth::MAX_PARTITIONS {
                 return Err(NotAPosition);
             }
             read.raise(partition, offset.parse().map_err(|_| NotAPosition)?);
+            read.widen(partition as usize + 1);
         }
         Ok(Self::new(epoch, read))
     }
@@ -150,8 +199,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_position_reads_back_as_it_was_written(epoch in any::<u64>(), list in prop::collection::vec(any::<u64>(), 0..6)) {
-            let position = Position::new(epoch, offsets(&list));
+        fn a_position_reads_back_as_it_was_written(
+            epoch in any::<u64>(),
+            list in prop::collection::vec(any::<u64>(), 0..6),
+            time in prop_oneof![Just(0), any::<u64>()],
+        ) {
+            let mut position = Position::new(epoch, offsets(&list));
+            position.offsets.raise_time(time);
+            position.offsets.widen(list.len().max(1));
             prop_assert_eq!(position.to_string().parse(), Ok(position));
         }
 

@@ -101,6 +101,10 @@ impl RouterFeed {
             metrics::fed(if published.is_ok() { "ok" } else { "unreadable" });
             published.map(drop).map_err(|error| error.to_string())
         });
+        drop(burst);
+        if seen.inbox.take_went_back() {
+            self.0.hub.source_gap();
+        }
         Ok(Inbox::write_json(&answers))
     }
 

@@ -69,6 +69,10 @@ pub struct Commit {
     pub retries: Vec<Retry>,
     /// Records (from the log or due) to give up.
     pub dead: Vec<Dead>,
+    /// The newest record that the owner has read, or zero. If the log lost it in a crash or a failover,
+    /// numbers may have been given again, and the commit is refused as
+    /// [`ErrorKind::WentBack`](crate::ErrorKind::WentBack): it would settle records that nothing has seen.
+    pub seen: RecordId,
 }
 
 impl Commit {

@@ -4,6 +4,7 @@
 //! the level below. `Display` prints one level only: walk `source()` for the rest. Payloads and secrets never
 //! enter a context (invariant 10).
 
+use crate::id::RecordId;
 use std::borrow::Cow;
 use std::error::Error as StdError;
 use std::fmt;
@@ -28,6 +29,9 @@ pub enum ErrorKind {
     Overloaded,
     /// Somebody newer owns this. Stop working on it: acquire and open again, or leave it.
     Fenced,
+    /// The log lost its newest records in a crash or a failover, and the position names one of them.
+    /// Begin at a position that the log has, and fetch anew what was built from the lost ones.
+    WentBack,
     /// The handle was closed.
     Closed,
     /// This engine or this build cannot do that.
@@ -55,6 +59,7 @@ impl ErrorKind {
             Self::Timeout => "timeout",
             Self::Overloaded => "overloaded",
             Self::Fenced => "fenced",
+            Self::WentBack => "went back",
             Self::Closed => "closed",
             Self::Unsupported => "unsupported",
             Self::Corrupt => "corrupt",
@@ -125,6 +130,15 @@ impl Error {
 
     pub(crate) fn invalid(context: impl Into<Cow<'static, str>>) -> Self {
         Self::new(ErrorKind::Invalid, context)
+    }
+
+    /// The log of `at` does not have the record that a position names; it ends at `last`.
+    pub(crate) fn went_back(at: &crate::name::Partition, position: RecordId, last: RecordId) -> Self {
+        let context = format!(
+            "the log of {at} went back: it ends at {last} and has no record {position}, which was lost in a \
+             crash or a failover; begin anew at a position that it has"
+        );
+        Self::new(ErrorKind::WentBack, context)
     }
 
     pub(crate) fn not_found(context: impl Into<Cow<'static, str>>) -> Self {

@@ -37,6 +37,11 @@ impl RecordId {
         }
     }
 
+    /// Whether this names a record, and not a point in time or an end of the log.
+    pub(crate) const fn names_a_record(self) -> bool {
+        self.seq > 0 && self.seq < u64::MAX
+    }
+
     /// The id `count` records further inside the same batch.
     pub const fn plus(self, count: u64) -> Self {
         Self { ms: self.ms, seq: self.seq + count }

@@ -184,6 +184,7 @@ impl Window {
         self.committed = (self.frontier, self.ahead.clone());
         commit.frontier = self.frontier;
         commit.ahead = self.ahead.clone();
+        commit.seen = self.position;
         Some(commit)
     }
 }

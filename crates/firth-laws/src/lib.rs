@@ -45,6 +45,7 @@ macro_rules! for_each_law {
             log::appending_to_a_missing_partition_is_refused
             log::a_deleted_partition_comes_back_empty
             log::a_partition_is_changed_only_by_who_knows_of_its_life
+            log::k04_a_position_of_a_record_that_the_log_does_not_have_is_refused
             log::a_repeated_batch_is_appended_once
             log::racing_repetitions_append_once
             log::a_gap_in_a_producers_sequence_is_refused

@@ -1,15 +1,47 @@
 //! Laws of the log.
 
 use crate::world::{
-    append, eventually, fails, fresh, number, numbered, numbers, partition, producer, read_all, soon,
-    unmade_partition,
+    Owner, append, eventually, fails, fresh, group, number, numbered, numbers, partition, producer, read_all,
+    soon, unmade_partition,
 };
 use bytes::Bytes;
-use firth_engine::facet::{Append, From, Max, ProducerSeq};
+use firth_engine::facet::{Append, From, Max, ProducerSeq, Trim, TrimTo};
 use firth_engine::limits::{MAX_BATCH, MAX_KEY};
-use firth_engine::{Content, Durability, Engine, ErrorKind, Headers, HintKey, Partition, RecordId};
+use firth_engine::{Commit, Content, Durability, Engine, ErrorKind, Headers, HintKey, Partition, RecordId};
 use std::time::Duration;
 use tokio::time::Instant;
+
+/// A log that went back gives numbers again: whoever stands at a record that it lost is told (law 1).
+pub async fn k04_a_position_of_a_record_that_the_log_does_not_have_is_refused(engine: Engine) {
+    let at = partition(&engine).await;
+    let ids = append(&engine, &at, 0, 10).await;
+    let read = async |after| engine.read(&at, after, Max::records(5)).await;
+    let (third, last) = (ids[2], ids[9]);
+    for lost in [last.plus(1), RecordId::new(last.ms + 1, 4), RecordId::new(third.ms - 1, 3)] {
+        fails(read(lost).await, ErrorKind::WentBack);
+    }
+    // Points in time, ends, and the place before a record name no record.
+    for (after, count) in [
+        (RecordId::before_ms(last.ms + 1000), 0),
+        (RecordId::MAX, 0),
+        (last, 0),
+        (RecordId::new(last.ms, 9), 1),
+        (RecordId::new(third.ms, 0), 5),
+    ] {
+        assert_eq!(read(after).await.unwrap().len(), count, "{after}");
+    }
+    let name = group("g");
+    let mut owner = Owner::new(&engine, &at, &name).await;
+    let beyond = |seen| Commit { seen, ..Commit::up_to(third) };
+    for lost in [last.plus(1), RecordId::new(third.ms - 1, 3), RecordId::new(last.ms + 1, 4)] {
+        fails(owner.send(beyond(lost)).await, ErrorKind::WentBack);
+    }
+    owner.send(beyond(ids[4])).await.unwrap();
+    engine.trim(&at, Trim { to: TrimTo::Id(third), lossy: true }).await.unwrap();
+    owner.send(Commit { seen: ids[1], ..Commit::up_to(ids[4]) }).await.unwrap();
+    owner = Owner::with(&engine, &at, &name, owner.hold.clone()).await;
+    assert_eq!(owner.drain().await, (5..10).collect::<Vec<_>>());
+}
 
 /// Key, payload, headers and time come back as they were sent, attempt 1, in order (law 1).
 pub async fn an_acknowledged_record_is_read_back_whole(engine: Engine) {

@@ -55,6 +55,8 @@ impl<'a> BatchOut<'a> {
 struct EventOut<'a> {
     seq: u64,
     partition_id: u32,
+    #[serde(skip_serializing_if = "is_zero")]
+    appended_ms: u64,
     epoch: u64,
     event_type: &'a str,
     tenant: &'a str,
@@ -110,6 +112,7 @@ fn events<S: Serializer>(items: &&[Item], serializer: S) -> std::result::Result<
         out.serialize_element(&EventOut {
             seq: item.position.seq,
             partition_id: item.position.partition,
+            appended_ms: item.appended_ms,
             epoch: item.epoch,
             event_type: operation.as_str(),
             tenant: tenant.as_str(),
@@ -160,6 +163,10 @@ pub struct EventIn {
     pub seq: u64,
     /// The partition.
     pub partition_id: u32,
+    /// When its record was appended, in milliseconds of Unix time; 0 if the router does not say. The same place with another time is another
+    /// event: the log lost the former one.
+    #[serde(default)]
+    pub appended_ms: u64,
     /// Under which ownership of the partition it was read.
     #[serde(default)]
     pub epoch: u64,

@@ -63,7 +63,7 @@ const FIELDS: [(&str, &str); 24] = [
 ];
 
 /// The table: each kind with its status and its title.
-const TABLE: [(ErrorKind, StatusCode, &str); 12] = [
+const TABLE: [(ErrorKind, StatusCode, &str); 13] = [
     (ErrorKind::Invalid, StatusCode::BAD_REQUEST, "The request is wrong"),
     (ErrorKind::NotFound, StatusCode::NOT_FOUND, "It does not exist"),
     (ErrorKind::AlreadyExists, StatusCode::CONFLICT, "It exists already"),
@@ -72,6 +72,7 @@ const TABLE: [(ErrorKind, StatusCode, &str); 12] = [
     (ErrorKind::Timeout, StatusCode::GATEWAY_TIMEOUT, "No answer in time"),
     (ErrorKind::Overloaded, StatusCode::TOO_MANY_REQUESTS, "A limit is reached"),
     (ErrorKind::Fenced, StatusCode::CONFLICT, "Somebody newer owns this"),
+    (ErrorKind::WentBack, StatusCode::GONE, "The log went back"),
     (ErrorKind::Closed, StatusCode::SERVICE_UNAVAILABLE, "The server is closing"),
     (ErrorKind::Unsupported, StatusCode::NOT_IMPLEMENTED, "The engine cannot do this"),
     (ErrorKind::Corrupt, StatusCode::INTERNAL_SERVER_ERROR, "Stored data cannot be read"),

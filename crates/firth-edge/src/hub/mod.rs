@@ -29,6 +29,7 @@ use crate::position::{Offsets, Position};
 use crate::protocol::{Code, Refusal};
 use crate::upstream::Registrar;
 use core::Core;
+use firth::RecordId;
 use firth_router::event::Event;
 use firth_router::{SubscriptionId, Tenant};
 use std::collections::HashSet;
@@ -159,9 +160,9 @@ impl Hub {
         self.core().source_gap();
     }
 
-    /// Records of the topic before this one are gone that were not read: every client hears that it must fetch its state anew.
-    pub(crate) fn lose(&self, partition: u32, seq: u64) {
-        self.core().lose(partition, seq);
+    /// Records of the topic before this one are gone: every client hears that it must fetch its state anew.
+    pub(crate) fn lose(&self, partition: u32, id: RecordId) {
+        self.core().lose(partition, id);
     }
 
     /// Takes offsets from a topic from now on: see [`source`]. False if events come from a router as well, which have none.
@@ -179,8 +180,8 @@ impl Hub {
     }
 
     /// A partition of the topic has nothing to read up to this record.
-    pub(crate) fn begin(&self, partition: u32, seq: u64) {
-        self.core().begin(partition, seq);
+    pub(crate) fn begin(&self, partition: u32, last: RecordId) {
+        self.core().begin(partition, last);
     }
 
     /// Whether it has read so far in the topic that it follows.
@@ -354,16 +355,16 @@ impl Burst<'_> {
         published
     }
 
-    /// A record of the topic that the hub follows, with its partition and number: an event, or something else that was passed.
+    /// A record of the topic that the hub follows, with its partition and id: an event, or something else that was passed.
     pub(crate) fn arrive(
         &mut self,
         event: Option<Event>,
-        (partition, seq): (u32, u64),
+        (partition, id): (u32, RecordId),
     ) -> firth_router::Result<Published> {
         let body = event.map(Body::new).transpose();
         let mut core = self.hub.core_in_burst();
         // In one step: whoever stands at this number has the event, or is sent it.
-        let is_new = core.arrive(partition, seq);
+        let is_new = core.arrive(partition, id);
         let published = body.and_then(|body| match body {
             Some(body) if is_new && core.keeps(&body.event.tenant, now()) => {
                 core.publish(body, Some(partition), now())

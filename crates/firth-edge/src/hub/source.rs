@@ -5,12 +5,18 @@
 //! Whoever resumes at a hub that has seen everything behind its position gets it from the journal; at one that has not, it must start
 //! anew. `start` and `forgotten` say what has been seen: nothing up to `start` was read, and of tenants without a journal nothing up to
 //! `forgotten` is known any more.
+//!
+//! **A log that went back.** A crash or a failover may take the newest records of a partition back, and their numbers are given again. The hub
+//! tells its clients when its consumer finds out. A position that was given before, here or elsewhere, does not hold if the partition got
+//! the record with its number only after the position's time.
 
 use super::core::{Core, Part};
 use crate::frame::Frame;
 use crate::journal::{Journal, Missing};
 use crate::position::{Offsets, Position};
+use firth::RecordId;
 use firth_router::Tenant;
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -23,9 +29,54 @@ pub(super) struct Source {
     start: Vec<Option<u64>>,
     /// Events up to these may have been thrown away with their tenant's journal.
     forgotten: Offsets,
+    /// When records were appended: for each partition some of their numbers and times, in order.
+    times: Vec<VecDeque<(u64, u64)>>,
 }
 
+/// Records that were appended within so many milliseconds count as of one time. A server is not started again in less.
+const MOMENT: u64 = 20;
+/// So many moments are known of each partition.
+const MOMENTS: usize = 10_000;
+
 impl Source {
+    /// A record was appended.
+    fn note_time(&mut self, partition: u32, id: RecordId) {
+        self.head.raise_time(id.ms);
+        let times = self.times(partition);
+        if times.back().is_none_or(|(_, ms)| id.ms >= ms + MOMENT) {
+            times.push_back((id.seq, id.ms));
+            if times.len() > MOMENTS {
+                times.pop_front();
+            }
+        }
+    }
+
+    fn times(&mut self, partition: u32) -> &mut VecDeque<(u64, u64)> {
+        let at = partition as usize;
+        if self.times.len() <= at {
+            self.times.resize_with(at + 1, VecDeque::new);
+        }
+        &mut self.times[at]
+    }
+
+    /// Whether some partition got the record with its offset only after the offsets were given: then it went back meanwhile.
+    fn went_back(&self, offsets: &Offsets) -> bool {
+        let is_later = |(partition, times): (u32, &VecDeque<(u64, u64)>)| {
+            let before = times.partition_point(|(seq, _)| *seq <= offsets.get(partition));
+            before.checked_sub(1).is_some_and(|at| times[at].1 > offsets.time())
+        };
+        offsets.time() > 0 && (0..).zip(&self.times).any(is_later)
+    }
+
+    /// The partition lost records, and goes on with this one.
+    fn go_back(&mut self, partition: u32, id: RecordId) {
+        let before = id.seq.saturating_sub(1);
+        self.head.set_back(partition, before, id.ms);
+        let start = self.start(partition);
+        *start = Some(start.map_or(before, |start| start.min(before)));
+        self.times(partition).retain(|(seq, _)| *seq <= before);
+    }
+
     fn start(&mut self, partition: u32) -> &mut Option<u64> {
         let at = partition as usize;
         if self.start.len() <= at {
@@ -51,8 +102,9 @@ impl Source {
 impl Core {
     /// Takes offsets from a topic from now on. Positions of before do not hold.
     pub(super) fn follow(&mut self, epoch: u64, partitions: usize) {
-        let (head, forgotten) = (Offsets::default(), Offsets::default());
-        self.source = Some(Source { epoch, head, start: vec![None; partitions], forgotten });
+        let (head, forgotten) = (Offsets::of(partitions), Offsets::default());
+        let (start, times) = (vec![None; partitions], Vec::new());
+        self.source = Some(Source { epoch, head, start, forgotten, times });
         for part in self.tenants.values_mut() {
             part.journal = Journal::new(epoch, Offsets::default());
         }
@@ -60,34 +112,42 @@ impl Core {
     }
 
     /// A record was read. False if it came before.
-    pub(super) fn arrive(&mut self, partition: u32, seq: u64) -> bool {
+    pub(super) fn arrive(&mut self, partition: u32, id: RecordId) -> bool {
         let Some(source) = &mut self.source else { return false };
+        let seq = id.seq;
         let (head, start) = (source.head.get(partition), source.start(partition));
         if start.is_some() && seq <= head {
             return false;
         }
         start.get_or_insert(seq.saturating_sub(1));
         source.head.raise(partition, seq);
+        source.note_time(partition, id);
         true
     }
 
-    /// Records of the partition before this one are gone that were not read: whose they were is not known.
-    pub(super) fn lose(&mut self, partition: u32, seq: u64) {
+    /// Records of the partition before this one are gone: a lossy trim removed some that were not read, or the log lost some that
+    /// were. Whose they were is not known.
+    pub(super) fn lose(&mut self, partition: u32, id: RecordId) {
         if let Some(source) = &mut self.source {
-            let before = seq.saturating_sub(1);
+            let before = id.seq.saturating_sub(1);
             source.start(partition).get_or_insert(before);
+            if id.seq <= source.head.get(partition) {
+                source.go_back(partition, id);
+            }
             source.head.raise(partition, before);
+            source.head.raise_time(id.ms);
         }
         self.source_gap();
     }
 
     /// There is nothing to read in the partition up to this record.
-    pub(super) fn begin(&mut self, partition: u32, seq: u64) {
+    pub(super) fn begin(&mut self, partition: u32, id: RecordId) {
         let Some(source) = &mut self.source else { return };
         let start = source.start(partition);
         if start.is_none() {
-            *start = Some(seq);
-            source.head.raise(partition, seq);
+            *start = Some(id.seq);
+            source.head.raise(partition, id.seq);
+            source.head.raise_time(id.ms);
         }
     }
 
@@ -122,6 +182,7 @@ impl Core {
                 epoch if epoch == source.epoch => Missing::TooOld,
                 _ => Missing::UnknownEpoch,
             }),
+            Some(source) if source.went_back(&after.offsets) => Err(Missing::UnknownEpoch),
             Some(source) => journal.after(after, &source.head),
         }
     }

@@ -41,6 +41,10 @@ pub trait Log {
 
     /// Records after `after`, in order, at most `max`; at least one if there is any. Trimmed records are skipped
     /// silently: compare `seq` to see how many. `attempt` is 1 and `crashes` 0 on all of them.
+    ///
+    /// A crash or a failover may take the newest records back, and their numbers are then given again.
+    /// So `after` must not name a record that the log lost: if the log ends before it, or has its
+    /// number behind it, the answer is [`ErrorKind::WentBack`](crate::ErrorKind::WentBack).
     fn read<'a>(&'a self, at: &'a Partition, after: RecordId, max: Max) -> Reply<'a, Vec<Record>>;
 
     /// Waits at the end of the log: records after `after` as [`read`](Log::read) gives them, as soon as there are any; none after

@@ -77,19 +77,21 @@ pub(super) struct About<'a> {
     pub(super) at: &'a Partition,
     pub(super) group: Option<&'a GroupName>,
     pub(super) hold: Option<&'a Hold>,
+    /// The newest record that the owner has read.
+    pub(super) seen: RecordId,
 }
 
 impl<'a> About<'a> {
     pub(super) fn partition(at: &'a Partition) -> Self {
-        Self { at, group: None, hold: None }
+        Self { at, group: None, hold: None, seen: RecordId::ZERO }
     }
 
     pub(super) fn group(at: &'a Partition, group: &'a GroupName) -> Self {
-        Self { at, group: Some(group), hold: None }
+        Self { group: Some(group), ..Self::partition(at) }
     }
 
     pub(super) fn held(at: &'a Partition, group: &'a GroupName, hold: &'a Hold) -> Self {
-        Self { at, group: Some(group), hold: Some(hold) }
+        Self { hold: Some(hold), ..Self::group(at, group) }
     }
 
     /// Passes an answer on, unless it is a refusal.
@@ -125,6 +127,7 @@ impl<'a> About<'a> {
             "beyond" => {
                 Error::invalid(format!("the commit settles records beyond {rest}, which is the last one"))
             }
+            "rewound" => Error::went_back(at, self.seen, rest.parse().unwrap_or_default()),
             "notopen" => {
                 Error::invalid(format!("record {rest} is not open for a verdict: open the group again"))
             }

@@ -264,15 +264,17 @@ impl RedisEngine {
         checks::is_for(hold, &LeaseName::group(at, group))?;
         let (keys, own) = self.group_keys(at, group);
         let (script, call) = if commit.verdicts() == 0 {
-            (&SCRIPTS.advance, SCRIPTS.advance.keys([&keys.meta, &own.meta, &own.due]))
+            (&SCRIPTS.advance, SCRIPTS.advance.keys([&keys.meta, &own.meta, &own.due, &keys.stream]))
         } else {
             let all = [&keys.meta, &own.meta, &own.due, &own.entries, &own.index, &own.kept];
-            let all = all.into_iter().chain([&own.dead, &own.dead_times, &own.bodies]);
+            let all = all.into_iter().chain([&own.dead, &own.dead_times, &own.bodies, &keys.stream]);
             (&SCRIPTS.commit, SCRIPTS.commit.keys(all))
         };
         let call = proof(call, hold).arg(commit.frontier.to_string()).arg(print_ahead(&commit.ahead));
+        let call = call.arg(commit.seen.to_string());
         let call = if commit.verdicts() == 0 { call } else { verdicts(call, commit) };
-        let answer = About::held(at, group, hold).accept(self.steps.durable(script, call).await?)?;
+        let about = About { seen: commit.seen, ..About::held(at, group, hold) };
+        let answer = about.accept(self.steps.durable(script, call).await?)?;
         let mut parts = Parts::of(answer.value());
         Ok(Committed { due: parts.number()?, next_due: parts.duration()? })
     }

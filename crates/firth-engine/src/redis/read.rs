@@ -155,7 +155,8 @@ impl RedisEngine {
         let call = SCRIPTS.read.keys([&keys.meta, &keys.stream]).arg(from.to_string()).arg(room).arg(bytes);
         let answer = About::partition(reading.at).accept(self.steps.quick(call).await?)?;
         let mut parts = Parts::of(answer.value());
-        let (largest, trimmed) = (parts.number()?, parts.id()?);
+        let (largest, trimmed, last) = (parts.number()?, parts.id()?, parts.id()?);
+        reading.check_end(last)?;
         let mut list = Parts::of(parts.value()?);
         let mut found = Vec::new();
         while !list.is_empty() {
@@ -181,10 +182,19 @@ impl Reading<'_> {
         let largest =
             largest.as_i64().and_then(|largest| u64::try_from(largest).ok()).ok_or_else(odd_answer)?;
         let (trimmed, last) = (head.id()?, head.id()?);
+        self.check_end(last)?;
         let entries = found.len();
         self.keys.sizes.learn(largest, entries, records_in(&found));
         self.take(found, trimmed)?;
         self.is_done |= entries == 0 || self.after >= last;
+        Ok(())
+    }
+
+    /// Refuses a position behind the end of the log.
+    fn check_end(&self, last: RecordId) -> Result<()> {
+        if self.after.names_a_record() && self.after > last {
+            return Err(Error::went_back(self.at, self.after, last));
+        }
         Ok(())
     }
 
@@ -210,6 +220,10 @@ impl Reading<'_> {
                 if is_full && !self.records.is_empty() {
                     self.is_done = true;
                     return Ok(());
+                }
+                if self.after.names_a_record() && seq <= self.after.seq {
+                    // The number was given again: behind this position stands another record.
+                    return Err(Error::went_back(self.at, self.after, id));
                 }
                 self.bytes += record.len();
                 self.after = id;

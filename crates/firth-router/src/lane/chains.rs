@@ -76,6 +76,7 @@ impl Chains {
     }
 
     /// Replaces the last waiting event of the document by a newer one, if both may be conflated; answers the older one.
+    #[expect(clippy::result_large_err, reason = "either way an event is given back")]
     pub(super) fn conflate(&mut self, item: Item) -> Result<Item, Item> {
         let Some(chain) = self.chains.find_mut(item.hash(), |chain| chain.key.is_of(&item)) else {
             return Err(item);

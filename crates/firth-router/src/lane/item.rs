@@ -34,6 +34,8 @@ pub struct Item {
     pub position: Position,
     /// Under which ownership of the partition it was read; a receiver refuses an older one than it has seen.
     pub epoch: u64,
+    /// When its record was appended, in milliseconds; 0 if unknown. A log that lost records gives their places again, at a later time.
+    pub appended_ms: u64,
     /// The event.
     pub event: Arc<Event>,
     /// Who wants it.
@@ -83,6 +85,7 @@ impl Item {
         Self {
             position,
             epoch,
+            appended_ms: 0,
             event,
             wanted,
             priority,
@@ -100,6 +103,13 @@ impl Item {
     #[must_use]
     pub fn with_ticket(mut self, ticket: Ticket) -> Self {
         self.ticket = ticket;
+        self
+    }
+
+    /// With the time at which its record was appended.
+    #[must_use]
+    pub fn appended_at(mut self, ms: u64) -> Self {
+        self.appended_ms = ms;
         self
     }
 

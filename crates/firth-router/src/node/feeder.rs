@@ -342,11 +342,11 @@ impl Feeder {
             unwanted.push(delivery);
             return true;
         };
-        let trace = delivery.trace();
+        let (trace, appended_ms) = (delivery.trace(), delivery.id().ms);
         let ticket = lanes.records.open([(delivery, 1, None)], Source::Again(self.cell.number)).start;
         // The numbers of the router's own group, so that receivers see one history.
         let item = Item::new(position, self.hold.epoch.0, event, &wanted);
-        let item = item.with_ticket(ticket).read_again().with_trace(trace);
+        let item = item.with_ticket(ticket).appended_at(appended_ms).read_again().with_trace(trace);
         loop {
             let room = self.cell.room.notified();
             let calm = self.cell.lane().pressure() == Pressure::None;

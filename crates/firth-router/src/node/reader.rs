@@ -103,14 +103,14 @@ impl Reader {
         }
     }
 
-    /// Tells every gateway, before what comes next, that events are gone which a lossy trim removed before they were routed: nobody knows whose they
-    /// were. Who feeds a parked gateway finds out by itself.
+    /// Tells every gateway, before what comes next, that events are gone: a lossy trim removed some before they were routed, or the log lost some
+    /// that were. Whose they were is not known. Who feeds a parked gateway finds out by itself.
     fn tell_lost(&self, partition: u32, last: u64) {
         let count = self.fallback.handle.take_lost(partition, last);
         if count == 0 {
             return;
         }
-        tracing::warn!(partition, count, "events were removed from the topic before they were routed");
+        tracing::warn!(partition, count, "events of the topic are gone: gateways are told");
         // Also those that are away: they are told when they are back.
         let mut gateways = self.lanes.registry.receivers();
         gateways.extend(self.lanes.all().iter().map(|cell| cell.gateway.clone()));
@@ -157,16 +157,17 @@ impl Reader {
     async fn spread(&self, matched: Vec<Matched>, partition: u32, epoch: Epoch) -> bool {
         let (mut open, mut events) = (Vec::with_capacity(matched.len()), Vec::with_capacity(matched.len()));
         for Matched { delivery, event, found: Destinations { by_gateway, refused } } in matched {
-            let position = Position { partition, seq: delivery.id().seq };
-            let trace = delivery.trace();
+            let (id, trace) = (delivery.id(), delivery.trace());
             open.push((delivery, by_gateway.len(), refused.map(|error| error.to_string())));
-            events.push((position, event, by_gateway, trace));
+            events.push((id, event, by_gateway, trace));
         }
         let mut shares: BTreeMap<GatewayId, Vec<Item>> = BTreeMap::new();
         let tickets = self.lanes.records.open(open, Source::Live);
-        for (ticket, (position, event, by_gateway, trace)) in tickets.zip(events) {
+        for (ticket, (id, event, by_gateway, trace)) in tickets.zip(events) {
+            let position = Position { partition, seq: id.seq };
             for (gateway, wanted) in by_gateway {
-                let item = Item::new(position, epoch.0, Arc::clone(&event), &wanted).with_ticket(ticket);
+                let item = Item::new(position, epoch.0, Arc::clone(&event), &wanted);
+                let item = item.with_ticket(ticket).appended_at(id.ms);
                 shares.entry(gateway).or_default().push(item.with_trace(trace.clone()));
             }
         }

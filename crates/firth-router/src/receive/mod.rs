@@ -35,6 +35,7 @@ const REMEMBERED: usize = 10_000;
 pub struct Inbox {
     topics: HashMap<String, Partitions>,
     remembered: usize,
+    went_back: bool,
 }
 
 type Partitions = HashMap<u32, Seen>;
@@ -42,7 +43,8 @@ type Partitions = HashMap<u32, Seen>;
 #[derive(Debug, Default)]
 struct Seen {
     epoch: u64,
-    places: HashSet<u64>,
+    /// When the record with this number was appended; 0 if the router does not say.
+    places: HashMap<u64, u64>,
     order: VecDeque<u64>,
 }
 
@@ -55,7 +57,7 @@ impl Default for Inbox {
 impl Inbox {
     /// An inbox that remembers so many events of each partition.
     pub fn remembering(events: usize) -> Self {
-        Self { topics: HashMap::new(), remembered: events.max(1) }
+        Self { topics: HashMap::new(), remembered: events.max(1), went_back: false }
     }
 
     /// Goes through a batch in order. Events that were accepted before are accepted again without being handed out; those of a router that
@@ -65,7 +67,7 @@ impl Inbox {
         batch: &BatchIn,
         mut handle: impl FnMut(&EventIn) -> std::result::Result<(), String>,
     ) -> Vec<Answer> {
-        let remembered = self.remembered;
+        let (remembered, mut went_back) = (self.remembered, false);
         let partitions = self.of_topic(&batch.topic);
         let mut stopped = HashSet::new();
         let mut answer = |event: &EventIn| {
@@ -77,12 +79,14 @@ impl Inbox {
             if stopped.contains(&document) {
                 return Answer::Refused("an earlier event of the document was refused".to_owned());
             }
-            if seen.places.contains(&event.seq) {
+            let place = seen.has(event.seq, event.appended_ms);
+            went_back |= place == Place::GivenAgain;
+            if place == Place::Known {
                 return Answer::Accepted;
             }
             match handle(event) {
                 Ok(()) => {
-                    seen.remember(event.seq, remembered);
+                    seen.remember(event.seq, event.appended_ms, remembered);
                     Answer::Accepted
                 }
                 Err(reason) => {
@@ -91,7 +95,15 @@ impl Inbox {
                 }
             }
         };
-        batch.events.iter().map(&mut answer).collect()
+        let answers = batch.events.iter().map(&mut answer).collect();
+        self.went_back |= went_back;
+        answers
+    }
+
+    /// Whether, since this was last asked, a partition went back: a crash or a failover of the topic's server took back events that were
+    /// accepted here, and gave their numbers to others. Those are handed out, but what was built from the lost ones must be fetched anew.
+    pub fn take_went_back(&mut self) -> bool {
+        std::mem::take(&mut self.went_back)
     }
 
     /// As [`receive`](Self::receive), from the body of a request to the body of the answer. A gap in the batch is for the caller to read, by
@@ -132,14 +144,36 @@ impl Inbox {
     }
 }
 
+/// What is known of an event's place.
+#[derive(PartialEq, Eq)]
+enum Place {
+    New,
+    /// The event was accepted before.
+    Known,
+    /// The log lost the event that was accepted here, and gave its number to another.
+    GivenAgain,
+}
+
 impl Seen {
     fn is_stale(&mut self, epoch: u64) -> bool {
         self.epoch = self.epoch.max(epoch);
         epoch < self.epoch
     }
 
-    fn remember(&mut self, seq: u64, most: usize) {
-        self.places.insert(seq);
+    fn has(&mut self, seq: u64, appended_ms: u64) -> Place {
+        match self.places.get(&seq) {
+            None => Place::New,
+            Some(&known) if known == appended_ms || known == 0 || appended_ms == 0 => Place::Known,
+            Some(_) => {
+                // None of those that are remembered says anything any more.
+                (self.places, self.order) = Default::default();
+                Place::GivenAgain
+            }
+        }
+    }
+
+    fn remember(&mut self, seq: u64, appended_ms: u64, most: usize) {
+        self.places.insert(seq, appended_ms);
         self.order.push_back(seq);
         if self.order.len() > most
             && let Some(oldest) = self.order.pop_front()
@@ -198,6 +232,26 @@ mod tests {
         assert_eq!(accepted(&answers), [true]);
         let answers = inbox.receive(&batch(&[(2, 4, "a"), (3, 6, "a")]), |_| Ok(()));
         assert_eq!(accepted(&answers), [false, true]);
+    }
+
+    #[test]
+    fn k04_a_number_that_is_given_again_is_another_event() {
+        let mut inbox = Inbox::default();
+        let appended = |seq: u64, ms: u64| {
+            let mut batch = batch(&[(seq, 1, "a")]);
+            batch.events[0].appended_ms = ms;
+            batch
+        };
+        let mut got = Vec::new();
+        for (seq, ms) in [(1, 100), (2, 200), (3, 300), (3, 300), (2, 9000), (3, 9001), (3, 9001), (3, 0)] {
+            let answers = inbox.receive(&appended(seq, ms), |event| {
+                got.push((event.seq, event.appended_ms));
+                Ok(())
+            });
+            assert_eq!(accepted(&answers), [true]);
+            assert_eq!(inbox.take_went_back(), (seq, ms) == (2, 9000));
+        }
+        assert_eq!(got, [(1, 100), (2, 200), (3, 300), (2, 9000), (3, 9001)]);
     }
 
     #[test]

@@ -130,8 +130,9 @@ impl ConsumerHandle {
         self.in_flight.count()
     }
 
-    /// How many records of a partition, before the one with this number, a lossy trim removed before they could be read, since this was last asked. What
-    /// is lost before a record is known when that is handed out.
+    /// How many records of a partition, before the one with this number, are gone, since this was last asked: a lossy trim removed them before they
+    /// could be read, or the log went back in a crash or a failover, and what was read of it is lost. Then records with numbers that
+    /// were handed out before come next. What is lost before a record is known when that is handed out.
     pub fn take_lost(&self, partition: u32, seq: u64) -> u64 {
         self.losses.take(partition, seq)
     }

@@ -8,6 +8,7 @@ use crate::journal::Window;
 use crate::position::{Offsets, Position};
 use crate::protocol::Wish;
 use crate::{Config, SlowPolicy};
+use firth::RecordId;
 use firth_router::Tenant;
 use firth_router::event::{Event, Operation};
 use proptest::prelude::*;
@@ -46,6 +47,11 @@ fn acts() -> impl Strategy<Value = Act> {
     ]
 }
 
+/// Records come some time apart.
+fn record_id(seq: u64) -> RecordId {
+    RecordId::new(1000 * seq, seq)
+}
+
 /// The next record of the client's tenant behind this one.
 fn next_in(log: &[u8], known: u64) -> Option<u64> {
     (known + 1..=log.len() as u64).find(|seq| log[*seq as usize - 1] < 2)
@@ -66,7 +72,7 @@ impl Gateway {
         // A gateway lets nobody in before it has read the window.
         gateway.read_all(log);
         for (partition, records) in (0..).zip(log) {
-            gateway.hub.begin(partition, records.len() as u64);
+            gateway.hub.begin(partition, record_id(records.len() as u64));
         }
         gateway
     }
@@ -89,7 +95,7 @@ impl Gateway {
                 2 => Some(event("other")),
                 _ => None,
             };
-            burst.arrive(event, (partition as u32, *read as u64)).unwrap();
+            burst.arrive(event, (partition as u32, record_id(*read as u64))).unwrap();
         }
     }
 }
@@ -215,17 +221,68 @@ async fn a_client_that_is_further_in_one_partition_and_less_far_in_another_gets_
     one.read(&log, 0, 3);
     two.read_all(&log);
     client.hear(&log, 0).unwrap();
-    assert_eq!(client.at.as_ref().unwrap().to_string(), "0000000000000007:3");
+    assert_eq!(client.at.as_ref().unwrap().to_string(), "0000000000000007:3.0.03000");
     client.session = Client::connect(&two, client.at.clone());
     client.hear(&log, 2).unwrap();
     assert_eq!(
         client.at.as_ref().unwrap().to_string(),
-        "0000000000000007:3.1",
+        "0000000000000007:3.1.03000",
         "one of partition 1 was seen"
     );
     client.session = Client::connect(&two, client.at.clone());
     client.hear(&log, 0).unwrap();
-    assert_eq!(client.at.unwrap().to_string(), "0000000000000007:3.3");
+    assert_eq!(client.at.unwrap().to_string(), "0000000000000007:3.3.03000");
+}
+
+/// The log loses records 3 to 5 and goes on with others.
+#[tokio::test(start_paused = true)]
+async fn k04_positions_of_a_log_that_went_back_do_not_hold_anywhere() {
+    let log: Log = vec![vec![0; 5], vec![0; 2]];
+    let mut one = Gateway::start(Window::default(), &vec![Vec::new(); 2], 0);
+    let mut client = Client { session: Client::connect(&one, None), at: None, known: Offsets::default() };
+    one.read(&log, 1, 2);
+    one.read(&log, 0, 2);
+    client.hear(&log, 0).unwrap();
+    let survived = client.at.clone();
+    one.read(&log, 0, 3);
+    client.hear(&log, 0).unwrap();
+    let lost = client.at.clone();
+    assert_eq!(lost.as_ref().unwrap().to_string(), "0000000000000007:5.2.05000");
+    // A gateway that was there, and one that comes later and has read only what there is now.
+    let two = Gateway::start(Window::default(), &vec![vec![0; 2]; 2], 2);
+    let event =
+        |seq: u64| Event::new(Operation::Insert, Tenant::new("mine").unwrap(), "c", format!("0/{seq}"));
+    let later = |seq: u64| RecordId::new(90_000 + 1000 * seq, seq);
+    one.hub.lose(0, later(3));
+    for seq in 3..=7 {
+        for gateway in [&one, &two] {
+            gateway.hub.burst().arrive(Some(event(seq)), (0, later(seq))).unwrap();
+        }
+    }
+    let types = |session: &mut Session| {
+        let mut types = Vec::new();
+        while let step = session.take()
+            && !step.messages.is_empty()
+        {
+            session.written();
+            let parse = |text: &str| serde_json::from_str::<Value>(text).unwrap();
+            types.extend(
+                step.messages.iter().map(|one| parse(one.text())["type"].as_str().unwrap().to_owned()),
+            );
+        }
+        types
+    };
+    assert_eq!(types(&mut client.session), ["resync-required", "event", "event", "event", "event", "event"]);
+    for gateway in [&one, &two] {
+        let resumed = types(&mut Client::connect(gateway, lost.clone()));
+        assert!(resumed.contains(&"resync-required".to_owned()), "{resumed:?}");
+        let head = gateway.hub.core().head_of(&Tenant::new("mine").unwrap());
+        let live = types(&mut Client::connect(gateway, Some(head)));
+        assert!(!live.contains(&"resync-required".to_owned()), "{live:?}");
+    }
+    let resumed = types(&mut Client::connect(&two, survived));
+    assert!(!resumed.contains(&"resync-required".to_owned()), "{resumed:?}");
+    assert_eq!(resumed.iter().filter(|kind| *kind == "event").count(), 5, "{resumed:?}");
 }
 
 /// A client that comes back after its tenant was forgotten must not be told that it missed nothing.
@@ -260,7 +317,7 @@ async fn t03_who_subscribes_while_events_arrive_gets_every_event_behind_its_posi
             for seq in 1..=RECORDS {
                 let event =
                     Event::new(Operation::Insert, Tenant::new("mine").unwrap(), "c", format!("0/{seq}"));
-                hub.burst().arrive(Some(event), (0, seq)).unwrap();
+                hub.burst().arrive(Some(event), (0, record_id(seq))).unwrap();
             }
             is_over.store(true, Ordering::Release);
         });

@@ -5,6 +5,7 @@
 
 use super::due;
 use super::leases::fence;
+use super::log;
 use crate::commit::{Commit, Dead, Retry, cut_reason};
 use crate::embedded::hooks::Mutation;
 use crate::embedded::keys;
@@ -30,6 +31,13 @@ pub(in crate::embedded) fn commit(
         fence(step, hold, &LeaseName::group(at, group))?;
     }
     let mut meta = step.group(at, part.no, group)?;
+    let seen = commit.seen;
+    if seen.names_a_record() && seen != part.last && seen.seq > part.trimmed.seq {
+        let found = log::stored(step, &part, seen.seq)?.map(|(id, _)| id);
+        if found != Some(seen) {
+            return Err(Error::went_back(at, seen, part.last));
+        }
+    }
     check_progress(step, &part, &meta, commit)?;
     let verdicts = Verdicts::look_up(step, &meta, commit)?;
     let due = meta.due + verdicts.added_due() - verdicts.removed_due();

@@ -131,6 +131,11 @@ pub(in crate::embedded) fn read(
     max: Max,
 ) -> Result<Vec<Record>> {
     let part = step.partition(at)?;
+    let is_later =
+        after.names_a_record() && stored(step, &part, after.seq)?.is_some_and(|(id, _)| id > after);
+    if is_later || after.names_a_record() && after > part.last {
+        return Err(Error::went_back(at, after, part.last));
+    }
     let from = position_after(step, &part, after)? + 1;
     let mut records = Vec::with_capacity(max.records.clamp(1, 128));
     let limit = max.records.clamp(1, MAX_READ);

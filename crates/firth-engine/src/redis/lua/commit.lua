@@ -1,18 +1,20 @@
--- KEYS: P G D E I K X T B. ARGV: epoch, token, frontier, ahead, ids of done records in order, the number of bundles of retries and of
--- dead records. Then per bundle (retries of one page, in order, that can become one parcel): delay in µs, reason, content if it is kept,
+-- KEYS: P G D E I K X T B S. ARGV: epoch, token, frontier, ahead, newest record read, ids of done
+-- records in order, the number of bundles of retries and of dead records. Then per bundle (retries of one page, in order, that can become one parcel): delay in µs, reason, content if it is kept,
 -- how many, ids. Then per dead record: id, crashes, reason, content.
 -- Here a microsecond counts: what is judged together is looked at together, and record by record only where that does not settle it.
-local P, G, D, E, I, K, X, T, B = unpack(KEYS)
+local P, G, D, E, I, K, X, T, B, S = unpack(KEYS)
 local last = call('HGET', P, 'l')
 if not last then return 'nopart' end
 local g = call('HMGET', G, 'le', 'lt', 'lh', 'f', 'a', 'cs', 'n')
 local refused = fence(g, ARGV[1], ARGV[2])
 if refused then return refused end
 if not g[4] then return 'nogroup' end
+local lost = check_seen(P, S, ARGV[5], last)
+if lost then return lost end
 local wrong, old, new, fseq, nseq = check_progress(last, g[4], g[5], ARGV[3], ARGV[4])
 if wrong then return wrong end
-local done, bundles, dead = ARGV[5], tonumber(ARGV[6]), tonumber(ARGV[7])
-local letters = 7 + 5 * bundles
+local done, bundles, dead = ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8])
+local letters = 8 + 5 * bundles
 -- Each judged record is open in the log and passed by this commit, or was taken from due: in a parcel that is done as a whole, or not.
 local whole, taken, left, retried, is_new, fresh, at = {}, {}, 0, 0, false, {}, 1
 while at <= #done do
@@ -36,7 +38,7 @@ local function is_passed(id)
   return seq <= nseq or contains(new, seq)
 end
 for bundle = 1, bundles do
-  local count, ids = ARGV[6 + 5 * bundle], ARGV[7 + 5 * bundle]
+  local count, ids = ARGV[7 + 5 * bundle], ARGV[8 + 5 * bundle]
   local from, to = tonumber(first_seq(ids)), tonumber(last_seq(ids))
   retried = retried + tonumber(count)
   fresh[bundle] = from > fseq and to <= nseq and count_between(old, from, to) == 0
@@ -111,7 +113,7 @@ local function failed_again(home)
   return attempt + 1 .. ':' .. crashes
 end
 for bundle = 1, bundles do
-  local delay, reason, content, count, ids = unpack(ARGV, 3 + 5 * bundle, 7 + 5 * bundle)
+  local delay, reason, content, count, ids = unpack(ARGV, 4 + 5 * bundle, 8 + 5 * bundle)
   local time = format('%.0f', later_ms(now, tonumber(delay)))
   if content ~= '' then
     put(change, ids, time, failed_again(homes[ids]) .. ':' .. reason, '-' .. first_seq(ids))

@@ -1,5 +1,5 @@
 -- KEYS: P S. ARGV: after, records at most, bytes at most. For partitions whose blobs may be big: stops at either limit.
-local head = call('HMGET', KEYS[1], 't', 'm')
+local head = call('HMGET', KEYS[1], 't', 'm', 'l')
 if not head[1] then return 'nopart' end
 local S, after, room, bytes = KEYS[2], '(' .. ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local ms, seq = split(ARGV[1])
@@ -17,4 +17,4 @@ while room > 0 and bytes > 0 do
     if room <= 0 or bytes <= 0 then break end
   end
 end
-return { tonumber(head[2]), head[1], found }
+return { tonumber(head[2]), head[1], head[3], found }

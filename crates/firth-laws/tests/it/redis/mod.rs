@@ -16,6 +16,7 @@ mod tail;
 mod time;
 mod torn;
 mod wake;
+mod went_back;
 
 use firth_engine::facet::Append;
 use firth_engine::{Content, Engine, Error, Partition, Result};

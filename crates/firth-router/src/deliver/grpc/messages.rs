@@ -57,6 +57,8 @@ pub(super) struct StreamerEvent {
     pub(super) committed_ms: u64,
     #[prost(string, tag = "14")]
     pub(super) traceparent: String,
+    #[prost(uint64, tag = "15")]
+    pub(super) appended_ms: u64,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -179,6 +181,7 @@ impl From<&crate::lane::Item> for StreamerEvent {
             before: text(event.before.as_ref()),
             traceparent: item.trace.as_deref().unwrap_or_default().to_owned(),
             committed_ms: event.committed_ms,
+            appended_ms: item.appended_ms,
         }
     }
 }

@@ -48,6 +48,7 @@ fn event_len(item: &Item) -> usize {
         + number_len(number_of_partition(item))
         + number_len(item.epoch)
         + number_len(event.committed_ms)
+        + number_len(item.appended_ms)
         + item.trace.as_ref().map_or(0, |trace| block_len(trace.len()))
 }
 
@@ -68,6 +69,7 @@ fn put_event(out: &mut BytesMut, item: &Item) {
     put_text(out, 12, event.before.as_ref().map_or(&[], |document| &document.text()[..]));
     put_number(out, 13, event.committed_ms);
     put_text(out, 14, item.trace.as_deref().unwrap_or_default().as_bytes());
+    put_number(out, 15, item.appended_ms);
 }
 
 fn first(item: &Item) -> &str {
@@ -150,7 +152,8 @@ mod tests {
                 let event = Event::new(Operation::Update, Tenant::new("t").unwrap(), "c", key);
                 let event = Event { before, after, committed_ms, ..event };
                 let wishes: Vec<_> = wishes.iter().map(|(id, leaves)| wanted(id, *leaves)).collect();
-                Item::new(Position { partition, seq }, epoch, Arc::new(event), &wishes).with_trace(trace)
+                let item = Item::new(Position { partition, seq }, epoch, Arc::new(event), &wishes);
+                item.appended_at(committed_ms.rotate_left(7)).with_trace(trace)
             },
         )
     }

@@ -1,12 +1,13 @@
 //! Bringing records into a lane: from the log, from what is due, from what has ripened.
 
+use super::Lane;
 use super::session::Session;
 use crate::company::{COMPANY, Companion};
 use crate::error::{Error, ErrorKind, Result};
 use crate::payload;
 use firth_engine::facet::{Due, Max, Ripened, TakeDue};
 use firth_engine::limits::{MAX_BATCH_BYTES, MAX_READ};
-use firth_engine::{Encoding, Offer, Record, RecordId, Verdict};
+use firth_engine::{Encoding, Offer, Progress, Record, RecordId, Verdict};
 use futures_util::future::BoxFuture;
 use futures_util::future::try_join_all;
 use std::time::Duration;
@@ -128,7 +129,7 @@ impl Session<'_> {
         waited: bool,
         answer: Result<Option<Vec<Record>>>,
     ) -> Result<()> {
-        let (records, now) = (answer?, Instant::now());
+        let (records, now) = (answer.map_err(|error| self.why(error))?, Instant::now());
         if records.as_ref().is_some_and(|records| !records.is_empty()) {
             self.tail.came(now);
         }
@@ -243,10 +244,7 @@ impl Session<'_> {
                 (self.more, self.is_cut_short) = (true, true);
                 break;
             }
-            let (lost, position) = (self.window.lost(), self.window.position());
-            if record.id <= position || record.id.seq <= position.seq {
-                return Err(goes_back(position, record.id));
-            }
+            let lost = self.window.lost();
             let offered = self.window.offer(&record);
             self.note_lost(&record, self.window.lost() - lost);
             if offered == Offer::Deliver
@@ -257,7 +255,18 @@ impl Session<'_> {
             }
         }
         self.admit(taken);
+        self.lane.common.losses.read(self.lane.at.index, self.window.position());
         Ok(())
+    }
+
+    /// A log that went back is opened again, unless that is what was just done.
+    fn why(&self, error: Error) -> Error {
+        if error.kind() != ErrorKind::WentBack || self.window.position() != self.opened_at {
+            return error;
+        }
+        let context = "the log has the number of the group's position twice: half of a step was applied, as \
+                       Redis 7.0 does with a torn append-only file at its second start; see Durability::Synced";
+        Error::new(ErrorKind::Corrupt, context).with_source(error)
     }
 
     /// A lossy trim has removed so many records before this one.
@@ -340,14 +349,21 @@ impl Session<'_> {
     }
 }
 
-/// Numbers of a log only grow, but for what Redis 7.0 can make of a torn file (see [`firth_engine::Durability::Synced`]).
-fn goes_back(from: RecordId, to: RecordId) -> Error {
-    let why =
-        "half of a step was applied, as Redis 7.0 does with a torn append-only file at its second start";
-    Error::new(
-        ErrorKind::Corrupt,
-        format!("the log goes back from {from} to {to}: {why}; see Durability::Synced"),
-    )
+/// Notes a loss if the log lost what this consumer has read of it, in a crash or a failover. A consumer
+/// that tells others of events must know: numbers that it has told are given again.
+pub(super) async fn look_back(lane: &Lane, progress: &Progress) -> Result<()> {
+    let (common, at) = (&lane.common, &lane.at);
+    let Some(read) = common.losses.last_read(at.index) else { return Ok(()) };
+    match common.engine.read(at, read, Max::records(1)).await {
+        Err(error) if error.kind() == ErrorKind::WentBack => {
+            tracing::warn!(%error, partition = %at, "records that were read are lost");
+            let count = read.seq.saturating_sub(progress.last.seq).max(1);
+            common.meter.lost.increment(count);
+            common.losses.went_back(at.index, progress.frontier.seq + 1, count);
+            Ok(())
+        }
+        answer => answer.map(drop),
+    }
 }
 
 /// Puts a record to those that may be handed out, of which at most so many more come; a whole company goes on.

@@ -2,7 +2,7 @@
 //!
 //! The loop only sequences steps: bring in, hand out, commit, then wait for whatever comes first. Everything here is bounded by the window.
 
-use super::fill::{InLook, InRead};
+use super::fill::{InLook, InRead, look_back};
 use super::memory::Memory;
 use super::tail::Tail;
 use super::waiter::{Key, Waiter, Waiting};
@@ -13,7 +13,7 @@ use crate::consumer::flow::{Back, Flow};
 use crate::error::{Error, ErrorKind, Result};
 use crate::record::Record;
 use firth_engine::facet::Committed;
-use firth_engine::{Hint, HintKey, Partition, Verdict, Window};
+use firth_engine::{Hint, HintKey, Partition, Progress, RecordId, Verdict, Window};
 use futures_util::future::BoxFuture;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -40,6 +40,8 @@ pub(super) enum Ended {
 pub(super) struct Session<'l> {
     pub(super) lane: &'l Lane,
     pub(super) window: Window,
+    /// Where the window began.
+    pub(super) opened_at: RecordId,
     pub(super) flow: Flow,
     pub(super) tie: Arc<Tie>,
     events: mpsc::UnboundedReceiver<Event>,
@@ -116,6 +118,7 @@ impl<'l> Session<'l> {
         let mut session = Self {
             lane,
             window: Window::new(&progress, common.config.window()),
+            opened_at: progress.frontier,
             flow: Flow::new(common.config.is_strict()),
             tie: Arc::new(Tie::new(sender, lane.held.clone())),
             events,
@@ -156,14 +159,17 @@ impl<'l> Session<'l> {
             drain_until: None,
             worked: false,
         };
-        let learned = match session.answer_stored(&progress).await {
-            Ok(()) if progress.due > 0 => session.learn_due_keys().await,
-            answered => answered,
-        };
-        match learned {
+        match session.catch_up(&progress).await {
             Ok(()) => Ok(session),
             Err(error) => Err((session.leave(), error)),
         }
+    }
+
+    /// Learns what became of earlier sessions.
+    async fn catch_up(&mut self, progress: &Progress) -> Result<()> {
+        look_back(self.lane, progress).await?;
+        self.answer_stored(progress).await?;
+        if progress.due > 0 { self.learn_due_keys().await } else { Ok(()) }
     }
 
     pub(super) fn common(&self) -> &Arc<Common> {
