@@ -14,6 +14,7 @@ benches:
   client    firth-redis beside the crates redis, fred and rustis, one connection each
   pubsub    delivery to a subscriber of 1, 1 000 and 10 000 channels, and sharded channels through a
             migration and a failover of their cluster, beside the same crates
+  mux       the steps of the mux by themselves: slot, subscribe, unsubscribe, callback, pool
   engine    append, read and commit, retry, give up, renew and delay on memory, files and Redis, beside hand-written
             RESP and plain batches of the storage library; opening ten million records
   queue     produce, consume, end to end, latency, failing messages, an idle group and failover on Redis and embedded,

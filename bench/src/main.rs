@@ -9,6 +9,7 @@ mod client;
 mod edge;
 mod engine;
 mod measure;
+mod mux;
 mod plot;
 mod pubsub;
 mod queue;
@@ -43,6 +44,7 @@ fn run(mut args: impl Iterator<Item = String>) -> Result<()> {
     match args.next().as_deref() {
         Some(client::NAME) => client::suite().run(&Options::parse(args)?),
         Some(engine::NAME) => engine::suite().run(&Options::parse(args)?),
+        Some(mux::NAME) => mux::suite().run(&Options::parse(args)?),
         Some(pubsub::NAME) => pubsub::suite().run(&Options::parse(args)?),
         Some(queue::NAME) => queue::suite().run(&Options::parse(args)?),
         Some("queue-victim") => queue::victim(args),
@@ -72,6 +74,7 @@ fn measure(cell: &Cell) -> Result<measure::Row> {
     match cell.bench.as_str() {
         client::NAME => client::measure(cell),
         engine::NAME => engine::measure(cell),
+        mux::NAME => mux::measure(cell),
         pubsub::NAME => pubsub::measure(cell),
         queue::NAME => queue::measure(cell),
         edge::NAME => edge::measure(cell),

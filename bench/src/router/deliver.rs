@@ -138,7 +138,7 @@ pub(super) async fn raw(cell: &Cell, wire: &str) -> Result<Row> {
         Ok(Item::new(position, 1, Arc::new(event(number, 0)?), std::slice::from_ref(&wanted)))
     };
     let items = (0..BATCH).map(item).collect::<Result<Vec<_>>>()?;
-    let batch = Batch { id: 1, items: Arc::new(items), gap: None };
+    let batch = Batch { id: 1, topic: "events".into(), items: Arc::new(items), gap: None };
     let (clock, begun, mut batches) = (Clock::start()?, Instant::now(), 0_u64);
     let mut sending = FuturesUnordered::new();
     while begun.elapsed() < cell.rounds.timed {
