@@ -10,6 +10,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
+use firth_router::deliver::ID_HEADER;
 use firth_router::event::{Document, Event, Operation};
 use firth_router::receive::Inbox;
 use firth_router::wire::{BatchIn, EventIn, PATH};
@@ -18,13 +19,14 @@ use serde::Deserialize;
 use serde::de::IntoDeserializer;
 use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
+use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// The largest batch, in bytes.
 const BATCH: usize = 32 << 20;
 
-/// How many gaps are remembered, to recognise repetitions.
+/// How many names of gaps are remembered, to recognise repetitions.
 const GAPS: usize = 256;
 
 /// A hub's entrance for routers. Clones share what it remembers.
@@ -48,20 +50,19 @@ struct Seen {
 }
 
 impl Seen {
-    /// Whether the batch brings a gap that did not come before. Places of events happen once, so
-    /// equal gaps with places are one; one without them is known by its batch.
-    fn is_new_gap(&mut self, batch: &BatchIn) -> bool {
+    /// Whether the batch of this name brings a gap that did not come before. Places of events happen
+    /// once, so equal gaps with places are one, in whatever batch they come.
+    fn is_new_gap(&mut self, batch: &BatchIn, name: Option<&str>) -> bool {
         let Some(gap) = &batch.gap else { return false };
-        let sender = gap.events.is_empty().then_some((&batch.node, batch.batch));
-        let text = serde_json::json!([gap, sender]).to_string();
-        let digest: [u8; 32] = Sha256::digest(text.as_bytes()).into();
-        if self.gaps.contains(&digest) && sender != Some((&String::new(), 0)) {
+        let digest = |text: &str| -> [u8; 32] { Sha256::digest(text.as_bytes()).into() };
+        let by_places = (!gap.events.is_empty()).then(|| serde_json::json!([batch.topic, gap]).to_string());
+        let names: SmallVec<[[u8; 32]; 2]> =
+            by_places.as_deref().into_iter().chain(name).map(digest).collect();
+        if names.iter().any(|name| self.gaps.contains(name)) {
             return false;
         }
-        if self.gaps.len() == GAPS {
-            self.gaps.pop_front();
-        }
-        self.gaps.push_back(digest);
+        self.gaps.extend(names);
+        self.gaps.drain(..self.gaps.len().saturating_sub(GAPS));
         true
     }
 }
@@ -85,13 +86,18 @@ impl RouterFeed {
 
     /// Takes the body of a batch and gives the body of the answer.
     pub fn receive(&self, body: &[u8]) -> Result<Vec<u8>> {
+        self.receive_named(body, None)
+    }
+
+    /// The same for a batch with a name, which it has whenever it is sent: the header `webhook-id`.
+    pub fn receive_named(&self, body: &[u8], name: Option<&str>) -> Result<Vec<u8>> {
         let batch = Inbox::read_json(body)?;
         if let Some(here) = self.0.gateway.as_ref().filter(|here| **here != batch.gateway_id) {
             let message = format!("this is the gateway {here}, not {}", batch.gateway_id);
             return Err(firth_router::Error::new(ErrorKind::NotFound, message));
         }
         let mut seen = self.0.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        if seen.is_new_gap(&batch) {
+        if seen.is_new_gap(&batch, name) {
             let gap = batch.gap.as_ref().filter(|gap| gap.lost == 0);
             self.0.hub.router_gap(gap.and_then(|gap| gap.subscriptions.as_deref()));
         }
@@ -127,7 +133,8 @@ async fn take(State(feed): State<RouterFeed>, headers: HeaderMap, body: Bytes) -
         return Refusal::new(Code::Unauthorized, "send the header `Authorization: Bearer TOKEN`")
             .into_response();
     }
-    let received = feed.receive(&body);
+    let name = headers.get(ID_HEADER).and_then(|name| name.to_str().ok());
+    let received = feed.receive_named(&body, name);
     // Connections write now, before the next batch.
     tokio::task::yield_now().await;
     match received {
@@ -206,6 +213,19 @@ mod tests {
         let mut late = hub.join(grant, None).unwrap();
         late.subscribe(&[Wish::collection("w", "c")], Some(before)).unwrap();
         assert!(late.take().messages[1].text().contains("resync-required"), "nobody resumes across the gap");
+        let moved = json!({"gateway_id": "g", "events": [], "gap": {"events": [], "subscriptions": ["s"]}})
+            .to_string();
+        for (name, is_told) in
+            [(None, true), (None, true), (Some("one"), true), (Some("one"), false), (Some("two"), true)]
+        {
+            session.take();
+            feed.receive_named(moved.as_bytes(), name).unwrap();
+            assert_eq!(
+                !session.take().messages.is_empty(),
+                is_told,
+                "a gap without places is known by its batch: {name:?}"
+            );
+        }
         assert!(feed.receive(b"{}").is_err());
         assert!(feed.admits(Some("secret")) && !feed.admits(Some("other")) && !feed.admits(None));
     }

@@ -26,6 +26,8 @@ struct Known {
     /// The longest time between two signs of life.
     silence: Duration,
     beat_at: Option<Instant>,
+    /// Signs of life that were tried.
+    tried: usize,
     most_at_a_time: usize,
     at_a_time: usize,
 }
@@ -96,6 +98,7 @@ impl Upstream for Router {
     }
 
     fn heartbeat(&self) -> BoxFuture<'_, Result<Heartbeat, Refusal>> {
+        self.known().tried += 1;
         self.ask(|known| {
             let silence = known.beat_at.replace(now()).map_or(Duration::ZERO, |last| now() - last);
             known.silence = known.silence.max(silence);
@@ -306,6 +309,20 @@ async fn r13_a_router_that_takes_calls_and_does_not_answer_is_asked_again_before
     tokio::time::sleep(Duration::from_secs(30)).await;
     assert!(router.known().beat_at.is_some_and(|beat| now() - beat <= BEAT));
     assert!(types(&mut session).is_empty(), "it was in time: no client must start anew");
+    registrar.close().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn rte57_a_router_that_is_away_is_asked_less_and_less_often_and_found_again_soon() {
+    let (hub, router) = (Hub::start(Config::default()).unwrap(), Router::default());
+    let registrar = Registrar::start(&hub, router.clone()).await.unwrap();
+    router.known().is_away = true;
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    let tried = router.known().tried;
+    assert!((6..20).contains(&tried), "{tried}");
+    router.known().is_away = false;
+    tokio::time::sleep(PAUSES.end * 2).await;
+    assert!(router.known().beat_at.is_some());
     registrar.close().await.unwrap();
 }
 
