@@ -18,7 +18,7 @@ use crate::{
     command::Pipe,
     connection::{Flight, Replies, Request},
     error::CallError,
-    refusal::refused_script,
+    refusal::Author,
     resp::{ConvertError, Frame, FromValue, Problem, Proof, ServerError, Value},
     script::ScriptCall,
 };
@@ -69,15 +69,15 @@ impl Journey<'_> {
 #[must_use = "a call does nothing until it is awaited"]
 pub struct Call<'c, T> {
     journey: Journey<'c>,
-    /// Whether the answer is that of a script.
-    script: bool,
+    /// Who may make an error of it.
+    author: Author,
     answer: PhantomData<fn() -> T>,
 }
 
 impl<'c, T> Call<'c, T> {
     #[inline(always)]
-    pub(crate) fn new(journey: Journey<'c>, script: bool) -> Self {
-        Self { journey, script, answer: PhantomData }
+    pub(crate) fn new(journey: Journey<'c>, author: Author) -> Self {
+        Self { journey, author, answer: PhantomData }
     }
 
     /// Gives up waiting after this time instead of the configured one.
@@ -99,7 +99,7 @@ impl<T: FromValue> Future for Call<'_, T> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         match ready!(self.journey.poll(cx))? {
-            Landed::Whole(Replies::One(frame)) => Poll::Ready(convert_from(frame, self.script)),
+            Landed::Whole(Replies::One(frame)) => Poll::Ready(convert_of(frame, self.author)),
             _ => unreachable!("one command has one reply"),
         }
     }
@@ -177,8 +177,8 @@ impl<T: FromValue> Future for EvalCall<'_, T> {
 pub struct PipelineCall<'c, R> {
     journey: Journey<'c>,
     commands: usize,
-    /// Which of the answers are those of scripts; empty if none is.
-    scripts: Box<[bool]>,
+    /// Who may make an error of each command; empty if only the server may.
+    authors: Box<[Author]>,
     transaction: bool,
     answer: PhantomData<fn() -> R>,
 }
@@ -186,29 +186,26 @@ pub struct PipelineCall<'c, R> {
 impl<'c, R> PipelineCall<'c, R> {
     /// What `journey` makes of a pipeline.
     pub(crate) fn new(pipe: Cow<'c, Pipe>, journey: impl FnOnce(Request<'c>) -> Journey<'c>) -> Self {
-        let (commands, scripts) = (pipe.len(), pipe.scripts());
+        let (commands, authors) = (pipe.len(), pipe.authors());
         let journey = journey(Request::Many(pipe));
-        Self { journey, commands, scripts, transaction: false, answer: PhantomData }
+        Self { journey, commands, authors, transaction: false, answer: PhantomData }
     }
 
     /// The same between MULTI and EXEC; without commands there is nothing to send.
     pub(crate) fn transaction(pipe: Pipe, journey: impl FnOnce(Request<'c>) -> Journey<'c>) -> Self {
-        let (commands, scripts) = (pipe.len(), pipe.scripts());
+        let (commands, authors) = (pipe.len(), pipe.authors());
         let journey = match commands {
             0 => Journey::Refused(None),
             _ => journey(Request::Many(Cow::Owned(pipe.in_transaction()))),
         };
-        Self { journey, commands, scripts, transaction: true, answer: PhantomData }
-    }
-
-    fn is_script(&self, index: usize) -> bool {
-        self.scripts.get(index).copied().unwrap_or(false)
+        Self { journey, commands, authors, transaction: true, answer: PhantomData }
     }
 
     /// Marks the errors of scripts.
     fn marked(&self, index: usize, frame: Frame) -> Result<Frame, CallError> {
+        let author = self.authors.get(index).copied().unwrap_or_default();
         match ServerError::from_value(frame.value()) {
-            Some(error) if self.is_script(index) => Err(of_script(error).into()),
+            Some(error) if author != Author::Server => Err(attributed(error, author).into()),
             _ => Ok(frame),
         }
     }
@@ -249,7 +246,7 @@ impl<R: FromReplies> Future for PipelineCall<'_, R> {
             }
         };
         let frames = if self.transaction { executed(frames, self.commands)? } else { frames };
-        if self.scripts.is_empty() {
+        if self.authors.is_empty() {
             return Poll::Ready(Ok(R::from_replies(frames.into_iter().map(Ok))));
         }
         let marked = frames.into_iter().enumerate().map(|(index, frame)| self.marked(index, frame));
@@ -291,23 +288,26 @@ fn not_executed(queued: &[Frame], exec: ServerError) -> ServerError {
 
 #[inline]
 fn convert<T: FromValue>(frame: Frame) -> Result<T, CallError> {
-    convert_from(frame, false)
+    convert_of(frame, Author::Server)
 }
 
 #[inline]
-fn convert_from<T: FromValue>(frame: Frame, script: bool) -> Result<T, CallError> {
+fn convert_of<T: FromValue>(frame: Frame, author: Author) -> Result<T, CallError> {
     if frame.kind().is_error()
         && let Some(error) = ServerError::from_value(frame.value())
     {
-        return Err(if script { of_script(error) } else { error }.into());
+        return Err(attributed(error, author).into());
     }
     Ok(T::from_frame(frame)?)
 }
 
-/// An error in answer to a script: its own, unless the words prove that the server refused to run it.
-fn of_script(error: ServerError) -> ServerError {
-    let refused = refused_script(&error.code, &error.message);
-    error.with(if refused { Proof::NotRun } else { Proof::MayHaveRun })
+/// An error in answer to a script is its own, unless the words prove that the server refused to run it.
+fn attributed(error: ServerError, author: Author) -> ServerError {
+    match author {
+        Author::Server => error,
+        _ if author.was_refused(&error.code, &error.message) => error.with(Proof::NotRun),
+        _ => error.with(Proof::MayHaveRun),
+    }
 }
 
 /// What the answers of a pipeline are turned into: a tuple for a fixed number of commands, a `Vec` for any number. Each

@@ -90,8 +90,8 @@ impl Client {
     /// Sends one command and waits for its answer, converted to `T`.
     #[inline(always)]
     pub fn call<T: FromValue>(&self, command: Command) -> Call<'_, T> {
-        let script = command.is_script();
-        Call::new(self.journey(command.into()), script)
+        let author = command.author();
+        Call::new(self.journey(command.into()), author)
     }
 
     /// Sends commands in one piece and waits for all their answers: a tuple of as many types as commands, or
@@ -115,7 +115,7 @@ impl Client {
     /// with the code `NOSCRIPT`.
     #[inline(always)]
     pub fn eval_known<'c, T: FromValue>(&'c self, call: &'c ScriptCall) -> Call<'c, T> {
-        Call::new(self.journey(call.command().into()), true)
+        Call::new(self.journey(call.command().into()), call.command().author())
     }
 
     #[inline(always)]
@@ -308,8 +308,8 @@ pub struct Session {
 impl Session {
     /// See [`Client::call`].
     pub fn call<T: FromValue>(&mut self, command: Command) -> Call<'_, T> {
-        let script = command.is_script();
-        Call::new(self.journey(command.into()), script)
+        let author = command.author();
+        Call::new(self.journey(command.into()), author)
     }
 
     /// See [`Client::pipeline`].

@@ -10,6 +10,7 @@ pub use self::pipe::Pipe;
 pub(crate) use self::pipe::{Bond, Piece};
 use crate::{
     body::Body,
+    refusal::Author,
     resp::{Sink, ToArg, put_array_header, put_bulk},
 };
 
@@ -119,8 +120,8 @@ pub struct Command {
     nature: Nature,
     /// Whether it only reads; said by its author, never guessed.
     reads: bool,
-    /// Whether it runs a script, whose errors are its own.
-    script: bool,
+    /// Who may make an error of it.
+    author: Author,
 }
 
 impl Command {
@@ -129,7 +130,7 @@ impl Command {
     pub fn new(name: &str) -> Self {
         let mut body = Body::new();
         put_bulk(&mut body, name.as_bytes());
-        Self { body, args: 1, key: 0..0, nature: Nature::of(name), reads: false, script: runs_script(name) }
+        Self { body, args: 1, key: 0..0, nature: Nature::of(name), reads: false, author: Author::of(name) }
     }
 
     /// Adds an argument.
@@ -232,10 +233,16 @@ impl Command {
         self.reads
     }
 
-    /// Whether it runs a script or a function, which may answer with any error after any write.
+    /// Who may make an error of it: a script may answer with any after any write.
     #[inline]
-    pub(crate) fn is_script(&self) -> bool {
-        self.script
+    pub(crate) fn author(&self) -> Author {
+        self.author
+    }
+
+    /// The same, of a script whose source is known.
+    pub(crate) fn of_script(mut self, source: &str) -> Self {
+        self.author = Author::of_script(source);
+        self
     }
 
     /// An `EVALSHA digest …` as `EVAL source …`.
@@ -248,7 +255,7 @@ impl Command {
         let moved = |at: u32| if self.key.start == 0 { 0 } else { narrow(at as usize - HEAD + body.len()) };
         let key = moved(self.key.start)..moved(self.key.end);
         body.put(&self.body.as_slice()[HEAD..]);
-        Self { body, args: self.args, key, nature: self.nature, reads: self.reads, script: true }
+        Self { body, args: self.args, key, nature: self.nature, reads: self.reads, author: self.author }
     }
 
     /// Bytes on the wire, at most.
@@ -269,12 +276,6 @@ impl std::fmt::Debug for Command {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} ({} arguments)", self.name(), self.args - 1)
     }
-}
-
-fn runs_script(name: &str) -> bool {
-    const NAMES: [&str; 6] = ["EVAL", "EVALSHA", "EVAL_RO", "EVALSHA_RO", "FCALL", "FCALL_RO"];
-    matches!(name.as_bytes().first(), Some(b'E' | b'e' | b'F' | b'f'))
-        && NAMES.iter().any(|known| known.eq_ignore_ascii_case(name))
 }
 
 fn narrow(n: usize) -> u32 {

@@ -278,7 +278,8 @@ impl CallError {
     /// it has not run and never will.
     ///
     /// **Scripts.** A script may write and then answer with any code. So an error of EVAL, EVALSHA or FCALL is a promise
-    /// only if its words are those by which a server refuses a script before it runs.
+    /// only if its words are those by which a server refuses a script before it runs. A server that refuses writes does so
+    /// before a script runs only if that declares what it does by a first line `#!lua`.
     pub fn may_have_run(&self) -> bool {
         match self {
             Self::Server(e) => !rejected_before_running(e),

@@ -1,11 +1,64 @@
 //! Whose word an error is. A script may answer with any error after any write, so the code alone proves nothing; but the
 //! words by which a server refuses a script *before* it runs are never given to a command inside a script. Pure.
 //!
-//! Words that a script can meet in its middle (OOM, READONLY, MISCONF and NOREPLICAS of a write) are left out, although a
-//! server may say them before a script too. A script that repeats one of the words below literally is believed.
+//! Words that a script can meet in its middle (OOM, READONLY, MISCONF and NOREPLICAS of a write) count only of a script
+//! that declares what it does: the server checks that before it runs. A script that repeats one of the words below
+//! literally is believed.
 
-/// Whether these are the words of a server that refused to run a script.
-pub(crate) fn refused_script(code: &str, message: &str) -> bool {
+/// Who may have made an error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Author {
+    /// The server: the command runs no script.
+    #[default]
+    Server,
+    /// The server, or a script.
+    Script,
+    /// The server, or a script that declares what it does: one with a first line `#!lua`, or a function.
+    DeclaredScript,
+}
+
+impl Author {
+    /// By the name of a command.
+    pub(crate) fn of(name: &str) -> Self {
+        let is_one_of = |names: &[&str]| names.iter().any(|known| known.eq_ignore_ascii_case(name));
+        match name.as_bytes().first() {
+            Some(b'E' | b'e') if is_one_of(&["EVAL", "EVALSHA", "EVAL_RO", "EVALSHA_RO"]) => Self::Script,
+            Some(b'F' | b'f') if is_one_of(&["FCALL", "FCALL_RO"]) => Self::DeclaredScript,
+            _ => Self::Server,
+        }
+    }
+
+    /// Of a script, by its source.
+    pub(crate) fn of_script(source: &str) -> Self {
+        if source.starts_with("#!") { Self::DeclaredScript } else { Self::Script }
+    }
+
+    /// Whether these are the words of a server that refused to run the command.
+    pub(crate) fn was_refused(self, code: &str, message: &str) -> bool {
+        match self {
+            Self::Server => true,
+            Self::Script => refused_script(code, message),
+            Self::DeclaredScript => refused_script(code, message) || refused_write(code, message),
+        }
+    }
+}
+
+/// The words for any write; inside a script they end by its name.
+fn refused_write(code: &str, message: &str) -> bool {
+    let words = match code {
+        "OOM" => message.starts_with("command not allowed when used memory"),
+        "READONLY" => message.starts_with("You can't write against a read only replica"),
+        "NOREPLICAS" => message.starts_with("Not enough good replicas to write"),
+        "MISCONF" => {
+            message.contains("is configured to ") || message.starts_with("Errors writing to the AOF file")
+        }
+        _ => false,
+    };
+    words && !message.contains(" script: ")
+}
+
+/// The words by which any script is refused.
+fn refused_script(code: &str, message: &str) -> bool {
     match code {
         "NOSCRIPT" => message.starts_with("No matching script"),
         "TRYAGAIN" => message.starts_with("Multiple keys request during rehashing of slot"),
@@ -71,8 +124,29 @@ mod tests {
             ("MOVED 5 127.0.0.1:7000", false),
         ] {
             let (code, message) = line.split_once(' ').unwrap_or((line, ""));
-            assert_eq!(refused_script(code, message), refused, "{line}");
+            assert_eq!(Author::Script.was_refused(code, message), refused, "{line}");
         }
+    }
+
+    #[test]
+    fn a_script_that_declares_its_writes_is_refused_like_a_write() {
+        for (line, refused) in [
+            ("OOM command not allowed when used memory > 'maxmemory'.", true),
+            ("READONLY You can't write against a read only replica.", true),
+            ("NOREPLICAS Not enough good replicas to write.", true),
+            ("MISCONF Errors writing to the AOF file: No space left on device", true),
+            ("LOADING Redis is loading the dataset in memory", true),
+            ("READONLY You can't write against a read only replica. script: 6f, on @user_script:1.", false),
+            ("OOM x", false),
+            ("WRONGTYPE Operation", false),
+        ] {
+            let (code, message) = line.split_once(' ').unwrap_or((line, ""));
+            assert_eq!(Author::DeclaredScript.was_refused(code, message), refused, "{line}");
+        }
+        assert_eq!(Author::of_script("#!lua\nreturn 1"), Author::DeclaredScript);
+        assert_eq!(Author::of("fcall"), Author::DeclaredScript);
+        assert_eq!([Author::of("EvalSha"), Author::of("EVAL_RO")], [Author::Script; 2]);
+        assert_eq!([Author::of("EXISTS"), Author::of("FLUSHALL"), Author::of("")], [Author::Server; 3]);
     }
 
     #[test]

@@ -33,7 +33,7 @@ impl Script {
     /// Starts a call with the keys that the script touches; in a cluster they must share a slot.
     pub fn keys<T: ToArg>(&self, keys: impl IntoIterator<Item = T>) -> ScriptCall {
         let keys: Vec<T> = keys.into_iter().collect();
-        let by_digest = cmd("EVALSHA").arg(&*self.digest).arg(keys.len()).keys(&keys);
+        let by_digest = cmd("EVALSHA").of_script(&self.source).arg(&*self.digest).arg(keys.len()).keys(&keys);
         ScriptCall { by_digest, script: self.clone(), keys: keys.len() }
     }
 

@@ -8,7 +8,7 @@ use crate::{
     command::{Bond, Piece, Pipe, pipe},
     connection::{Replies, Request},
     error::CallError,
-    refusal::refused_script,
+    refusal::Author,
     resp::Frame,
 };
 
@@ -43,7 +43,7 @@ pub(crate) fn judge(request: &Request<'_>, replies: &Replies) -> Step {
     let frames = frames(replies);
     match request {
         Request::One(command) => {
-            let step = |frame| step_of(frame, command.is_script(), command.first_key());
+            let step = |frame| step_of(frame, command.author(), command.first_key());
             frames.first().map_or(Step::Done, step)
         }
         Request::Many(pipe) if pipe.bond() == Bond::Transaction => judge_transaction(frames),
@@ -61,13 +61,13 @@ fn judge_transaction(frames: &[Frame]) -> Step {
     }
     let mut all = std::iter::once(multi).chain(queued).chain([exec]);
     // Scripts were only queued: whatever was refused, the server refused.
-    all.find(|frame| frame.kind().is_error()).map_or(Step::Done, |frame| step_of(frame, false, None))
+    all.find(|frame| frame.kind().is_error()).map_or(Step::Done, |frame| step_of(frame, Author::Server, None))
 }
 
 fn judge_together<'a>(pieces: impl Iterator<Item = Piece<'a>>, frames: &[Frame]) -> Step {
     let mut first = Step::Done;
     for (piece, frame) in pieces.zip(frames) {
-        match step_of(frame, piece.script, piece.key) {
+        match step_of(frame, piece.author, piece.key) {
             Step::Done if piece.key.is_none() && piece.is_inert() => {}
             Step::Done => return Step::Done,
             step if first == Step::Done => first = step,
@@ -79,15 +79,15 @@ fn judge_together<'a>(pieces: impl Iterator<Item = Piece<'a>>, frames: &[Frame])
 
 /// What one reply asks for. Of a script's errors only those count by which the server refused it before it ran: a
 /// redirection of the slot of its keys, or words that no command inside a script can cause.
-pub(crate) fn step_of(frame: &Frame, script: bool, key: Option<&[u8]>) -> Step {
+pub(crate) fn step_of(frame: &Frame, author: Author, key: Option<&[u8]>) -> Step {
     if !frame.kind().is_error() {
         return Step::Done;
     }
     let Some((code, rest)) = frame.value().error() else { return Step::Done };
-    let believed = !script
+    let believed = author == Author::Server
         || match code {
             "MOVED" | "ASK" => rest.split(' ').next().and_then(|slot| slot.parse().ok()) == key.map(slot),
-            _ => refused_script(code, rest),
+            _ => author.was_refused(code, rest),
         };
     if believed { Step::of_error(code, rest) } else { Step::Done }
 }
@@ -95,7 +95,7 @@ pub(crate) fn step_of(frame: &Frame, script: bool, key: Option<&[u8]>) -> Step {
 /// Whether no reply asks for anything more.
 pub(crate) fn is_answered(request: &Request<'_>, replies: &Replies) -> bool {
     let done = |index: usize, frame: &Frame| match request {
-        Request::One(command) => step_of(frame, command.is_script(), command.first_key()) == Step::Done,
+        Request::One(command) => step_of(frame, command.author(), command.first_key()) == Step::Done,
         Request::Many(pipe) => step_of_piece(frame, pipe, index) == Step::Done,
     };
     frames(replies).iter().enumerate().all(|(index, frame)| !frame.kind().is_error() || done(index, frame))
@@ -104,7 +104,7 @@ pub(crate) fn is_answered(request: &Request<'_>, replies: &Replies) -> bool {
 /// What the reply to one command of a pipeline asks for.
 pub(crate) fn step_of_piece(frame: &Frame, pipe: &Pipe, index: usize) -> Step {
     let piece = pipe.piece(index);
-    step_of(frame, piece.script, piece.key)
+    step_of(frame, piece.author, piece.key)
 }
 
 pub(crate) fn frames(replies: &Replies) -> &[Frame] {

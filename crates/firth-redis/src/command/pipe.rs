@@ -4,7 +4,7 @@
 use std::{borrow::Cow, ops::Range};
 
 use super::{Command, Nature, cmd, pipe};
-use crate::resp::put_bulk;
+use crate::{refusal::Author, resp::put_bulk};
 
 /// Where one command of a pipeline stands in its wire form.
 #[derive(Debug, Clone)]
@@ -12,7 +12,7 @@ struct Part {
     end: usize,
     key: Option<Range<usize>>,
     reads: bool,
-    script: bool,
+    author: Author,
 }
 
 /// What holds the commands of a pipeline together in a cluster.
@@ -32,8 +32,8 @@ pub(crate) enum Bond {
 pub(crate) struct Piece<'a> {
     pub(crate) key: Option<&'a [u8]>,
     pub(crate) reads: bool,
-    /// Whether it runs a script.
-    pub(crate) script: bool,
+    /// Who may make an error of it.
+    pub(crate) author: Author,
     /// Its wire form.
     pub(crate) bytes: &'a [u8],
 }
@@ -81,7 +81,7 @@ impl Pipe {
             let key = &command.key;
             body + key.start as usize..body + key.end as usize
         });
-        self.parts.push(Part { end, key, reads: command.reads, script: command.script });
+        self.parts.push(Part { end, key, reads: command.reads, author: command.author });
         self.waits |= command.nature == Nature::Waiting;
         let nature = command.nature.in_pipe();
         self.patient |= nature.is_patient();
@@ -99,7 +99,7 @@ impl Pipe {
             end: part.end + shift,
             key: part.key.as_ref().map(|key| key.start + shift..key.end + shift),
             reads: part.reads,
-            script: part.script,
+            author: part.author,
         };
         self.parts.extend(other.parts.iter().map(moved));
         self.patient |= other.patient;
@@ -140,7 +140,7 @@ impl Pipe {
             end: part.end + shift,
             key: part.key.map(|key| key.start + shift..key.end + shift),
             reads: false,
-            script: part.script,
+            author: part.author,
         }));
         all.push(&cmd("EXEC"));
         (all.nature, all.patient, all.culprit) = (self.nature, self.patient, self.culprit);
@@ -158,10 +158,10 @@ impl Pipe {
         self.waits
     }
 
-    /// Which of the commands run scripts; empty if none does.
-    pub(crate) fn scripts(&self) -> Box<[bool]> {
-        let any = self.parts.iter().any(|part| part.script);
-        self.parts.iter().filter(|_| any).map(|part| part.script).collect()
+    /// Who may make an error of each command; empty if only the server may.
+    pub(crate) fn authors(&self) -> Box<[Author]> {
+        let any = self.parts.iter().any(|part| part.author != Author::Server);
+        self.parts.iter().filter(|_| any).map(|part| part.author).collect()
     }
 
     pub(crate) fn nature(&self) -> Nature {
@@ -190,7 +190,7 @@ impl Pipe {
         let start = index.checked_sub(1).map_or(0, |before| self.parts[before].end);
         let part = &self.parts[index];
         let key = part.key.clone().map(|key| &self.wire[key]);
-        Piece { key, reads: part.reads, script: part.script, bytes: &self.wire[start..part.end] }
+        Piece { key, reads: part.reads, author: part.author, bytes: &self.wire[start..part.end] }
     }
 
     /// To be sent in the way of the pipeline that its commands come from.
@@ -204,7 +204,7 @@ impl Pipe {
     pub(crate) fn push_wire(&mut self, bytes: &[u8]) {
         self.wire.extend_from_slice(bytes);
         let end = self.wire.len();
-        self.parts.push(Part { end, key: None, reads: false, script: false });
+        self.parts.push(Part { end, key: None, reads: false, author: Author::Server });
     }
 }
 

@@ -166,6 +166,16 @@ async fn c03_a_scripts_own_error_is_no_promise(flavor: Flavor) {
     let halfway = "redis.call('INCR', KEYS[1]) local r = redis.pcall('SELECT', 99999) return r";
     let error = call(Script::new(halfway)).await;
     assert!(error.may_have_run(), "{error:?}");
+    // A script that declares its writes is refused before it runs.
+    let declared = Script::new("#!lua\nreturn redis.call('INCR', KEYS[1])");
+    assert_eq!(client.eval::<i64>(&declared.key("n")).await.unwrap(), 2);
+    server.order(&["CONFIG", "SET", "maxmemory", "1"]).await;
+    let full = client.eval::<i64>(&declared.key("n")).await.unwrap_err();
+    assert!(full.code() == Some("OOM") && !full.may_have_run() && full.is_retryable(), "{full:?}");
+    let undeclared = Script::new("return redis.call('INCR', KEYS[1])");
+    let full = client.eval::<i64>(&undeclared.key("n")).await.unwrap_err();
+    assert!(full.code() == Some("OOM") && full.may_have_run() && full.is_retryable(), "{full:?}");
+    server.order(&["CONFIG", "SET", "maxmemory", "0"]).await;
     // What the server refuses before it runs anything is still a promise.
     let unknown = client.eval_known::<i64>(&Script::new("return 4711").key("n")).await.unwrap_err();
     assert!(unknown.code() == Some("NOSCRIPT") && !unknown.may_have_run(), "{unknown:?}");
