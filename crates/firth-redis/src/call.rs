@@ -86,8 +86,8 @@ impl<'c, T> Call<'c, T> {
         self
     }
 
-    /// Waits as long as it takes. While it waits, a silent server counts as dead only if others get an answer from it;
-    /// see [`Liveness`](crate::config::Liveness).
+    /// Waits as long as it takes. While it waits, a silent server counts as dead only if others get
+    /// an answer from it; see [`Liveness`](crate::config::Liveness).
     pub fn no_timeout(mut self) -> Self {
         self.journey.set_timeout(None);
         self
@@ -105,8 +105,8 @@ impl<T: FromValue> Future for Call<'_, T> {
     }
 }
 
-/// A script under way: by its digest, and if the server does not know it, once more in full. Both share one time limit.
-/// See [`Call`].
+/// A script under way: by its digest, and if the server does not know it, once more in full. Both
+/// share one time limit. See [`Call`].
 #[must_use = "a call does nothing until it is awaited"]
 pub struct EvalCall<'c, T> {
     client: &'c Client,
@@ -270,8 +270,9 @@ fn executed(mut frames: Vec<Frame>, commands: usize) -> Result<Vec<Frame>, CallE
     Ok(exec.value().iter().map(Value::to_frame).collect())
 }
 
-/// Why EXEC failed: usually because a command could not be queued. Where MULTI itself was refused, the commands ran
-/// one by one, and the error must not read as if they had not; where EXEC says that it was aborted, nothing ran.
+/// Why EXEC failed: usually because a command could not be queued. Where MULTI itself was refused,
+/// the commands ran one by one, and the error must not read as if they had not; where EXEC says
+/// that it was aborted, nothing ran.
 fn not_executed(queued: &[Frame], exec: ServerError) -> ServerError {
     let mut errors = queued.iter().map(|f| ServerError::from_value(f.value()));
     match errors.next().flatten() {
@@ -301,7 +302,8 @@ fn convert_of<T: FromValue>(frame: Frame, author: Author) -> Result<T, CallError
     Ok(T::from_frame(frame)?)
 }
 
-/// An error in answer to a script is its own, unless the words prove that the server refused to run it.
+/// An error in answer to a script is its own, unless the words prove that the server refused to run
+/// it.
 fn attributed(error: ServerError, author: Author) -> ServerError {
     match author {
         Author::Server => error,

@@ -111,8 +111,8 @@ impl Client {
         EvalCall::new(self, call, default_timeout(self.config(), &call.command().into()))
     }
 
-    /// Runs a script by its digest only: a server that does not know it, for one because it was started again, refuses
-    /// with the code `NOSCRIPT`.
+    /// Runs a script by its digest only: a server that does not know it, for one because it was
+    /// started again, refuses with the code `NOSCRIPT`.
     #[inline(always)]
     pub fn eval_known<'c, T: FromValue>(&'c self, call: &'c ScriptCall) -> Call<'c, T> {
         Call::new(self.journey(call.command().into()), call.command().author())
@@ -317,7 +317,8 @@ impl Session {
         PipelineCall::new(pipe.into(), |request| self.journey(request))
     }
 
-    /// See [`Client::transaction`]. A watched key that changed gives [`CallError::Conflict`].
+    /// See [`Client::transaction`]. A watched key that changed gives
+    /// [`CallError::Conflict`](crate::CallError::Conflict).
     pub fn transaction<R>(&mut self, pipe: Pipe) -> PipelineCall<'_, R> {
         PipelineCall::transaction(pipe, |request| self.journey(request))
     }

@@ -36,7 +36,8 @@ pub(crate) enum Nature {
     MayBlock,
     /// CLIENT or SCRIPT: some of their subcommands change the connection.
     BySubcommand,
-    /// Changes the next command of its connection (CLIENT CACHING): alone it would change that of another caller.
+    /// Changes the next command of its connection (CLIENT CACHING): alone it would change that of
+    /// another caller.
     ForNext,
     /// Blocks, and speaks of the writes of its own connection (WAIT): without them it would speak of nothing.
     Waiting,

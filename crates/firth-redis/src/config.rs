@@ -118,8 +118,9 @@ pub struct Sentinels {
 
 /// TLS settings. The server's name is always checked.
 ///
-/// The connections of a client share what is made of these settings: certificates are parsed once, and sessions are
-/// resumed. The system's certificates are read once per client; [`files`](Self::files) are read again when they change.
+/// The connections of a client share what is made of these settings: certificates are parsed once,
+/// and sessions are resumed. The system's certificates are read once per client;
+/// [`files`](Self::files) are read again when they change.
 #[derive(Clone, Default)]
 pub struct Tls {
     /// Trusted authorities in PEM form; `None` trusts those of the system.
@@ -130,8 +131,9 @@ pub struct Tls {
     pub key: Option<Secret>,
     /// The name to check the server's certificate against, if it differs from the host.
     pub server_name: Option<String>,
-    /// Files to read instead of the fields above. A new connection uses what they hold then, so that certificates can be
-    /// renewed under a running client. While new files cannot be used, the old ones stay in use, and a warning says so.
+    /// Files to read instead of the fields above. A new connection uses what they hold then, so
+    /// that certificates can be renewed under a running client. While new files cannot be used, the
+    /// old ones stay in use, and a warning says so.
     pub files: TlsFiles,
 }
 
@@ -211,12 +213,13 @@ impl Default for Timeouts {
 /// When a connection counts as dead although TCP says nothing. While a long request is being uploaded, what the network
 /// takes counts as a sign of life; while a blocking command waits, silence says nothing.
 ///
-/// **Long commands.** A server that works on one command (KEYS, FLUSHALL, a long script) is silent to all its clients.
-/// While a request waits that has no time limit, or one longer than [`Timeouts::request`], a silent connection is not given
-/// up at once: the client opens a second one and pings. If that is answered, or refused, the first one is given up. If it
-/// is not answered either, the server is taken for busy, and the client asks again later. A host that vanished is found
-/// by TCP after half a minute. A command that the server parks while it serves others (a module's threads, CLIENT PAUSE)
-/// must be marked [`blocking`](crate::Command::blocking).
+/// **Long commands.** A server that works on one command (KEYS, FLUSHALL, a long script) is silent
+/// to all its clients. While a request waits that has no time limit, or one longer than
+/// [`Timeouts::request`], a silent connection is not given up at once: the client opens a second
+/// one and pings. If that is answered, or refused, the first one is given up. If it is not answered
+/// either, the server is taken for busy, and the client asks again later. A host that vanished is
+/// found by TCP after half a minute. A command that the server parks while it serves others (a
+/// module's threads, CLIENT PAUSE) must be marked [`blocking`](crate::Command::blocking).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Liveness {
     /// After this long without a byte from the server, a PING is sent.
@@ -318,9 +321,9 @@ pub enum ReadFrom {
 pub struct AddressMap(Arc<dyn Fn(&Address) -> Address + Send + Sync>);
 
 impl AddressMap {
-    /// Wraps a translation. It is called for every announced address and must be quick. Where a node announces no host,
-    /// it is called with the host that the client reached the node by; if that was translated already, only the port of
-    /// its answer is used.
+    /// Wraps a translation. It is called for every announced address and must be quick. Where a
+    /// node announces no host, it is called with the host that the client reached the node by; if
+    /// that was translated already, only the port of its answer is used.
     pub fn new(map: impl Fn(&Address) -> Address + Send + Sync + 'static) -> Self {
         Self(Arc::new(map))
     }
@@ -370,9 +373,9 @@ impl Config {
     /// | `redis+sentinel://host:port,host:port/master[/db]` | the master that the sentinels name; `rediss+sentinel://` for TLS |
     /// | `redis+cluster://host:port,host:port` | a cluster; `rediss+cluster://` for TLS |
     ///
-    /// Options follow as `?name=value&…`: `db`, `name` (client name), `connect_timeout`, `request_timeout` (`500ms`, `5s`,
-    /// `none`), `tls_ca`, `tls_cert`, `tls_key` (paths of PEM files, read again when they change), `tls_name`,
-    /// `sentinel_user`, `sentinel_password`.
+    /// Options follow as `?name=value&…`: `db`, `name` (client name), `connect_timeout`,
+    /// `request_timeout` (`500ms`, `5s`, `none`), `tls_ca`, `tls_cert`, `tls_key` (paths of PEM
+    /// files, read again when they change), `tls_name`, `sentinel_user`, `sentinel_password`.
     /// Special characters in user, password and master are percent-encoded.
     pub fn from_url(url: &str) -> Result<Self, ConnectError> {
         url::parse(url)

@@ -277,9 +277,10 @@ impl CallError {
     /// Whether the command may have run on the server although there is no good answer. `false` is a promise:
     /// it has not run and never will.
     ///
-    /// **Scripts.** A script may write and then answer with any code. So an error of EVAL, EVALSHA or FCALL is a promise
-    /// only if its words are those by which a server refuses a script before it runs. A server that refuses writes does so
-    /// before a script runs only if that declares what it does by a first line `#!lua`.
+    /// **Scripts.** A script may write and then answer with any code. So an error of EVAL, EVALSHA
+    /// or FCALL is a promise only if its words are those by which a server refuses a script before
+    /// it runs. A server that refuses writes does so before a script runs only if that declares
+    /// what it does by a first line `#!lua`.
     pub fn may_have_run(&self) -> bool {
         match self {
             Self::Server(e) => !rejected_before_running(e),
@@ -339,8 +340,8 @@ impl CallError {
     }
 }
 
-/// Errors that a server gives before it touches any data. Those of scripts are marked: a script may have written before
-/// it, or one of its own commands, met such an error.
+/// Errors that a server gives before it touches any data. Those of scripts are marked: a script may
+/// have written before it, or one of its own commands, met such an error.
 fn rejected_before_running(error: &ServerError) -> bool {
     let code = &*error.code;
     match error.proof {

@@ -33,7 +33,8 @@ pub(crate) struct Meter {
     tls: Option<[Counter; 2]>,
 }
 
-/// A connection's share of a gauge that all connections of its lane add up to. Given back when the connection is gone.
+/// A connection's share of a gauge that all connections of its lane add up to. Given back when the
+/// connection is gone.
 pub(crate) struct Share {
     gauge: Gauge,
     told: AtomicUsize,

@@ -1,9 +1,10 @@
-//! Whose word an error is. A script may answer with any error after any write, so the code alone proves nothing; but the
-//! words by which a server refuses a script *before* it runs are never given to a command inside a script. Pure.
+//! Whose word an error is. A script may answer with any error after any write, so the code alone
+//! proves nothing; but the words by which a server refuses a script *before* it runs are never
+//! given to a command inside a script. Pure.
 //!
-//! Words that a script can meet in its middle (OOM, READONLY, MISCONF and NOREPLICAS of a write) count only of a script
-//! that declares what it does: the server checks that before it runs. A script that repeats one of the words below
-//! literally is believed.
+//! Words that a script can meet in its middle (OOM, READONLY, MISCONF and NOREPLICAS of a write)
+//! count only of a script that declares what it does: the server checks that before it runs. A
+//! script that repeats one of the words below literally is believed.
 
 /// Who may have made an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -13,7 +14,8 @@ pub(crate) enum Author {
     Server,
     /// The server, or a script.
     Script,
-    /// The server, or a script that declares what it does: one with a first line `#!lua`, or a function.
+    /// The server, or a script that declares what it does: one with a first line `#!lua`, or a
+    /// function.
     DeclaredScript,
 }
 
@@ -82,7 +84,8 @@ fn refused_script(code: &str, message: &str) -> bool {
 /// A script that says of itself that it writes, at a replica.
 const WRITING_SCRIPT: &str = "Can not run script with write flag on readonly replica";
 
-/// Whether these are the words of a server that is no master, be it to a command or to one inside a script.
+/// Whether these are the words of a server that is no master, be it to a command or to one inside a
+/// script.
 pub(crate) fn is_demoted(code: &str, message: &str) -> bool {
     code == "READONLY"
         && (message.starts_with("You can't write against a read only replica")

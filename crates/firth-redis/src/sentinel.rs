@@ -48,8 +48,9 @@ impl Guide {
         Self { sentinels: sentinels.clone(), order: Mutex::new(order), master: watch::Sender::new(None) }
     }
 
-    /// Connects to the master. A sentinel's word counts only once the server that it names calls itself master: a stale
-    /// sentinel is asked last from then on, and what it said is told to no other connection.
+    /// Connects to the master. A sentinel's word counts only once the server that it names calls
+    /// itself master: a stale sentinel is asked last from then on, and what it said is told to no
+    /// other connection.
     pub(crate) async fn connect(&self, config: &Config) -> Result<Established, ConnectError> {
         let mut answers = self.ask_all(config, "GET-MASTER-ADDR-BY-NAME");
         let (mut problems, mut failures, mut tried) = (Vec::new(), Vec::new(), Vec::new());
@@ -96,7 +97,8 @@ impl Guide {
         }
     }
 
-    /// How many replicas the master has according to the first sentinel that knows it, in reach or not.
+    /// How many replicas the master has according to the first sentinel that knows it, in reach or
+    /// not.
     pub(crate) async fn replicas(&self, config: &Config) -> Result<usize, ConnectError> {
         let mut answers = self.ask_all(config, "REPLICAS");
         let mut problems = Vec::new();
@@ -204,8 +206,9 @@ impl Guide {
     }
 }
 
-/// The answers of the sentinels as they come. One more is asked when another has failed, or none has answered for a
-/// moment: a sentinel that hangs costs that moment, and one that is far away still has all the configured time.
+/// The answers of the sentinels as they come. One more is asked when another has failed, or none
+/// has answered for a moment: a sentinel that hangs costs that moment, and one that is far away
+/// still has all the configured time.
 struct Answers<'a> {
     guide: &'a Guide,
     config: &'a Config,

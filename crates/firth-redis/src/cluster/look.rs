@@ -1,8 +1,9 @@
 //! One look at the cluster: nodes are asked one after the other, each a little after the one before, until one gives a
 //! convincing answer. A node that hangs so costs a moment and no more. Used by the monitor only.
 //!
-//! **Time limits** are those of the configuration, so that far nodes have their time. But the nodes that are asked when
-//! one has answered already are not waited for that long: they could only confirm it.
+//! **Time limits** are those of the configuration, so that far nodes have their time. But the nodes
+//! that are asked when one has answered already are not waited for that long: they could only
+//! confirm it.
 
 use std::{borrow::Cow, sync::Arc, time::Duration};
 
@@ -26,7 +27,8 @@ use crate::{
     resp::{Frame, ServerError},
 };
 
-/// Once a node has answered, but not convincingly, the others have this much more time, or as much as that one took.
+/// Once a node has answered, but not convincingly, the others have this much more time, or as much
+/// as that one took.
 const PATIENCE: Duration = Duration::from_millis(500);
 /// The limit of a question where requests have none.
 const LIMIT: Duration = Duration::from_secs(5);
@@ -177,7 +179,8 @@ async fn put(node: &Connection, questions: Pipe) -> Result<Vec<Frame>, Problem> 
     }
 }
 
-/// The time for a question, and for connecting where that is still to be done: each step of it has its own limit too.
+/// The time for a question, and for connecting where that is still to be done: each step of it has
+/// its own limit too.
 fn limit(node: &Connection) -> Duration {
     let Timeouts { resolve, connect, handshake, request, .. } = node.config().timeouts;
     let steps = if node.state() == State::Open { [None; 3] } else { [resolve, connect, handshake] };

@@ -1,6 +1,7 @@
-//! Keeps the topology fresh: one task per client looks at the cluster when something hints at a change (a redirection,
-//! a lost connection, a subscription that was taken away), and now and then without a hint. Looks are coalesced: there
-//! is a pause between two of them, which grows while they fail, and while hint follows hint and nothing has changed.
+//! Keeps the topology fresh: one task per client looks at the cluster when something hints at a
+//! change (a redirection, a lost connection, a subscription that was taken away), and now and then
+//! without a hint. Looks are coalesced: there is a pause between two of them, which grows while
+//! they fail, and while hint follows hint and nothing has changed.
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,7 +17,8 @@ use crate::{backoff::Backoff, config::Config};
 const PAUSE: Duration = Duration::from_millis(25);
 /// The longest pause while looks fail.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-/// The longest pause while looks succeed but tell nothing new. A failover is found this much later at most.
+/// The longest pause while looks succeed but tell nothing new. A failover is found this much later
+/// at most.
 const LONGEST_CALM: Duration = Duration::from_millis(400);
 
 /// A handle on the task. When the last one is dropped, the task ends.

@@ -38,8 +38,8 @@ impl<'a> Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// The reachable address of an announced one. An empty host is that of the node that was asked; if it was translated
-    /// already, only the port is translated.
+    /// The reachable address of an announced one. An empty host is that of the node that was asked;
+    /// if it was translated already, only the port is translated.
     pub(crate) fn address(&self, host: &str, port: u16) -> Address {
         let announced = Address::new(if host.is_empty() { &self.asked.host } else { host }, port);
         match self.map.map(|map| map.apply(&announced)) {

@@ -60,7 +60,7 @@ fn judge_transaction(frames: &[Frame]) -> Step {
         return Step::Done;
     }
     let mut all = std::iter::once(multi).chain(queued).chain([exec]);
-    // Scripts were only queued: whatever was refused, the server refused.
+    // Scripts were only queued: every refusal here is that of the server.
     all.find(|frame| frame.kind().is_error()).map_or(Step::Done, |frame| step_of(frame, Author::Server, None))
 }
 
@@ -77,8 +77,9 @@ fn judge_together<'a>(pieces: impl Iterator<Item = Piece<'a>>, frames: &[Frame])
     first
 }
 
-/// What one reply asks for. Of a script's errors only those count by which the server refused it before it ran: a
-/// redirection of the slot of its keys, or words that no command inside a script can cause.
+/// What one reply asks for. Of a script's errors only those count by which the server refused it
+/// before it ran: a redirection of the slot of its keys, or words that no command inside a script
+/// can cause.
 pub(crate) fn step_of(frame: &Frame, author: Author, key: Option<&[u8]>) -> Step {
     if !frame.kind().is_error() {
         return Step::Done;

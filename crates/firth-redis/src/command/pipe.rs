@@ -113,8 +113,9 @@ impl Pipe {
     /// Says that in a cluster all commands go to one node, that of the first key, in one piece: for commands that
     /// belong together without being a transaction, such as a write and the WAIT behind it. All keys must share a slot.
     ///
-    /// A pipeline with a WAIT or WAITAOF is always sent so: these count the writes of one connection to one node, and
-    /// would say nothing of writes at other nodes. Behind keys of several slots they are refused.
+    /// A pipeline with a WAIT or WAITAOF is always sent so: these count the writes of one
+    /// connection to one node, and would say nothing of writes at other nodes. Behind keys of
+    /// several slots they are refused.
     #[must_use]
     pub fn together(mut self) -> Self {
         self.bond = Bond::Together;

@@ -44,7 +44,8 @@ const OUTPUT_KEPT: usize = 256 << 10;
 
 /// Each step of a second connection ends after this long.
 const SEEK_LIMIT: Duration = Duration::from_secs(5);
-/// The pauses between two looks for another master, each of which is made for a write that was refused.
+/// The pauses between two looks for another master, each of which is made for a write that was
+/// refused.
 const SEEK_PAUSES: Backoff = Backoff {
     immediate: 0,
     first: Duration::from_millis(100),
@@ -276,8 +277,8 @@ impl<'a> Driver<'a> {
         self.shared.make_room(inner, count);
     }
 
-    /// A write was refused because the server is no master: sentinels are asked anew; without them, a second connection
-    /// sees whether the name leads to a master by now.
+    /// A write was refused because the server is no master: sentinels are asked anew; without them,
+    /// a second connection sees whether the name leads to a master by now.
     fn demoted(&mut self, now: u64) {
         if self.follows_master {
             self.ending = Some(LostCause::Demoted);
@@ -482,7 +483,8 @@ struct Seeker {
 }
 
 impl Seeker {
-    /// A connection that may not be made anew stays where it is, and the nodes of a cluster are told by the cluster.
+    /// A connection that may not be made anew stays where it is, and the nodes of a cluster are
+    /// told by the cluster.
     fn of(shared: &Shared, established: &Established) -> Option<Self> {
         let follows = shared.config.reconnect.is_some()
             && shared.feed.is_none()

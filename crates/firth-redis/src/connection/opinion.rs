@@ -1,5 +1,6 @@
-//! A second opinion: a connection that is made only to see who answers where ours leads. It tells a busy server from a
-//! lost connection, and finds the successor of a demoted master behind the same name.
+//! A second opinion: a connection that is made only to see who answers where ours leads. It tells a
+//! busy server from a lost connection, and finds the successor of a demoted master behind the same
+//! name.
 
 use std::{future::Future, io, pin::Pin, sync::Arc, time::Duration};
 

@@ -108,8 +108,8 @@ impl Pipeline {
         self.patient > 0
     }
 
-    /// Whether a caller waits for a request that may take longer than usual, and whose time is not up. Walks along the
-    /// line.
+    /// Whether a caller waits for a request that may take longer than usual, and whose time is not
+    /// up. Walks along the line.
     pub(crate) fn waits_long(&self, now: u64) -> bool {
         let awaited = |slot: u32| slot < OURS && matches!(self.slots[slot as usize], Slot::Waiting { .. });
         self.line.iter().any(|entry| entry.long && entry.deadline > now && awaited(entry.slot))

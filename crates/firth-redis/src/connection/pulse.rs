@@ -1,9 +1,10 @@
 //! Whether the peer is alive, as pure arithmetic on milliseconds: after some silence a PING is due, and if silence
 //! goes on the connection is dead. Any byte from the peer is a sign of life.
 //!
-//! **Long commands.** A server that works on one command is silent to all its clients. So while a request waits that may
-//! take longer than usual, silence only makes the connection doubtful, and a second one is asked for its opinion: the
-//! connection is dead if the server serves others, or is gone.
+//! **Long commands.** A server that works on one command is silent to all its clients. So while a
+//! request waits that may take longer than usual, silence only makes the connection doubtful, and a
+//! second one is asked for its opinion: the connection is dead if the server serves others, or is
+//! gone.
 
 use std::time::Duration;
 

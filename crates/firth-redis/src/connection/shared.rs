@@ -364,7 +364,7 @@ impl Shared {
         self.lock().greeting.clone()
     }
 
-    /// Where the connection leads; known only if somebody traces.
+    /// Where the connection leads; known only with a trace hook.
     pub(crate) fn node(&self) -> Option<Arc<str>> {
         self.lock().node.clone()
     }

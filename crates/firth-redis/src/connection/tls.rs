@@ -1,8 +1,10 @@
-//! Turns [`Tls`] settings into a rustls configuration, once for all connections of a client, so that certificates are
-//! parsed once and sessions can be resumed. TLS 1.2 and newer; the server's name is always checked.
+//! Turns [`Tls`] settings into a rustls configuration, once for all connections of a client, so
+//! that certificates are parsed once and sessions can be resumed. TLS 1.2 and newer; the server's
+//! name is always checked.
 //!
-//! **Files.** Before each new connection the files that the settings name are looked at; if one of them changed, all are
-//! read again. If the new ones cannot be used (a certificate whose key is not there yet), the old ones stay in use.
+//! **Files.** Before each new connection the files that the settings name are looked at; if one of
+//! them changed, all are read again. If the new ones cannot be used (a certificate whose key is not
+//! there yet), the old ones stay in use.
 
 use std::{path::Path, sync::Arc, time::SystemTime};
 
@@ -40,8 +42,8 @@ struct Built {
 type Stamps = [Option<(SystemTime, u64)>; 3];
 
 impl TlsCache {
-    /// The connector for a host, and the name to expect there. Files and the system's certificates are read on a thread
-    /// that may block.
+    /// The connector for a host, and the name to expect there. Files and the system's certificates
+    /// are read on a thread that may block.
     pub(crate) async fn connector(
         self: &Arc<Self>,
         tls: &Tls,

@@ -15,7 +15,6 @@ pub(crate) struct Gauge;
 impl Gauge {
     pub(crate) fn increment(&self, _by: f64) {}
     pub(crate) fn decrement(&self, _by: f64) {}
-    pub(crate) fn set(&self, _to: f64) {}
 }
 
 /// Records nothing.

@@ -108,7 +108,7 @@ async fn the_idle_ping_finds_a_silent_server_on_time() {
     assert!(matches!(lost.cause, Some(LostCause::Silent(silence)) if silence >= 6 * SECOND), "{lost:?}");
     let took = begun.elapsed();
     assert!(took >= 5 * SECOND && took < 7 * SECOND, "{took:?}");
-    assert_eq!(fake.connections(), 1, "nobody waits, so nobody else is asked");
+    assert_eq!(fake.connections(), 1, "no request waits, so no second connection is asked");
 }
 
 #[tokio::test]

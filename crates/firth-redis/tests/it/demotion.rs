@@ -1,5 +1,5 @@
-//! A master that is demoted behind a name that leads elsewhere by now: the client follows the name, and a client that
-//! was given a replica on purpose is left alone.
+//! A master that is demoted behind a name that leads elsewhere by now: the client follows the name,
+//! and a client that was given a replica on purpose is left alone.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -94,13 +94,13 @@ async fn c01_a_client_of_a_replica_keeps_its_connection(flavor: Flavor) {
         assert_eq!(error.code(), Some("READONLY"));
         echo(&client, "reads are fine").await.unwrap();
     }
-    assert_eq!(client.server().unwrap().connection_id, connection, "nobody else is master there");
+    assert_eq!(client.server().unwrap().connection_id, connection, "no other server is master there");
     let made = proxy.connections();
     assert!((2..20).contains(&made), "{made} connections for 200 refused writes");
     client.close().await;
 }
 
-/// A sentinel that names whatever it was told, and counts how often it was asked.
+/// A sentinel that names one server for good, and counts how often it was asked.
 struct Sentinel {
     fake: Fake,
     asked: Arc<AtomicUsize>,

@@ -164,7 +164,8 @@ async fn a_password_shows_nowhere_in_a_whole_life() {
     let command = cmd("ACL").arg("SETUSER").arg("other").arg(format!(">{SECRET}"));
     shown += &format!("{command:?} {:?}", pipe().then(command.clone()));
     client.call::<()>(command).await.unwrap();
-    // Secrets as arguments of what the server does not understand, alone, in a pipeline, in a transaction.
+    // Secrets as arguments of what the server does not understand, alone, in a pipeline, in a
+    // transaction.
     let wrong = || cmd("NOSUCH").arg(SECRET).arg("more");
     let error = client.call::<()>(wrong()).await.unwrap_err();
     assert!(error.to_string().contains("NOSUCH"), "what is wrong is still said: {error}");

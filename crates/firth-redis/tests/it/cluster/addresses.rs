@@ -1,5 +1,5 @@
-//! The ways in which nodes announce themselves: over TLS, by IPv6 address, by host name, and not at all. Each client
-//! must follow a redirection there.
+//! The ways in which nodes announce themselves: over TLS, by IPv6 address, by host name, and not at
+//! all. Each client must follow a redirection there.
 
 use std::time::Duration;
 
@@ -51,7 +51,8 @@ impl Pair {
     }
 }
 
-/// Keys of both nodes are served, each node is known under `host`, and a redirection leads to the new owner.
+/// Keys of both nodes are served, each node is known under `host`, and a redirection leads to the
+/// new owner.
 async fn is_served(pair: &Pair, url: &str, host: &str) {
     let mut config = Config::from_url(url).unwrap();
     // Nothing but the redirection tells of the move.

@@ -1,5 +1,5 @@
-//! What a script answers is the script's word, and what the server refuses is the server's: only the second is
-//! followed, sent again, or a promise that nothing ran.
+//! What a script answers is the script's word, and what the server refuses is the server's: only
+//! the second is followed, sent again, or a promise that nothing ran.
 
 use firth_redis::{CallError, Client, Script, cmd, pipe};
 use firth_testkit::{Flavor, RedisCluster, on_both};

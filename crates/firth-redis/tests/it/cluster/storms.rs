@@ -1,5 +1,5 @@
-//! A client in trouble is no trouble for the cluster: it asks for the topology when that may have changed, and less and
-//! less often while the answer stays the same.
+//! A client in trouble is no trouble for the cluster: it asks for the topology when that may have
+//! changed, and less and less often while the answer stays the same.
 
 use std::time::Duration;
 
