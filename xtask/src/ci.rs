@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use crate::shell::{self, Outcome, cargo};
-use crate::{check, test, tidy};
+use crate::{check, fuzz, test, tidy};
 
 /// Runs every step and stops at the first that fails.
 pub(crate) fn run() -> Outcome {
@@ -25,6 +25,7 @@ pub(crate) fn run() -> Outcome {
     ]))?;
     test::run(&[])?;
     check::run()?;
+    fuzz::run(&[])?;
     dependency_rules()?;
     eprintln!("\nall checks passed in {} s", start.elapsed().as_secs());
     Ok(())

@@ -5,6 +5,7 @@ mod chaos;
 mod check;
 mod ci;
 mod exceptions;
+mod fuzz;
 mod setup;
 mod shell;
 mod test;
@@ -21,10 +22,11 @@ cargo xtask COMMAND
   test [ARGS…]       setup, then all tests and doctests; ARGS go to the test runner instead
   check              build what tests do not: docs, feature sets, bench/ and fuzz/
   ci                 everything that must hold before a merge: format, lints, tests, `check`,
-                     dependency rules
+                     `fuzz`, dependency rules
   bench NAME [ARGS…] run a benchmark of bench/ in release mode (`bench --help` lists them)
   chaos [ARGS…]      kill consumers, producers and servers at random for minutes and judge the history
                      (--minutes N, --engine URL, --seed S)
+  fuzz [TARGET] [S]  run the fuzz targets, or one, for S seconds each (60)
   tidy               check the source tree's own rules (also part of `test`)
 ";
 
@@ -49,6 +51,7 @@ fn dispatch(command: Option<&str>, rest: &[String]) -> Outcome {
         Some("ci") => ci::run(),
         Some("bench") => bench::run(rest),
         Some("chaos") => chaos::run(rest),
+        Some("fuzz") => fuzz::run(rest),
         Some("tidy") => tidy::run(),
         None | Some("help" | "-h" | "--help") => {
             print!("{HELP}");

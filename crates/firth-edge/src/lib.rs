@@ -18,6 +18,8 @@ mod config;
 mod edge;
 mod feed;
 mod frame;
+#[doc(hidden)]
+pub mod fuzzing;
 mod hub;
 mod journal;
 mod limits;

@@ -17,6 +17,9 @@ mod embedded;
 mod engine;
 mod error;
 pub mod facet;
+#[cfg(any(test, feature = "testing"))]
+#[doc(hidden)]
+pub mod fuzzing;
 mod headers;
 mod hold;
 mod id;

@@ -19,6 +19,8 @@ pub mod deliver;
 mod error;
 pub mod event;
 pub mod filter;
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod lane;
 pub mod matching;
 mod name;

@@ -20,6 +20,8 @@ mod file;
 mod floors;
 #[cfg(feature = "embedded")]
 mod format;
+#[cfg(all(feature = "embedded", any(test, feature = "testing")))]
+pub(crate) mod fuzzing;
 mod hints;
 #[cfg_attr(
     not(all(feature = "testing", feature = "embedded")),

@@ -20,6 +20,8 @@ mod direct;
 mod durability;
 mod entry;
 mod fresh;
+#[cfg(any(test, feature = "testing"))]
+pub(crate) mod fuzzing;
 mod groups;
 mod keys;
 mod leases;

@@ -306,7 +306,7 @@ fn outcome(value: Value<'_>) -> Result<Outcome> {
 }
 
 /// The epoch, then five parts per claim.
-fn granted(answer: Value<'_>) -> Result<Vec<Granted>> {
+pub(super) fn granted(answer: Value<'_>) -> Result<Vec<Granted>> {
     let mut parts = Parts::of(answer);
     let (epoch, mut granted) = (Epoch(parts.number()?), Vec::new());
     while !parts.is_empty() {
@@ -332,7 +332,7 @@ fn number(text: &str) -> Result<u64> {
 }
 
 /// `epoch owner since offered last`, and how the owner is.
-fn offer_info(now: u64, parts: &mut Parts<'_>) -> Result<OfferInfo> {
+pub(super) fn offer_info(now: u64, parts: &mut Parts<'_>) -> Result<OfferInfo> {
     let (name, text) = (OfferName::new(parts.text()?)?, parts.text()?);
     let (state, gone_since) = (parts.number()?, parts.number()?);
     let words: Vec<&str> = text.splitn(5, ' ').collect();
@@ -355,7 +355,7 @@ fn offer_info(now: u64, parts: &mut Parts<'_>) -> Result<OfferInfo> {
 }
 
 /// `token ttl joined beats losses capacity presence since member`, with its number, deadline and claims before it.
-fn seat_info(now: u64, parts: &mut Parts<'_>) -> Result<SeatInfo> {
+pub(super) fn seat_info(now: u64, parts: &mut Parts<'_>) -> Result<SeatInfo> {
     let (life, deadline, held) = (Epoch(parts.number()?), parts.signed()?, parts.number()?);
     let words: Vec<&str> = parts.text()?.splitn(9, ' ').collect();
     let [_token, ttl, joined, beats, _losses, capacity, _presence, _since, member] = words[..] else {

@@ -209,7 +209,7 @@ impl Reading<'_> {
         for (last, blob) in entries {
             let packed = blob::unpack(blob).ok_or_else(|| damaged(self.at, last))?;
             let first =
-                (last.seq + 1).checked_sub(packed.len() as u64).ok_or_else(|| damaged(self.at, last))?;
+                last.seq.checked_sub(packed.len() as u64 - 1).ok_or_else(|| damaged(self.at, last))?;
             for (seq, record) in (first..).zip(packed) {
                 let id = RecordId::new(last.ms, seq);
                 if id <= self.after || id <= trimmed {
@@ -237,7 +237,7 @@ impl Reading<'_> {
 }
 
 /// The entries of an answer, if there are any: their ids and blobs.
-fn entries_of(range: Option<Value<'_>>) -> Result<Vec<(RecordId, Bytes)>> {
+pub(super) fn entries_of(range: Option<Value<'_>>) -> Result<Vec<(RecordId, Bytes)>> {
     let entry = |entry: Value<'_>| {
         let mut entry = Parts::of(entry);
         let id = entry.id()?;

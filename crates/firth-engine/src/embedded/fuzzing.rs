@@ -1,0 +1,30 @@
+//! Laws of stored values, for fuzzers; see `crate::fuzzing`.
+
+use super::board_values::{BoardMeta, MemberEntry, OfferEntry};
+use super::values::{
+    CatalogEntry, DeadEntry, DueEntry, GroupMeta, LeaseEntry, PartitionMeta, ProducerState, Value,
+};
+use bytes::Bytes;
+
+/// Any bytes, read as each kind of value: no panic, and what was read can be written and read again.
+pub(crate) fn values(data: &[u8]) {
+    let data = Bytes::copy_from_slice(data);
+    law::<PartitionMeta>(&data);
+    law::<GroupMeta>(&data);
+    law::<DueEntry>(&data);
+    law::<DeadEntry>(&data);
+    law::<ProducerState>(&data);
+    law::<LeaseEntry>(&data);
+    law::<CatalogEntry>(&data);
+    law::<BoardMeta>(&data);
+    law::<MemberEntry>(&data);
+    law::<OfferEntry>(&data);
+    law::<u64>(&data);
+}
+
+fn law<V: Value>(data: &Bytes) {
+    let Ok(value) = V::read(data.clone()) else { return };
+    let packed = value.packed();
+    let again = V::read(packed.clone()).expect("what was written can be read");
+    assert_eq!(again.packed(), packed, "a {} changes when it is written again", V::WHAT);
+}
