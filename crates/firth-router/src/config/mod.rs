@@ -13,6 +13,7 @@
 //!     retry: { max_attempts: 3, initial_delay: 100ms, max_delay: 5s, multiplier: 2.0 }
 //!     breaker: { failures: 5, open_for: 30s, max_ejected: 10 }   # percent of gateways that count as unreachable at once
 //!     grpc: { stream: true }   # false: one call per batch
+//!     token_hosts: "10.0.* *.edge.example.com"   # where the token for gateways may go; else: hosts of a private network
 //!     tls: { ca_file: ca.pem, cert_file: node.pem, key_file: node.key }   # for https:// endpoints and NATS over TLS
 //!     nats: { url: "nats://host:4222", subject: syntrix.streamer.events, ack: reply, token_file: token }   # or ack: jetstream, stream: NAME; or nkey_file, creds_file
 //!   broadcast: { max_fanout: 64 }
@@ -141,6 +142,8 @@ pub struct Delivery {
     pub grpc_stream: bool,
     /// Certificates.
     pub tls: TlsFiles,
+    /// The hosts that the token for gateways goes to, with `*` for any letters; `None`: those of a private network.
+    pub token_hosts: Option<Vec<String>>,
     /// Delivery through NATS.
     pub nats: NatsConfig,
 }
@@ -217,6 +220,7 @@ impl Default for RoutingConfig {
                 breaker: Breaker { failures: 5, open_for: seconds(30), max_ejected: 10 },
                 grpc_stream: true,
                 tls: TlsFiles::default(),
+                token_hosts: None,
                 nats: NatsConfig::default(),
             },
             max_fanout: 64,
@@ -235,8 +239,14 @@ impl Default for RoutingConfig {
 impl RoutingConfig {
     /// Reads the section. `value` is what stands under `routing:`; nothing at all means the defaults.
     pub fn from_value(value: &Value) -> Result<Self> {
+        Self::beside(value, &[])
+    }
+
+    /// The same where there are other options as well, which are read elsewhere.
+    fn beside(value: &Value, others: &[&'static str]) -> Result<Self> {
         let mut config = Self::default();
         let mut root = Section::open("routing", value)?;
+        root.know(others);
         root.choice(
             "mode",
             &mut config.mode,
@@ -306,6 +316,12 @@ impl Delivery {
         })?;
         section.section("grpc", |section| section.flag("stream", &mut self.grpc_stream))?;
         section.section("tls", |section| self.tls.read(section))?;
+        let mut hosts = None;
+        section.words("token_hosts", &mut hosts)?;
+        let split = |hosts: String| {
+            hosts.split([' ', ',']).filter(|host| !host.is_empty()).map(str::to_owned).collect()
+        };
+        self.token_hosts = hosts.map(split).or_else(|| self.token_hosts.take());
         section.section("nats", |section| self.nats.read(section))
     }
 }

@@ -6,6 +6,7 @@
 //!   group: router             # shared by all nodes of one router
 //!   node: node-1              # this node; no other has this name, so it takes over from its former life at once (else: a random one)
 //!   listen: 127.0.0.1:7173    # where gateways register by gRPC
+//!   tls: { cert_file: router.pem, key_file: router.key }   # for `listen`
 //!   lease: 10s                # how long a crashed node keeps its partitions
 //!   drain: 10s                # how long batches on their way may finish at the end
 //!   patience: 1s              # how long a gateway may hold up a partition before it is parked
@@ -22,6 +23,7 @@ use crate::node::RouterOptions;
 use crate::registry::Gateway;
 use serde_json::{Map, Value};
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// A node and everything under `routing:`.
@@ -31,6 +33,8 @@ pub struct NodeConfig {
     pub options: RouterOptions,
     /// Where gateways and subscriptions are registered by gRPC, if anywhere.
     pub listen: Option<SocketAddr>,
+    /// The certificate and the key for that address, if it speaks TLS.
+    pub tls: Option<(PathBuf, PathBuf)>,
     /// Gateways that are there without registering.
     pub gateways: Vec<Gateway>,
 }
@@ -38,7 +42,7 @@ pub struct NodeConfig {
 /// The topic unless one is named.
 const TOPIC: &str = "changes";
 /// The options that are the node's.
-const OWN: [&str; 8] = ["topic", "group", "node", "listen", "lease", "drain", "patience", "gateways"];
+const OWN: [&str; 9] = ["topic", "group", "node", "listen", "tls", "lease", "drain", "patience", "gateways"];
 
 impl NodeConfig {
     /// Reads the section. `value` is what stands under `routing:`.
@@ -54,8 +58,9 @@ impl NodeConfig {
             }
             _ => return Err(Error::invalid("routing must hold options with names")),
         }
-        let mut config = Self { options: RouterOptions::new(TOPIC), listen: None, gateways: Vec::new() };
-        config.options.routing = RoutingConfig::from_value(&Value::Object(shared))?;
+        let mut config =
+            Self { options: RouterOptions::new(TOPIC), listen: None, tls: None, gateways: Vec::new() };
+        config.options.routing = RoutingConfig::beside(&Value::Object(shared), &OWN)?;
         let own = Value::Object(own);
         let mut section = Section::open("routing", &own)?;
         let options = &mut config.options;
@@ -77,6 +82,23 @@ impl NodeConfig {
                 Error::invalid(format!("routing.listen is {listen:?}; give an address like 127.0.0.1:7173"))
             })?;
             config.listen = Some(address);
+        }
+        let (mut cert_file, mut key_file) = (None, None);
+        section.section("tls", |section| {
+            section.file("cert_file", &mut cert_file)?;
+            section.file("key_file", &mut key_file)
+        })?;
+        config.tls = match (cert_file, key_file) {
+            (None, None) => None,
+            (Some(cert), Some(key)) => Some((cert, key)),
+            _ => {
+                return Err(Error::invalid(
+                    "routing.tls has one of cert_file and key_file; give both or none",
+                ));
+            }
+        };
+        if config.tls.is_some() && config.listen.is_none() {
+            return Err(Error::invalid("routing.tls is for routing.listen, which is not given"));
         }
         section.section("gateways", |section| {
             section.each(|name, value| {
@@ -146,6 +168,10 @@ mod tests {
     fn a_wrong_option_is_named() {
         for (tree, expected) in [
             (json!({ "tpic": "x" }), "routing.tpic"),
+            (json!({ "colour": "x" }), "known are"),
+            (json!({ "colour": "x" }), "listen"),
+            (json!({ "colour": "x" }), "num_partitions"),
+            (json!({ "tls": { "cert_file": "a" } }), "routing.tls"),
             (json!({ "topic": 5 }), "routing.topic"),
             (json!({ "listen": "here" }), "routing.listen"),
             (json!({ "lease": "1ms" }), "routing.lease"),

@@ -97,6 +97,11 @@ impl<'a> Section<'a> {
         Ok(())
     }
 
+    /// These are options, too, though not of this section.
+    pub(super) fn know(&mut self, others: &[&'static str]) {
+        self.known.extend(others);
+    }
+
     /// Shows every option, whatever its name.
     pub(super) fn each(&mut self, mut show: impl FnMut(&str, &Value) -> Result<()>) -> Result<()> {
         let Some(options) = self.options.take() else { return Ok(()) };

@@ -9,8 +9,6 @@ use crate::registry::Gateway;
 use bytes::Bytes;
 use http_body_util::combinators::UnsyncBoxBody;
 use hyper::client::conn::http2::{self, SendRequest};
-use hyper::header::{AUTHORIZATION, HeaderValue};
-use hyper::http::request::Builder;
 use hyper::{Request, Response, Uri};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use rustls::pki_types::ServerName;
@@ -32,30 +30,6 @@ pub(crate) type Outgoing = UnsyncBoxBody<Bytes, Infallible>;
 
 type Sender = SendRequest<Outgoing>;
 
-/// A token that is never shown.
-#[derive(Clone)]
-pub struct Bearer(String);
-
-impl Bearer {
-    /// A token.
-    pub fn new(token: impl Into<String>) -> Self {
-        Self(token.into())
-    }
-
-    pub(crate) fn add(&self, request: Builder) -> Result<Builder> {
-        let mut value = HeaderValue::try_from(format!("Bearer {}", self.0))
-            .map_err(|_| Error::invalid("the bearer token has characters that no header can carry"))?;
-        value.set_sensitive(true);
-        Ok(request.header(AUTHORIZATION, value))
-    }
-}
-
-impl std::fmt::Debug for Bearer {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Bearer")
-    }
-}
-
 #[derive(Debug, Default)]
 pub(crate) struct Connections {
     open: Mutex<HashMap<GatewayId, (String, Sender)>>,
@@ -63,7 +37,7 @@ pub(crate) struct Connections {
 }
 
 /// A socket, with or without TLS.
-trait Socket: AsyncRead + AsyncWrite + Send + Unpin {}
+pub(crate) trait Socket: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Socket for S {}
 

@@ -1,8 +1,9 @@
 //! HTTP/2 POST of JSON, with TLS for `https://` endpoints, without (h2c with prior knowledge) for `http://`. One connection per gateway, many batches on it at a time.
 
-use super::connect::{Bearer, Connections, MAX_ANSWER, Outgoing};
+use super::connect::{Connections, MAX_ANSWER, Outgoing};
 use super::sign::{ID_HEADER, SIGNATURE_HEADER, SigningKey, TIME_HEADER};
 use super::tls::Tls;
+use super::token::Bearer;
 use super::{Deliverer, Delivering, verdict};
 use crate::error::{Error, ErrorKind, Result};
 use crate::lane::{Batch, Outcome};
@@ -67,7 +68,7 @@ impl HttpDeliverer {
             request = request.header(SIGNATURE_HEADER, key.sign(&id, now, &body));
         }
         if let Some(bearer) = &self.options.bearer {
-            request = bearer.add(request)?;
+            request = bearer.add_for(&to.id, &to.endpoint, request)?;
         }
         request.body(Full::new(body).boxed_unsync()).map_err(|error| {
             Error::invalid(format!("the endpoint of gateway {} is not an address", to.id)).with_source(error)

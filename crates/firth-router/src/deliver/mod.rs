@@ -15,16 +15,17 @@ mod http;
 mod nats;
 mod sign;
 mod tls;
+mod token;
 mod verdict;
 
 pub use choice::{ByProtocol, Secrets};
-pub use connect::Bearer;
 pub use grpc::{GrpcDeliverer, GrpcOptions};
 pub use http::{HttpDeliverer, HttpOptions};
 #[cfg(feature = "nats")]
 pub use nats::{NatsAuth, NatsDeliverer, NatsOptions};
 pub use sign::{ID_HEADER, SIGNATURE_HEADER, SigningKey, TIME_HEADER, verify};
 pub use tls::Tls;
+pub use token::{Bearer, TokenHosts, host};
 
 use crate::lane::{Batch, Outcome};
 use crate::name::GatewayId;

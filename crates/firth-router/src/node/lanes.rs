@@ -329,6 +329,7 @@ impl Lanes {
         lanes.retain(|gateway, (cell, _)| {
             let is_there = self.registry.sign_of(gateway).is_some();
             let stays = is_there || cell.owes() || (cell.has_marker() && self.registry.is_receiver(gateway));
+            metrics::parked(cell.label.as_deref(), cell.behind().len());
             if !stays {
                 cell.gone.cancel();
                 add_up(former, &cell.lane());

@@ -72,7 +72,13 @@ impl Labels {
         if self.0.len() < MAX_LABELS && !self.0.contains(gateway) {
             self.0.insert(gateway.clone());
         }
-        self.0.contains(gateway).then(|| gateway.to_string())
+        let label = self.0.contains(gateway).then(|| gateway.to_string())?;
+        // A rate over a counter needs its beginning.
+        for level in ["soft", "hard"] {
+            counter!("firth_router_pressure_events_total", "gateway" => label.clone(), "level" => level)
+                .increment(0);
+        }
+        Some(label)
     }
 }
 
@@ -100,8 +106,16 @@ pub(super) fn lane(label: Option<&str>, lane: &mut Lane) {
     }
 }
 
+/// How many partitions a gateway is fed from the topic for.
+pub(super) fn parked(label: Option<&str>, partitions: usize) {
+    if let Some(label) = label {
+        gauge!("firth_router_parked_partitions", "gateway" => label.to_owned()).set(partitions as f64);
+    }
+}
+
 /// A gateway is gone: its gauges must not go on saying what was.
 pub(super) fn gone(label: Option<&str>) {
+    parked(label, 0);
     if let Some(label) = label {
         stands(label, 0.0, 0.0);
     }

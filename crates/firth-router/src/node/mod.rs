@@ -126,7 +126,7 @@ impl Router {
         deliverer: Arc<dyn Deliverer>,
         options: RouterOptions,
     ) -> Result<Self> {
-        registry.join(&options.node).await?;
+        registry.join(&options.node, &options.topic, &options.group).await?;
         let builder = broker.consumer(&options.topic, &options.group);
         let consumer = builder.config(options.consumer()).await?;
         let handle = consumer.handle();

@@ -43,12 +43,17 @@ pub(super) struct Ask {
 }
 
 /// A node that matches events.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Member {
     /// Its name among the members, made up at random.
     pub(super) id: String,
     /// Its name for people.
     pub(super) node: String,
+    /// What it routes, and as which group.
+    #[serde(default)]
+    pub(super) topic: String,
+    #[serde(default)]
+    pub(super) group: String,
 }
 
 /// A member has what it was told of in a message, but for what it refused.
@@ -148,8 +153,11 @@ impl Store {
         let entries = self.engine.list_all(&members(), "").await?;
         let read = |entry: firth_engine::facet::Entry| {
             // Of a newer node whose entry has another form, the name is enough.
-            let member = serde_json::from_slice(&entry.value)
-                .unwrap_or_else(|_| Member { id: entry.name.clone(), node: entry.name });
+            let member = serde_json::from_slice(&entry.value).unwrap_or_else(|_| Member {
+                id: entry.name.clone(),
+                node: entry.name,
+                ..Member::default()
+            });
             (entry.version, member)
         };
         Ok(entries.into_iter().map(read).collect())

@@ -6,7 +6,7 @@
 //! the whole registry again before it goes on.
 
 use super::catalog::{Member, Store};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use firth_engine::facet::{Expect, Put};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -95,6 +95,21 @@ pub(super) async fn enter(store: &Store, member: &Member, standing: &Standing) -
     Ok(())
 }
 
+/// Refuses a second router on a topic: gateways would take both for one, and refuse what the one with the lower epoch sends.
+pub(super) async fn check(store: &Store, own: &Member) -> Result<()> {
+    let is_rival = |other: &Member| other.topic == own.topic && other.group != own.group;
+    let members = store.members().await?;
+    let Some((_, other)) = members.into_iter().find(|(_, other)| !own.topic.is_empty() && is_rival(other))
+    else {
+        return Ok(());
+    };
+    store.remove_member(&own.id, Expect::Any).await?;
+    Err(Error::invalid(format!(
+        "routing.group is {}, but node {} routes the topic {} as {}: nodes of one topic share a group; use that one, or stop the other router and wait five seconds",
+        own.group, other.node, own.topic, other.group
+    )))
+}
+
 /// Renews the entry until `stop`, and takes it away then.
 pub(super) async fn keep(store: Store, member: Member, standing: Arc<Standing>, stop: CancellationToken) {
     let mut turns = interval(RENEW);
@@ -156,7 +171,7 @@ mod tests {
     use super::*;
 
     fn member(id: &str) -> Member {
-        Member { id: id.to_owned(), node: "n".to_owned() }
+        Member { id: id.to_owned(), node: "n".to_owned(), ..Member::default() }
     }
 
     #[test]

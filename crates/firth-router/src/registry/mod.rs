@@ -24,7 +24,7 @@ mod view;
 
 pub use explain::Verdict;
 pub(crate) use finder::{Destinations, Finder};
-pub use service::{GrpcBody, RegistryClient, RegistryService};
+pub use service::{GrpcBody, RegistryClient, RegistryService, ServerTls};
 pub use subscription::{Gateway, Overflow, Subscription, TTL};
 pub use view::{GatewaySeen, Seen, Select};
 
@@ -92,14 +92,17 @@ impl Registry {
         Ok(Self(Arc::new(Inner { sync, confirm, stop, tasks })))
     }
 
-    /// Matches events from now on, under a name for people: registrations, here and elsewhere, are answered when this node has
-    /// them too. Until [`close`](Self::close).
-    pub async fn join(&self, node: &str) -> Result<()> {
+    /// Matches events of a topic from now on, as a member of a group, under a name for people: registrations, here and elsewhere,
+    /// are answered when this node has them too. Until [`close`](Self::close). Refused while another group routes the topic.
+    pub async fn join(&self, node: &str, topic: &str, group: &str) -> Result<()> {
         let Inner { sync, stop, tasks, .. } = &*self.0;
         if sync.standing.is_member() {
             return Ok(());
         }
-        let member = Member { id: sync.me.to_string(), node: node.to_owned() };
+        let id = sync.me.to_string();
+        let member = Member { id, node: node.to_owned(), topic: topic.to_owned(), group: group.to_owned() };
+        sync.store.put_member(&member).await?;
+        members::check(&sync.store, &member).await?;
         members::enter(&sync.store, &member, &sync.standing).await?;
         tasks.spawn(members::keep(sync.store.clone(), member, Arc::clone(&sync.standing), stop.clone()));
         // What was registered before the others knew of this node was answered without it.

@@ -12,6 +12,7 @@ mod table;
 pub use partition::partition;
 pub use table::{SLOTS, SlotTable, slot_of};
 
+use crate::config::Mode;
 use crate::error::{Error, ErrorKind, Result};
 use crate::name::{GatewayId, SubscriptionId};
 use serde::{Deserialize, Serialize};
@@ -43,6 +44,16 @@ impl Target {
             }
             (other, _) => Err(Error::invalid(format!("mode: {other:?} is none of direct, hash, broadcast"))),
         }
+    }
+
+    /// As [`read`](Self::read); a subscription that says neither has the configured mode.
+    pub fn read_or(mode: Option<&str>, gateway: Option<&str>, usual: Mode) -> Result<Self> {
+        let usual = match usual {
+            Mode::ConsistentHash if gateway.is_none() => Some("hash"),
+            Mode::Broadcast if gateway.is_none() => Some("broadcast"),
+            _ => None,
+        };
+        Self::read(mode.or(usual), gateway)
     }
 
     /// Its mode, as [`read`](Self::read) takes it.

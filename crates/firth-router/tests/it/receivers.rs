@@ -4,9 +4,13 @@ use crate::gateway::{Mood, TestGateway};
 use crate::node::World;
 use crate::world::*;
 use firth_engine::facet::TrimTo;
-use firth_router::lane::Circuit;
+use firth_router::GatewayId;
+use firth_router::deliver::{Deliverer, Delivering};
+use firth_router::event::Priority;
+use firth_router::lane::{Batch, Circuit, Outcome, Pressure};
+use firth_router::registry::{Gateway, Overflow, Subscription};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// Longer than any test waits.
@@ -109,5 +113,64 @@ async fn r20_a_gateway_that_is_away_is_told_of_lost_events_when_it_is_back() {
     let away = TestGateway::start("away").await;
     world.registry.register_gateway(away.registration()).await.unwrap();
     until(PATIENCE, "who was away is told too", async || away.lost() > 0).await;
+    node.close().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rte26_with_the_defaults_a_gateway_that_hangs_is_under_pressure_and_sheds_low_priority() {
+    let mut world = World::memory().await;
+    // Nobody is parked, and nothing comes back: all that can be open is in the lane.
+    world.options.patience = FOR_EVER;
+    world.http.timeout = Duration::from_secs(300);
+    let gateway = TestGateway::start("g").await;
+    world.registry.register_gateway(gateway.registration()).await.unwrap();
+    let low =
+        Subscription { priority: Priority::Low, overflow: Overflow::Shed, ..wish("low", "doc.all", "g") };
+    world.registry.register(low).await.unwrap();
+    let node = world.node().await;
+    gateway.set(Mood::Hangs);
+    world.send(1000).await;
+    let lane = || node.lanes().into_iter().next();
+    until(PATIENCE, "the pressure is hard", async || {
+        lane().is_some_and(|lane| lane.pressure == Pressure::Hard)
+    })
+    .await;
+    gateway.set(Mood::Fine);
+    world.settled().await;
+    until(PATIENCE, "it is told of what was left out", async || gateway.missed().contains("low")).await;
+    let lane = lane().unwrap();
+    assert_eq!((lane.pressure, lane.books.taken), (Pressure::None, 1000));
+    assert!(lane.books.gapped > 0 && lane.books.delivered + lane.books.gapped == 1000, "{:?}", lane.books);
+    assert_eq!(gateway.count() as u64, lane.books.delivered);
+    node.close().await.unwrap();
+}
+
+/// Accepts everything, and notes of whom it keeps nothing any more.
+#[derive(Clone, Default)]
+struct Noting(Arc<Mutex<BTreeSet<String>>>);
+
+impl Deliverer for Noting {
+    fn deliver<'a>(&'a self, _: &'a Gateway, _: &'a Batch) -> Delivering<'a> {
+        Box::pin(std::future::ready(Outcome::Accepted))
+    }
+
+    fn forget(&self, gateway: &GatewayId) {
+        self.0.lock().unwrap().insert(gateway.to_string());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn r10_nothing_is_kept_for_a_gateway_that_is_gone() {
+    let (mut world, noting) = (World::memory().await, Noting::default());
+    for id in ["stays", "goes"] {
+        world.register(id, "http://127.0.0.1:1".to_owned(), firth_router::config::Protocol::Http).await;
+    }
+    let node = world.node_with(noting.clone()).await;
+    world.send(20).await;
+    world.settled().await;
+    world.registry.unregister_gateway(&gateway("goes")).await.unwrap();
+    let forgotten = || noting.0.lock().unwrap().iter().cloned().collect::<Vec<_>>();
+    until(PATIENCE, "it is forgotten", async || forgotten() == ["goes"]).await;
+    assert_eq!(node.lanes().len(), 1);
     node.close().await.unwrap();
 }

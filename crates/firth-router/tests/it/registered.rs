@@ -81,7 +81,7 @@ async fn r01_a_node_that_cannot_take_a_registration_refuses_it_for_all() {
     let (one, tight) = (open(&engine).await, RoutingConfig::default().subscriptions);
     let tight = firth_router::config::Subscriptions { unindexed_per_tenant: 0, ..tight };
     let two = Registry::open(engine.clone(), tight).await.unwrap();
-    two.join("two").await.unwrap();
+    two.join("two", "changes", "router").await.unwrap();
     one.register(wish("s", "doc.n == 1", "g")).await.unwrap();
     let refused = one.register(wish("s", "doc.s.contains('x')", "g")).await.unwrap_err();
     assert_eq!(refused.kind(), firth_router::ErrorKind::Quota, "{refused}");

@@ -3,8 +3,11 @@
 use crate::world::*;
 use bytes::{BufMut, Bytes, BytesMut};
 use firth_engine::Engine;
-use firth_router::config::{Protocol, RoutingConfig};
-use firth_router::registry::{Registry, RegistryService};
+use firth_router::config::{Mode, Protocol, RoutingConfig};
+use firth_router::deliver::{Bearer, Tls};
+use firth_router::registry::{Registry, RegistryClient, RegistryService, ServerTls};
+use firth_router::routing::Target;
+use firth_testkit::Certs;
 use http_body_util::{BodyExt, Full};
 use hyper::Request;
 use hyper::client::conn::http2::{self, SendRequest};
@@ -218,4 +221,53 @@ async fn a_python_client_generated_from_the_proto_registers_and_is_told_what_is_
     stop.cancel();
     serving.await.unwrap();
     registry.close().await;
+}
+
+async fn serving(service: RegistryService) -> (SocketAddr, tokio::task::JoinHandle<()>, CancellationToken) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (address, stop) = (listener.local_addr().unwrap(), CancellationToken::new());
+    (address, tokio::spawn(service.serve(listener, stop.clone())), stop)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rte_a_registration_by_grpc_has_the_configured_mode_and_time_unless_it_says_otherwise() {
+    let mut routing = RoutingConfig { mode: Mode::ConsistentHash, ..RoutingConfig::default() };
+    routing.subscriptions.ttl = std::time::Duration::from_secs(70);
+    let registry = Registry::open(Engine::memory(), routing.subscriptions.clone()).await.unwrap();
+    let (address, task, stop) =
+        serving(RegistryService::new(registry.clone(), None).configured(&routing)).await;
+    let mut client = Client::connect(address, "any").await;
+    assert_eq!(client.call("Register", &big("")).await, Ok(70));
+    let target = |id: &str| registry.subscription(&tenant("t"), &sub_id(id)).unwrap().target.clone();
+    assert_eq!(target("s"), Target::Hash);
+    assert_eq!(client.call("Register", &Wish { id: "d".into(), ..big("g") }).await, Ok(70));
+    assert_eq!(target("d"), Target::Direct(gateway("g")), "it names its gateway");
+    let wish = Wish { id: "b".into(), mode: "broadcast".into(), ttl_seconds: 60, ..big("") };
+    assert_eq!(client.call("Register", &wish).await, Ok(60));
+    assert_eq!(target("b"), Target::Broadcast);
+    stop.cancel();
+    drop(client);
+    task.await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn r17_the_registry_speaks_tls_and_takes_no_call_without_it() {
+    let certs = Certs::new();
+    let registry = Registry::open(Engine::memory(), RoutingConfig::default().subscriptions).await.unwrap();
+    let tls = ServerTls::from_files(&certs.server_cert_path(), &certs.server_key_path()).unwrap();
+    let (address, task, stop) =
+        serving(RegistryService::new(registry.clone(), Some("secret")).with_tls(tls)).await;
+    let bearer = || Some(Bearer::new("secret"));
+    let trusting = Tls::from_pem(Some(certs.ca_pem().as_bytes()), None).unwrap();
+    let client = RegistryClient::new(format!("https://{address}"), bearer()).unwrap().with_tls(trusting);
+    client.register(&wish("s", "doc.n == 1", "g")).await.unwrap();
+    assert_eq!(registry.len(), 1);
+    let plain = RegistryClient::new(format!("http://{address}"), bearer()).unwrap();
+    plain.register(&wish("t", "doc.n == 1", "g")).await.unwrap_err();
+    assert_eq!(registry.len(), 1);
+    let wrong = ServerTls::from_files(&certs.ca_path(), &certs.server_key_path()).unwrap_err();
+    assert!(wrong.to_string().contains("routing.tls.cert_file"), "{wrong}");
+    stop.cancel();
+    drop((client, plain));
+    task.await.unwrap();
 }

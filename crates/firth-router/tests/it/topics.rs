@@ -2,7 +2,9 @@
 
 use crate::node::World;
 use crate::world::*;
+use firth_router::config::RoutingConfig;
 use firth_router::node::message;
+use firth_router::registry::Registry;
 use serde_json::json;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -28,4 +30,17 @@ async fn r05_two_routed_topics_lose_nothing_at_a_gateway_that_both_send_to() {
     }
     one.close().await.unwrap();
     two.close().await.unwrap();
+}
+
+#[tokio::test]
+async fn r05_a_second_router_on_a_topic_is_refused_and_told_what_to_do() {
+    let engine = firth_engine::Engine::memory();
+    let open = || Registry::open(engine.clone(), RoutingConfig::default().subscriptions);
+    let (one, two, three) = (open().await.unwrap(), open().await.unwrap(), open().await.unwrap());
+    one.join("n1", "changes", "router").await.unwrap();
+    let refused = two.join("n2", "changes", "other").await.unwrap_err();
+    assert!(refused.to_string().contains("node n1 routes the topic changes as router"), "{refused}");
+    three.join("n3", "changes", "router").await.unwrap();
+    two.join("n2", "others", "other").await.expect("another topic is another matter");
+    one.register(wish("s", "doc.all", "g")).await.unwrap();
 }

@@ -34,6 +34,8 @@ pub(super) async fn keep(
         gauge!("firth_router_subscriptions").set(registry.len() as f64);
         gauge!("firth_router_gateways").set(registry.gateways().len() as f64);
         gauge!("firth_router_running").set(f64::from(u8::from(router.is_running())));
+        let parked = router.lanes().iter().filter(|lane| !lane.parked.is_empty()).count();
+        gauge!("firth_router_parked_gateways").set(parked as f64);
         let sum = router.books().into_values().map(BooksShown::from).sum();
         // What did not change is told now and then, as a sign of life.
         if told.is_none_or(|(at, last): (Instant, BooksShown)| last != sum || at.elapsed() >= ALIVE) {

@@ -4,7 +4,7 @@ use super::{metrics, told, wires};
 use firth::{Broker, Error, ErrorKind, Result};
 use firth_router::config::NodeConfig;
 use firth_router::node::Router;
-use firth_router::registry::{Registry, RegistryService};
+use firth_router::registry::{Registry, RegistryService, ServerTls};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use tokio::net::TcpListener;
@@ -25,7 +25,7 @@ impl Node {
         for gateway in &config.gateways {
             registry.register_gateway(gateway.clone()).await.map_err(told)?;
         }
-        let deliverer = wires::deliverer(options)?;
+        let deliverer = wires::deliverer(config)?;
         let router =
             Router::start(broker, registry.clone(), deliverer, options.clone()).await.map_err(told)?;
         let router = Arc::new(router);
@@ -43,13 +43,18 @@ impl Node {
                 Error::new(ErrorKind::Unavailable, context).with_source(error)
             })?;
             address = listener.local_addr().ok();
-            let token = wires::token();
+            let token = wires::registry_token();
             if token.is_none() && !listen.ip().is_loopback() {
                 return Err(crate::wire::invalid(format!(
                     "routing.listen: {listen} can be reached from other machines, so FIRTH_ROUTING_TOKEN must hold a token"
                 )));
             }
-            let service = RegistryService::new(registry, token.as_deref());
+            if config.tls.is_none() && !listen.ip().is_loopback() {
+                tracing::warn!(%listen, "routing.listen has no TLS: tokens cross the network as they are; give routing.tls");
+            }
+            let tls = config.tls.as_ref().map(|(cert, key)| ServerTls::from_files(cert, key));
+            let service = RegistryService::new(registry, token.as_deref()).configured(&options.routing);
+            let service = tls.transpose().map_err(told)?.into_iter().fold(service, RegistryService::with_tls);
             tasks.push(tokio::spawn(service.serve(listener, stop.clone())));
         }
         Ok(Self { router, address, stop, tasks: Mutex::new(tasks) })

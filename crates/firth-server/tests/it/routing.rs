@@ -418,3 +418,67 @@ fn a_token_for_routing_registers_and_no_more_and_changes_are_audited() {
     assert_eq!(log.lines().filter(|line| line.contains("/v1/routing/gateways/g")).count(), 3, "{log}");
     assert!(!log.contains("heartbeat") && log.contains("\"eyes\"") && log.contains("403"), "{log}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rte_a_subscription_has_the_configured_mode_unless_it_names_a_gateway() {
+    let receiver = Receiver::start().await;
+    let args = ["route", "run", "--engine", "memory:", "--set", "routing.mode=consistent_hash"];
+    let server = Server::start(firth().args(args), None);
+    server.put("/v1/routing/gateways/edge", &json!({ "endpoint": receiver.endpoint() })).expect(200);
+    assert_eq!(subscribe(&server, "spread", &json!({ "collection": "orders" })), 200);
+    assert_eq!(subscribe(&server, "direct", &json!({ "collection": "others", "gateway": "edge" })), 200);
+    let mode = |id: &str| {
+        server.get(&format!("/v1/routing/subscriptions/acme/{id}")).expect(200).json()["mode"].clone()
+    };
+    assert_eq!((mode("spread"), mode("direct")), (json!("hash"), json!("direct")));
+    produce(&server, &[event("1", &json!({ "n": 7 }))]);
+    until(PATIENCE, "its owner gets the event", async || receiver.documents() == [json!({ "n": 7 })]).await;
+}
+
+/// The value of a series.
+fn metric(text: &str, series: &str) -> Option<f64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '))?;
+    line.parse().ok()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rte_the_metrics_of_the_router_say_what_happened() {
+    let (dir, receiver) = (tempfile::tempdir().unwrap(), Receiver::start().await);
+    let server = router(dir.path(), &[]);
+    server.put("/v1/routing/gateways/edge", &json!({ "endpoint": receiver.endpoint() })).expect(200);
+    let wish = json!({ "collection": "orders", "filter": "doc.total > 100", "gateway": "edge" });
+    assert_eq!(subscribe(&server, "big", &wish), 200);
+    let small = event("1", &json!({ "total": 7 }));
+    produce(&server, &[small.clone(), small, event("2", &json!({ "total": 200 }))]);
+    let expected = [
+        ("firth_router_events_total{wanted=\"yes\"}", 1.0),
+        ("firth_router_events_total{wanted=\"no\"}", 2.0),
+        ("firth_router_released_total{fate=\"delivered\"}", 1.0),
+        ("firth_router_batches_total{result=\"answered\"}", 1.0),
+        ("firth_router_batch_events_total{result=\"answered\"}", 1.0),
+        ("firth_router_queue_events{gateway=\"edge\"}", 0.0),
+        ("firth_router_pressure{gateway=\"edge\"}", 0.0),
+        ("firth_router_pressure_events_total{gateway=\"edge\",level=\"hard\"}", 0.0),
+        ("firth_router_parked_partitions{gateway=\"edge\"}", 0.0),
+        ("firth_router_parked_gateways", 0.0),
+        ("firth_router_subscriptions", 1.0),
+        ("firth_router_gateways", 1.0),
+        ("firth_router_running", 1.0),
+        ("firth_router_health{partition=\"0\"}", 0.0),
+        ("firth_router_lag_records{partition=\"0\"}", 0.0),
+        ("firth_router_books{partition=\"0\",place=\"taken\"}", 1.0),
+        ("firth_router_books{partition=\"0\",place=\"delivered\"}", 1.0),
+    ];
+    let mut wrong = Vec::new();
+    let told = std::time::Instant::now() + PATIENCE;
+    while std::time::Instant::now() < told {
+        let text = server.get("/metrics").expect(200).body;
+        let is = |(series, _): &&(&str, f64)| metric(&text, series);
+        wrong = expected.iter().filter(|one| is(one) != Some(one.1)).map(|one| (one, is(&one))).collect();
+        if wrong.is_empty() {
+            return;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+    }
+    panic!("{wrong:?}");
+}

@@ -10,8 +10,9 @@ mod messages;
 mod stream;
 mod writer;
 
-use super::connect::{Bearer, Connections, MAX_ANSWER, Outgoing};
+use super::connect::{Connections, MAX_ANSWER, Outgoing};
 use super::tls::Tls;
+use super::token::Bearer;
 use super::{Deliverer, Delivering, verdict};
 use crate::error::{Error, Result};
 use crate::lane::{Answer, Batch, Outcome};
@@ -130,7 +131,7 @@ fn request(
         request = request.header("grpc-timeout", format!("{}m", timeout.as_millis().min(99_999_999)));
     }
     if let Some(bearer) = &options.bearer {
-        request = bearer.add(request)?;
+        request = bearer.add_for(&to.id, &to.endpoint, request)?;
     }
     request.body(body).map_err(|error| {
         Error::invalid(format!("the endpoint of gateway {} is not an address", to.id)).with_source(error)

@@ -150,7 +150,9 @@ fn reason(headers: &HeaderMap) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::messages::Usual;
     use super::*;
+    use crate::config::Mode;
     use crate::config::{Protocol, RoutingConfig};
     use crate::filter::Condition;
     use crate::registry::{Overflow, Registry, RegistryService};
@@ -199,9 +201,10 @@ mod tests {
         (wanted.document, wanted.overflow) = (Some("42".into()), Overflow::Keep);
         client.register(&wanted).await.unwrap();
         assert_eq!(registry.subscription(&tenant, &id).as_deref(), Some(&wanted));
+        let usual = Usual { mode: Mode::Direct, ttl: std::time::Duration::from_secs(300) };
         let message =
             SubscriptionMessage::of(&Subscription { conditions: vec![condition], ..wanted.clone() });
-        assert_eq!(SubscriptionMessage::of(&message.clone().read().unwrap()), message);
+        assert_eq!(SubscriptionMessage::of(&message.clone().read(&usual).unwrap()), message);
 
         wanted.filter = Some("doc.total >".to_owned());
         let refused = client.register(&wanted).await.unwrap_err();

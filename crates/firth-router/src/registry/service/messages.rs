@@ -1,6 +1,7 @@
 //! The messages of `proto/registry.proto`, and what they mean.
 
 use super::super::subscription::{Gateway, Subscription};
+use crate::config::Mode;
 use crate::error::{Error, Result};
 use crate::filter::Condition;
 use crate::name::{GatewayId, SubscriptionId, Tenant};
@@ -9,6 +10,7 @@ use prost::Message;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use std::time::Duration;
 
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct GatewayMessage {
@@ -88,6 +90,13 @@ pub(super) struct Removed {
     pub(super) subscriptions: u32,
 }
 
+/// What a subscription has that says nothing else.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Usual {
+    pub(super) mode: Mode,
+    pub(super) ttl: Duration,
+}
+
 impl GatewayMessage {
     pub(super) fn of(gateway: &Gateway) -> Self {
         Self {
@@ -157,8 +166,9 @@ impl SubscriptionMessage {
         }
     }
 
-    pub(super) fn read(self) -> Result<Subscription> {
-        let target = Target::read(given(self.mode).as_deref(), given(self.gateway).as_deref())?;
+    pub(super) fn read(self, usual: &Usual) -> Result<Subscription> {
+        let (mode, gateway) = (given(self.mode), given(self.gateway));
+        let target = Target::read_or(mode.as_deref(), gateway.as_deref(), usual.mode)?;
         let (id, tenant) = (SubscriptionId::new(self.id)?, Tenant::new(self.tenant)?);
         let mut subscription = Subscription::new(id, tenant, self.collection, target);
         subscription.document = given(self.document).map(Into::into);
@@ -171,9 +181,10 @@ impl SubscriptionMessage {
         if let Some(word) = given(self.overflow) {
             subscription.overflow = one_of("overflow", &word)?;
         }
-        if self.ttl_seconds > 0 {
-            subscription.ttl_seconds = u64::from(self.ttl_seconds);
-        }
+        subscription.ttl_seconds = match self.ttl_seconds {
+            0 => usual.ttl.as_secs(),
+            seconds => u64::from(seconds),
+        };
         Ok(subscription)
     }
 }

@@ -2,10 +2,14 @@
 
 mod client;
 mod messages;
+mod tls;
 
 pub use client::RegistryClient;
+pub use tls::ServerTls;
 
 use super::Registry;
+use crate::config::RoutingConfig;
+use crate::deliver::connect::Socket;
 use crate::deliver::grpc::frame;
 use crate::error::{Error, ErrorKind, Result};
 use bytes::{Buf, Bytes};
@@ -17,14 +21,16 @@ use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use messages::{GatewayMessage, GatewayName, Registered, Removed, SubscriptionMessage, SubscriptionName};
+use messages::{
+    GatewayMessage, GatewayName, Registered, Removed, SubscriptionMessage, SubscriptionName, Usual,
+};
 use prost::Message;
 use sha2::{Digest, Sha256};
 use std::convert::Infallible;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -34,6 +40,8 @@ const PREFIX: &str = "/RegistryService/";
 const MAX_REQUEST: usize = 64 << 10;
 /// Connections at a time; more wait in the system's queue.
 const MAX_CONNECTIONS: usize = 1024;
+/// How long a caller may take to agree upon TLS.
+const HANDSHAKE: Duration = Duration::from_secs(10);
 /// How long a call may take.
 const MAX_TIME: Duration = Duration::from_secs(30);
 
@@ -45,16 +53,36 @@ pub type GrpcBody =
 #[derive(Clone)]
 pub struct RegistryService(Arc<Inner>);
 
+#[derive(Clone)]
 struct Inner {
     registry: Registry,
     token: Option<[u8; 32]>,
+    tls: Option<ServerTls>,
+    usual: Usual,
 }
 
 impl RegistryService {
     /// The service on a registry; with a token, only for callers who send it as `authorization: Bearer …`.
     pub fn new(registry: Registry, token: Option<&str>) -> Self {
         let token = token.map(|token| Sha256::digest(token.as_bytes()).into());
-        Self(Arc::new(Inner { registry, token }))
+        let RoutingConfig { mode, subscriptions, .. } = RoutingConfig::default();
+        let usual = Usual { mode, ttl: subscriptions.ttl };
+        Self(Arc::new(Inner { registry, token, tls: None, usual }))
+    }
+
+    /// With the configured mode and time to live for subscriptions that do not say.
+    #[must_use]
+    pub fn configured(mut self, routing: &RoutingConfig) -> Self {
+        let usual = Usual { mode: routing.mode, ttl: routing.subscriptions.ttl };
+        Arc::make_mut(&mut self.0).usual = usual;
+        self
+    }
+
+    /// Serves over TLS.
+    #[must_use]
+    pub fn with_tls(mut self, tls: ServerTls) -> Self {
+        Arc::make_mut(&mut self.0).tls = Some(tls);
+        self
     }
 
     /// Serves connections until `stop`, then lets running calls finish.
@@ -80,6 +108,7 @@ impl RegistryService {
             let (service, stop) = (self.clone(), stop.clone());
             tasks.spawn(async move {
                 let _permit = permit;
+                let Some(stream) = service.secure(stream).await else { return };
                 let service = service_fn(move |request: Request<Incoming>| {
                     let service = service.clone();
                     async move { Ok::<_, Infallible>(service.answer(request).await) }
@@ -102,6 +131,19 @@ impl RegistryService {
         tasks.close();
         if tokio::time::timeout(MAX_TIME, tasks.wait()).await.is_err() {
             tracing::warn!("some registry connections did not end in time");
+        }
+    }
+
+    /// The connection, after the handshake if there is one.
+    async fn secure(&self, stream: TcpStream) -> Option<Box<dyn Socket>> {
+        let Some(ServerTls(tls)) = &self.0.tls else { return Some(Box::new(stream)) };
+        match tokio::time::timeout(HANDSHAKE, tls.accept(stream)).await {
+            Ok(Ok(stream)) => Some(Box::new(stream)),
+            Ok(Err(error)) => {
+                tracing::debug!(%error, "a caller of the registry did not agree upon TLS");
+                None
+            }
+            Err(_) => None,
         }
     }
 
@@ -166,7 +208,7 @@ impl RegistryService {
                 removed(registry.unregister_instance(&id, instance.as_deref()).await?.unwrap_or_default())
             }
             "Register" => {
-                let subscription = read::<SubscriptionMessage>(body)?.read()?;
+                let subscription = read::<SubscriptionMessage>(body)?.read(&self.0.usual)?;
                 let seconds = subscription.ttl_seconds;
                 registry.register(subscription).await?;
                 lives(seconds)

@@ -11,7 +11,7 @@ use crate::wire::{
 use axum::extract::State;
 use axum::http::StatusCode;
 use firth::{Error, ErrorKind};
-use firth_router::config::{Mode, RoutingConfig};
+use firth_router::config::RoutingConfig;
 use firth_router::event::Event;
 use firth_router::registry::{Registry, Select, Subscription};
 use firth_router::routing::Target;
@@ -193,13 +193,8 @@ fn read_wish(
     config: &RoutingConfig,
 ) -> Answer<Subscription> {
     let (tenant, id) = read_names(names)?;
-    let usual = match config.mode {
-        _ if wish.gateway.is_some() => None,
-        Mode::Direct => None,
-        Mode::ConsistentHash => Some("hash"),
-        Mode::Broadcast => Some("broadcast"),
-    };
-    let target = named("mode", Target::read(wish.mode.as_deref().or(usual), wish.gateway.as_deref()))?;
+    let (mode, gateway) = (wish.mode.as_deref(), wish.gateway.as_deref());
+    let target = named("mode", Target::read_or(mode, gateway, config.mode))?;
     let seconds = wish.ttl_seconds.unwrap_or(config.subscriptions.ttl.as_secs());
     let mut subscription = Subscription::new(id, tenant, wish.collection, target);
     within("conditions", wish.conditions.len() as u64, 0, MAX_CONDITIONS)?;
