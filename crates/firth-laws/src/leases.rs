@@ -1,7 +1,7 @@
 //! Laws of leases.
 
 use crate::world::{LONG, SHORT, eventually, fails, fresh, group, holder, partition, pool_lease, soon};
-use firth_engine::facet::{Acquire, Acquired, LeaseQuery};
+use firth_engine::facet::{Acquire, Acquired, From, LeaseQuery};
 use firth_engine::{Engine, Epoch, ErrorKind, Hold, LeaseInfo, LeaseName, MemberName, PoolName, Token};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -240,4 +240,20 @@ pub async fn a_ranked_wish_takes_over_at_once_and_never_goes_back(engine: Engine
     assert!(engine.acquire(ranked(7)).await.unwrap().granted().is_some());
     let pool = Acquire { rank: Some(Epoch(1)), ..Acquire::new(pool_lease(), holder(), LONG) };
     fails(engine.acquire(pool).await, ErrorKind::Invalid);
+}
+
+/// A group that is deleted keeps the rank of its lease: who was outranked before stays so.
+pub async fn q15_the_rank_of_a_lease_outlives_its_group(engine: Engine) {
+    let (at, group) = (partition(&engine).await, group("g"));
+    let name = LeaseName::group(&at, &group);
+    let ranked = |rank| Acquire { rank: Some(Epoch(rank)), ..Acquire::new(name.clone(), holder(), LONG) };
+    for round in 0..2 {
+        engine.create_group(&at, &group, From::Start, None).await.unwrap();
+        let former = engine.acquire(ranked(7)).await.unwrap().granted().expect("it is the largest rank");
+        assert!(engine.delete_group(&at, &group, None).await.unwrap());
+        assert!(engine.acquire(ranked(6)).await.unwrap().granted().is_none(), "round {round}");
+        let hold =
+            engine.acquire(ranked(7)).await.unwrap().granted().expect("the same authority may ask again");
+        assert!(hold.epoch > former.epoch);
+    }
 }

@@ -123,6 +123,7 @@ macro_rules! for_each_law {
             leases::a_watcher_sees_takeovers_and_expiry
             leases::odd_wishes_are_refused
             leases::a_ranked_wish_takes_over_at_once_and_never_goes_back
+            leases::q15_the_rank_of_a_lease_outlives_its_group
             offers::an_offer_is_made_once
             offers::offers_made_before_any_member_are_granted
             offers::racing_members_never_share_an_offer

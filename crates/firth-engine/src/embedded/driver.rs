@@ -9,6 +9,7 @@ use super::step::{Now, Step};
 use super::{committer::Committer, file::FileStore};
 use crate::durability::Durability;
 use crate::error::{Error, ErrorKind, Result};
+use crate::name::Partition;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -117,6 +118,29 @@ impl Driver {
             Place::Memory(_) => Ok(()),
             #[cfg(feature = "embedded")]
             Place::File { store, .. } => store.health(),
+        }
+    }
+
+    /// Names the partition in the error of a read that met damage, and remembers it.
+    pub(super) fn readable<T>(&self, at: &Partition, answer: Result<T>) -> Result<T> {
+        answer.map_err(|error| {
+            if error.kind() != ErrorKind::Corrupt {
+                return error;
+            }
+            #[cfg(feature = "embedded")]
+            if let Place::File { store, .. } = &self.place {
+                store.note_damage(at);
+            }
+            error.during(format_args!("partition {at}"))
+        })
+    }
+
+    /// The partition is gone, and its damage with it.
+    pub(super) fn forget_damage(&self, at: &Partition) {
+        let _ = at;
+        #[cfg(feature = "embedded")]
+        if let Place::File { store, .. } = &self.place {
+            store.forget_damage(at);
         }
     }
 

@@ -55,6 +55,7 @@ impl Log for Embedded {
             let name = at.clone();
             let change = move |step: &mut Step<'_>| partitions::delete(step, &name, rank);
             let was_there = self.driver.change(SMALL, change).await?;
+            self.driver.forget_damage(at);
             self.sweep().await?;
             Ok(was_there)
         })
@@ -74,8 +75,11 @@ impl Log for Embedded {
     }
 
     fn read<'a>(&'a self, at: &'a Partition, after: RecordId, max: Max) -> Reply<'a, Vec<Record>> {
-        let at = at.clone();
-        Box::pin(self.driver.look(move |step| log::read(step, &at, after, max)))
+        Box::pin(async move {
+            let name = at.clone();
+            let answer = self.driver.look(move |step| log::read(step, &name, after, max)).await;
+            self.driver.readable(at, answer)
+        })
     }
 
     fn bounds<'a>(&'a self, at: &'a Partition) -> Reply<'a, Bounds> {
@@ -169,10 +173,14 @@ impl Groups for Embedded {
         hold: &'a Hold,
         take: TakeDue<'a>,
     ) -> Reply<'a, Due> {
-        let (at, group, hold) = (at.clone(), group.clone(), hold.clone());
+        let (name, group, hold) = (at.clone(), group.clone(), hold.clone());
         let max = take.max;
         let known: HashSet<RecordId> = take.known.iter().copied().collect();
-        Box::pin(self.driver.change(SMALL, move |step| due::take(step, &at, &group, &hold, (max, &known))))
+        Box::pin(async move {
+            let take = move |step: &mut Step<'_>| due::take(step, &name, &group, &hold, (max, &known));
+            let answer = self.driver.change(SMALL, take).await;
+            self.driver.readable(at, answer)
+        })
     }
 
     fn status<'a>(&'a self, at: &'a Partition, group: &'a GroupName) -> Reply<'a, GroupStatus> {

@@ -15,9 +15,12 @@ use super::rescue::{self, Journals};
 use super::step::{Each, Range, View, Write};
 use crate::durability::Durability;
 use crate::error::{Error, ErrorKind, Result};
+use crate::name::Partition;
 use bytes::Bytes;
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode, Readable, Snapshot, UserValue};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
+use std::fs::{DirEntry, Permissions};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
@@ -52,8 +55,14 @@ impl Default for FileOptions {
 
 /// The storage library's folder in the data directory.
 pub(super) const STORE: &str = "store";
+/// What we put into the data directory.
+const OURS: &[&str] = &["firth.lock", "FORMAT", "FORMAT.new", STORE, "store.new"];
+/// Who may do what with the directory: its owner everything, others nothing.
+const PRIVATE: u32 = 0o700;
 /// The library's folder of keyspaces in its own.
 pub(super) const KEYSPACES: &str = "keyspaces";
+/// How many damaged partitions are named.
+const NAMED: usize = 10;
 const STATE: &str = "state";
 const STATE_MEMTABLE: u64 = 16 << 20;
 /// All journals together; restarting replays at most this much.
@@ -70,6 +79,8 @@ pub(super) struct FileStore {
     synced: AtomicU64,
     /// Why it cannot be written to.
     broken: Mutex<Option<String>>,
+    /// Partitions that could not be read.
+    damaged: Mutex<BTreeSet<String>>,
     /// Held until the store is closed for good.
     lock: Mutex<Option<DirLock>>,
 }
@@ -91,6 +102,7 @@ impl FileStore {
     /// Opens or makes the store in `dir`; also answers the newest time that it knows, in µs.
     pub(super) fn open(dir: &Path, options: FileOptions) -> Result<(Self, u64)> {
         make_dir(dir).map_err(|error| io_error(dir, "cannot make it", error))?;
+        keep_private(dir);
         let lock = DirLock::acquire(dir)?;
         let format = super::format::check(dir)?;
         let opened = Opened::open(dir, &options, format >= MARKED, 0)?;
@@ -102,6 +114,7 @@ impl FileStore {
             open: RwLock::new(Some(Arc::new(opened))),
             synced: AtomicU64::new(0),
             broken: Mutex::default(),
+            damaged: Mutex::default(),
             lock: Mutex::new(Some(lock)),
         };
         Ok((store, newest_us))
@@ -138,10 +151,32 @@ impl FileStore {
 
     /// What is known to be wrong.
     pub(super) fn health(&self) -> Result<()> {
-        match &*self.broken.lock().expect("nothing panics while it holds this lock") {
-            Some(why) => Err(Error::new(ErrorKind::Unavailable, format!("read-only: {why}"))),
-            None => Ok(()),
+        if let Some(why) = &*self.broken.lock().expect("nothing panics while it holds this lock") {
+            return Err(Error::new(ErrorKind::Unavailable, format!("read-only: {why}")));
         }
+        let damaged = self.damaged.lock().expect("nothing panics while it holds this lock");
+        if damaged.is_empty() {
+            return Ok(());
+        }
+        let names: Vec<&str> = damaged.iter().take(NAMED).map(String::as_str).collect();
+        Err(Error::corrupt(format!(
+            "{} partitions cannot be read ({}): restore a backup, or delete their topics",
+            damaged.len(),
+            names.join(", ")
+        )))
+    }
+
+    /// Notes that a partition could not be read.
+    pub(super) fn note_damage(&self, at: &Partition) {
+        let mut damaged = self.damaged.lock().expect("nothing panics while it holds this lock");
+        if damaged.insert(at.to_string()) {
+            tracing::error!(partition = %at, "the partition is damaged");
+        }
+    }
+
+    /// The partition is gone, and its damage with it.
+    pub(super) fn forget_damage(&self, at: &Partition) {
+        self.damaged.lock().expect("nothing panics while it holds this lock").remove(&at.to_string());
     }
 
     /// Bytes that are still free on the disk of the store.
@@ -307,6 +342,7 @@ fn make(dir: &Path, options: &FileOptions) -> fjall::Result<()> {
     let made = Opened::open_database(&aside, options, true)?;
     made.persist(PersistMode::SyncAll)?;
     drop(made);
+    std::fs::set_permissions(&aside, Permissions::from_mode(PRIVATE))?;
     sync_dirs(&aside)?;
     std::fs::rename(&aside, &store)?;
     Ok(rescue::sync_dir(dir)?)
@@ -319,8 +355,26 @@ fn make_dir(dir: &Path) -> std::io::Result<()> {
     }
     let above = dir.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
     make_dir(above)?;
-    std::fs::create_dir(dir)?;
+    std::fs::DirBuilder::new().mode(PRIVATE).create(dir)?;
     rescue::sync_dir(above)
+}
+
+/// Takes the rights of others to our folders away: records are not for everyone's eyes. A directory that holds anything
+/// else is left as it is, and only the store in it is closed.
+fn keep_private(dir: &Path) {
+    let is_ours = |entry: std::io::Result<DirEntry>| {
+        entry.is_ok_and(|entry| entry.file_name().to_str().is_some_and(|name| OURS.contains(&name)))
+    };
+    let is_all_ours = std::fs::read_dir(dir).is_ok_and(|mut entries| entries.all(is_ours));
+    for dir in is_all_ours.then(|| dir.to_owned()).into_iter().chain([dir.join(STORE)]) {
+        let Ok(found) = dir.metadata() else { continue };
+        if found.permissions().mode() & 0o077 != 0
+            && let Err(error) = std::fs::set_permissions(&dir, Permissions::from_mode(PRIVATE))
+        {
+            let dir = dir.display();
+            tracing::warn!(%error, %dir, "others may read this folder, and its rights cannot be changed");
+        }
+    }
 }
 
 /// Makes the names in a folder and in all below it durable: the library leaves some of them to luck.

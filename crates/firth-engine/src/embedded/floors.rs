@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::sync::Mutex;
 
 /// The kinds that are filled and emptied like queues.
-const KINDS: &[u8] = b"dktwxyr";
+const KINDS: &[u8] = b"dktwxvyr";
 /// A kind and a number.
 const PREFIX: usize = 9;
 /// Floors that are remembered; beyond that all are forgotten.

@@ -12,7 +12,7 @@
 //! | `d` group-no id · `k` group-no id | due record by reference · with its content kept aside |
 //! | `t` group-no time id | due records by time, those that nobody has taken |
 //! | `w` group-no id | due records that the owner has taken |
-//! | `x` group-no id | dead letter |
+//! | `x` group-no id · `v` group-no time id | dead letter · by time of death |
 //! | `y` partition-no time n | delayed message |
 //! | `q` partition-no producer · `r` partition-no time producer | idempotent producer · by last use |
 //! | `l` lease | lease |
@@ -51,7 +51,7 @@ pub(super) enum Space {
 pub(super) type Key = Vec<u8>;
 
 /// The kinds that belong to one partition number or one group number, and go when it goes.
-pub(super) const SWEPT: &[u8] = b"gdktwxyqro";
+pub(super) const SWEPT: &[u8] = b"gdktwxvyqro";
 
 /// What the marks of moved logs start with.
 pub(super) const MOVED: &[u8] = b"o";
@@ -95,6 +95,13 @@ pub(super) fn taken(group: u64, id: RecordId) -> Key {
 
 pub(super) fn dead(group: u64, id: RecordId) -> Key {
     with_id(b'x', group, id)
+}
+
+pub(super) fn dead_time(group: u64, ms: u64, id: RecordId) -> Key {
+    let mut key = numbered(b'v', group);
+    key.extend_from_slice(&ms.to_be_bytes());
+    push_id(&mut key, id);
+    key
 }
 
 pub(super) fn delayed(partition: u64, ms: u64, n: u64) -> Key {

@@ -31,6 +31,8 @@ pub(super) struct Logs {
     sizes: Mutex<HashMap<u64, u64>>,
     memtable: u64,
     outgrown: u64,
+    /// Logs that had files of their own, and have none.
+    missing: Vec<u64>,
 }
 
 /// The keyspace of one log.
@@ -73,8 +75,9 @@ impl Logs {
                 own.insert(no, OwnLog { keyspace, from: marks.get(&no).copied() });
             }
         }
+        let missing = marks.keys().copied().filter(|no| !own.contains_key(no)).collect();
         let (own, sizes) = (RwLock::new(own), Mutex::default());
-        Ok(Self { db: db.clone(), nursery, own, sizes, memtable, outgrown })
+        Ok(Self { db: db.clone(), nursery, own, sizes, memtable, outgrown, missing })
     }
 
     fn own(&self, no: u64) -> Option<OwnLog> {
@@ -89,6 +92,11 @@ impl Logs {
     /// The numbers of all logs with a keyspace of their own.
     pub(super) fn grown(&self) -> Vec<u64> {
         self.own.read().expect(UNPOISONED).keys().copied().collect()
+    }
+
+    /// The numbers of logs that had files of their own when they were last written, and have none now.
+    pub(super) fn missing(&self) -> &[u64] {
+        &self.missing
     }
 
     /// The numbers of all logs that have something in the nursery, found by leaping from one to the next.

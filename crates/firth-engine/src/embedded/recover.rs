@@ -16,6 +16,9 @@ use std::collections::HashSet;
 pub(super) fn recover(opened: &Opened) -> Result<u64> {
     let (live, newest_ms) = partitions(opened)?;
     let logs = opened.logs();
+    if let Some(no) = logs.missing().iter().find(|no| live.contains(no)) {
+        return Err(Error::corrupt(format!("the files of log-{no} are missing: restore a backup")));
+    }
     let known = logs.grown().into_iter().chain(logs.in_nursery().map_err(write_error)?);
     for no in known.filter(|no| !live.contains(no)).collect::<HashSet<_>>() {
         logs.drop_log(no).map_err(write_error)?;

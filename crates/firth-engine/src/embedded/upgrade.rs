@@ -3,7 +3,7 @@
 //! | from | to | what changes |
 //! |---|---|---|
 //! | 1 | 2 | Every log had files of its own from its first record on; since 2 that is what a mark says. |
-//! | 2 | 3 | Journals did not say what was synced. |
+//! | 2 | 3 | Journals did not say what was synced, and dead letters were not kept by time. |
 //!
 //! Each step may be cut short and is then repeated: the mark of the directory moves when all is on disk.
 
@@ -11,7 +11,8 @@ use super::file::{FileOptions, Opened};
 use super::format;
 use super::keys::{self, FORMAT, Space};
 use super::recover::write_error;
-use super::step::Write;
+use super::step::{Range, View, Write};
+use super::values::{DeadEntry, Value};
 use crate::error::Result;
 use fjall::PersistMode;
 use std::path::Path;
@@ -24,6 +25,9 @@ pub(super) fn upgrade(dir: &Path, found: u32, opened: Opened, options: &FileOpti
     tracing::info!(from = found, to = FORMAT, dir = %dir.display(), "bringing the data directory up to date");
     if found < 2 {
         mark_own_logs(&opened)?;
+    }
+    if found < 3 {
+        note_deaths(&opened)?;
     }
     opened.persist(PersistMode::SyncAll).map_err(write_error)?;
     drop(opened);
@@ -39,12 +43,32 @@ fn mark_own_logs(opened: &Opened) -> Result<()> {
     Ok(())
 }
 
+/// Keeps all dead letters by time, too.
+fn note_deaths(opened: &Opened) -> Result<()> {
+    const PART: usize = 5_000;
+    let mut range = Range::prefix(b"x".to_vec());
+    loop {
+        let (mut writes, mut last) = (Vec::new(), None);
+        opened.scan(Space::State, range.clone(), &mut |key, value| {
+            if let (Some(group), Some(id)) = (keys::number_at(key, 1), keys::id_at_end(key)) {
+                let key = keys::dead_time(group, DeadEntry::read(value)?.ms, id);
+                writes.push(Write { space: Space::State, key, value: Some(bytes::Bytes::new()) });
+            }
+            last = Some(key.to_vec());
+            Ok(writes.len() < PART)
+        })?;
+        let Some(last) = last else { return Ok(()) };
+        opened.write(writes).map_err(write_error)?;
+        range = Range::prefix_after(b"x".to_vec(), last);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::embedded::values::{PartitionMeta, Value};
+    use crate::embedded::values::{GroupMeta, PartitionMeta};
     use crate::facet::{Append, Max};
-    use crate::{Content, Durability, Engine, Partition, RecordId, TopicName};
+    use crate::{Content, Durability, Engine, GroupName, Partition, RecordId, TopicName};
 
     /// A directory as format 1 left it: each log in a keyspace of its own, and no mark of it.
     fn format_1(dir: &Path, at: &Partition, payloads: &[&str]) {
@@ -62,6 +86,36 @@ mod tests {
             log.insert(keys::record(seq), record).unwrap();
         }
         db.persist(PersistMode::SyncAll).unwrap();
+    }
+
+    #[tokio::test]
+    async fn q08_dead_letters_of_format_2_expire() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = Partition::new(TopicName::new("old").unwrap(), 0);
+        let name = GroupName::new("g").unwrap();
+        format_1(dir.path(), &at, &["a", "b"]);
+        format::set(dir.path(), 2).unwrap();
+        let db = fjall::Database::builder(dir.path().join("store")).open().unwrap();
+        let state = db.keyspace("state", Default::default).unwrap();
+        let group =
+            GroupMeta { no: 7, dead: 6_000, frontier: RecordId::new(1000, 2), ..GroupMeta::default() };
+        state.insert(keys::group(1, &name), group.packed()).unwrap();
+        for n in 0..6_000_u64 {
+            let content = Content::new("x").packed();
+            let letter = DeadEntry { ms: 1000 + n, attempts: 1, crashes: 0, reason: String::new(), content };
+            state.insert(keys::dead(7, RecordId::new(1, n)), letter.packed()).unwrap();
+        }
+        db.persist(PersistMode::SyncAll).unwrap();
+        drop((db, state));
+        let engine = Engine::file(dir.path(), FileOptions::default()).await.unwrap();
+        let mut expired = 0;
+        while expired < 6_000 {
+            let some = engine.expire_dead(&at, &name, std::time::Duration::from_secs(1)).await.unwrap();
+            assert!(some > 0, "only {expired} letters expired");
+            expired += some;
+        }
+        assert_eq!(engine.status(&at, &name).await.unwrap().dead, 0);
+        engine.close().await.unwrap();
     }
 
     async fn payloads(engine: &Engine, at: &Partition) -> Vec<bytes::Bytes> {

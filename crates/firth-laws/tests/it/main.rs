@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "tests speak by panicking")]
 
 mod crashes;
+mod damage;
 mod engines;
 mod faults;
 mod files;

@@ -206,6 +206,7 @@ fn same_clock(theirs: u64) -> Checked {
 }
 
 async fn engine(client: &Client) -> Checked {
+    client.ready().await?;
     let all: Topics = client.get("/v1/topics").await?;
     Ok(Outcome::Good(format!("answers, {} topics", all.topics.len())))
 }

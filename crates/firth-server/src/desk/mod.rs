@@ -76,7 +76,7 @@ impl Desk {
         let until = Instant::now() + wait;
         let counter = self.counter(place)?;
         let _using = counter.enter();
-        let (mut shown, mut basket) = (Vec::new(), Basket::new(&counter));
+        let (mut shown, mut basket, mut damaged) = (Vec::new(), Basket::new(&counter), None);
         let fetching = async {
             let mut seat = counter.consumer.lock().await;
             let consumer = self.join(place, &counter, &mut seat).await?;
@@ -85,11 +85,19 @@ impl Desk {
                 let patience = if shown.is_empty() { until } else { Instant::now() + GATHER };
                 // Nothing is awaited between taking a delivery and putting it on the desk.
                 let Ok(next) = tokio::time::timeout_at(patience, consumer.next()).await else { break };
-                let Some(delivery) = next.transpose()? else { break };
+                let delivery = match next {
+                    // Others may still deliver; what is wrong is told below.
+                    Some(Err(error)) if error.kind() == ErrorKind::Corrupt => break,
+                    next => next.transpose()?,
+                };
+                let Some(delivery) = delivery else { break };
                 let number = counter.number();
                 shown.push(show(self.handle(number), &delivery));
                 counter.hold(number, Instant::now() + lease, delivery, None);
                 basket.put(number);
+            }
+            if shown.is_empty() {
+                damaged = consumer.handle().damaged();
             }
             Ok(())
         };
@@ -107,7 +115,7 @@ impl Desk {
             return Err(error);
         }
         basket.hand_over();
-        Ok(shown)
+        damaged.map_or(Ok(shown), Err)
     }
 
     /// Deliveries as they come, at most `max` unsettled at a time.

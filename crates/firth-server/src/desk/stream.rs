@@ -5,7 +5,7 @@
 
 use super::Desk;
 use super::counter::{Counter, Load, Using};
-use firth::{Delivery, Result};
+use firth::{Delivery, ErrorKind, Result};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,7 +46,7 @@ impl Stream {
             self.counter.hold(number, Instant::now() + self.lease, delivery, Some(&self.load));
             Ok(Some((number, shown)))
         };
-        let taken = tokio::select! {
+        let taken: Result<Option<(u64, T)>> = tokio::select! {
             biased;
             () = self.counter.closing.cancelled() => Ok(None),
             () = self.load.asleep.cancelled() => Ok(None),
@@ -58,6 +58,8 @@ impl Stream {
                 Ok(Some(shown))
             }
             Ok(None) => Ok(None),
+            // A partition cannot be read; the group goes on with the others.
+            Err(error) if error.kind() == ErrorKind::Corrupt => Err(error),
             Err(error) => {
                 self.desk.discard(&self.counter);
                 Err(error)

@@ -8,6 +8,7 @@ mod commands;
 mod configuring;
 mod copying;
 mod crowd;
+mod damage;
 mod documents;
 mod executing;
 mod feeding;

@@ -1,6 +1,7 @@
 //! [`ConsumerBuilder`]: the builder behind `broker.consumer(..)`, finished by `.await`.
 
 use super::config::{ConsumerConfig, Ordering, StartAt};
+use super::damage::Damage;
 use super::desk::Desk;
 use super::holds::Holds;
 use super::keeper::Keeper;
@@ -159,14 +160,15 @@ fn start(
         chunk: AtomicUsize::new(1),
         max_payload: info.config.max_payload,
         losses: Losses::default(),
+        damage: Damage::default(),
         follows: info.config.adopted.as_ref().map(|adopted| adopted.stream.clone()),
     });
     let keeper = Keeper::new(common.clone(), topic, me.clone(), holds.clone(), assigned);
     let renewals = tokio::spawn(holds.clone().keep_renewing());
     let keeper = tokio::spawn(keeper.run(closing.clone()));
     let in_flight = common.meter.in_flight.clone();
-    let (paused, losses) = (Arc::new(paused), common.losses.clone());
-    let handle = ConsumerHandle { name: me, paused, closing, assignment, holds, in_flight, losses };
+    let (paused, losses, damage) = (Arc::new(paused), common.losses.clone(), common.damage.clone());
+    let handle = ConsumerHandle { name: me, paused, closing, assignment, holds, in_flight, losses, damage };
     Consumer { common, handle, keeper: Some(keeper), renewals }
 }
 

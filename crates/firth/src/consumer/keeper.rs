@@ -249,8 +249,14 @@ impl Keeper {
         };
         self.forget(index);
         match end {
-            End::Stopped | End::Lost => drop(self.resting.remove(&index)),
+            End::Stopped | End::Lost => {
+                self.common.damage.forget(index);
+                self.resting.remove(&index);
+            }
             End::Failed(error) => {
+                if error.kind() == ErrorKind::Corrupt {
+                    self.common.damage.note(index, &error);
+                }
                 let failures = self.resting.get(&index).map_or(0, |(failures, _)| *failures) + 1;
                 let until = Instant::now() + PATIENCE.delay(failures);
                 tracing::error!(%error, topic = %self.topic, partition = index, "the lane failed; trying again later");

@@ -9,6 +9,7 @@
 mod build;
 mod config;
 mod crew;
+mod damage;
 mod delivery;
 mod desk;
 mod flow;
@@ -34,6 +35,7 @@ pub use run::Run;
 
 use crate::error::{Error, Result};
 use crate::metrics::InFlight;
+use damage::Damage;
 use firth_engine::{Epoch, Hold};
 use holds::Holds;
 use lane::Common;
@@ -66,6 +68,7 @@ pub struct ConsumerHandle {
     holds: Holds,
     in_flight: InFlight,
     losses: Losses,
+    damage: Damage,
 }
 
 impl ConsumerHandle {
@@ -137,11 +140,19 @@ impl ConsumerHandle {
         self.losses.take(partition, seq)
     }
 
-    /// Whether it runs, and nobody else can have taken what it owns: false after its end, and while its leases cannot be renewed. For health
-    /// checks, beside [`Broker::check`](crate::Broker::check).
+    /// Why a partition of this consumer cannot be read, if there is one: its stored data is damaged. Nothing comes from it, and others go
+    /// on.
+    pub fn damaged(&self) -> Option<Error> {
+        self.damage.first()
+    }
+
+    /// Whether it runs, all that it owns can be read, and nobody else can have taken it: false after its end, and while its leases cannot be
+    /// renewed. For health checks, beside [`Broker::check`](crate::Broker::check).
     pub fn is_healthy(&self) -> bool {
         let certain = self.certain_epochs();
-        !self.is_closed() && self.assignment.borrow().keys().all(|partition| certain.contains_key(partition))
+        !self.is_closed()
+            && self.damaged().is_none()
+            && self.assignment.borrow().keys().all(|partition| certain.contains_key(partition))
     }
 
     /// Whether it has ended: everything is handed over, or it could not go on.
@@ -157,10 +168,16 @@ impl ConsumerHandle {
 
 impl Consumer {
     /// The next delivery, or `None` after a graceful close. An error means that the consumer cannot go on (its topic is gone, say).
+    /// `Corrupt` says that a partition cannot be read; the consumer goes on with others.
     ///
     /// At most [`concurrency`](ConsumerConfig::concurrency) deliveries of one partition are unsettled at a time. Cancel-safe.
     pub async fn next(&mut self) -> Option<Result<Delivery>> {
-        match self.common.desk.take(1).await.and_then(|mut one| one.pop()) {
+        let taken = tokio::select! {
+            biased;
+            taken = self.common.desk.take(1) => taken,
+            error = self.common.damage.next() => return Some(Err(error)),
+        };
+        match taken.and_then(|mut one| one.pop()) {
             Some(delivery) => Some(Ok(delivery)),
             None => self.end().await.err().map(Err),
         }

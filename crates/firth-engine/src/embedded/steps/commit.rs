@@ -3,9 +3,8 @@
 //! Everything is checked first, against stored state; then the due index, the dead letters and the progress are
 //! written together.
 
-use super::due;
 use super::leases::fence;
-use super::log;
+use super::{dead, due, log};
 use crate::commit::{Commit, Dead, Retry, cut_reason};
 use crate::embedded::hooks::Mutation;
 use crate::embedded::keys;
@@ -199,25 +198,27 @@ fn share(
 }
 
 /// Writes a dead letter; answers how many more there are now.
-fn bury(step: &mut Step<'_>, meta: &GroupMeta, dead: &Dead, former: Option<DueEntry>) -> Result<u64> {
-    let id = dead.record.id;
+fn bury(step: &mut Step<'_>, meta: &GroupMeta, letter: &Dead, former: Option<DueEntry>) -> Result<u64> {
+    let id = letter.record.id;
     if let Some(former) = &former {
         due::erase(step, meta.no, id, former);
     }
     if step.planted(Mutation::LoseDeadLetter) {
         return Ok(1);
     }
-    let key = keys::dead(meta.no, id);
-    let is_new = step.load::<DeadEntry>(&key)?.is_none();
+    let earlier = step.load::<DeadEntry>(&keys::dead(meta.no, id))?;
+    if let Some(earlier) = &earlier {
+        dead::erase(step, meta.no, id, earlier);
+    }
     let entry = DeadEntry {
         ms: step.now.ms(),
         attempts: former.as_ref().map_or(1, |entry| entry.attempt),
-        crashes: former.map_or(dead.record.crashes, |entry| entry.crashes),
-        reason: cut_reason(&dead.reason).to_owned(),
-        content: dead.record.content.packed(),
+        crashes: former.map_or(letter.record.crashes, |entry| entry.crashes),
+        reason: cut_reason(&letter.reason).to_owned(),
+        content: letter.record.content.packed(),
     };
-    step.store(key, &entry);
-    Ok(u64::from(is_new))
+    dead::write(step, meta.no, id, &entry);
+    Ok(u64::from(earlier.is_none()))
 }
 
 /// When the next untaken record is due after this commit: the earliest of the stored ones and the new ones.

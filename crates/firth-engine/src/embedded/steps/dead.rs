@@ -17,7 +17,7 @@ use bytes::Bytes;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// How many dead letters one expiry looks at.
+/// How many dead letters one expiry removes.
 const EXPIRE: usize = 1000;
 
 pub(in crate::embedded) fn list(
@@ -54,6 +54,18 @@ fn read(key: &[u8], value: bytes::Bytes) -> Result<(RecordId, DeadEntry)> {
     Ok((id, DeadEntry::read(value)?))
 }
 
+/// Writes a dead letter, also to those by time.
+pub(super) fn write(step: &mut Step<'_>, group: u64, id: RecordId, letter: &DeadEntry) {
+    step.store(keys::dead(group, id), letter);
+    step.store_raw(keys::dead_time(group, letter.ms, id), Bytes::new());
+}
+
+/// Removes a dead letter.
+pub(super) fn erase(step: &mut Step<'_>, group: u64, id: RecordId, letter: &DeadEntry) {
+    step.remove(keys::dead(group, id));
+    step.remove(keys::dead_time(group, letter.ms, id));
+}
+
 /// Dead letters to take back; `edited` stands in for the content of each.
 pub(in crate::embedded) struct Taken {
     pub(in crate::embedded) ids: Vec<RecordId>,
@@ -82,7 +94,7 @@ pub(in crate::embedded) fn replay(
         ));
     }
     if !step.planted(Mutation::ReplayKeepsDead) {
-        letters.iter().for_each(|(id, _)| step.remove(keys::dead(meta.no, *id)));
+        letters.iter().for_each(|(id, letter)| erase(step, meta.no, *id, letter));
         meta.dead -= taken as u64;
     }
     match to {
@@ -157,10 +169,12 @@ pub(in crate::embedded) fn delete(
 ) -> Result<usize> {
     let part = step.partition(at)?;
     let meta = step.group(at, part.no, group)?;
-    let found = find(step, &meta, ids)?.into_iter().map(|(id, _)| id).collect();
+    let found = find(step, &meta, ids)?.into_iter().map(|(id, letter)| (letter.ms, id)).collect();
     Ok(remove(step, &part, group, meta, found))
 }
 
+/// Removes letters by their age. It looks at those that have died first, and at no content: this runs on the one thread
+/// that writes.
 pub(in crate::embedded) fn expire(
     step: &mut Step<'_>,
     at: &Partition,
@@ -170,12 +184,14 @@ pub(in crate::embedded) fn expire(
     let part = step.partition(at)?;
     let meta = step.group(at, part.no, group)?;
     let mut old = Vec::new();
-    step.scan(Range::prefix(keys::numbered(b'x', meta.no)), &mut |key, value| {
-        let (id, entry) = read(key, value)?;
-        if step.now.since(entry.ms) > age {
-            old.push(id);
+    step.scan(Range::prefix(keys::numbered(b'v', meta.no)), &mut |key, _| {
+        let died = keys::number_at(key, 9).zip(keys::id_at_end(key));
+        let (ms, id) = died.ok_or_else(|| Error::corrupt("a dead letter has a damaged key"))?;
+        let is_old = step.now.since(ms) > age;
+        if is_old {
+            old.push((ms, id));
         }
-        Ok(old.len() < EXPIRE)
+        Ok(is_old && old.len() < EXPIRE)
     })?;
     Ok(remove(step, &part, group, meta, old))
 }
@@ -185,14 +201,82 @@ fn remove(
     part: &PartitionMeta,
     group: &GroupName,
     mut meta: GroupMeta,
-    ids: Vec<RecordId>,
+    letters: Vec<(u64, RecordId)>,
 ) -> usize {
     step.batch.frugal = true;
-    let count = ids.len();
-    ids.into_iter().for_each(|id| step.remove(keys::dead(meta.no, id)));
+    let count = letters.len();
+    for (ms, id) in letters {
+        step.remove(keys::dead(meta.no, id));
+        step.remove(keys::dead_time(meta.no, ms, id));
+    }
     if count > 0 {
         meta.dead -= count as u64;
         step.store(keys::group(part.no, group), &meta);
     }
     count
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::embedded::hooks::Hooks;
+    use crate::embedded::keys::Space;
+    use crate::embedded::memory::MemoryStore;
+    use crate::embedded::step::{Batch, Each, Now, View};
+    use crate::name::TopicName;
+    use std::cell::Cell;
+
+    /// Counts the bytes that scans look at.
+    struct Counted<'a>(&'a MemoryStore, Cell<usize>);
+
+    impl View for Counted<'_> {
+        fn get(&self, space: Space, key: &[u8]) -> Result<Option<Bytes>> {
+            self.0.get(space, key)
+        }
+
+        fn scan(&self, space: Space, range: Range, each: &mut Each<'_>) -> Result<()> {
+            self.0.scan(space, range, &mut |key, value| {
+                self.1.set(self.1.get() + key.len() + value.len());
+                each(key, value)
+            })
+        }
+    }
+
+    #[test]
+    fn q08_expiry_looks_at_no_letter_that_is_young() {
+        let (at, group) = (Partition::new(TopicName::new("t").unwrap(), 0), GroupName::new("g").unwrap());
+        let hooks = Hooks::default();
+        let mut store = MemoryStore::default();
+        let change = |store: &mut MemoryStore, change: &dyn Fn(&mut Step<'_>)| {
+            let mut step = Step::new(&*store, Now { us: 0 }, &hooks);
+            change(&mut step);
+            let mut batch: Batch = step.batch;
+            store.apply(&mut batch);
+        };
+        change(&mut store, &|step| {
+            step.store(keys::partition(&at), &PartitionMeta { no: 1, ..PartitionMeta::default() });
+            step.store(keys::group(1, &group), &GroupMeta { no: 2, dead: 500, ..GroupMeta::default() });
+            for n in 1..=500 {
+                let content = vec![1; 10_000].into();
+                let letter =
+                    DeadEntry { ms: n * 1000, attempts: 1, crashes: 0, reason: String::new(), content };
+                write(step, 2, RecordId::new(1, 1000 - n), &letter);
+            }
+        });
+        let expire = |store: &MemoryStore, age_s: u64| {
+            let counted = Counted(store, Cell::new(0));
+            let mut step = Step::new(&counted, Now { us: 500_000_000 }, &hooks);
+            let removed = expire(&mut step, &at, &group, Duration::from_secs(age_s)).unwrap();
+            (removed, step.batch, counted.1.get())
+        };
+        let (removed, _, seen) = expire(&store, 600);
+        assert_eq!(removed, 0);
+        assert!(seen < 100, "{seen} bytes were read");
+        let (removed, mut batch, seen) = expire(&store, 100);
+        assert_eq!((removed, batch.writes.len()), (399, 2 * 399 + 1));
+        assert!(seen < 100 * 400, "{seen} bytes were read");
+        store.apply(&mut batch);
+        assert_eq!(expire(&store, 100).0, 0);
+        assert_eq!(expire(&store, 0).0, 100);
+    }
 }

@@ -9,7 +9,7 @@ use firth::{Broker, Error, ErrorKind, Result};
 use firth_edge::{Hub, Registrar, TopicFeed};
 
 pub(super) enum Source {
-    Topic { feed: TopicFeed, broker: Broker },
+    Topic { feed: Box<TopicFeed>, broker: Broker },
     Router(Registrar),
 }
 
@@ -44,7 +44,7 @@ impl Source {
         let broker = Broker::connect(engine).await?;
         let group = format!("{}{id}", TopicFeed::GROUPS);
         let feed = TopicFeed::start(hub.clone(), &broker, topic, &group).await?;
-        Ok(Self::Topic { feed, broker })
+        Ok(Self::Topic { feed: Box::new(feed), broker })
     }
 
     /// Resolves when no more events can come.

@@ -12,6 +12,7 @@ mod tail;
 mod waiter;
 
 use super::config::ConsumerConfig;
+use super::damage::Damage;
 use super::desk::Desk;
 use super::holds::Held;
 use super::losses::Losses;
@@ -39,6 +40,7 @@ pub(crate) struct Common {
     pub(crate) chunk: AtomicUsize,
     pub(crate) max_payload: usize,
     pub(crate) losses: Losses,
+    pub(crate) damage: Damage,
     /// The stream of others that the topic follows.
     pub(crate) follows: Option<String>,
 }
