@@ -105,7 +105,8 @@ impl Step {
             "MASTERDOWN" => Self::Again(Why::MasterDown),
             "LOADING" => Self::Again(Why::Loading),
             "READONLY" => Self::Again(Why::ReadOnly),
-            "UNBLOCKED" => Self::Again(Why::Unblocked),
+            // Not where an operator unblocked it, or its key is gone: that is the caller's to know.
+            "UNBLOCKED" if rest.starts_with("force unblock") => Self::Again(Why::Unblocked),
             _ => Self::Done,
         }
     }
@@ -208,6 +209,7 @@ mod tests {
             ("LOADING Redis is loading the dataset in memory", again(Why::Loading)),
             ("READONLY You can't write against a read only replica.", again(Why::ReadOnly)),
             ("UNBLOCKED force unblock from blocking operation", again(Why::Unblocked)),
+            ("UNBLOCKED client unblocked via CLIENT UNBLOCK", Step::Done),
             ("ERR unknown command", Step::Done),
             ("CROSSSLOT Keys in request don't hash to the same slot", Step::Done),
             ("NOSCRIPT No matching script", Step::Done),

@@ -24,6 +24,7 @@ async fn a_cluster_serves_what_a_server_serves(flavor: Flavor) {
     );
     let moved = sum(&cluster, async |node| errors(node, "MOVED").await).await;
     assert_eq!(moved, 0, "whoever knows the topology needs no redirection");
+    an_unblocked_command_stays_so(&cluster, &client).await;
     the_topology_is_told(&cluster, &client).await;
     close_ends_every_connection(&cluster, &client).await;
 }
@@ -144,6 +145,27 @@ async fn a_blocking_command_holds_nobody_up(client: &Client) {
         matches!(error, CallError::Timeout { after, sent: true } if after.as_millis() == 50),
         "{error:?}"
     );
+}
+
+/// A block that an operator ends is not begun again behind the caller's back.
+async fn an_unblocked_command_stays_so(cluster: &RedisCluster, client: &Client) {
+    let node = cluster.node(cluster.master_of_key("unblocked").await);
+    let pop = client.call::<(String, String)>(cmd("BLPOP").key("unblocked").arg(0));
+    let unblock = async {
+        wait::until(SOON, "it was unblocked", async || {
+            let list = node.server().command(&["CLIENT", "LIST", "TYPE", "NORMAL"]).await.text();
+            let blocked =
+                list.lines().find(|line| line.contains(" cmd=blpop ") && line.contains(" flags=b "));
+            let Some(id) = blocked.and_then(|line| line.strip_prefix("id=")?.split(' ').next()) else {
+                return false;
+            };
+            node.server().command(&["CLIENT", "UNBLOCK", id, "ERROR"]).await.int() == 1
+        })
+        .await;
+    };
+    let (popped, ()) = tokio::join!(pop, unblock);
+    let error = popped.unwrap_err();
+    assert!(error.code() == Some("UNBLOCKED") && !error.may_have_run(), "{error:?}");
 }
 
 async fn a_session_stays_with_the_node_of_its_key(client: &Client) {
