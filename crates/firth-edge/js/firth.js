@@ -195,7 +195,7 @@ export class Firth {
       this._delay = this.options.minDelay;
       this._connect();
     } else if (this.state === "open") {
-      // Whatever the answer is, it shows that the connection still stands.
+      // Any answer shows that the connection still stands.
       this._send({ type: "unsubscribe", subscriptions: [], ref: this._nextRef++ });
       this._wait(Math.min(this.options.connectTimeout, this._silence));
     }

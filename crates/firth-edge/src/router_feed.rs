@@ -51,7 +51,7 @@ struct Seen {
 
 impl Seen {
     /// Whether the batch of this name brings a gap that did not come before. Places of events happen
-    /// once, so equal gaps with places are one, in whatever batch they come.
+    /// once, so equal gaps with places are one, in any batch.
     fn is_new_gap(&mut self, batch: &BatchIn, name: Option<&str>) -> bool {
         let Some(gap) = &batch.gap else { return false };
         let digest = |text: &str| -> [u8; 32] { Sha256::digest(text.as_bytes()).into() };

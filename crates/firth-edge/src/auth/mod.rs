@@ -167,7 +167,7 @@ impl Keys {
         self.open.clone().ok_or_else(|| refuse("this token is not known here"))
     }
 
-    /// Whether everybody may come, without a token.
+    /// Whether clients need no token.
     pub(crate) fn is_open(&self) -> bool {
         self.open.is_some()
     }

@@ -39,9 +39,10 @@ impl Origins {
         self
     }
 
-    /// Whether a request to this host is meant for this gateway, which lets everybody in or not.
-    pub(crate) fn is_host(&self, host: Option<&str>, lets_everybody_in: bool) -> bool {
-        if self.hosts.is_empty() && !lets_everybody_in {
+    /// Whether a request to this host is meant for this gateway, which asks for no tokens
+    /// (`is_open`) or does.
+    pub(crate) fn is_host(&self, host: Option<&str>, is_open: bool) -> bool {
+        if self.hosts.is_empty() && !is_open {
             return true;
         }
         let host = host.unwrap_or_default().to_ascii_lowercase();

@@ -60,9 +60,9 @@ pub trait Upstream: Send + Sync + 'static {
     fn gateway(&self) -> &str;
     /// This process: different from every other that has or had the name.
     fn instance(&self) -> &str;
-    /// Registers this gateway, or gives a sign of life of it; answers how long it counts as alive. With `anew`, what was registered for it before is
-    /// taken away first.
-    fn announce(&self, anew: bool) -> BoxFuture<'_, Result<Duration, Refusal>>;
+    /// Registers this process, and answers how long it counts as alive. It takes the place of any
+    /// other process of the gateway, whose registrations are taken away.
+    fn announce(&self) -> BoxFuture<'_, Result<Duration, Refusal>>;
     /// A sign of life.
     fn heartbeat(&self) -> BoxFuture<'_, Result<Heartbeat, Refusal>>;
     /// Registers a subscription of this gateway.
@@ -106,7 +106,7 @@ struct Inner {
 impl Registrar {
     /// Registers this gateway, and from now on everything that clients of the hub subscribe to.
     pub async fn start(hub: &Hub, upstream: impl Upstream) -> Result<Self, Refusal> {
-        let ttl = timeout(FIRST_CALL, upstream.announce(true)).await.map_err(|_| unanswered())??;
+        let ttl = timeout(FIRST_CALL, upstream.announce()).await.map_err(|_| unanswered())??;
         let limits = &hub.config().limits;
         let room = Room { total: limits.registrations, per_tenant: limits.registrations_per_tenant };
         let window = hub.config().window.age;
@@ -204,7 +204,7 @@ impl Registrar {
             Heartbeat::Replaced => Ok(Sign::Replaced),
             Heartbeat::Alive if is_in_time => Ok(Sign::Alive),
             Heartbeat::Alive | Heartbeat::Unknown => {
-                timeout(CALL, self.0.upstream.announce(false)).await.map_err(late)?.map(Sign::Anew)
+                timeout(CALL, self.0.upstream.announce()).await.map_err(late)?.map(Sign::Anew)
             }
         }
     }

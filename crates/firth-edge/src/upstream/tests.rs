@@ -87,10 +87,9 @@ impl Upstream for Router {
         self.instance
     }
 
-    fn announce(&self, anew: bool) -> BoxFuture<'_, Result<Duration, Refusal>> {
+    fn announce(&self) -> BoxFuture<'_, Result<Duration, Refusal>> {
         self.ask(move |known| {
-            known.gateway = Some(self.instance);
-            if anew {
+            if known.gateway.replace(self.instance) != Some(self.instance) {
                 known.subscriptions.clear();
             }
             Duration::from_secs(90)
@@ -357,7 +356,7 @@ async fn r15_a_gap_is_told_to_the_clients_with_its_subscription_alone_and_once()
     let wishes = [Wish::collection("w", "orders")];
     late.prepare(&wishes, Some(&before)).await.unwrap();
     late.subscribe(&wishes, Some(before)).unwrap();
-    assert!(types(&mut late).contains(&"\"resync-required\"".to_owned()), "nobody resumes across the gap");
+    assert!(types(&mut late).contains(&"\"resync-required\"".to_owned()), "no client resumes across the gap");
     registrar.close().await.unwrap();
 }
 

@@ -194,7 +194,7 @@ async fn js_in_a_browser_a_page_loads_its_state_and_reconnects_at_once_when_it_i
     page.until("the client is there", "!!window.Firth").await;
     proxy.refuse().await;
     let script = "window.told = [];
-        const options = { token: 'ann', minDelay: 1e6, maxDelay: 1e6, connectTimeout: 1000 };
+        const options = { token: 'ann', minDelay: 1e6, maxDelay: 1e6, connectTimeout: 4000 };
         const edge = new Firth(`ws://${location.host}/v1/ws`, { ...options, state: (state) => told.push(state) });
         edge.subscribe({ collection: 'orders' }, {
             subscribed: () => told.push('load'),

@@ -30,7 +30,7 @@ fn token(lasts: Duration) -> String {
 async fn r18_a_token_that_runs_out_on_a_live_socket_ends_it_unless_it_is_renewed() {
     let gateway = Gateway::start(Config::default()).await;
     gateway.edge.set_keys(Keys::default().with_secret("k", SECRET).unwrap());
-    let short = token(Duration::from_millis(1_500));
+    let short = token(Duration::from_secs(3));
     let (mut ends, mut goes_on) = (gateway.connect(&short).await, gateway.connect(&short).await);
     goes_on.say(json!({"type": "auth", "version": 1, "token": token(Duration::from_secs(300))})).await;
     ends.subscribe("orders", None).await;
@@ -40,7 +40,7 @@ async fn r18_a_token_that_runs_out_on_a_live_socket_ends_it_unless_it_is_renewed
     assert_eq!(goes_on.subscribe("orders", None).await["type"], "subscribed", "it lives");
     let mut late = gateway.open(&[]).await;
     late.say(json!({"type": "auth", "version": 1, "token": short})).await;
-    assert_eq!(late.closed().await, 4401, "and nobody comes in with it any more");
+    assert_eq!(late.closed().await, 4401, "and no client comes in with it any more");
     drop((ends, goes_on, late));
     gateway.close().await;
 }

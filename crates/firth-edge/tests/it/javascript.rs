@@ -257,7 +257,7 @@ const page = new EventTarget();
 globalThis.addEventListener = page.addEventListener.bind(page);
 globalThis.document = new EventTarget();
 document.visibilityState = "visible";
-new Firth(url, { ...shown, token, minDelay: 1e6, maxDelay: 1e6, connectTimeout: 500 });
+new Firth(url, { ...shown, token, minDelay: 1e6, maxDelay: 1e6, connectTimeout: 3000 });
 told.on("line", (line) => (line === "online" ? page : document).dispatchEvent(new Event(line)));"#,
         ),
         proxy.addr(),

@@ -199,16 +199,32 @@ impl Registry {
         Ok(Some(News::subscription(tenant, id, version)))
     }
 
-    /// Adds a gateway, or gives a sign of life of it, which also keeps its direct subscriptions alive.
+    /// Adds a gateway, or gives a sign of life of it, which also keeps its direct subscriptions
+    /// alive. A process with an instance that is new takes the gateway's place: subscriptions that
+    /// name the gateway are removed.
     pub async fn register_gateway(&self, gateway: Gateway) -> Result<()> {
         gateway.check()?;
+        let older = match &gateway.instance {
+            Some(instance) => self.of_others(&gateway.id, instance).await?,
+            None => Vec::new(),
+        };
         let Put::Done(version) = self.store().put_gateway(&gateway, Expect::Any).await? else {
             return Err(raced());
         };
         let news = News::gateway(&gateway.id, version);
         self.write().put_gateway(gateway, version, Instant::now());
         self.store().tell(&[news]).await;
+        let removed = self.remove_all(older).await?;
+        self.store().tell(&removed).await;
         Ok(())
+    }
+
+    /// The subscriptions that name a gateway, unless this instance of it is registered.
+    async fn of_others(&self, id: &GatewayId, instance: &str) -> Result<Vec<state::Key>> {
+        let keys = self.read().of_gateway(id);
+        let known = self.store().get_gateway(id).await?;
+        let is_same = known.is_some_and(|(_, known)| known.instance.as_deref() == Some(instance));
+        Ok(if is_same { Vec::new() } else { keys })
     }
 
     /// A sign of life of a gateway, as it was registered.
@@ -254,18 +270,22 @@ impl Registry {
             expect = Expect::Version(version);
         }
         let count = keys.len();
-        let removals = stream::iter(keys).map(|(tenant, id)| {
-            let registry = self.clone();
-            async move { registry.remove(&tenant, &id).await }
-        });
-        let news: Vec<_> = removals.buffer_unordered(REMOVALS).try_collect().await?;
-        let mut news: Vec<News> = news.into_iter().flatten().collect();
+        let mut news = self.remove_all(keys).await?;
         if let Put::Done(version) = self.store().remove_gateway(gateway, expect).await? {
             self.write().forget_gateway(gateway, version);
             news.push(News::gateway(gateway, version));
         }
         self.store().tell(&news).await;
         Ok((was_there || count > 0).then_some(count))
+    }
+
+    async fn remove_all(&self, keys: Vec<state::Key>) -> Result<Vec<News>> {
+        let removals = stream::iter(keys).map(|(tenant, id)| {
+            let registry = self.clone();
+            async move { registry.remove(&tenant, &id).await }
+        });
+        let news: Vec<_> = removals.buffer_unordered(REMOVALS).try_collect().await?;
+        Ok(news.into_iter().flatten().collect())
     }
 
     /// The subscriptions that want an event.

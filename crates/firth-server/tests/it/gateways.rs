@@ -44,6 +44,24 @@ fn r02_gateways_without_a_name_stand_side_by_side() {
     }
 }
 
+#[test]
+fn u03_a_gateway_without_tokens_answers_to_its_own_names_alone() {
+    let (dir, port) = (tempfile::tempdir().unwrap(), Port::reserve());
+    let server = router(dir.path(), &[]);
+    let gateway = gateway(&server.url(), &port, &["--host", "edge.test"]);
+    let ask = |host: &str| {
+        let headers = format!("host: {host}\r\norigin: http://{host}\r\nconnection: close\r\n\r\n");
+        gateway.raw(&format!("GET /v1/events HTTP/1.1\r\n{headers}"))
+    };
+    let refused = ask("evil.com:7272");
+    assert!(refused.status == 403 && refused.body.contains("--host"), "{}", refused.body);
+    // Those come in, and are told what is missing.
+    for own in [&*gateway.address.to_string(), "edge.test:7272", "localhost:7272"] {
+        assert_eq!(ask(own).status, 400, "{own}");
+    }
+    assert!(gateway.terminate());
+}
+
 fn the_newest_holds_the_name(server: &Server, url: &str) {
     let ports = [Port::reserve(), Port::reserve()];
     let first = gateway(url, &ports[0], &["--id", "edge"]);

@@ -61,7 +61,7 @@ async fn r18_keys_cannot_be_replaced_while_a_token_is_renewed() {
     let mut session = edge.admit(Some("t"), None).unwrap();
     let hub = edge.hub().clone();
     std::thread::scope(|scope| {
-        // Whoever renews now has checked the token, and waits for this.
+        // A renewal has checked the token by now, and waits for this lock.
         let core = hub.core();
         let renews = scope.spawn(|| edge.renew(&mut session, Some("t")));
         let is_in_use = || {

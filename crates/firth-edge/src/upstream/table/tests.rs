@@ -81,7 +81,7 @@ fn what_the_router_forgot_is_registered_again_and_its_holders_hear_of_it() {
     assert!(table.settle(number, asked, Ok(at(9))), "now they must start anew");
     table.release(number, now);
     table.renew();
-    assert!(table.next().is_none(), "nobody wants it: it is not asked for again");
+    assert!(table.next().is_none(), "it has no holder: it is not asked for again");
 }
 
 #[test]
@@ -120,7 +120,7 @@ fn r12_a_churning_client_evicts_its_own_registrations_and_takes_no_room_of_other
 }
 
 #[test]
-fn r12_a_router_without_room_gets_it_from_registrations_that_nobody_holds() {
+fn r12_a_router_without_room_gets_it_from_registrations_without_holders() {
     let (mut table, now) = (table(ROOM), Instant::now());
     let full = Refusal::new(Code::Limit, "full");
     let (old, _) = table.hold(&tenant("a"), &Wish::collection("w", "old"), now).unwrap();

@@ -194,6 +194,13 @@ mod tests {
         }
         let left = client.unregister_instance(&edge, Some("old")).await.unwrap_err();
         assert_eq!(left.kind(), ErrorKind::Fenced, "an old process leaves its successor alone");
+        let of_old = Subscription::new(id.clone(), tenant.clone(), "orders", Target::Direct(edge.clone()));
+        client.register(&of_old).await.unwrap();
+        for (instance, stays) in [("new", true), ("newer", false)] {
+            gateway.instance = Some(instance.to_owned());
+            client.register_gateway(&gateway).await.unwrap();
+            assert_eq!(registry.subscription(&tenant, &id).is_some(), stays, "{instance} takes over");
+        }
         let mut wanted =
             Subscription::new(id.clone(), tenant.clone(), "orders", Target::Direct(edge.clone()));
         let condition: Condition =

@@ -54,11 +54,8 @@ impl Upstream for RouterByGrpc {
         self.gateway.instance.as_deref().unwrap_or_default()
     }
 
-    fn announce(&self, anew: bool) -> BoxFuture<'_, std::result::Result<Duration, Refusal>> {
+    fn announce(&self) -> BoxFuture<'_, std::result::Result<Duration, Refusal>> {
         async move {
-            if anew {
-                self.client.unregister_gateway(&self.gateway.id).await.map_err(|error| told(&error))?;
-            }
             let ttl = self.client.register_gateway(&self.gateway).await.map_err(|error| told(&error))?;
             Ok(ttl.max(Duration::from_secs(3)))
         }

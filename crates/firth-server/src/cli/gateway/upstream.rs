@@ -31,9 +31,10 @@ impl RouterApi {
         format!("{path}?instance={}", self.instance)
     }
 
-    async fn forget(&self, path: &str) -> Result<(), Refusal> {
+    async fn forget(&self) -> Result<(), Refusal> {
+        let path = self.own(&self.path());
         let gone: firth::Result<GatewayGone> =
-            self.client.send(Method::DELETE, path, &serde_json::json!({})).await;
+            self.client.send(Method::DELETE, &path, &serde_json::json!({})).await;
         match gone {
             Ok(_) => Ok(()),
             // A newer process has the name: there is nothing of ours.
@@ -52,11 +53,8 @@ impl Upstream for RouterApi {
         &self.instance
     }
 
-    fn announce(&self, anew: bool) -> BoxFuture<'_, Result<Duration, Refusal>> {
+    fn announce(&self) -> BoxFuture<'_, Result<Duration, Refusal>> {
         async move {
-            if anew {
-                self.forget(&self.path()).await?;
-            }
             let wish = GatewayWish {
                 endpoint: Some(self.endpoint.clone()),
                 protocol: Some(Protocol::Http),
@@ -125,7 +123,7 @@ impl Upstream for RouterApi {
     }
 
     fn leave(&self) -> BoxFuture<'_, Result<(), Refusal>> {
-        async move { self.forget(&self.own(&self.path())).await }.boxed()
+        self.forget().boxed()
     }
 }
 
