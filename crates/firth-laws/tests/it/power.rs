@@ -62,7 +62,6 @@ fn k01_a_failed_sync_and_a_power_cut_later_lose_nothing_acknowledged() {
     let seed = seed();
     eprintln!("FIRTH_SEED={seed}");
     let mut random = fastrand::Rng::with_seed(seed);
-    let mut failed = 0;
     for _ in 0..cuts() {
         let disk = tempfile::tempdir().unwrap();
         let failing = match random.u8(..4) {
@@ -70,12 +69,14 @@ fn k01_a_failed_sync_and_a_power_cut_later_lose_nothing_acknowledged() {
             _ => FailedSync::Data(random.u32(4..16)),
         };
         let recording = life(disk.path(), "synced", 12, Some(failing));
-        failed += usize::from(!recording.status.success());
+        // A sync that fails while the store is opened is an error of the opening; later ones are survived.
+        if let FailedSync::Data(_) = failing {
+            assert!(recording.status.success(), "{failing:?}: {}", recording.errors);
+        }
         let moment = random.usize(recording.moments() / 2..=recording.moments());
         let image = tempfile::tempdir().unwrap();
         cut(&recording, &Words::default(), moment, random.u64(..), image.path());
     }
-    assert!(failed <= cuts() / 4, "{failed} children gave up");
 }
 
 /// A disk that fills up while records are written, and a power cut after that.
