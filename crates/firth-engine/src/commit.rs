@@ -73,6 +73,9 @@ pub struct Commit {
     /// numbers may have been given again, and the commit is refused as
     /// [`ErrorKind::WentBack`](crate::ErrorKind::WentBack): it would settle records that nothing has seen.
     pub seen: RecordId,
+    /// The owner's word that it starts no record of the log with a larger number before its next commit.
+    /// If it vanishes, its successor knows which records may have been in its hands. 0: it gives none.
+    pub reach: u64,
 }
 
 impl Commit {

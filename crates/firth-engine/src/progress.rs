@@ -32,6 +32,9 @@ pub struct Progress {
     pub next_due: Option<Duration>,
     /// The newest record of the partition.
     pub last: RecordId,
+    /// No owner started a record of the log with a larger number, by the last commit's word
+    /// ([`Commit::reach`]); 0 if none gave it.
+    pub reach: u64,
 }
 
 /// How far the newest record read may be from the oldest unsettled one.
@@ -82,6 +85,11 @@ impl Window {
             capacity: capacity.clamp(1, MAX_VERDICTS),
             committed: (progress.frontier, progress.ahead.clone()),
         }
+    }
+
+    /// The number of the first record without a verdict.
+    pub fn open(&self) -> u64 {
+        self.ahead.first_missing_after(self.frontier.seq)
     }
 
     /// Read the log after this id.
@@ -186,6 +194,12 @@ impl Window {
         commit.ahead = self.ahead.clone();
         commit.seen = self.position;
         Some(commit)
+    }
+
+    /// A commit that settles nothing more, for an owner that only moves its [reach](Commit::reach).
+    pub fn unchanged(&self) -> Commit {
+        let (frontier, ahead) = self.committed.clone();
+        Commit { frontier, ahead, seen: self.position, ..Commit::default() }
     }
 }
 

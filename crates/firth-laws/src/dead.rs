@@ -168,6 +168,31 @@ pub async fn dead_letters_are_paged(engine: Engine) {
     assert_eq!(seen, ids);
 }
 
+/// A page of letters is bounded in bytes, and what follows comes with the next one; ids alone come all.
+pub async fn q03_a_page_of_dead_letters_is_bounded_in_bytes(engine: Engine) {
+    let (at, name) = (partition(&engine).await, group("g"));
+    let large = Content::new(vec![7; 1024 * 1024]);
+    for _ in 0..12 {
+        engine.append(&at, Append::new([large.clone()])).await.unwrap();
+    }
+    let mut owner = Owner::new(&engine, &at, &name).await;
+    for record in owner.take(12).await {
+        owner.judge(&record, dead("no")).await;
+    }
+    let first = engine.dead(&at, &name, RecordId::ZERO, 100).await.unwrap();
+    assert!((1..=9).contains(&first.len()), "{} MiB at once", first.len());
+    let (mut seen, mut after) = (0, RecordId::ZERO);
+    loop {
+        let page = engine.dead(&at, &name, after, 100).await.unwrap();
+        let Some(last) = page.last() else { break };
+        (seen, after) = (seen + page.len(), last.id);
+    }
+    assert_eq!(seen, 12);
+    let ids = engine.dead_ids(&at, &name, RecordId::ZERO, 100).await.unwrap();
+    assert_eq!((ids.len(), ids.last().copied()), (12, Some(after)));
+    assert_eq!(engine.dead_ids(&at, &name, ids[3], 5).await.unwrap(), ids[4..9]);
+}
+
 /// An edited replay is one step: the letter is gone, its successor is there once, for its group or for everyone.
 pub async fn an_edited_letter_comes_back_once_as_it_was_edited(engine: Engine) {
     let (name, other) = (group("g"), group("other"));

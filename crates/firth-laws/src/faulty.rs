@@ -203,6 +203,7 @@ pass! {
     }
     DeadLetters {
         fn dead(at: &'a Partition, group: &'a GroupName, after: RecordId, max: usize) -> Vec<DeadLetter>;
+        fn dead_ids(at: &'a Partition, group: &'a GroupName, after: RecordId, max: usize) -> Vec<RecordId>;
         fn replay(at: &'a Partition, group: &'a GroupName, ids: &'a [RecordId], to: Replay) -> usize;
         fn replay_edited(at: &'a Partition, group: &'a GroupName, edit: Edit, to: Replay) -> bool;
         fn delete_dead(at: &'a Partition, group: &'a GroupName, ids: &'a [RecordId]) -> usize;

@@ -140,6 +140,27 @@ pub async fn a_hold_is_good_for_its_own_lease_only(engine: Engine) {
     fails(engine.commit(&at, &other, &forged, Commit::default()).await, ErrorKind::Fenced);
 }
 
+/// A successor hears how far the owner before it said that it would go, and only that owner can say it.
+pub async fn u06_a_successor_hears_how_far_an_owner_would_go(engine: Engine) {
+    let at = partition(&engine).await;
+    let name = group("g");
+    append(&engine, &at, 0, 5).await;
+    let mut owner = Owner::new(&engine, &at, &name).await;
+    assert_eq!(owner.progress.reach, 0, "nothing was said yet");
+    owner.send(Commit { reach: 3, ..owner.window.unchanged() }).await.unwrap();
+    let first = owner.take(1).await;
+    owner.judge(&first[0], Verdict::Ack).await;
+    let mut heir = Owner::after_crash(&engine, &at, &name).await;
+    assert_eq!((heir.progress.reach, heir.progress.crashes), (3, 1), "a commit without a word keeps it");
+    fails(owner.send(Commit { reach: 9, ..owner.window.unchanged() }).await, ErrorKind::Fenced);
+    let second = heir.take(1).await;
+    heir.settle(&second[0], dead("no"));
+    let commit = heir.window.take_commit().unwrap();
+    heir.send(Commit { reach: 7, ..commit }).await.unwrap();
+    let again = engine.open(&at, &name, From::Start, &heir.hold).await.unwrap();
+    assert_eq!((again.reach, again.frontier.seq), (7, 2));
+}
+
 /// Owners that die over the same record are counted, so that somebody can break the chain; progress starts the count anew.
 pub async fn a_vanished_owner_is_counted(engine: Engine) {
     let at = partition(&engine).await;

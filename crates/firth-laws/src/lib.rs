@@ -76,6 +76,7 @@ macro_rules! for_each_law {
             fencing::an_equal_epoch_with_another_token_is_fenced
             fencing::an_expired_lease_that_nobody_took_still_counts
             fencing::a_hold_is_good_for_its_own_lease_only
+            fencing::u06_a_successor_hears_how_far_an_owner_would_go
             fencing::a_vanished_owner_is_counted
             fencing::an_owner_that_leaves_properly_is_not_counted
             fencing::an_owner_that_is_revoked_is_not_counted
@@ -104,6 +105,7 @@ macro_rules! for_each_law {
             dead::a_dead_letter_is_replayed_once
             dead::dead_letters_are_deleted_and_expire
             dead::dead_letters_are_paged
+            dead::q03_a_page_of_dead_letters_is_bounded_in_bytes
             dead::an_edited_letter_comes_back_once_as_it_was_edited
             retention::nothing_unsettled_is_trimmed
             retention::a_due_record_holds_retention_back

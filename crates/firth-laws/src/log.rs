@@ -131,7 +131,7 @@ pub async fn appending_to_a_missing_partition_is_refused(engine: Engine) {
 pub async fn a_deleted_partition_comes_back_empty(engine: Engine) {
     let at = partition(&engine).await;
     append(&engine, &at, 0, 3).await;
-    let seq = |first| Some(ProducerSeq { name: producer(), first });
+    let seq = |first| Some(ProducerSeq { name: producer(), first, keep: Duration::ZERO });
     let delayed = Append { after: Duration::from_secs(3600), producer: seq(0), ..Append::new([numbered(9)]) };
     engine.append(&at, delayed).await.unwrap();
     let group = crate::world::group("g");
@@ -182,7 +182,7 @@ pub async fn a_partition_is_changed_only_by_who_knows_of_its_life(engine: Engine
 }
 
 fn batch(from: u64, to: u64, name: &firth_engine::ProducerName, first: u64) -> Append {
-    let producer = Some(ProducerSeq { name: name.clone(), first });
+    let producer = Some(ProducerSeq { name: name.clone(), first, keep: Duration::ZERO });
     Append { producer, ..Append::new((from..to).map(numbered).collect::<Vec<_>>()) }
 }
 

@@ -132,7 +132,7 @@ pub use firth_engine::{Backoff, Durability, Engine, Epoch, GroupName, Headers, O
 pub use housekeeping::Swept;
 pub use message::Message;
 pub use partitioner::{Mapping, Partitioner, RoundRobin};
-pub use producer::{BatchPolicy, Producer, ProducerBuilder, Receipt, Ticket};
+pub use producer::{BatchPolicy, LostSends, Producer, ProducerBuilder, Receipt, Ticket};
 pub use record::Record;
 pub use retry::RetryPolicy;
 pub use topic::{

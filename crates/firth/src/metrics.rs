@@ -13,6 +13,7 @@ use std::time::Duration;
 pub(crate) struct ProducerMeter {
     sent: Counter,
     failed: Counter,
+    lost: Counter,
     batch: Histogram,
     took: Histogram,
     waits: Counter,
@@ -25,6 +26,7 @@ impl ProducerMeter {
         Self {
             sent: counter!("firth_produced_total", "topic" => topic.clone(), "result" => "ok"),
             failed: counter!("firth_produced_total", "topic" => topic.clone(), "result" => "error"),
+            lost: counter!("firth_lost_sends_total", "topic" => topic.clone()),
             batch: histogram!("firth_produce_batch_records", "topic" => topic.clone()),
             took: histogram!("firth_produce_seconds", "topic" => topic.clone()),
             waits: counter!("firth_backpressure_waits_total", "topic" => topic.clone()),
@@ -36,6 +38,11 @@ impl ProducerMeter {
     pub(crate) fn waited(&self, time: Duration) {
         self.waits.increment(1);
         self.waited.record(time.as_secs_f64());
+    }
+
+    /// The engine lost so many messages that it had acknowledged.
+    pub(crate) fn lost(&self, count: u64) {
+        self.lost.increment(count);
     }
 
     /// An append of so many messages took this long, with all its tries.

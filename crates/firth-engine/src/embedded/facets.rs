@@ -244,6 +244,17 @@ impl DeadLetters for Embedded {
         Box::pin(self.driver.look(move |step| dead::list(step, &at, &group, after, max)))
     }
 
+    fn dead_ids<'a>(
+        &'a self,
+        at: &'a Partition,
+        group: &'a GroupName,
+        after: RecordId,
+        max: usize,
+    ) -> Reply<'a, Vec<RecordId>> {
+        let (at, group) = (at.clone(), group.clone());
+        Box::pin(self.driver.look(move |step| dead::list_ids(step, &at, &group, after, max)))
+    }
+
     fn replay<'a>(
         &'a self,
         at: &'a Partition,

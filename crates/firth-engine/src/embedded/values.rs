@@ -108,6 +108,8 @@ pub(super) struct GroupMeta {
     pub(super) crash_seq: u64,
     pub(super) due: u64,
     pub(super) dead: u64,
+    /// What the last owner said of the records that it starts; 0 in what older versions wrote.
+    pub(super) reach: u64,
 }
 
 impl GroupMeta {
@@ -130,6 +132,7 @@ impl Value for GroupMeta {
         put_number(out, self.crash_seq);
         put_number(out, self.due);
         put_number(out, self.dead);
+        put_number(out, self.reach);
     }
 
     fn unpack(reader: &mut Reader) -> Option<Self> {
@@ -143,6 +146,7 @@ impl Value for GroupMeta {
             crash_seq: reader.number()?,
             due: reader.number()?,
             dead: reader.number()?,
+            reach: reader.number().unwrap_or_default(),
         })
     }
 }
@@ -355,7 +359,7 @@ mod tests {
             let (measured, measured_bytes) = if flag { (b.max(1), a) } else { (0, 0) };
             round(PartitionMeta { no: a, last: id, trimmed: id, delayed: b, delayed_ever: a, producers: b, measured, measured_bytes, rank: c.into() });
             round(GroupMeta { no: b, frontier: id, ahead: [b / 2 + 1].into_iter().collect(), opened: Epoch(a), left: flag,
-                crashes: c, crash_seq: a, due: b, dead: a });
+                crashes: c, crash_seq: a, due: b, dead: a, reach: b });
             round(DueEntry { ms: a, attempt: c, crashes: c, taken: flag, reason: reason.clone(),
                 kept: flag.then(|| bytes.clone()) });
             round(DeadEntry { ms: a, attempts: c, crashes: c, reason, content: bytes.clone() });

@@ -8,7 +8,9 @@ use std::time::Duration;
 
 /// The dead letters of one group in one partition, by the id of the record they were.
 pub trait DeadLetters {
-    /// Dead letters after `after` in the order of their ids, at most `max`.
+    /// Dead letters after `after` in the order of their ids, at most `max` and about
+    /// [`MAX_BATCH_BYTES`](crate::limits::MAX_BATCH_BYTES); at least one if there is any. Fewer than
+    /// `max` do not mean that these are all: none does.
     fn dead<'a>(
         &'a self,
         at: &'a Partition,
@@ -16,6 +18,15 @@ pub trait DeadLetters {
         after: RecordId,
         max: usize,
     ) -> Reply<'a, Vec<DeadLetter>>;
+
+    /// The ids alone of dead letters after `after`, in order, at most `max`; none means that there are no more.
+    fn dead_ids<'a>(
+        &'a self,
+        at: &'a Partition,
+        group: &'a GroupName,
+        after: RecordId,
+        max: usize,
+    ) -> Reply<'a, Vec<RecordId>>;
 
     /// Takes dead letters back, each in one step with its removal: to the group that failed (due at once, attempt 1, content kept aside,
     /// invisible to other groups), or appended again for everyone with its (first) origin. Ids without a dead letter are skipped.

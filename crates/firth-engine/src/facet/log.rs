@@ -8,6 +8,7 @@ use crate::id::RecordId;
 use crate::limits::{MAX_BATCH, MAX_BATCH_BYTES};
 use crate::name::{Partition, ProducerName};
 use crate::record::{Content, Record};
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -86,14 +87,47 @@ pub struct Append {
 ///
 /// `first` numbers the first record of the batch; the next batch starts at `first + records`. What was appended before is
 /// answered with the same ids (for the last [`PRODUCER_WINDOW`](crate::limits::PRODUCER_WINDOW) batches; older ones without ids). A
-/// gap, or a batch that overlaps an earlier one in part, is `Invalid`: something before it is missing. An unknown producer may start anywhere.
+/// gap, or a batch that overlaps an earlier one in part, is `Invalid`: something before it is missing
+/// ([`SequenceGap`]). An unknown producer may start anywhere.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProducerSeq {
     /// The producer. Choose a fresh name per process.
     pub name: ProducerName,
     /// The number of the batch's first record.
     pub first: u64,
+    /// How long the partition remembers the name after this batch, whatever other names come, while
+    /// fewer than [`MAX_PRODUCERS`](crate::limits::MAX_PRODUCERS) names ask for as much. Zero: until so
+    /// many other names were used.
+    pub keep: Duration,
 }
+
+/// The source of the error that refuses a batch because an earlier one is missing. The engine has
+/// nothing of this producer from `expected` on: it never got those batches, or it lost them in a crash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SequenceGap {
+    /// The number of the record that comes next.
+    pub expected: u64,
+}
+
+impl SequenceGap {
+    /// The gap that an append was refused for, if it was.
+    pub fn of(error: &Error) -> Option<Self> {
+        std::error::Error::source(error)?.downcast_ref().copied()
+    }
+
+    pub(crate) fn refusal(self) -> Error {
+        let context = "a batch of the producer is missing: send it first, or start under another name";
+        Error::invalid(context).with_source(self)
+    }
+}
+
+impl fmt::Display for SequenceGap {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the record with number {} comes next", self.expected)
+    }
+}
+
+impl std::error::Error for SequenceGap {}
 
 impl Append {
     /// An append of `records`, visible at once.
@@ -117,6 +151,7 @@ impl Append {
             return Err(Error::invalid("the producer's sequence number is too large"));
         }
         check_delay(self.after)?;
+        check_delay(self.producer.as_ref().map_or(Duration::ZERO, |producer| producer.keep))?;
         self.records.iter().try_for_each(Content::check)
     }
 }

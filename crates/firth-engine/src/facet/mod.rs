@@ -24,7 +24,7 @@ pub use catalog::{Catalog, Entry, EntryKey, Expect, Put};
 pub use dead::{DeadLetter, DeadLetters, Edit, Replay};
 pub use groups::{Committed, Due, DueRecord, From, GroupStatus, Groups, Pending, Reset, TakeDue};
 pub use leases::{Acquire, Acquired, LeaseQuery, Leases};
-pub use log::{Append, Appended, Bounds, Log, Max, ProducerSeq, Ripened, Trim, TrimTo, Trimmed};
+pub use log::{Append, Appended, Bounds, Log, Max, ProducerSeq, Ripened, SequenceGap, Trim, TrimTo, Trimmed};
 pub use offers::{
     Beat, Board, ClaimKey, Former, Granted, Join, NewOffer, OfferInfo, OfferState, Offers, Outcome, Pulse,
     Seat, SeatInfo, Taken,
@@ -34,6 +34,7 @@ pub(crate) use offers::{check_checkpoint, check_count, check_offers, check_rest}
 pub use streams::{AS_JSON, Adopt, STREAM_ID, StreamGroup, StreamPending, Streams, TOO_LARGE};
 
 use crate::durability::Durability;
+use crate::engine::Engine;
 use crate::error::Result;
 use crate::watch::Hints;
 use std::pin::Pin;
@@ -55,6 +56,13 @@ pub trait Backend:
     /// which partitions are damaged. It asks nothing of what the engine runs on.
     fn health(&self) -> Result<()> {
         Ok(())
+    }
+
+    /// A handle on the same data whose background work runs on the runtime that calls this, so that a
+    /// blocked runtime elsewhere does not hold it up. Close it there. `None` if the engine needs none:
+    /// its calls may come from any runtime.
+    fn apart(&self) -> Option<Engine> {
+        None
     }
 
     /// Stops background work and makes everything acknowledged as durable as promised. Later calls fail with

@@ -3,6 +3,7 @@
 use super::trouble::odd_answer;
 use crate::ahead::Ahead;
 use crate::error::{Error, ErrorKind, Result};
+use crate::facet::SequenceGap;
 use crate::hold::Hold;
 use crate::id::RecordId;
 use crate::limits::MAX_DUE;
@@ -135,9 +136,10 @@ impl<'a> About<'a> {
                 ErrorKind::Overloaded,
                 format!("group {group} has {MAX_DUE} records due on {at}: let them drain or give some up"),
             ),
-            "gap" => Error::invalid(format!(
-                "a batch of the producer is missing: the record with number {rest} comes next"
-            )),
+            "gap" => match rest.parse() {
+                Ok(expected) => SequenceGap { expected }.refusal(),
+                Err(_) => odd_answer(),
+            },
             "borders" => {
                 Error::invalid("the producer's batch was sent before with other borders: send it as it was")
             }

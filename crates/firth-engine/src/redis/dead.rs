@@ -2,7 +2,7 @@
 
 use super::answer::{About, Parts};
 use super::scripts::SCRIPTS;
-use super::trouble::odd_answer;
+use super::trouble::{odd_answer, of_call};
 use super::{RedisEngine, blob, micros};
 use crate::checks;
 use crate::error::{Error, Result};
@@ -12,6 +12,7 @@ use crate::limits::{MAX_BATCH_BYTES, MAX_READ};
 use crate::name::{GroupName, Partition};
 use crate::record::{Content, Origin};
 use bytes::Bytes;
+use firth_redis::cmd;
 use firth_redis::resp::Frame;
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -31,13 +32,41 @@ impl DeadLetters for RedisEngine {
     ) -> Reply<'a, Vec<DeadLetter>> {
         Box::pin(async move {
             let (mut found, max) = (Vec::new(), max.clamp(1, MAX_READ));
-            let mut position = super::scan_from(after);
-            while found.len() < max {
+            let (mut position, mut bytes) = (super::scan_from(after), 0);
+            while found.len() < max && bytes < MAX_BATCH_BYTES {
                 let page = self.dead_page(at, group, position, STEP.min(max - found.len())).await?;
                 let Some(last) = page.last() else { break };
                 position = last.id;
-                found.extend(page.into_iter().filter(|letter| letter.id > after));
+                let page = page.into_iter().filter(|letter| letter.id > after);
+                found.extend(page.inspect(|letter| bytes += letter.content.packed_len()));
             }
+            Ok(found)
+        })
+    }
+
+    fn dead_ids<'a>(
+        &'a self,
+        at: &'a Partition,
+        group: &'a GroupName,
+        after: RecordId,
+        max: usize,
+    ) -> Reply<'a, Vec<RecordId>> {
+        Box::pin(async move {
+            let (_, own) = self.group_keys(at, group);
+            let (mut found, max) = (Vec::new(), max.clamp(1, MAX_READ));
+            let mut position = super::scan_from(after);
+            while found.len() < max {
+                let look = cmd("ZRANGEBYSCORE").key(&own.dead).arg(format!("({}", position.seq));
+                let look = look.arg("+inf").arg("LIMIT").arg(0).arg(max);
+                let page = self.steps.client.call::<Vec<String>>(look).await.map_err(of_call)?;
+                let Some(last) = page.last() else { break };
+                position = last.parse().map_err(|_| odd_answer())?;
+                for id in &page {
+                    let id: RecordId = id.parse().map_err(|_| odd_answer())?;
+                    found.extend(Some(id).filter(|id| *id > after));
+                }
+            }
+            found.truncate(max);
             Ok(found)
         })
     }

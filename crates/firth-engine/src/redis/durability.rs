@@ -32,6 +32,11 @@ impl Steps {
         Self { client: file.client().clone(), durability, can_sync, waits, file }
     }
 
+    /// The same steps over another client of the same server.
+    pub(super) fn over(&self, file: Arc<FreshFile>) -> Self {
+        Self::new(file, self.durability, self.waits.limit())
+    }
+
     /// Whether acknowledgements can mean this now, or what is missing.
     pub(super) async fn can_promise(&self, keys: &Keys, durability: Durability) -> Result<()> {
         match durability {

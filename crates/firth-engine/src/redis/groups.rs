@@ -75,6 +75,7 @@ impl Groups for RedisEngine {
                 due: parts.number()?,
                 next_due: parts.duration()?,
                 last: parts.id()?,
+                reach: parts.number()?,
             })
         })
     }
@@ -272,7 +273,7 @@ impl RedisEngine {
         };
         let call = proof(call, hold).arg(commit.frontier.to_string()).arg(print_ahead(&commit.ahead));
         let call = call.arg(commit.seen.to_string());
-        let call = if commit.verdicts() == 0 { call } else { verdicts(call, commit) };
+        let call = if commit.verdicts() == 0 { call } else { verdicts(call, commit) }.arg(commit.reach);
         let about = About { seen: commit.seen, ..About::held(at, group, hold) };
         let answer = about.accept(self.steps.durable(script, call).await?)?;
         let mut parts = Parts::of(answer.value());

@@ -12,7 +12,7 @@
 //! | `…:w`, `…:u` | hash, sorted set | idempotent producers: their last batches, and when they were last heard of |
 //! | `…:r` | hash | groups by name: 1, or 0 if there is only a lease |
 //! | `…:v` | string | changes of hands of group leases |
-//! | `…:g:group` | hash | a group's progress (`f`, `a`, `o`, `x`, `c`, `cs`) and lease (`le`, `lt`, `lh`, `ld`, `lb`, `ln`) |
+//! | `…:g:group` | hash | a group's progress (`f`, `a`, `o`, `x`, `c`, `cs`, `n`, `r`) and lease (`le`, `lt`, `lh`, `ld`, `lb`, `ln`) |
 //! | `…:d:group`, `…:e:group` | sorted set, hash | due records by time (or taken); attempt, crashes and reason of each |
 //! | `…:i:group`, `…:k:group` | sorted set, hash | due records by number (kept ones negative); contents kept aside |
 //! | `…:x:group`, `…:t:group`, `…:b:group` | sorted sets, hash | dead letters by number, by time of death, and their bodies |

@@ -112,14 +112,14 @@ impl RedisEngine {
     async fn append_batch(&self, at: &Partition, batch: Append) -> Result<Appended> {
         batch.check()?;
         let count = batch.records.len() as u64;
-        let (producer, first) = match &batch.producer {
+        let (producer, first, keep) = match &batch.producer {
             Some(seq) if seq.first + count >= MAX_EXACT => {
                 return Err(Error::invalid(
                     "a producer's sequence number must stay below 2^53 on this engine",
                 ));
             }
-            Some(seq) => (seq.name.as_str(), seq.first),
-            None => ("", 0),
+            Some(seq) => (seq.name.as_str(), seq.first, seq.keep),
+            None => ("", 0, Duration::ZERO),
         };
         let keys = self.keys.partition(at);
         let durability = batch.durability.unwrap_or(self.steps.durability());
@@ -136,6 +136,7 @@ impl RedisEngine {
         } else {
             let all = [&keys.meta, &keys.stream, &keys.delayed, &keys.producers, &keys.producer_use];
             let call = SCRIPTS.append.keys(all).arg(micros(batch.after)).arg(producer).arg(first).arg(count);
+            let call = call.arg(u64::try_from(keep.as_millis()).unwrap_or(u64::MAX));
             (&SCRIPTS.append, call)
         };
         let room = blobs.iter().map(|blob| blob.len() + ARG).sum();

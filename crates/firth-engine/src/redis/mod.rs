@@ -44,6 +44,7 @@ mod waits;
 pub use options::RedisOptions;
 
 use crate::durability::Durability;
+use crate::engine::Engine;
 use crate::error::Result;
 use crate::facet::{Backend, Reply};
 use crate::id::RecordId;
@@ -136,6 +137,20 @@ impl Backend for RedisEngine {
 
     fn can_promise(&self, durability: Durability) -> Reply<'_, ()> {
         Box::pin(self.steps.can_promise(&self.keys, durability))
+    }
+
+    fn apart(&self) -> Option<Engine> {
+        let client = Client::lazy(self.steps.client.config().clone()).ok()?;
+        let keys = Keys::new(self.keys.prefix()).ok()?;
+        let file = Arc::new(FreshFile::new(client.clone(), keys.probe()));
+        Some(Engine::new(Self {
+            keys,
+            steps: self.steps.over(file),
+            notifier: Notifier::start(client),
+            tails: Tails::default(),
+            direct: Direct::default(),
+            description: self.description.clone(),
+        }))
     }
 
     fn close(&self) -> Reply<'_, ()> {

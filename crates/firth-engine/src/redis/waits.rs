@@ -80,6 +80,11 @@ impl Waits {
         Self(Arc::new(Inner { client, file, wait, is_cluster, groups, places: Mutex::default() }))
     }
 
+    /// How long a step waits for replicas or the disk.
+    pub(super) fn limit(&self) -> Duration {
+        self.0.wait
+    }
+
     /// Runs a step in the next group of its place.
     pub(super) async fn run(&self, promise: Promise, script: &Script, call: ScriptCall) -> Result<Frame> {
         let slot = call.command().first_key().filter(|_| self.0.is_cluster).map_or(0, firth_redis::slot);

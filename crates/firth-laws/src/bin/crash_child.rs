@@ -81,7 +81,7 @@ async fn work(engine: &Engine, content: fn(u64) -> Content, rounds: Option<u64>)
             break;
         }
         let batch = (appended..appended + 3).map(content).collect::<Vec<_>>();
-        let seq = ProducerSeq { name: producer.clone(), first: appended };
+        let seq = ProducerSeq { name: producer.clone(), first: appended, keep: Duration::ZERO };
         let append = Append { producer: Some(seq), ..Append::new(batch) };
         let append = stored(insists, async || engine.append(&at, append.clone()).await);
         // A renewal needs no sync, and shares that of the append: the group as a whole must have one.

@@ -132,7 +132,11 @@ impl Run {
         let (from, to) = (self.next_number, self.next_number + u64::from(count));
         let mut batch = Append::new((from..to).map(numbered).collect::<Vec<_>>());
         if twice {
-            batch.producer = Some(ProducerSeq { name: self.producer.0.clone(), first: self.producer.1 });
+            batch.producer = Some(ProducerSeq {
+                name: self.producer.0.clone(),
+                first: self.producer.1,
+                keep: Duration::ZERO,
+            });
             self.producer.1 += u64::from(count);
         }
         let appended = self.engine.append(&self.at, batch.clone()).await.unwrap();

@@ -103,7 +103,8 @@ async fn check_log(engine: &Engine, at: &Partition, words: &mut Words) {
     assert!(log.windows(2).all(|pair| pair[0].id.seq + 1 == pair[1].id.seq), "a hole in the log");
     let (first, name) = (words.appended, ProducerName::new("p").unwrap());
     let batch = (first..first + 3).map(numbered).collect::<Vec<_>>();
-    let again = Append { producer: Some(ProducerSeq { name, first }), ..Append::new(batch) };
+    let again =
+        Append { producer: Some(ProducerSeq { name, first, keep: Duration::ZERO }), ..Append::new(batch) };
     assert_eq!(engine.append(at, again).await.unwrap().duplicate, last > first);
     words.appended += 3;
     assert_eq!(engine.bounds(at).await.unwrap().last.seq, words.appended, "exactly once");

@@ -40,7 +40,7 @@ async fn produce(engine: &Engine, at: &Partition, batches: u64) {
     for batch in 0..batches {
         let first = batch * 3;
         let records: Vec<_> = (first..first + 3).map(numbered).collect();
-        let producer = Some(ProducerSeq { name: name.clone(), first });
+        let producer = Some(ProducerSeq { name: name.clone(), first, keep: Duration::ZERO });
         insist(|| engine.append(at, Append { producer: producer.clone(), ..Append::new(records.clone()) }))
             .await;
     }

@@ -30,7 +30,7 @@ async fn everything_survives_a_restart() {
     let engine = open(dir.path()).await;
     let (at, name) = (partition(&engine).await, group("g"));
     append(&engine, &at, 0, 10).await;
-    let producer = ProducerSeq { name: world::producer(), first: 0 };
+    let producer = ProducerSeq { name: world::producer(), first: 0, keep: Duration::ZERO };
     let batch = Append { producer: Some(producer), after: LONG, ..Append::new([world::numbered(77)]) };
     engine.append(&at, batch.clone()).await.unwrap();
     let mut owner = Owner::new(&engine, &at, &name).await;

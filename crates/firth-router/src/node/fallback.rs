@@ -145,7 +145,7 @@ impl Fallback {
             };
             let ids: Vec<_> = page.iter().filter(is_theirs).map(|letter| letter.id).collect();
             engine.delete_dead(at, &group, &ids).await?;
-            if page.len() < LETTERS || last.seq > until {
+            if last.seq > until {
                 return Ok(());
             }
             after = last;

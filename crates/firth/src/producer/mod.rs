@@ -9,10 +9,12 @@ mod desk;
 mod fate;
 mod once;
 mod sender;
+mod sequence;
 
 pub use batch::BatchPolicy;
 pub use build::ProducerBuilder;
 pub use fate::Ticket;
+pub use sequence::LostSends;
 
 use crate::error::{Error, ErrorKind, Result, closed, invalid};
 use crate::message::Message;
@@ -23,7 +25,9 @@ use crate::topic::TopicConfig;
 use crate::trace;
 use batch::Outgoing;
 use desk::Desk;
+use firth_engine::limits::MAX_DELAY;
 use firth_engine::{Backoff, Content, Durability, Engine, RecordId, TopicName};
+use sequence::{Losses, Sequence};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -61,11 +65,16 @@ impl Drop for Shared {
 struct TopicView {
     partitions: AtomicU32,
     max_payload: AtomicUsize,
+    losses: Losses,
 }
 
 impl TopicView {
     fn new(config: &TopicConfig) -> Self {
-        let view = Self { partitions: AtomicU32::new(0), max_payload: AtomicUsize::new(0) };
+        let view = Self {
+            partitions: AtomicU32::new(0),
+            max_payload: AtomicUsize::new(0),
+            losses: Losses::default(),
+        };
         view.update(config);
         view
     }
@@ -84,6 +93,14 @@ struct Settings {
     timeout: Duration,
     backoff: Backoff,
     durability: Option<Durability>,
+}
+
+impl Settings {
+    /// The numbers of an idempotent producer in one partition, from the start. The partition remembers
+    /// the name for longer than this producer tries again.
+    fn sequence(&self) -> Sequence {
+        Sequence::fresh(&self.name, self.timeout.saturating_mul(2).min(MAX_DELAY))
+    }
 }
 
 /// Where a message went.
@@ -154,6 +171,15 @@ impl Producer {
             let _ = last.await;
         }
         if self.0.desk.has_ended() { Err(self.closed()) } else { Ok(()) }
+    }
+
+    /// Messages that were acknowledged and that the engine has lost since, as far as an
+    /// [`idempotent`](ProducerBuilder::idempotent) producer found out since this was last asked: a server
+    /// that crashes may lose its last moments (see [`Durability`]), and the next batch then shows the gap.
+    /// At most 1 024 losses are kept until they are asked for; the log and the counter
+    /// `firth_lost_sends_total` tell of all.
+    pub fn take_lost(&self) -> Vec<LostSends> {
+        self.0.view.losses.take()
     }
 
     /// Refuses further messages on every clone, then waits until everything enqueued is answered.

@@ -79,12 +79,13 @@ impl Producer {
         let mut first = 0;
         for parcel in parcels {
             let count = parcel.contents.len();
-            let producer = Some(ProducerSeq { name: name.clone(), first });
+            let producer = Some(ProducerSeq { name: name.clone(), first, keep: Duration::ZERO });
             let durability = self.0.settings.durability;
             let wish =
                 Append { records: Arc::new(parcel.contents), after: parcel.after, producer, durability };
             let begun = Instant::now();
-            let done = append(&self.0.engine, &at, wish, &self.0.settings).await;
+            let give_up = begun + self.0.settings.timeout;
+            let done = append(&self.0.engine, &at, wish, &self.0.settings, give_up).await;
             self.0.meter.sent(count, begun.elapsed(), done.is_ok());
             let some_arrived = receipts.iter().any(Option::is_some);
             let done =

@@ -3,16 +3,20 @@
 //! One append per partition is on its way at a time, so order holds over retries. A definite failure is tried again while it
 //! can pass by itself; an unknown outcome only in idempotent mode, where the engine recognises the batch. Ends when every handle is gone
 //! and everything taken is answered.
+//!
+//! If the engine lost batches that it had acknowledged, it refuses the next one for the gap. The sequence
+//! then begins anew under another name, and the producer tells which sends are lost.
 
 use super::batch::Batch;
 use super::desk::{Desk, Leaving};
 use super::fate::{Duty, Fate};
+use super::sequence::{LostSends, Sequence};
 use super::{Settings, TopicView};
 use crate::error::{Error, Result};
 use crate::metrics::ProducerMeter;
 use crate::topic::Topics;
-use firth_engine::facet::{Append, Appended, ProducerSeq};
-use firth_engine::{Engine, Hint, Partition, ProducerName, TopicName};
+use firth_engine::facet::{Append, Appended, ProducerSeq, SequenceGap};
+use firth_engine::{Engine, Hint, Partition, TopicName};
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
@@ -30,6 +34,8 @@ struct Outcome {
     result: Result<Appended>,
     /// Whether some try of it may have happened although it failed.
     doubtful: bool,
+    /// The engine lost the end of the sequence; the batch was the first of this new one, if it could be.
+    gap: Option<(SequenceGap, Option<Sequence>)>,
 }
 
 pub(super) struct Sender {
@@ -42,12 +48,6 @@ pub(super) struct Sender {
     on_their_way: FuturesUnordered<BoxFuture<'static, Outcome>>,
     sequences: HashMap<u32, Sequence>,
     meter: ProducerMeter,
-}
-
-/// The next number of an idempotent producer in one partition, and the name that it counts under.
-struct Sequence {
-    name: ProducerName,
-    next: u64,
 }
 
 impl Sender {
@@ -92,30 +92,43 @@ impl Sender {
 
     fn dispatch(&mut self, batch: Batch<Arc<Fate>>) {
         let at = Partition::new(self.topic.clone(), batch.partition);
-        let producer = self.settings.idempotent.then(|| self.sequence(batch.partition));
         let (engine, settings) = (self.engine.clone(), self.settings.clone());
+        let producer = settings.idempotent.then(|| {
+            let sequence = self.sequences.entry(batch.partition).or_insert_with(|| settings.sequence());
+            sequence.next()
+        });
         self.on_their_way.push(Box::pin(append_batch(engine, at, batch, producer, settings)));
     }
 
-    fn sequence(&mut self, partition: u32) -> ProducerSeq {
-        let sequence = self
-            .sequences
-            .entry(partition)
-            .or_insert_with(|| Sequence { name: fresh_name(&self.settings.name), next: 0 });
-        ProducerSeq { name: sequence.name.clone(), first: sequence.next }
-    }
-
     fn finish(&mut self, outcome: Outcome) {
-        let Outcome { batch, duty, count, took, result, doubtful } = outcome;
-        match (&result, self.sequences.get_mut(&batch.partition)) {
-            (Ok(_), Some(sequence)) => sequence.next += count as u64,
+        let Outcome { batch, duty, count, took, result, doubtful, gap } = outcome;
+        let partition = batch.partition;
+        if let Some((gap, fresh)) = gap {
+            self.note_lost(partition, gap);
+            self.sequences.extend(fresh.map(|fresh| (partition, fresh)));
+        }
+        match (&result, self.sequences.get_mut(&partition)) {
+            (Ok(appended), Some(sequence)) => sequence.stored(appended),
             // The engine may or may not have counted it: count on under a name that it cannot mistake.
-            (Err(_), Some(_)) if doubtful => drop(self.sequences.remove(&batch.partition)),
+            (Err(_), Some(_)) if doubtful => drop(self.sequences.remove(&partition)),
             _ => {}
         }
         self.meter.sent(count, took, result.is_ok());
-        self.desk.done(batch.partition, batch.cost);
-        duty.settle(batch.partition, result);
+        self.desk.done(partition, batch.cost);
+        duty.settle(partition, result);
+    }
+
+    /// The engine has less of a sequence than it acknowledged. Under this name it takes nothing more.
+    fn note_lost(&mut self, partition: u32, gap: SequenceGap) {
+        let Some(sequence) = self.sequences.remove(&partition) else { return };
+        let lost = sequence.lost(partition, gap);
+        let LostSends { count, first, last, .. } = lost;
+        tracing::error!(
+            topic = %self.topic, partition, count, ?first, ?last,
+            "the engine lost messages that it had acknowledged; going on in a new sequence"
+        );
+        self.meter.lost(count);
+        self.view.losses.note(lost);
     }
 
     /// Partitions may have been added, limits changed.
@@ -144,24 +157,39 @@ async fn append_batch(
 ) -> Outcome {
     let (duty, count) = (Duty::new(batch.fate.clone()), batch.contents.len());
     let records = Arc::new(std::mem::take(&mut batch.contents));
-    let wish = Append { records, after: batch.after, producer, durability: settings.durability };
+    let mut wish = Append { records, after: batch.after, producer, durability: settings.durability };
     let begun = Instant::now();
-    let answer = append(&engine, &at, wish, &settings).await;
+    let give_up = begun + settings.timeout;
+    let mut answer = append(&engine, &at, wish.clone(), &settings, give_up).await;
+    let mut gap = None;
+    if let Err((error, doubtful)) = &answer
+        && let Some(found) = SequenceGap::of(error)
+    {
+        // The engine says that it has nothing of this batch. A try that is in doubt may have gone to
+        // another server before, so only a batch without one is sent again under another name.
+        let fresh = (!doubtful).then(|| settings.sequence());
+        if let Some(fresh) = &fresh {
+            wish.producer = Some(fresh.next());
+            answer = append(&engine, &at, wish, &settings, give_up).await;
+        }
+        gap = Some((found, fresh));
+    }
     let took = begun.elapsed();
     match answer {
-        Ok(done) => Outcome { batch, duty, count, took, result: Ok(done), doubtful: false },
-        Err((error, doubtful)) => Outcome { batch, duty, count, took, result: Err(error), doubtful },
+        Ok(done) => Outcome { batch, duty, count, took, result: Ok(done), doubtful: false, gap },
+        Err((error, doubtful)) => Outcome { batch, duty, count, took, result: Err(error), doubtful, gap },
     }
 }
 
-/// Appends, and tries again what may pass. The error comes with whether some try may have happened.
+/// Appends, and tries again until `give_up` what may pass. The error comes with whether some try may
+/// have happened.
 pub(super) async fn append(
     engine: &Engine,
     at: &Partition,
     wish: Append,
     settings: &Settings,
+    give_up: Instant,
 ) -> Result<Appended, (Error, bool)> {
-    let give_up = Instant::now() + settings.timeout;
     let (mut failures, mut doubtful) = (0, false);
     let is_numbered = wish.producer.is_some();
     loop {
@@ -180,11 +208,6 @@ pub(super) async fn append(
         }
         tokio::time::sleep(delay).await;
     }
-}
-
-fn fresh_name(stem: &str) -> ProducerName {
-    ProducerName::new(format!("{stem}-{:016x}", fastrand::u64(..)))
-        .expect("the stem was checked with room to spare")
 }
 
 /// Waits for a hint, and gives it back for the next time.

@@ -1,7 +1,12 @@
 //! Producers: order, batches, back pressure, delays, idempotence.
 
-use crate::world::{fails, on_files, payloads};
+use crate::engines::Pair;
+use crate::faulty::{Fault, process};
+use crate::world::{eventually, fails, on_files, payloads};
 use firth::{BatchPolicy, Broker, ErrorKind, Message, RoundRobin};
+use firth_engine::facet::{Append, ProducerSeq};
+use firth_engine::limits::MAX_PRODUCERS;
+use firth_engine::{Content, Partition, ProducerName, TopicName};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -155,4 +160,59 @@ async fn what_is_sent_again_under_its_name_is_there_once_also_after_a_restart() 
     assert_eq!(broker.admin().topic("orders").await.unwrap().records(), 3010);
     fails(producer.send_once("not a name", ["x"]).await, ErrorKind::Invalid);
     broker.close().await.unwrap();
+}
+
+/// Names that are used once do not push out the name of a producer that goes on.
+async fn q13_a_producers_name_outlives_names_that_are_used_once(pair: Pair) {
+    pair.first.create_topic("orders").await.unwrap();
+    let (engine, at) = (pair.first.engine(), Partition::new(TopicName::new("orders").unwrap(), 0));
+    let batch = |name: &str, keep| {
+        let name = ProducerName::new(name).unwrap();
+        Append { producer: Some(ProducerSeq { name, first: 0, keep }), ..Append::new([Content::new("x")]) }
+    };
+    let kept = batch("lasting", Duration::from_secs(600));
+    engine.append(&at, kept.clone()).await.unwrap();
+    engine.append(&at, batch("once", Duration::ZERO)).await.unwrap();
+    for page in 0..10 {
+        let mut others = tokio::task::JoinSet::new();
+        for n in 0..MAX_PRODUCERS / 10 {
+            let wish = batch(&format!("request-{page}-{n}"), Duration::ZERO);
+            let (engine, at) = (engine.clone(), at.clone());
+            others.spawn(async move { engine.append(&at, wish).await.unwrap() });
+        }
+        others.join_all().await;
+    }
+    assert!(engine.append(&at, kept).await.unwrap().duplicate, "it is still known");
+    let again = engine.append(&at, batch("once", Duration::ZERO)).await.unwrap();
+    assert!(!again.duplicate, "a name that was used once is forgotten");
+}
+
+#[test]
+fn q13_in_memory() {
+    crate::engines::in_memory(q13_a_producers_name_outlives_names_that_are_used_once);
+}
+
+#[test]
+fn q13_on_redis() {
+    crate::engines::on_redis(q13_a_producers_name_outlives_names_that_are_used_once);
+}
+
+#[tokio::test(start_paused = true)]
+async fn q13_a_batch_that_is_tried_again_is_known_whatever_came_in_between() {
+    let broker = broker(1).await;
+    let (ours, faults) = process(broker.engine());
+    let producer = ours.producer("orders").idempotent().await.unwrap();
+    faults.plan("append", Fault::LostReply);
+    let sending = tokio::spawn(async move { producer.send("once").await });
+    eventually("it was tried once", async || faults.count("append") == 1).await;
+    faults.hold_up("append");
+    let at = Partition::new(TopicName::new("orders").unwrap(), 0);
+    for n in 0..=MAX_PRODUCERS {
+        let name = ProducerName::new(format!("request-{n}")).unwrap();
+        let producer = Some(ProducerSeq { name, first: 0, keep: Duration::ZERO });
+        let request = Append { producer, ..Append::new([Content::new("x")]) };
+        broker.engine().append(&at, request).await.unwrap();
+    }
+    faults.heal();
+    assert!(sending.await.unwrap().unwrap().duplicate, "the second try is recognised");
 }

@@ -60,6 +60,9 @@ pub(in crate::embedded) fn commit(
     meta.due = due;
     meta.frontier = commit.frontier;
     meta.ahead = commit.ahead.clone();
+    if commit.reach > 0 {
+        meta.reach = commit.reach;
+    }
     if meta.first_open() != meta.crash_seq {
         meta.crashes = 0;
     }

@@ -9,7 +9,7 @@ use crate::embedded::values::{DeadEntry, DueEntry, GroupMeta, PartitionMeta, Val
 use crate::error::{Error, ErrorKind, Result};
 use crate::facet::{DeadLetter, Replay};
 use crate::id::RecordId;
-use crate::limits::{MAX_DUE, MAX_READ};
+use crate::limits::{MAX_BATCH_BYTES, MAX_DUE, MAX_READ};
 use crate::name::{GroupName, Partition};
 use crate::record::{Content, Origin};
 use crate::watch::HintKey;
@@ -30,9 +30,10 @@ pub(in crate::embedded) fn list(
     let part = step.partition(at)?;
     let meta = step.group(at, part.no, group)?;
     let max = max.clamp(1, MAX_READ);
-    let mut found = Vec::new();
+    let (mut found, mut bytes) = (Vec::new(), 0);
     let range = Range::prefix_after(keys::numbered(b'x', meta.no), keys::dead(meta.no, after));
     step.scan(range, &mut |key, value| {
+        bytes += value.len();
         let (id, entry) = read(key, value)?;
         found.push(DeadLetter {
             at: at.clone(),
@@ -44,13 +45,35 @@ pub(in crate::embedded) fn list(
             reason: entry.reason,
             age: step.now.since(entry.ms),
         });
+        Ok(found.len() < max && bytes < MAX_BATCH_BYTES)
+    })?;
+    Ok(found)
+}
+
+pub(in crate::embedded) fn list_ids(
+    step: &Step<'_>,
+    at: &Partition,
+    group: &GroupName,
+    after: RecordId,
+    max: usize,
+) -> Result<Vec<RecordId>> {
+    let part = step.partition(at)?;
+    let meta = step.group(at, part.no, group)?;
+    let (mut found, max) = (Vec::new(), max.clamp(1, MAX_READ));
+    let range = Range::prefix_after(keys::numbered(b'x', meta.no), keys::dead(meta.no, after));
+    step.scan(range, &mut |key, _| {
+        found.push(id_of(key)?);
         Ok(found.len() < max)
     })?;
     Ok(found)
 }
 
+fn id_of(key: &[u8]) -> Result<RecordId> {
+    keys::id_at_end(key).ok_or_else(|| Error::corrupt("a dead letter has a damaged key"))
+}
+
 fn read(key: &[u8], value: bytes::Bytes) -> Result<(RecordId, DeadEntry)> {
-    let id = keys::id_at_end(key).ok_or_else(|| Error::corrupt("a dead letter has a damaged key"))?;
+    let id = id_of(key)?;
     Ok((id, DeadEntry::read(value)?))
 }
 

@@ -105,6 +105,7 @@ pub(in crate::embedded) fn open(
         due: meta.due,
         next_due,
         last: part.last,
+        reach: meta.reach,
     })
 }
 

@@ -5,7 +5,7 @@ use crate::embedded::keys;
 use crate::embedded::step::{Range, Step};
 use crate::embedded::values::{PartitionMeta, ProducerState, SentBatch};
 use crate::error::{Error, Result};
-use crate::facet::{Appended, ProducerSeq};
+use crate::facet::{Appended, ProducerSeq, SequenceGap};
 use crate::id::RecordId;
 use crate::limits::{MAX_PRODUCERS, PRODUCER_WINDOW};
 
@@ -31,9 +31,7 @@ pub(super) fn judge(state: Option<ProducerState>, first: u64, count: u64) -> Res
         return Ok(Judgement::New(state));
     }
     if first > expected {
-        return Err(Error::invalid(format!(
-            "the producer's batch starts at {first} but {expected} comes next: send the missing batch first"
-        )));
+        return Err(SequenceGap { expected }.refusal());
     }
     let duplicate = |first| Judgement::Duplicate(Appended { first, count, duplicate: true });
     match state.batches.iter().find(|batch| batch.first == first) {
@@ -78,7 +76,7 @@ pub(super) fn remember(
     if part.producers > MAX_PRODUCERS {
         forget_oldest(step, part)?;
     }
-    state.ms = step.now.ms();
+    state.ms = step.now.later_ms(seq.keep);
     state.batches.push(sent);
     let extra = state.batches.len().saturating_sub(PRODUCER_WINDOW);
     state.batches.drain(..extra);

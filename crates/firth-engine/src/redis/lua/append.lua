@@ -1,4 +1,5 @@
--- KEYS: P S Y W U. ARGV: delay in µs, producer, its number of the first record, count, blobs...
+-- KEYS: P S Y W U. ARGV: delay in µs, producer, its number of the first record, count, for how many ms its name is
+-- kept at least, blobs...
 local P, S, Y, W, U = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local head = call('HMGET', P, 'l', 'v', 'm', 'y', 'n')
 if not head[1] then return 'nopart' end
@@ -26,10 +27,10 @@ if state then
 end
 local now, delay, id = now_us(), tonumber(ARGV[1]), ''
 if delay == 0 then
-  id = write_blobs(P, S, now, head, ARGV, 5)
+  id = write_blobs(P, S, now, head, ARGV, 6)
 else
   local ms, n, largest = later_ms(now, delay), tonumber(head[5]), tonumber(head[3])
-  for i = 5, #ARGV do
+  for i = 6, #ARGV do
     n = n + 1
     call('ZADD', Y, ms, format('%016.0f', n) .. ARGV[i])
     if #ARGV[i] > largest then largest = #ARGV[i] end
@@ -41,7 +42,7 @@ if who ~= '' then
   local at = 0
   for _ = 1, WINDOW do at = string.find(sent, ';', at + 1, true) or #sent end
   call('HSET', W, who, string.sub(sent, 1, at))
-  call('ZADD', U, math.floor(now / 1000), who)
+  call('ZADD', U, math.floor(now / 1000) + tonumber(ARGV[5]), who)
   if not state and call('ZCARD', U) > PRODUCERS then call('HDEL', W, call('ZPOPMIN', U)[1]) end
 end
 return { 0, id }

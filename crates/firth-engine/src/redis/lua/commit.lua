@@ -1,6 +1,6 @@
 -- KEYS: P G D E I K X T B S. ARGV: epoch, token, frontier, ahead, newest record read, ids of done
 -- records in order, the number of bundles of retries and of dead records. Then per bundle (retries of one page, in order, that can become one parcel): delay in µs, reason, content if it is kept,
--- how many, ids. Then per dead record: id, crashes, reason, content.
+-- how many, ids. Then per dead record: id, crashes, reason, content. Then the reach.
 -- Here a microsecond counts: what is judged together is looked at together, and record by record only where that does not settle it.
 local P, G, D, E, I, K, X, T, B, S = unpack(KEYS)
 local last = call('HGET', P, 'l')
@@ -153,5 +153,5 @@ if dead > 0 then
   call('HSET', B, unpack(bodies))
 end
 write(change, D, E, I, some_kept and K)
-store_progress(G, ARGV[3], ARGV[4], new, nseq, g[6], count)
+store_progress(G, ARGV[3], ARGV[4], new, nseq, g[6], count, ARGV[letters + 4 * dead + 1])
 return { count, count > 0 and next_due(D, now) or -1 }

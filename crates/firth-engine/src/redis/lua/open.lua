@@ -2,7 +2,7 @@
 local P, S, G, D, E, R = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local head = call('HMGET', P, 't', 'l')
 if not head[1] then return 'nopart' end
-local g = call('HMGET', G, 'le', 'lt', 'lh', 'f', 'a', 'o', 'x', 'c', 'cs', 'n')
+local g = call('HMGET', G, 'le', 'lt', 'lh', 'f', 'a', 'o', 'x', 'c', 'cs', 'n', 'r')
 local refused = fence(g, ARGV[2], ARGV[3])
 if refused then return refused end
 local f, a, opened, left, crashes, crash_seq = g[4], g[5], g[6], g[7], tonumber(g[8]), tonumber(g[9])
@@ -38,4 +38,4 @@ if is_new_owner then
   crash_seq = open
 end
 call('HSET', G, 'f', f, 'a', a, 'o', ARGV[2], 'x', 0, 'c', crashes, 'cs', crash_seq)
-return { f, a, crashes, due_count(g[10], D), next_due(D), head[2] }
+return { f, a, crashes, due_count(g[10], D), next_due(D), head[2], tonumber(g[11] or 0) }

@@ -86,7 +86,11 @@ async fn a_silent_replica_leaves_the_outcome_unknown(flavor: Flavor) {
     let at = world::unmade_partition();
     until_ok("the replica confirms", || engine.create_partition(&at)).await;
     let batch = || Append {
-        producer: Some(ProducerSeq { name: firth_engine::ProducerName::new("p").unwrap(), first: 0 }),
+        producer: Some(ProducerSeq {
+            name: firth_engine::ProducerName::new("p").unwrap(),
+            first: 0,
+            keep: Duration::ZERO,
+        }),
         ..Append::new([Content::new("1")])
     };
     replica.freeze();
@@ -101,7 +105,8 @@ async fn a_silent_replica_leaves_the_outcome_unknown(flavor: Flavor) {
     assert_eq!(world::read_all(&engine, &at).await.len(), 1);
     // A refusal needs no replica.
     replica.freeze();
-    let gap = ProducerSeq { name: firth_engine::ProducerName::new("p").unwrap(), first: 7 };
+    let gap =
+        ProducerSeq { name: firth_engine::ProducerName::new("p").unwrap(), first: 7, keep: Duration::ZERO };
     let wrong = Append { producer: Some(gap), ..Append::new([Content::new("x")]) };
     world::fails(engine.append(&at, wrong).await, ErrorKind::Invalid);
     replica.thaw();

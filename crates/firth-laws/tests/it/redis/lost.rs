@@ -6,6 +6,7 @@ use firth_engine::{Engine, ErrorKind, Hold, Offer, Partition, Verdict, Window};
 use firth_laws::world::{self, LONG, acquire, group, numbered, partition, producer, read_all, status};
 use firth_testkit::{Flavor, Proxy, RedisServer, on_both};
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 on_both!(an_idempotent_append_happens_once_whatever_is_lost, commits_survive_lost_replies_by_opening_again);
 
@@ -29,7 +30,7 @@ async fn an_idempotent_append_happens_once_whatever_is_lost(flavor: Flavor) {
     let (name, mut unknown) = (producer(), 0);
     for n in 0..25 {
         let batch = || Append {
-            producer: Some(ProducerSeq { name: name.clone(), first: n * 3 }),
+            producer: Some(ProducerSeq { name: name.clone(), first: n * 3, keep: Duration::ZERO }),
             ..Append::new((n * 3..n * 3 + 3).map(numbered).collect::<Vec<_>>())
         };
         maybe_cut(&proxy);

@@ -353,7 +353,10 @@ async fn work(engine: &Engine, at: &Partition, name: &ProducerName, diary: &mut 
 /// Three records of an idempotent producer.
 fn batch(name: &ProducerName, first: u64) -> Append {
     let records: Vec<Content> = (first..first + 3).map(|n| numbered(300 + n)).collect();
-    Append { producer: Some(ProducerSeq { name: name.clone(), first }), ..Append::new(records) }
+    Append {
+        producer: Some(ProducerSeq { name: name.clone(), first, keep: Duration::ZERO }),
+        ..Append::new(records)
+    }
 }
 
 /// Every kind of verdict, from the log and from what was due.

@@ -22,10 +22,9 @@ local function check_progress(last, f, a, new_f, new_a)
   if furthest > lseq or nms > lms then return 'beyond ' .. last end
   return nil, old, new, fseq, nseq
 end
-local function store_progress(G, f, a, new, nseq, crash_seq, due)
-  if first_missing(new, nseq) ~= tonumber(crash_seq) then
-    call('HSET', G, 'f', f, 'a', a, 'n', due, 'c', 0)
-  else
-    call('HSET', G, 'f', f, 'a', a, 'n', due)
-  end
+local function store_progress(G, f, a, new, nseq, crash_seq, due, reach)
+  local fields = { 'f', f, 'a', a, 'n', due }
+  if first_missing(new, nseq) ~= tonumber(crash_seq) then fields[7], fields[8] = 'c', 0 end
+  if reach ~= '0' then fields[#fields + 1], fields[#fields + 2] = 'r', reach end
+  call('HSET', G, unpack(fields))
 end
