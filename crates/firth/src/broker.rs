@@ -1,7 +1,8 @@
 //! [`Broker`]: the entry point. A cheap handle on an engine; makes topics, producers, consumers and admin views.
 //!
 //! It owns one background task, the housekeeper (retention), which starts with the first topic, producer or consumer and ends
-//! with `close` or with the last handle.
+//! with `close` or with the last handle; and, while it has consumers or workers, the thread of their
+//! renewals.
 
 use crate::admin::Admin;
 use crate::adopt::AdoptStream;
@@ -11,6 +12,7 @@ use crate::dead_letters::DeadLetters;
 use crate::error::{Error, ErrorKind, Result};
 use crate::housekeeping::{self, Housekeeping};
 use crate::producer::ProducerBuilder;
+use crate::renewals::Renewals;
 use crate::topic::{AutoCreate, CreateTopic, TopicConfig, TopicInfo, Topics};
 use firth_engine::{Engine, FileOptions, TopicName};
 use std::fmt;
@@ -41,6 +43,7 @@ struct Inner {
     auto_create: Option<AutoCreate>,
     housekeep_every: Duration,
     housekeeping: Mutex<Option<Housekeeping>>,
+    renewals: Renewals,
 }
 
 impl Broker {
@@ -62,6 +65,7 @@ impl Broker {
     /// A broker on any engine.
     pub fn with_engine(engine: Engine) -> Self {
         Self(Arc::new(Inner {
+            renewals: Renewals::new(engine.clone()),
             engine,
             auto_create: None,
             housekeep_every: Duration::from_secs(60),
@@ -88,6 +92,7 @@ impl Broker {
             auto_create: self.0.auto_create.clone(),
             housekeep_every: self.0.housekeep_every,
             housekeeping: Mutex::new(None),
+            renewals: self.0.renewals.clone(),
         };
         change(&mut inner);
         Self(Arc::new(inner))
@@ -168,6 +173,11 @@ impl Broker {
     /// The engine below.
     pub fn engine(&self) -> &Engine {
         &self.0.engine
+    }
+
+    /// Where leases are renewed.
+    pub(crate) fn renewals(&self) -> &Renewals {
+        &self.0.renewals
     }
 
     /// Runs retention once, now. The housekeeper does so by itself.

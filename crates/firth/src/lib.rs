@@ -112,6 +112,7 @@ pub mod partitioner;
 mod payload;
 mod producer;
 mod record;
+mod renewals;
 mod retry;
 mod topic;
 mod trace;

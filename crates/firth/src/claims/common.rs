@@ -4,6 +4,8 @@ use super::config::WorkerConfig;
 use super::events::Queue;
 use super::meter::Meter;
 use super::plan;
+use crate::broker::Broker;
+use crate::renewals::Renewals;
 use firth_engine::facet::Pulse;
 use firth_engine::{Engine, Epoch, MemberName, ServiceName};
 use std::sync::{Mutex, MutexGuard};
@@ -11,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 pub(crate) struct Common {
     pub(crate) engine: Engine,
+    pub(crate) renewals: Renewals,
     pub(crate) service: ServiceName,
     pub(crate) id: MemberName,
     pub(crate) config: WorkerConfig,
@@ -42,7 +45,7 @@ pub(crate) struct Standing {
 
 impl Common {
     pub(crate) fn new(
-        engine: Engine,
+        broker: &Broker,
         service: ServiceName,
         id: MemberName,
         config: WorkerConfig,
@@ -54,7 +57,8 @@ impl Common {
             queue: Queue::new(config.buffer),
             closing: CancellationToken::new(),
             books: Mutex::new(books),
-            engine,
+            engine: broker.engine().clone(),
+            renewals: broker.renewals().clone(),
             service,
             id,
             config,

@@ -1,13 +1,15 @@
-//! The heart: one task per seat that does nothing but beat. It depends on nothing else: not on grants, not on readers, not on user code.
+//! The heart: one task per seat that does nothing but beat. It depends on nothing else: not on grants, not on readers, not on user code
+//! nor its runtime (`renewals.rs`).
 
 use super::shard::Shard;
 use super::unit::Life;
 use crate::error::ErrorKind;
+use crate::renewals::{Renewing, Vital};
+use firth_engine::Engine;
 use firth_engine::facet::{Beat, Pulse};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
-use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 /// Beats asked for in quick succession are one.
@@ -23,7 +25,7 @@ pub(crate) struct Heard {
 
 /// A beating heart; dropping it stops it.
 pub(crate) struct Heart {
-    pub(crate) task: JoinHandle<()>,
+    pub(crate) task: Renewing,
     pub(crate) pulses: watch::Receiver<Heard>,
     asked: Arc<Notify>,
 }
@@ -32,7 +34,8 @@ impl Heart {
     pub(crate) fn start(shard: Arc<Shard>, life: Arc<Life>) -> Self {
         let (sender, pulses) = watch::channel(Heard::default());
         let asked = Arc::new(Notify::new());
-        let task = tokio::spawn(beat(shard, life, sender, asked.clone()));
+        let renewals = shard.common.renewals.clone();
+        let task = renewals.spawn(|engine, vital| beat((engine, vital), shard, life, sender, asked.clone()));
         Self { task, pulses, asked }
     }
 
@@ -42,14 +45,14 @@ impl Heart {
     }
 }
 
-impl Drop for Heart {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
-}
-
 /// Beats until the seat is over, by the engine's word or by our own clock.
-async fn beat(shard: Arc<Shard>, life: Arc<Life>, pulses: watch::Sender<Heard>, asked: Arc<Notify>) {
+async fn beat(
+    (engine, vital): (Engine, Vital),
+    shard: Arc<Shard>,
+    life: Arc<Life>,
+    pulses: watch::Sender<Heard>,
+    asked: Arc<Notify>,
+) {
     let common = shard.common.clone();
     let ttl = common.config.ttl;
     let mut roster = 0;
@@ -57,7 +60,11 @@ async fn beat(shard: Arc<Shard>, life: Arc<Life>, pulses: watch::Sender<Heard>, 
         let begun = Instant::now();
         let before = steps(&shard);
         let wish = Beat { ttl, capacity: common.config.capacity(), roster };
-        let answer = tokio::time::timeout_at(life.valid_until(), common.engine.beat(&life.seat, wish)).await;
+        if !vital.is_alive() {
+            tracing::warn!(service = %common.service, "the worker's runtime hangs: its seat is not kept");
+            return;
+        }
+        let answer = tokio::time::timeout_at(life.valid_until(), engine.beat(&life.seat, wish)).await;
         let next = match answer {
             Ok(Ok(pulse)) => {
                 life.extend(begun, ttl);

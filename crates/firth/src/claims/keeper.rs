@@ -326,7 +326,7 @@ impl Keeper {
                 _ = &mut heart.task => break,
             }
         }
-        drop(heart);
+        heart.task.stop().await;
         let mut failures = 0;
         while let Err(error) = common.engine.leave(&life.seat).await {
             failures += 1;

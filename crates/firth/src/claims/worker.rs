@@ -284,8 +284,8 @@ impl WorkerBuilder {
         self.config.check()?;
         let id = MemberName::new(&self.id)?;
         let service = self.claims.service().await?.clone();
-        let engine = self.claims.broker().engine().clone();
-        let common = Common::new(engine, service.name.clone(), id, self.config, service.boards().count());
+        let broker = self.claims.broker();
+        let common = Common::new(broker, service.name.clone(), id, self.config, service.boards().count());
         let common = Arc::new(common);
         let shards: Arc<[Arc<Shard>]> = service
             .boards()
@@ -298,7 +298,11 @@ impl WorkerBuilder {
         }
         let keepers = shards.iter().zip(lives).map(|(shard, life)| (Keeper::new(shard.clone()), life));
         let task = tokio::spawn(run(keepers.collect(), common.clone(), self.claims.broker().clone()));
-        Ok(Worker { handle: WorkerHandle { common, service, shards }, task: Some(task) })
+        Ok(Worker {
+            handle: WorkerHandle { common, service, shards },
+            task: Some(task),
+            run_options: RunOptions::default(),
+        })
     }
 }
 

@@ -149,7 +149,7 @@ fn start(
     let (paused, is_paused) = watch::channel(false);
     let (assigned, assignment) = watch::channel(BTreeMap::new());
     let closing = CancellationToken::new();
-    let holds = Holds::new(broker.engine().clone(), config.lease);
+    let holds = Holds::new(config.lease);
     let common = Arc::new(Common {
         engine: broker.engine().clone(),
         meter: GroupMeter::new(&topic, &group),
@@ -158,18 +158,19 @@ fn start(
         desk: Arc::new(Desk::default()),
         paused: is_paused,
         chunk: AtomicUsize::new(1),
+        batch: AtomicUsize::new(1),
         max_payload: info.config.max_payload,
         losses: Losses::default(),
         damage: Damage::default(),
         follows: info.config.adopted.as_ref().map(|adopted| adopted.stream.clone()),
     });
     let keeper = Keeper::new(common.clone(), topic, me.clone(), holds.clone(), assigned);
-    let renewals = tokio::spawn(holds.clone().keep_renewing());
+    let renewals = broker.renewals().spawn(|engine, vital| holds.clone().keep_renewing(engine, vital));
     let keeper = tokio::spawn(keeper.run(closing.clone()));
     let in_flight = common.meter.in_flight.clone();
     let (paused, losses, damage) = (Arc::new(paused), common.losses.clone(), common.damage.clone());
     let handle = ConsumerHandle { name: me, paused, closing, assignment, holds, in_flight, losses, damage };
-    Consumer { common, handle, keeper: Some(keeper), renewals }
+    Consumer { common, handle, keeper: Some(keeper), renewals: Some(renewals) }
 }
 
 impl IntoFuture for ConsumerBuilder {

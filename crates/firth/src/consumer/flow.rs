@@ -78,15 +78,23 @@ impl Flow {
         self.review(&key);
     }
 
-    /// Takes up to `max` records that one worker runs one after the other, in order.
-    pub(crate) fn take(&mut self, max: usize) -> Vec<Companion> {
+    /// The place of the next record that may go out.
+    pub(crate) fn next_seq(&self) -> Option<u64> {
+        self.ready.front().map(|record| record.id.seq)
+    }
+
+    /// Takes up to `max` records that one worker runs one after the other, in order; none beyond `limit`.
+    pub(crate) fn take(&mut self, max: usize, limit: u64) -> Vec<Companion> {
         let mut chunk = Vec::with_capacity(max.min(self.ready.len()));
         // The next ones of keys in this chunk may ride along.
         let mut riding = BTreeMap::new();
         while chunk.len() < max {
-            let first = self.ready.front().map(|record| record.id.seq);
-            let rides =
-                riding.first_key_value().is_some_and(|(seq, _)| first.is_none_or(|first| *seq < first));
+            let first = self.next_seq();
+            let rider = riding.first_key_value().map(|(seq, _)| *seq);
+            let rides = rider.is_some_and(|seq| first.is_none_or(|first| seq < first));
+            if if rides { rider } else { first }.is_some_and(|seq| seq > limit) {
+                break;
+            }
             let record = if rides { self.take_rider(&mut riding) } else { self.ready.pop_front() };
             let Some(record) = record else { break };
             if let Some(key) = &record.content.key {
@@ -223,17 +231,17 @@ mod tests {
         for (seq, key) in [(1, "a"), (2, "a"), (3, "b"), (4, "")] {
             flow.admit(record(seq, key));
         }
-        let first = flow.take(1);
+        let first = flow.take(1, u64::MAX);
         assert_eq!(seqs(&first), [1]);
-        assert_eq!(seqs(&flow.take(1)), [3]);
-        assert_eq!(seqs(&flow.take(9)), [4]);
+        assert_eq!(seqs(&flow.take(1, u64::MAX)), [3]);
+        assert_eq!(seqs(&flow.take(9, u64::MAX)), [4]);
         assert_eq!((flow.ready(), flow.held_back()), (0, 1));
         flow.back(&first[0], Back::Settled);
-        assert_eq!(seqs(&flow.take(9)), [2]);
+        assert_eq!(seqs(&flow.take(9, u64::MAX)), [2]);
 
         let mut flow = Flow::new(true);
         (1..=3).for_each(|seq| flow.admit(record(seq, "a")));
-        assert_eq!(seqs(&flow.take(2)), [1, 2]);
+        assert_eq!(seqs(&flow.take(2, u64::MAX)), [1, 2]);
         assert_eq!(flow.ready(), 0);
     }
 
@@ -244,11 +252,11 @@ mod tests {
             for (seq, key) in [(1, "a"), (2, "b"), (3, "a")] {
                 flow.admit(record(seq, key));
             }
-            let chunk = flow.take(1);
+            let chunk = flow.take(1, u64::MAX);
             flow.back(&chunk[0], Back::Postponed);
-            assert_eq!(seqs(&flow.take(9)), if strict { vec![2] } else { vec![2, 3] });
+            assert_eq!(seqs(&flow.take(9, u64::MAX)), if strict { vec![2] } else { vec![2, 3] });
             flow.admit(record(1, "a"));
-            assert_eq!(seqs(&flow.take(1)), if strict { vec![1] } else { vec![] });
+            assert_eq!(seqs(&flow.take(1, u64::MAX)), if strict { vec![1] } else { vec![] });
         }
     }
 
@@ -256,11 +264,11 @@ mod tests {
     fn what_never_started_goes_out_again_in_its_place() {
         let mut flow = Flow::new(true);
         (1..=3).for_each(|seq| flow.admit(record(seq, "a")));
-        let chunk = flow.take(3);
+        let chunk = flow.take(3, u64::MAX);
         flow.back(&chunk[0], Back::Settled);
         flow.back(&chunk[1], Back::Unstarted);
         flow.back(&chunk[2], Back::Unstarted);
-        assert_eq!(seqs(&flow.take(1)), [2]);
+        assert_eq!(seqs(&flow.take(1, u64::MAX)), [2]);
     }
 
     #[test]
@@ -269,9 +277,9 @@ mod tests {
         flow.note_due(Some(&Bytes::from("a")), 1);
         flow.admit(record(2, "a"));
         flow.admit(record(3, "b"));
-        assert_eq!(seqs(&flow.take(9)), [3]);
+        assert_eq!(seqs(&flow.take(9, u64::MAX)), [3]);
         flow.admit(record(1, "a"));
-        assert_eq!(seqs(&flow.take(9)), [1, 2]);
+        assert_eq!(seqs(&flow.take(9, u64::MAX)), [1, 2]);
     }
 
     #[test]
@@ -281,7 +289,7 @@ mod tests {
         flow.admit(record(2, "a"));
         assert_eq!(flow.ready(), 0);
         flow.clear_due(Some(&Bytes::from("a")), 1);
-        assert_eq!(seqs(&flow.take(9)), [2]);
+        assert_eq!(seqs(&flow.take(9, u64::MAX)), [2]);
     }
 
     proptest! {
@@ -298,7 +306,7 @@ mod tests {
             for (size, dice) in steps {
                 if dice == 0 && !due.is_empty() { flow.admit(due.remove(0)); }
                 if dice < 2 {
-                    let chunk = flow.take(size);
+                    let chunk = flow.take(size, u64::MAX);
                     for record in &chunk {
                         if let Some(key) = &record.content.key {
                             prop_assert!(!chunks.iter().flatten().any(|out| out.content.key.as_ref() == Some(key)));

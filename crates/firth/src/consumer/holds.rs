@@ -1,8 +1,10 @@
 //! Leases in hand, and the task that renews them.
 //!
-//! Renewal depends on nothing else: not on handlers, not on lanes, not on the keeper. A hold counts as valid only until its own deadline
+//! Renewal depends on nothing else: not on handlers, not on lanes, not on the keeper, not on the user's
+//! runtime (`renewals.rs`). A hold counts as valid only until its own deadline
 //! on the monotonic clock, measured from before the renewal was sent; whoever hands out a record asks [`Held::is_valid`] first.
 
+use crate::renewals::Vital;
 use firth_engine::{Engine, Epoch, Hold, LeaseName};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -10,6 +12,9 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+
+/// The longest pause after a renewal that failed: lanes whose leases ran out wait for the next one.
+const SOON: Duration = Duration::from_millis(250);
 
 /// One lease in hand.
 pub(crate) struct Held {
@@ -40,14 +45,13 @@ impl Held {
 /// All leases of one consumer.
 #[derive(Clone)]
 pub(crate) struct Holds {
-    engine: Engine,
     ttl: Duration,
     table: Arc<Mutex<Vec<Arc<Held>>>>,
 }
 
 impl Holds {
-    pub(crate) fn new(engine: Engine, ttl: Duration) -> Self {
-        Self { engine, ttl, table: Arc::default() }
+    pub(crate) fn new(ttl: Duration) -> Self {
+        Self { ttl, table: Arc::default() }
     }
 
     pub(crate) fn add(&self, held: Arc<Held>) {
@@ -78,19 +82,24 @@ impl Holds {
     }
 
     /// Renews for ever; run it as a task of its own and abort it at the end.
-    pub(crate) async fn keep_renewing(self) {
+    pub(crate) async fn keep_renewing(self, engine: Engine, vital: Vital) {
         let mut pause = self.ttl / 3;
         loop {
             tokio::time::sleep(pause).await;
+            if !vital.is_alive() {
+                tracing::warn!("this consumer's runtime hangs: its leases are not renewed");
+                continue;
+            }
             let held: Vec<Arc<Held>> = self.lock().clone();
-            pause = if held.is_empty() || self.renew(&held).await { self.ttl / 3 } else { self.ttl / 10 };
+            let done = held.is_empty() || self.renew(&engine, &held).await;
+            pause = if done { self.ttl / 3 } else { (self.ttl / 10).min(SOON) };
         }
     }
 
-    async fn renew(&self, held: &[Arc<Held>]) -> bool {
+    async fn renew(&self, engine: &Engine, held: &[Arc<Held>]) -> bool {
         let holds: Vec<Hold> = held.iter().map(|held| held.hold.clone()).collect();
         let asked = Instant::now();
-        match tokio::time::timeout(self.ttl, self.engine.renew(&holds, self.ttl)).await {
+        match tokio::time::timeout(self.ttl, engine.renew(&holds, self.ttl)).await {
             Ok(Ok(renewed)) => {
                 for (held, is_ours) in held.iter().zip(renewed) {
                     if is_ours {

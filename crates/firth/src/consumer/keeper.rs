@@ -24,7 +24,10 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-const PATIENCE: Backoff = Backoff::exponential(Duration::from_millis(50), Duration::from_secs(5));
+/// While the engine does not answer, so that the consumer resumes soon after its return.
+const AWAY: Backoff = Backoff::exponential(Duration::from_millis(50), Duration::from_millis(500));
+/// Before a lane that cannot go on is tried again.
+const REST: Backoff = Backoff::exponential(Duration::from_millis(50), Duration::from_secs(5));
 
 pub(crate) struct Keeper {
     common: Arc<Common>,
@@ -81,7 +84,7 @@ impl Keeper {
 
     /// Runs until `closing`, then hands everything over. An error means that the consumer cannot go on.
     pub(crate) async fn run(mut self, closing: CancellationToken) -> Result<()> {
-        let mut failures = 0;
+        let mut failures: u32 = 0;
         let outcome = loop {
             let wake = match self.turn().await {
                 Ok(wake) => {
@@ -90,8 +93,10 @@ impl Keeper {
                 }
                 Err(error) if error.is_retryable() => {
                     failures += 1;
-                    tracing::warn!(%error, topic = %self.topic, "cannot see to the partitions; trying again");
-                    Instant::now() + PATIENCE.delay(failures)
+                    if failures.is_power_of_two() {
+                        tracing::warn!(%error, topic = %self.topic, "cannot see to the partitions; trying again");
+                    }
+                    Instant::now() + AWAY.delay(failures)
                 }
                 Err(error) => break Err(error),
             };
@@ -150,7 +155,11 @@ impl Keeper {
         let succeeded = succeeded(members);
         let is_succeeded =
             |lease: &LeaseInfo| lease.holder.as_ref().is_some_and(|holder| succeeded.contains(holder));
-        for lease in members.iter().filter(|lease| lease.is_held()) {
+        // A lease of ours that ran out while the engine was away is renewed soon, unless another has it.
+        for lease in members {
+            if !lease.is_held() && !self.is_me(lease) {
+                continue;
+            }
             let dead = is_succeeded(lease) || (!self.is_me(lease) && self.pulse.is_still(lease, now));
             if let (Some(holder), false) = (&lease.holder, dead) {
                 let Note { pins, most, .. } = Note::of(lease);
@@ -159,8 +168,12 @@ impl Keeper {
         }
         self.note_losses(owners);
         view.owners = vec![None; info.config.partitions as usize];
-        for lease in owners.iter().filter(|lease| lease.is_held()) {
+        for lease in owners {
             let LeaseName::Group { at, .. } = &lease.name else { continue };
+            let is_ours = self.is_me(lease) && self.lanes.contains_key(&at.index);
+            if !lease.is_held() && !is_ours {
+                continue;
+            }
             let holder = lease.holder.as_ref().map(ToString::to_string);
             view.owners[at.index as usize] = holder.filter(|holder| view.members.contains_key(holder));
             if !self.is_me(lease) && (is_succeeded(lease) || self.pulse.is_still(lease, now)) {
@@ -258,7 +271,7 @@ impl Keeper {
                     self.common.damage.note(index, &error);
                 }
                 let failures = self.resting.get(&index).map_or(0, |(failures, _)| *failures) + 1;
-                let until = Instant::now() + PATIENCE.delay(failures);
+                let until = Instant::now() + REST.delay(failures);
                 tracing::error!(%error, topic = %self.topic, partition = index, "the lane failed; trying again later");
                 self.resting.insert(index, (failures, until));
             }

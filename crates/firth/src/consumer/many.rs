@@ -12,6 +12,7 @@ impl Consumer {
     /// Never waits for more. Use it alone or beside [`next`](Self::next). Cancel-safe.
     pub async fn next_many(&mut self, max: usize) -> Option<Result<Vec<Delivery>>> {
         self.common.chunk.store(max.max(1), Ordering::Relaxed);
+        self.common.batch.store(max.max(1), Ordering::Relaxed);
         match self.common.desk.take(max.max(1)).await {
             Some(deliveries) => Some(Ok(deliveries)),
             None => self.end().await.err().map(Err),

@@ -35,6 +35,7 @@ pub use run::Run;
 
 use crate::error::{Error, Result};
 use crate::metrics::InFlight;
+use crate::renewals::Renewing;
 use damage::Damage;
 use firth_engine::{Epoch, Hold};
 use holds::Holds;
@@ -55,7 +56,7 @@ pub struct Consumer {
     common: Arc<Common>,
     handle: ConsumerHandle,
     keeper: Option<JoinHandle<Result<()>>>,
-    renewals: JoinHandle<()>,
+    renewals: Option<Renewing>,
 }
 
 /// Watches and steers a consumer from elsewhere; clones share it.
@@ -199,6 +200,9 @@ impl Consumer {
         let Some(keeper) = &mut self.keeper else { return Ok(()) };
         let ended = keeper.await;
         self.keeper = None;
+        if let Some(renewals) = self.renewals.take() {
+            renewals.stop().await;
+        }
         ended.unwrap_or_else(|error| {
             Err(Error::new(crate::ErrorKind::Internal, "the consumer's task failed").with_source(error))
         })
@@ -207,7 +211,6 @@ impl Consumer {
 
 impl Drop for Consumer {
     fn drop(&mut self) {
-        self.renewals.abort();
         if let Some(keeper) = &self.keeper {
             // Takes the lanes with it.
             keeper.abort();

@@ -101,6 +101,8 @@ impl Run {
         let Self { mut consumer, handler, chunk, until } = self;
         let common = consumer.common.clone();
         common.chunk.store(chunk, Ordering::Relaxed);
+        let batch = if matches!(handler, Handler::Batch(_)) { chunk } else { 1 };
+        common.batch.store(batch, Ordering::Relaxed);
         common.desk.engage(Crew::new(handler, common.clone()));
         let at_work = AtWork(&common.desk);
         if let Some(until) = until {

@@ -4,6 +4,7 @@
 
 mod admin;
 mod adopting;
+mod blocked;
 mod chaos;
 mod claims;
 mod consuming;
@@ -15,6 +16,7 @@ mod faults;
 mod faulty;
 mod features;
 mod many;
+mod outages;
 mod pausing;
 mod producing;
 mod promises;

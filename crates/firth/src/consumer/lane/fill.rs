@@ -5,7 +5,7 @@ use super::session::Session;
 use crate::company::{COMPANY, Companion};
 use crate::error::{Error, ErrorKind, Result};
 use crate::payload;
-use firth_engine::facet::{Due, Max, Ripened, TakeDue};
+use firth_engine::facet::{Due, Max, Pending, Ripened, TakeDue};
 use firth_engine::limits::{MAX_BATCH_BYTES, MAX_READ};
 use firth_engine::{Encoding, Offer, Progress, Record, RecordId, Verdict};
 use futures_util::future::BoxFuture;
@@ -68,12 +68,12 @@ impl Session<'_> {
             return 0;
         }
         let in_window = self.window.room().saturating_sub(self.coming() + KEPT_FOR_DUE);
-        let coming = if self.careful > 0 { self.coming() } else { 0 };
+        let coming = if self.suspects.any() { self.coming() } else { 0 };
         in_window.min(self.limit().saturating_sub(self.at_hand() + coming))
     }
 
     fn limit(&self) -> usize {
-        if self.careful > 0 { 1 } else { self.lane.common.config.max_in_flight }
+        if self.suspects.any() { 1 } else { self.lane.common.config.max_in_flight }
     }
 
     /// How many records may go out, or are out.
@@ -192,6 +192,9 @@ impl Session<'_> {
         if due.lost > 0 && common.config.is_strict() {
             // Whose they were is gone with them: only a fresh look tells which keys still wait.
             return Err(Error::new(ErrorKind::Unavailable, "a lossy trim removed records that were due"));
+        }
+        if due.records.is_empty() && due.next.is_none_or(|next| !next.is_zero()) {
+            self.suspects.none_due();
         }
         // There was no room for all of them: what has gathered need not gather again.
         let was_cut = !due.records.is_empty() && due.next.is_some_and(|next| next.is_zero());
@@ -318,10 +321,12 @@ impl Session<'_> {
         self.settle(record, verdict)
     }
 
-    /// With strict ordering a new owner must know which keys wait for a retry. Content kept aside waits without holding anything back.
-    pub(super) async fn learn_due_keys(&mut self) -> Result<()> {
+    /// A new owner must know which due records a vanished one had, and with strict ordering which keys
+    /// wait for a retry. Content kept aside waits without holding anything back.
+    pub(super) async fn learn_due(&mut self) -> Result<()> {
         let common = self.lane.common.clone();
-        if !common.config.is_strict() {
+        let (is_strict, isolates) = (common.config.is_strict(), common.config.retry.max_crashes > 0);
+        if !is_strict && !isolates {
             return Ok(());
         }
         let mut after = RecordId::ZERO;
@@ -329,7 +334,11 @@ impl Session<'_> {
             let page = common.engine.pending(self.at(), &common.group, after, MAX_READ).await?;
             let Some(last) = page.last() else { return Ok(()) };
             after = last.id;
-            let in_log: Vec<RecordId> = page.iter().filter(|due| !due.kept).map(|due| due.id).collect();
+            let is_suspect =
+                |due: &&Pending| isolates && due.crashes > 0 && due.due_in.is_some_and(|wait| wait.is_zero());
+            self.suspects.add_due(page.iter().filter(is_suspect).map(|due| due.id));
+            let in_log = page.iter().filter(|due| is_strict && !due.kept).map(|due| due.id);
+            let in_log: Vec<RecordId> = in_log.collect();
             for ids in in_log.chunks(LOOK_UPS) {
                 let at = self.at();
                 let look_up = |id: &RecordId| {

@@ -6,6 +6,7 @@
 
 mod fill;
 mod memory;
+mod reach;
 mod session;
 mod store;
 mod tail;
@@ -38,6 +39,8 @@ pub(crate) struct Common {
     pub(crate) paused: watch::Receiver<bool>,
     /// How many records one worker takes at a time.
     pub(crate) chunk: AtomicUsize,
+    /// How many of them it works on at the same time.
+    pub(crate) batch: AtomicUsize,
     pub(crate) max_payload: usize,
     pub(crate) losses: Losses,
     pub(crate) damage: Damage,
@@ -48,6 +51,12 @@ pub(crate) struct Common {
 impl Common {
     fn chunk(&self) -> usize {
         self.chunk.load(Ordering::Relaxed).max(1)
+    }
+
+    /// How many records of a partition handlers may have at a time.
+    fn at_once(&self) -> usize {
+        let batch = self.batch.load(Ordering::Relaxed).max(1);
+        self.config.concurrency.saturating_mul(batch).min(self.config.max_in_flight)
     }
 }
 
@@ -71,6 +80,11 @@ pub(crate) enum End {
 /// Verdicts whose commit is not confirmed, by place and attempt: should the record come again, it is settled without being handed out.
 type Carry = HashMap<Key, Verdict>;
 
+/// Whether the server did not answer at all.
+fn is_away(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Timeout)
+}
+
 /// What one session leaves to the next.
 #[derive(Default)]
 struct Left {
@@ -78,11 +92,15 @@ struct Left {
     waiting: Waiting,
 }
 
-const PATIENCE: Backoff = Backoff::exponential(Duration::from_millis(50), Duration::from_secs(5));
+/// While the server is away, so that the lane resumes soon after its return.
+const AWAY: Backoff = Backoff::exponential(Duration::from_millis(50), Duration::from_millis(500));
+/// While the server answers and refuses.
+const REFUSED: Backoff = Backoff::exponential(Duration::from_millis(50), Duration::from_secs(5));
 
 impl Lane {
     pub(crate) async fn run(self) -> End {
-        let (mut left, mut failures) = (Left::default(), 0);
+        let mut left = Left::default();
+        let mut failures: u32 = 0;
         loop {
             let trouble = match Session::open(&self, std::mem::take(&mut left)).await {
                 Err((rest, error)) => {
@@ -110,9 +128,12 @@ impl Lane {
             }
             failures += 1;
             self.common.meter.reopened.increment(1);
-            tracing::warn!(error = %trouble, partition = %self.at, failures, "the lane starts over");
+            if failures.is_power_of_two() {
+                tracing::warn!(error = %trouble, partition = %self.at, failures, "the lane starts over");
+            }
+            let patience = if is_away(&trouble) { AWAY } else { REFUSED };
             tokio::select! {
-                () = tokio::time::sleep(PATIENCE.delay(failures)) => {}
+                () = tokio::time::sleep(patience.delay(failures)) => {}
                 () = self.stop.cancelled() => {}
                 () = self.held.lost.cancelled() => return self.lost(),
             }

@@ -4,6 +4,7 @@
 
 use super::fill::{InLook, InRead, look_back};
 use super::memory::Memory;
+use super::reach::{Reach, Suspects};
 use super::tail::Tail;
 use super::waiter::{Key, Waiter, Waiting};
 use super::{Carry, Common, Lane, Left};
@@ -72,8 +73,10 @@ pub(super) struct Session<'l> {
     /// When a hint last made the lane look for delayed and due records.
     pub(super) looked: Instant,
     pub(super) next_poll: Instant,
-    /// Records to hand out one at a time, because an owner vanished here.
-    pub(super) careful: usize,
+    /// Records to hand out one at a time, because an owner vanished with them.
+    pub(super) suspects: Suspects,
+    /// How far records may be handed out before the next commit.
+    pub(super) reach: Reach,
     /// Why the next record of the log is given up, if too many owners vanished with it.
     pub(super) condemned: Option<String>,
     /// Verdicts of the session before, and until when a record that comes again can be one of them.
@@ -138,7 +141,11 @@ impl<'l> Session<'l> {
             ripen_at: Some(now),
             looked: now,
             next_poll: now + SLOW_POLL,
-            careful: if common.config.retry.doubts(progress.crashes) { common.config.window() } else { 0 },
+            suspects: match common.config.retry.doubts(progress.crashes) {
+                true => Suspects::after(&progress, common.config.window()),
+                false => Suspects::default(),
+            },
+            reach: Reach::new(&progress, common.at_once(), now),
             condemned: common.config.retry.condemns(progress.crashes),
             known: left.known,
             known_until: now + REMEMBER,
@@ -169,7 +176,7 @@ impl<'l> Session<'l> {
     async fn catch_up(&mut self, progress: &Progress) -> Result<()> {
         look_back(self.lane, progress).await?;
         self.answer_stored(progress).await?;
-        if progress.due > 0 { self.learn_due_keys().await } else { Ok(()) }
+        if progress.due > 0 { self.learn_due().await } else { Ok(()) }
     }
 
     pub(super) fn common(&self) -> &Arc<Common> {
@@ -233,11 +240,13 @@ impl<'l> Session<'l> {
         }
         let before = self.chunks_out;
         let common = self.lane.common.clone();
-        let careful = self.careful > 0;
-        let (chunk, limit) = if careful { (1, 1) } else { (common.chunk(), common.config.concurrency) };
+        let isolates = self.suspects.any();
+        let (chunk, limit) = if isolates { (1, 1) } else { (common.chunk(), common.config.concurrency) };
         let most = common.config.max_in_flight;
         while self.chunks_out < limit && self.flow.ready() > 0 && self.flow.out() < most {
-            let records = self.flow.take(chunk.min(most - self.flow.out()));
+            let records = self.flow.take(chunk.min(most - self.flow.out()), self.reach.limit());
+            let Some(furthest) = records.iter().map(|record| record.id.seq).max() else { break };
+            self.reach.start(furthest);
             common.meter.in_flight.increment(records.len() as f64);
             let end = Arc::new(ChunkEnd(self.tie.clone()));
             let deliver = |record| Delivery::new(Record::new(self.lane.at.clone(), record), end.clone());

@@ -46,7 +46,9 @@ impl Session<'_> {
 
     /// Stores what is settled, if it is time. `rides`: a read goes out just now.
     pub(super) fn commit_if_wanted(&mut self, rides: bool) {
-        if self.in_commit.is_some() || self.uncommitted == 0 {
+        let next = self.flow.next_seq();
+        let is_short = next.is_some_and(|next| self.reach.is_short(next)) && !self.is_draining();
+        if self.in_commit.is_some() || (self.uncommitted == 0 && !is_short) {
             return;
         }
         let idle = self.flow.ready() == 0
@@ -60,21 +62,24 @@ impl Session<'_> {
             || waited
             || !self.waiters.is_empty()
             || self.uncommitted >= ENOUGH
-            || self.careful > 0
+            || self.suspects.any()
+            || is_short
             || !self.given_up.is_empty()
             || self.window.room() == 0;
         if !wanted {
             return;
         }
         let commit = self.window.take_commit();
+        let commit = if is_short { commit.or_else(|| Some(self.window.unchanged())) } else { commit };
         (self.uncommitted, self.oldest, self.luck) = (0, None, fastrand::f64());
         self.committing.append(&mut self.settled);
         self.answering.append(&mut self.waiters);
         self.burying.append(&mut self.given_up);
         self.lane.common.meter.acked.increment(std::mem::take(&mut self.acks));
-        let Some(commit) = commit else {
+        let Some(mut commit) = commit else {
             return;
         };
+        commit.reach = self.reach.tell(next, self.suspects.last(), Instant::now());
         let (common, at, hold) =
             (self.lane.common.clone(), self.lane.at.clone(), self.lane.held.hold.clone());
         self.in_commit = Some(Box::pin(async move {
@@ -92,8 +97,8 @@ impl Session<'_> {
             Ok(done) => {
                 self.note_work();
                 self.note_next_due(done.next_due);
-                self.careful = self.careful.saturating_sub(self.committing.len());
-                self.committing.clear();
+                self.reach.stored();
+                self.suspects.settled(self.committing.drain(..).map(|((id, _), _)| id), self.window.open());
                 for record in self.burying.drain(..) {
                     self.flow.clear_due(record.content.key.as_ref(), record.id.seq);
                 }
