@@ -1,13 +1,14 @@
 //! Retention: one task per broker removes what topics no longer want. One broker at a time does the work, by a lease.
 //!
 //! Records that some group has not settled stay unless the topic is lossy: the engine computes the true floor in the same step.
-//! A failed sweep is logged and tried again at the next tick.
+//! What failed is logged and tried again at the next tick; it holds up nothing else.
 
 use crate::error::Result;
 use crate::metrics;
 use crate::topic::{TopicInfo, Topics};
 use firth_engine::facet::{Acquire, Trim};
-use firth_engine::{Engine, Hold, HolderName, LeaseName, MemberName, PoolName};
+use firth_engine::limits::MAX_TTL;
+use firth_engine::{Engine, Hold, HolderName, LeaseName, MemberName, Partition, PoolName};
 use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -57,7 +58,7 @@ async fn keep_house(engine: Engine, every: Duration, stop: CancellationToken) {
 }
 
 async fn tick(engine: &Engine, every: Duration, hold: &mut Option<Hold>) -> Result<()> {
-    let ttl = every * 3;
+    let ttl = every.saturating_mul(3).min(MAX_TTL);
     let renewed = match &hold {
         Some(held) => engine.renew(std::slice::from_ref(held), ttl).await?.first() == Some(&true),
         None => false,
@@ -79,36 +80,53 @@ fn wish(ttl: Duration) -> Acquire {
     Acquire::new(LeaseName::pool(&pool, &name), holder, ttl)
 }
 
-/// One round over all topics.
+/// One round over all topics. A partition that cannot be swept holds up no other; the first error is answered
+/// at the end.
 pub(crate) async fn sweep(engine: &Engine) -> Result<Swept> {
-    let mut swept = Swept::default();
-    for topic in Topics::new(engine.clone()).list().await? {
+    let (mut swept, mut failure) = (Swept::default(), None);
+    for topic in Topics::new(engine.clone()).list_each().await? {
+        let topic = match topic {
+            Ok(topic) => topic,
+            Err(error) => {
+                tracing::warn!(%error, "a topic was left out of this round of retention");
+                failure.get_or_insert(error);
+                continue;
+            }
+        };
         let before = swept;
-        sweep_topic(engine, &topic, &mut swept).await?;
+        for at in topic.partitions() {
+            if let Err(error) = sweep_partition(engine, &topic, &at, &mut swept).await {
+                let error = error.during(format_args!("retention of {at}"));
+                tracing::warn!(%error, "a partition was left out of this round of retention");
+                failure.get_or_insert(error);
+            }
+        }
         let (records, letters) = (swept.records - before.records, swept.dead_letters - before.dead_letters);
         metrics::swept(&topic.name, records, letters, swept.held_back - before.held_back);
     }
-    Ok(swept)
+    failure.map_or(Ok(swept), Err)
 }
 
-async fn sweep_topic(engine: &Engine, topic: &TopicInfo, swept: &mut Swept) -> Result<()> {
-    for at in topic.partitions() {
-        let mut held_back = false;
-        for to in topic.config.retention.marks() {
-            let done = engine.trim(&at, Trim { to, lossy: topic.config.lossy }).await?;
-            swept.records += done.removed;
-            held_back |= done.held_back;
-        }
-        swept.held_back += u64::from(held_back);
-        if let Some(age) = topic.config.dead_letters_for {
-            for group in engine.groups(&at).await? {
-                loop {
-                    let gone = engine.expire_dead(&at, &group, age).await?;
-                    swept.dead_letters += gone as u64;
-                    if gone == 0 {
-                        break;
-                    }
-                }
+async fn sweep_partition(
+    engine: &Engine,
+    topic: &TopicInfo,
+    at: &Partition,
+    swept: &mut Swept,
+) -> Result<()> {
+    let mut held_back = false;
+    for to in topic.config.retention.marks() {
+        let done = engine.trim(at, Trim { to, lossy: topic.config.lossy }).await?;
+        swept.records += done.removed;
+        held_back |= done.held_back;
+    }
+    swept.held_back += u64::from(held_back);
+    let Some(age) = topic.config.dead_letters_for else { return Ok(()) };
+    for group in engine.groups(at).await? {
+        loop {
+            let gone = engine.expire_dead(at, &group, age).await?;
+            swept.dead_letters += gone as u64;
+            if gone == 0 {
+                break;
             }
         }
     }

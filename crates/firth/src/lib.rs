@@ -119,7 +119,7 @@ mod trace;
 
 pub use admin::{
     Admin, GroupInfo, GroupPartition, MemberInfo, Owner, PartitionInfo, PendingPage, PendingQuery,
-    PendingRecord, PendingSort, Position, Reset, TopicStatus, TrimTo,
+    PendingRecord, PendingSort, Position, RecordPage, Reset, TopicStatus, TrimTo,
 };
 pub use adopt::{AS_JSON, AdoptStream, STREAM_ID, TOO_LARGE};
 pub use broker::Broker;

@@ -22,6 +22,20 @@ pub(crate) fn compress(content: &mut Content) {
     }
 }
 
+/// How many bytes a content takes once it is opened, all of it counted.
+pub(crate) fn opened_len(content: &Content) -> usize {
+    let stored = content.payload.len();
+    let opened = match content.encoding {
+        Encoding::Plain => stored,
+        // What cannot be opened stays as it is.
+        _ => match block::uncompressed_size(&content.payload) {
+            Ok((size, _)) if size <= MAX_PAYLOAD => size,
+            _ => stored,
+        },
+    };
+    content.packed_len() - stored + opened
+}
+
 /// Puts the original in place of a compressed payload; the content stays as it is if that fails.
 pub(crate) fn open(content: &mut Content) -> Result<()> {
     if content.encoding == Encoding::Plain {

@@ -9,7 +9,7 @@ mod topics;
 
 pub use groups::{GroupInfo, GroupPartition, MemberInfo, Owner};
 pub use pending::{PendingPage, PendingQuery, PendingRecord, PendingSort};
-pub use topics::{PartitionInfo, TopicStatus};
+pub use topics::{PartitionInfo, RecordPage, TopicStatus};
 
 pub use firth_engine::facet::{From as Position, Reset, TrimTo};
 

@@ -3,6 +3,7 @@
 use super::Admin;
 use crate::error::Result;
 use crate::metrics;
+use crate::payload;
 use crate::record::Record;
 use crate::topic::TopicInfo;
 use firth_engine::facet::{Bounds, Max, Trim, TrimTo};
@@ -57,6 +58,15 @@ impl PartitionInfo {
     }
 }
 
+/// Records that were looked at.
+#[derive(Clone, Debug)]
+pub struct RecordPage {
+    /// The records, in order.
+    pub records: Vec<Record>,
+    /// Go on after this one; `None`: that was all.
+    pub next: Option<RecordId>,
+}
+
 impl Admin {
     /// All topics in figures, sorted by name.
     pub async fn topics(&self) -> Result<Vec<TopicStatus>> {
@@ -82,7 +92,9 @@ impl Admin {
         Ok(status)
     }
 
-    /// Up to `max` records of a partition after `after`, in order, without consuming them.
+    /// Up to `max` records of a partition after `after`, in order, without consuming them; no more than
+    /// 8 MiB of them as they are shown, compressed ones opened, but at least one if there is any. Whether
+    /// more follow is told by [`browse_page`](Self::browse_page).
     pub async fn browse(
         &self,
         topic: &str,
@@ -90,13 +102,37 @@ impl Admin {
         after: RecordId,
         max: usize,
     ) -> Result<Vec<Record>> {
-        let at = Partition::new(TopicName::new(topic)?, partition);
-        let max = Max { records: max.clamp(1, MAX_READ), bytes: MAX_BATCH_BYTES };
-        let found = self.engine().read(&at, after, max).await?;
-        Ok(found.into_iter().map(|record| Record::shown(at.clone(), record)).collect())
+        Ok(self.browse_page(topic, partition, after, max).await?.records)
     }
 
-    /// The newest `max` records of a partition, in order, without consuming them.
+    /// As [`browse`](Self::browse), and from where to go on.
+    pub async fn browse_page(
+        &self,
+        topic: &str,
+        partition: u32,
+        after: RecordId,
+        max: usize,
+    ) -> Result<RecordPage> {
+        let at = Partition::new(TopicName::new(topic)?, partition);
+        let max = Max { records: max.clamp(1, MAX_READ), bytes: MAX_BATCH_BYTES };
+        let mut found = self.engine().read(&at, after, max).await?;
+        let mut bytes = 0;
+        let fit = found.iter().take_while(|record| {
+            bytes += payload::opened_len(&record.content);
+            bytes <= MAX_BATCH_BYTES
+        });
+        let fit = fit.count().max(1);
+        found.truncate(fit);
+        let next = match found.last() {
+            Some(last) if last.id.seq < self.engine().bounds(&at).await?.last.seq => Some(last.id),
+            _ => None,
+        };
+        let records = found.into_iter().map(|record| Record::shown(at.clone(), record)).collect();
+        Ok(RecordPage { records, next })
+    }
+
+    /// The newest `max` records of a partition, in order, without consuming them; no more than 8 MiB of
+    /// them as they are shown, but at least one if there is any.
     pub async fn recent(&self, topic: &str, partition: u32, max: usize) -> Result<Vec<Record>> {
         let at = Partition::new(TopicName::new(topic)?, partition);
         let (bounds, max) = (self.engine().bounds(&at).await?, max.clamp(1, MAX_READ));
@@ -111,13 +147,21 @@ impl Admin {
             }
             span = span.saturating_mul(4);
         }
-        let mut found = VecDeque::with_capacity(max);
+        let (mut found, mut bytes) = (VecDeque::new(), 0);
         loop {
             let page = self.engine().read(&at, after, Max::records(MAX_READ)).await?;
             let Some(last) = page.last() else { break };
             after = last.id;
-            found.extend(page.into_iter().filter(|record| record.id.seq > before));
-            found.drain(..found.len().saturating_sub(max));
+            for record in page.into_iter().filter(|record| record.id.seq > before) {
+                bytes += payload::opened_len(&record.content);
+                found.push_back(record);
+                while found.len() > 1
+                    && (found.len() > max || bytes > MAX_BATCH_BYTES)
+                    && let Some(oldest) = found.pop_front()
+                {
+                    bytes -= payload::opened_len(&oldest.content);
+                }
+            }
         }
         Ok(found.into_iter().map(|record| Record::shown(at.clone(), record)).collect())
     }

@@ -23,6 +23,7 @@ pub use admin::{ClaimsStatus, OfferInfo, OfferOwner, WorkerInfo};
 pub use claim::Claim;
 pub use config::{WorkerConfig, worker_id_from_env};
 pub use feed::{Feed, FeedBuilder};
+pub use run::GivenUp;
 pub use service::MAX_SHARDS;
 pub use worker::{Event, Worker, WorkerBuilder, WorkerHandle, WorkerHealth};
 

@@ -5,6 +5,7 @@ use super::common::Common;
 use super::config::WorkerConfig;
 use super::events::Notice;
 use super::keeper::{self, Keeper};
+use super::run::RunOptions;
 use super::service::Service;
 use super::shard::Shard;
 use crate::broker::Broker;
@@ -47,6 +48,7 @@ pub enum Event {
 pub struct Worker {
     handle: WorkerHandle,
     pub(crate) task: Option<JoinHandle<Result<()>>>,
+    pub(crate) run_options: RunOptions,
 }
 
 /// Steers a worker from elsewhere; clones share it.

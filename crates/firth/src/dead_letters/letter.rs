@@ -18,6 +18,12 @@ pub struct DeadId {
     pub id: RecordId,
 }
 
+impl DeadId {
+    pub(super) fn of(letter: &facet::DeadLetter) -> Self {
+        Self { group: letter.group.clone(), partition: letter.at.index, id: letter.id }
+    }
+}
+
 impl fmt::Display for DeadId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}/{}", self.group, self.partition, self.id)

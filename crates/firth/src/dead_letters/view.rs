@@ -6,11 +6,12 @@ use crate::broker::Broker;
 use crate::error::{Error, ErrorKind, Result, invalid};
 use crate::message::Message;
 use crate::metrics;
+use crate::payload;
 use bytes::Bytes;
-use firth_engine::facet::{Edit, Replay};
-use firth_engine::limits::MAX_VERDICTS;
+use firth_engine::facet::{self, Edit, Replay};
+use firth_engine::limits::{MAX_BATCH_BYTES, MAX_VERDICTS};
 use firth_engine::{Engine, GroupName, Partition, RecordId, TopicName};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 /// How many letters are looked at per step.
@@ -74,34 +75,21 @@ impl DeadLetters {
         self
     }
 
-    /// Up to `max` letters after `after`, sorted by group, partition and place.
+    /// Up to `max` letters after `after`, sorted by group, partition and place; no more than 8 MiB of
+    /// them as they are shown, compressed ones opened, but at least one if there is any.
     pub async fn list(&self, after: Option<&DeadId>, max: usize) -> Result<DeadPage> {
-        let mut page = DeadPage::default();
-        let (mut cursor, max) = (after.cloned(), max.max(1));
-        for (at, group) in self.places().await? {
-            let passed =
-                cursor.as_ref().filter(|cursor| (&cursor.group, cursor.partition) > (&group, at.index));
-            if passed.is_some() {
-                continue;
-            }
-            let mut from = match cursor.take() {
-                Some(cursor) if (&cursor.group, cursor.partition) == (&group, at.index) => cursor.id,
-                _ => RecordId::ZERO,
-            };
-            loop {
-                let found = self.engine().dead(&at, &group, from, PAGE).await?;
-                let is_last = found.len() < PAGE;
-                from = found.last().map_or(from, |last| last.id);
-                page.letters
-                    .extend(found.into_iter().map(DeadLetter::new).filter(|letter| self.matches(letter)));
-                if page.letters.len() > max {
-                    page.letters.truncate(max);
-                    page.next = page.letters.last().map(|last| last.id.clone());
+        let (mut page, max) = (DeadPage::default(), max.max(1));
+        let (mut walk, mut bytes) = (self.walk(after).await?, 0);
+        // One more than fits shows whether anything follows.
+        while let Some(found) = self.step(&mut walk, max + 1 - page.letters.len()).await? {
+            for letter in found {
+                bytes += payload::opened_len(&letter.content);
+                let is_full = page.letters.len() == max || bytes > MAX_BATCH_BYTES;
+                if let Some(last) = page.letters.last().filter(|_| is_full) {
+                    page.next = Some(last.id.clone());
                     return Ok(page);
                 }
-                if is_last {
-                    break;
-                }
+                page.letters.push(DeadLetter::new(letter));
             }
         }
         Ok(page)
@@ -125,9 +113,9 @@ impl DeadLetters {
             }
             return Ok(count);
         }
-        let (mut count, mut walk) = (0, Walk::Start);
-        while let Some(ids) = self.next_page(&mut walk).await? {
-            count += ids.len() as u64;
+        let (mut count, mut walk) = (0, self.walk(None).await?);
+        while let Some(found) = self.step(&mut walk, PAGE).await? {
+            count += found.len() as u64;
         }
         Ok(count)
     }
@@ -152,9 +140,9 @@ impl DeadLetters {
 
     /// Replays every letter of this view, each once; answers how many.
     pub async fn replay_all(&self, to: Replay) -> Result<u64> {
-        let (mut taken, mut walk) = (0, Walk::Start);
-        while let Some(ids) = self.next_page(&mut walk).await? {
-            taken += self.replay(&ids, to).await?;
+        let (mut taken, mut walk) = (0, self.walk(None).await?);
+        while let Some(found) = self.step(&mut walk, PAGE).await? {
+            taken += self.replay(&addresses(found), to).await?;
         }
         Ok(taken)
     }
@@ -200,9 +188,9 @@ impl DeadLetters {
 
     /// Deletes every letter of this view; answers how many.
     pub async fn delete_all(&self) -> Result<u64> {
-        let (mut gone, mut walk) = (0, Walk::Start);
-        while let Some(ids) = self.next_page(&mut walk).await? {
-            gone += self.delete(&ids).await?;
+        let (mut gone, mut walk) = (0, self.walk(None).await?);
+        while let Some(found) = self.step(&mut walk, PAGE).await? {
+            gone += self.delete(&addresses(found)).await?;
         }
         Ok(gone)
     }
@@ -216,14 +204,19 @@ impl DeadLetters {
         Error::new(ErrorKind::NotFound, format!("there is no dead letter {id} in topic {}", self.topic))
     }
 
-    fn engine(&self) -> &Engine {
+    pub(super) fn engine(&self) -> &Engine {
         self.broker.engine()
     }
 
-    fn matches(&self, letter: &DeadLetter) -> bool {
-        let key = self.key.as_ref().is_none_or(|key| letter.record.key() == Some(key));
-        let reason = self.reason.as_ref().is_none_or(|text| letter.reason.contains(text.as_str()));
-        key && reason && letter.age >= self.older_than
+    /// Whether the view has this letter, or will have it when it is old enough.
+    pub(super) fn wants(&self, letter: &facet::DeadLetter) -> bool {
+        let key = self.key.as_ref().is_none_or(|key| letter.content.key.as_ref() == Some(key));
+        key && self.reason.as_ref().is_none_or(|text| letter.reason.contains(text.as_str()))
+    }
+
+    /// How long until a letter is old enough for the view.
+    pub(super) fn too_young(&self, letter: &facet::DeadLetter) -> Option<Duration> {
+        self.older_than.checked_sub(letter.age).filter(|wait| !wait.is_zero())
     }
 
     fn partition_at(&self, index: u32) -> Result<Partition> {
@@ -235,7 +228,7 @@ impl DeadLetters {
     }
 
     /// Every partition and group that can hold letters of this view, sorted by group and partition.
-    async fn places(&self) -> Result<Vec<(Partition, GroupName)>> {
+    pub(super) async fn places(&self) -> Result<Vec<(Partition, GroupName)>> {
         let info = self.broker.topic(&self.topic).await?;
         let mut places = BTreeSet::new();
         for at in info.partitions().filter(|at| self.partition.is_none_or(|wanted| wanted == at.index)) {
@@ -251,27 +244,52 @@ impl DeadLetters {
             .collect())
     }
 
-    /// The next page of a walk through the view. What is removed on the way does not disturb it: addresses only grow.
+    /// A walk through the view, after this letter.
+    async fn walk(&self, after: Option<&DeadId>) -> Result<Walk> {
+        let mut places = VecDeque::from(self.places().await?);
+        let mut from = RecordId::ZERO;
+        if let Some(after) = after {
+            let mark = (&after.group, after.partition);
+            places.retain(|(at, group)| (group, at.index) >= mark);
+            if places.front().is_some_and(|(at, group)| (group, at.index) == mark) {
+                from = after.id;
+            }
+        }
+        Ok(Walk { places, from })
+    }
+
+    /// The next letters of a walk, as they are stored, from at most `max` of one place and about 8 MiB;
+    /// `None` at its end. What is removed on the way does not disturb it: addresses only grow.
     ///
-    /// No closure takes the pages: its future could not be sent to another thread.
-    async fn next_page(&self, walk: &mut Walk) -> Result<Option<Vec<DeadId>>> {
-        let after = match walk {
-            Walk::Start => None,
-            Walk::After(id) => Some(&*id),
-            Walk::Done => return Ok(None),
-        };
-        let page = self.list(after, MAX_VERDICTS).await?;
-        *walk = page.next.map_or(Walk::Done, Walk::After);
-        let ids: Vec<_> = page.letters.into_iter().map(|letter| letter.id).collect();
-        Ok(if ids.is_empty() { None } else { Some(ids) })
+    /// No closure takes the letters: its future could not be sent to another thread.
+    async fn step(&self, walk: &mut Walk, max: usize) -> Result<Option<Vec<facet::DeadLetter>>> {
+        while let Some((at, group)) = walk.places.front() {
+            let mut found = self.engine().dead(at, group, walk.from, max.min(PAGE)).await?;
+            let Some(last) = found.last() else {
+                walk.places.pop_front();
+                walk.from = RecordId::ZERO;
+                continue;
+            };
+            walk.from = last.id;
+            found.retain(|letter| self.wants(letter) && self.too_young(letter).is_none());
+            if !found.is_empty() {
+                return Ok(Some(found));
+            }
+        }
+        Ok(None)
     }
 }
 
 /// How far a walk through a view has come.
-enum Walk {
-    Start,
-    After(DeadId),
-    Done,
+struct Walk {
+    /// Where letters may lie that it has not seen, in order.
+    places: VecDeque<(Partition, GroupName)>,
+    /// The last letter that it saw in the first of them.
+    from: RecordId,
+}
+
+fn addresses(letters: Vec<facet::DeadLetter>) -> Vec<DeadId> {
+    letters.iter().map(DeadId::of).collect()
 }
 
 fn by_place(ids: &[DeadId]) -> BTreeMap<(GroupName, u32), Vec<RecordId>> {

@@ -116,15 +116,15 @@ impl Topics {
 
     /// All topics, sorted by name.
     pub(crate) async fn list(&self) -> Result<Vec<TopicInfo>> {
-        let mut found = Vec::new();
-        for entry in self.engine.list_all(&self.space, "").await? {
-            let name = TopicName::new(&entry.name)?;
-            let known = read(name, &entry)?;
-            if known.is_live() {
-                found.push(known.info);
-            }
-        }
-        Ok(found)
+        self.list_each().await?.into_iter().collect()
+    }
+
+    /// As [`list`](Self::list), with an error in the place of each entry that cannot be read.
+    pub(crate) async fn list_each(&self) -> Result<Vec<Result<TopicInfo>>> {
+        let entries = self.engine.list_all(&self.space, "").await?;
+        let known = entries.iter().map(|entry| read(TopicName::new(&entry.name)?, entry));
+        let live = known.filter(|known| known.as_ref().map_or(true, Known::is_live));
+        Ok(live.map(|known| Ok(known?.info)).collect())
     }
 
     /// One small question to the engine: an answer, whatever it is, is a sign of life.

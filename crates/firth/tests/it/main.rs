@@ -5,6 +5,7 @@
 mod admin;
 mod adopting;
 mod blocked;
+mod browsing;
 mod chaos;
 mod claims;
 mod consuming;
@@ -15,6 +16,7 @@ mod examples;
 mod faults;
 mod faulty;
 mod features;
+mod housekeeping;
 mod many;
 mod outages;
 mod pausing;

@@ -1,6 +1,7 @@
 //! Claims: owned work with instant failover.
 
 mod defects;
+mod failing;
 mod failover;
 mod feeds;
 mod granting;
