@@ -63,7 +63,7 @@ async fn k04_a_failover_that_loses_records_is_told_to_readers(flavor: Flavor) {
         offset(&master.info("replication").await, "master_repl_offset")
             == offset(&replica.info("replication").await, "slave_repl_offset")
     };
-    world::eventually("the replica has all", || has_all()).await;
+    world::eventually("the replica has all", has_all).await;
     // From here on the replica hears nothing.
     replica.freeze();
     master.order(&["CLIENT", "KILL", "TYPE", "replica"]).await;
