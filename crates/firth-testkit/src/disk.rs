@@ -1,15 +1,16 @@
-//! Power cuts: a recording of what a program wrote and synced, and the disk that a cut leaves behind.
+//! Power cuts: a recording of what a program wrote and synced, and the disk that a cut leaves
+//! behind.
 //!
 //! [`Recording::of`] runs a program under `strace`, which notes every write, sync, rename and so on
 //! under one folder. [`Recording::cut`] replays the notes up to some moment on a modelled disk
-//! ([`model`]) and lays out what a power cut at that moment can leave: pages that were not synced are
-//! there or not, each by itself; names that were not synced with their folder are there or not.
+//! ([`model`]) and lays out what a power cut at that moment can leave: pages that were not synced
+//! are there or not, each by itself; names that were not synced with their folder are there or not.
 //!
 //! **Why not a file system in user space.** One recording serves any number of cuts, at any system
 //! call, and each is repeatable by its seed. `strace` needs no device and no mount.
 //!
-//! **Why it can be believed.** After each run the model, with nothing lost, is compared with the real
-//! folder, byte by byte.
+//! **Why it can be believed.** After each run the model, with nothing lost, is compared with the
+//! real folder, byte by byte.
 
 mod model;
 mod trace;
@@ -50,8 +51,8 @@ pub struct Recording {
 impl Recording {
     /// Runs `program` until it ends, and records what it does under the folder `root`.
     ///
-    /// # Panics
-    /// If there is no `strace`, or if the recording does not explain what lies in `root` afterwards.
+    /// # Panics If there is no `strace`, or if the recording does not explain what lies in `root`
+    /// afterwards.
     pub fn of(root: &Path, program: &str, args: &[&str], failing: Option<FailedSync>) -> Self {
         let root = root.canonicalize().expect("the folder exists");
         let before = Disk::of(&root);
@@ -84,8 +85,8 @@ impl Recording {
         String::from_utf8(said.flatten().copied().collect()).expect("the program speaks UTF-8")
     }
 
-    /// Cuts the power after `moment` system calls and lays out what is left on the disk in `to`, an empty
-    /// folder. The seed decides which of the unsynced pages and names survive.
+    /// Cuts the power after `moment` system calls and lays out what is left on the disk in `to`, an
+    /// empty folder. The seed decides which of the unsynced pages and names survive.
     pub fn cut(&self, moment: usize, seed: u64, to: &Path) {
         self.replay(moment, seed).cut(to);
     }

@@ -1,10 +1,12 @@
-//! The engine's clock: wall time when the engine was opened, monotonic from there, moved on when the wall clock has leapt.
+//! The engine's clock: wall time when the engine was opened, monotonic from there, moved on when
+//! the wall clock has leapt.
 //!
 //! It never goes back, not even over a restart: opening starts it after everything that is stored.
 //!
-//! **Why it follows leaps.** The monotonic clock stands still while the machine sleeps, so what was to come at a certain
-//! time would come late by the sleep. And a machine that starts without the right time gets it a moment later. A
-//! leap back is not followed: times that were given out stay in the past.
+//! **Why it follows leaps.** The monotonic clock stands still while the machine sleeps, so what was
+//! to come at a certain time would come late by the sleep. And a machine that starts without the
+//! right time gets it a moment later. A leap back is not followed: times that were given out stay
+//! in the past.
 
 use super::step::Now;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,7 +15,8 @@ use tokio::time::Instant;
 
 /// How far the wall clock may be ahead before it counts as a leap, in µs.
 const LEAP: u64 = 1_000_000;
-/// Tokio's clock is paused if it differs from the real one by more than this: then the wall clock says nothing.
+/// Tokio's clock is paused if it differs from the real one by more than this: then the wall clock
+/// says nothing.
 const PAUSED: Duration = Duration::from_millis(20);
 
 pub(super) struct Clock {

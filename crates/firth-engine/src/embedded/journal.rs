@@ -1,13 +1,15 @@
-//! The storage library's journal, read by ourselves: which batches are whole, and what is wrong after them.
+//! The storage library's journal, read by ourselves: which batches are whole, and what is wrong
+//! after them.
 //!
-//! The library cannot tell a tail that was being written when the power failed from damage in the middle. We
-//! can, because batches carry marks: the first one after each sync says which order number comes next, so
-//! everything below that number was on the disk. If a mark follows a hole and is above it, the hole
-//! was written and lost: that is damage. Otherwise it is a torn tail, which no one was promised.
+//! The library cannot tell a tail that was being written when the power failed from damage in the
+//! middle. We can, because batches carry marks: the first one after each sync says which order
+//! number comes next, so everything below that number was on the disk. If a mark follows a hole and
+//! is above it, the hole was written and lost: that is damage. Otherwise it is a torn tail, which
+//! no one was promised.
 //!
-//! A batch: `1` count order-number, then count times `2` kind compression keyspace key-length length
-//! stored-length key value (or `4` keyspace), then `3` checksum of the items, and the library's magic. All
-//! numbers are little-endian.
+//! A batch: `1` count order-number, then count times `2` kind compression keyspace key-length
+//! length stored-length key value (or `4` keyspace), then `3` checksum of the items, and the
+//! library's magic. All numbers are little-endian.
 
 use super::keys::SYNCED;
 use xxhash_rust::xxh3::xxh3_64;
@@ -70,8 +72,9 @@ impl Journal {
         self.batches.iter().filter_map(|batch| batch.synced).max().unwrap_or(0)
     }
 
-    /// Whether the hole was once on the disk. `marked` says that this build's marks can be relied on; an older
-    /// build wrote none, and a hole that is followed by anything whole counts as damage.
+    /// Whether the hole was once on the disk. `marked` says that this build's marks can be relied
+    /// on; an older build wrote none, and a hole that is followed by anything whole counts as
+    /// damage.
     pub(super) fn is_damaged(&self, marked: bool) -> bool {
         let Some(hole) = &self.hole else { return false };
         if !marked {

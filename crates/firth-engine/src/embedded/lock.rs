@@ -1,8 +1,8 @@
-//! The data directory belongs to one process: an advisory lock that the system releases when the process dies, with
-//! a note of its holder beside it for the error message.
+//! The data directory belongs to one process: an advisory lock that the system releases when the
+//! process dies, with a note of its holder beside it for the error message.
 //!
-//! The note is the process id, a token of the process, and the host. **Why a token:** in containers the id says little,
-//! because the first process of each has the same one.
+//! The note is the process id, a token of the process, and the host. **Why a token:** in containers
+//! the id says little, because the first process of each has the same one.
 
 use crate::error::{Error, ErrorKind, Result};
 use std::fs::{File, OpenOptions, TryLockError};

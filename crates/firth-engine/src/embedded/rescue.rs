@@ -6,13 +6,14 @@
 //! | damage: something that was synced is gone | refused, and named |
 //! | batches of which it is not known that they were synced | moved into a new journal |
 //!
-//! **Why they are moved.** After a failed sync the system takes the pages for clean. They can be read until
-//! they are evicted, no later sync writes them, and whatever is appended behind them ends behind a
-//! hole. A new file has only new pages. The error is told once, to the process that synced: a process that is
-//! started later cannot know, so it moves them too.
+//! **Why they are moved.** After a failed sync the system takes the pages for clean. They can be
+//! read until they are evicted, no later sync writes them, and whatever is appended behind them
+//! ends behind a hole. A new file has only new pages. The error is told once, to the process that
+//! synced: a process that is started later cannot know, so it moves them too.
 //!
-//! **How it survives a cut.** The tail is written aside and synced. Its name, `rescue-N-P`, then says what
-//! is to be done: cut journal `N` at byte `P`, and make this file journal `N + 1`. Each step can be repeated.
+//! **How it survives a cut.** The tail is written aside and synced. Its name, `rescue-N-P`, then
+//! says what is to be done: cut journal `N` at byte `P`, and make this file journal `N + 1`. Each
+//! step can be repeated.
 
 use super::file::io_error;
 use super::journal::{Batch, Journal};

@@ -27,7 +27,8 @@ fn image(dir: &Path) -> TempDir {
     image
 }
 
-/// Overwrites a page in the middle of a payload in the journal with zeroes, and answers which file that is.
+/// Overwrites a page in the middle of a payload in the journal with zeroes, and answers which file
+/// that is.
 fn lose_page_of(dir: &Path, payload: &[u8]) -> PathBuf {
     for number in 0..9 {
         let path = dir.join(format!("store/{number}.jnl"));

@@ -1,4 +1,5 @@
-//! Power cuts: the disk loses what was not synced, at any system call, and its data is opened again.
+//! Power cuts: the disk loses what was not synced, at any system call, and its data is opened
+//! again.
 
 use super::crashes::{Words, check, runtime};
 use super::files::Mount;
@@ -69,7 +70,8 @@ fn k01_a_failed_sync_and_a_power_cut_later_lose_nothing_acknowledged() {
             _ => FailedSync::Data(random.u32(4..16)),
         };
         let recording = life(disk.path(), "synced", 12, Some(failing));
-        // A sync that fails while the store is opened is an error of the opening; later ones are survived.
+        // A sync that fails while the store is opened is an error of the opening; later ones are
+        // survived.
         if let FailedSync::Data(_) = failing {
             assert!(recording.status.success(), "{failing:?}: {}", recording.errors);
         }

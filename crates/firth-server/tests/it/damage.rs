@@ -19,7 +19,8 @@ fn largest(dir: &Path) -> (u64, PathBuf) {
     found
 }
 
-/// A directory with a topic `orders` of one partition, in the middle of whose tables 64 bytes are overwritten.
+/// A directory with a topic `orders` of one partition, in the middle of whose tables 64 bytes are
+/// overwritten.
 fn damaged(dir: &Path) {
     let tables = dir.join("data/store/keyspaces");
     let server = Server::on(dir);

@@ -1,8 +1,9 @@
 //! A disk under a page cache, by the rules of POSIX: what was not synced may be lost.
 //!
-//! A file's pages are safe once a sync of the file has begun after they were written and has ended well. A
-//! name is safe once its folder was synced. If a sync fails, the pages that it was to write are lost, or
-//! not, each by itself; later syncs leave them out, because the system takes them for clean.
+//! A file's pages are safe once a sync of the file has begun after they were written and has ended
+//! well. A name is safe once its folder was synced. If a sync fails, the pages that it was to write
+//! are lost, or not, each by itself; later syncs leave them out, because the system takes them for
+//! clean.
 
 use super::trace::{How, Op, Place};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -241,7 +242,8 @@ impl Disk {
         }
     }
 
-    /// The folder of a place, and its name there; `None` for the root, and below folders that are not recorded.
+    /// The folder of a place, and its name there; `None` for the root, and below folders that are
+    /// not recorded.
     fn find(&self, at: &Place) -> Option<(usize, String)> {
         let mut node = match at.dir {
             None => 0,
@@ -380,7 +382,8 @@ impl File {
         self.size = to;
     }
 
-    /// Writes the file as it is on the disk, with a share of what was not synced; all of it if `kept` is over 1.
+    /// Writes the file as it is on the disk, with a share of what was not synced; all of it if
+    /// `kept` is over 1.
     fn lay_out(&self, path: &Path, random: &mut fastrand::Rng, kept: f64) {
         let is_newest = kept > 1.0;
         let size = if is_newest || random.f64() < kept { self.size } else { self.stored_size };

@@ -1,4 +1,5 @@
-//! [`Damage`]: partitions of a consumer that cannot be read. A damaged partition must not look like an empty one.
+//! [`Damage`]: partitions of a consumer that cannot be read. A damaged partition must not look like
+//! an empty one.
 
 use firth_engine::{Error, ErrorKind};
 use std::collections::BTreeMap;
@@ -22,7 +23,8 @@ struct Found {
 }
 
 impl Damage {
-    /// A lane could not read its partition. It tries again from time to time, and each failure is told.
+    /// A lane could not read its partition. It tries again from time to time, and each failure is
+    /// told.
     pub(crate) fn note(&self, partition: u32, error: &Error) {
         self.lock().insert(partition, Found { context: error.context().to_owned(), told: false });
         self.0.news.notify_one();
