@@ -6,7 +6,7 @@
 //!
 //! | key | kind | what |
 //! |---|---|---|
-//! | `P:{topic/index/suffix}:p` | hash | partition: `l`ast and `t`rimmed id, `v`ersion, largest blob `m`, delayed `y`, their counter `n`, sizes added up so far `zi`, `zb`, the stream that it follows `as`, `ai`, `ak`, `ap`, `ax`, and by whose rank `ar` |
+//! | `P:{topic/index/suffix}:p` | hash | partition: `l`ast and `t`rimmed id, `v`ersion, largest blob `m`, delayed `y`, their counter `n`, sizes added up so far `zi`, `zb`, newest epoch of deleted groups' leases `ge`, the stream that it follows `as`, `ai`, `ak`, `ap`, `ax`, from where `a0`, and by whose rank `ar` |
 //! | `…:s` | stream | records: one entry per blob, named by the id of its last record |
 //! | `…:y` | sorted set | delayed blobs by time |
 //! | `…:w`, `…:u` | hash, sorted set | idempotent producers: their last batches, and when they were last heard of |
@@ -97,11 +97,6 @@ impl Keys {
 
     pub(super) fn probe(&self) -> String {
         format!("{}:probe", self.prefix)
-    }
-
-    /// A key that nothing is ever stored under, in this slot.
-    pub(super) fn probe_in(&self, slot: u16) -> String {
-        format!("{}:{{{}}}", self.prefix, place::tag_in(slot))
     }
 
     pub(super) fn prefix(&self) -> &str {

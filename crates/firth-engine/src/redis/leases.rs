@@ -30,7 +30,8 @@ impl Leases for RedisEngine {
                 LeaseName::Group { at, group } => {
                     let (keys, own) = self.group_keys(at, group);
                     let script = &SCRIPTS.acquire_group;
-                    (script, script.keys([&own.meta, &keys.groups, &keys.lease_version]).arg(group.as_str()))
+                    let all = [&own.meta, &keys.groups, &keys.lease_version, &keys.meta];
+                    (script, script.keys(all).arg(group.as_str()))
                 }
                 LeaseName::Pool { pool, name } => {
                     let keys = self.keys.pool(pool);

@@ -26,6 +26,7 @@ mod groups;
 mod keys;
 mod leases;
 mod log;
+mod memory;
 mod notify;
 mod offers;
 mod options;
@@ -56,6 +57,7 @@ use firth_redis::Client;
 use firth_redis::config::{Address, Server};
 use fresh::FreshFile;
 use keys::{GroupKeys, Keys, PartitionKeys};
+use memory::MemoryWatch;
 use notify::Notifier;
 use std::sync::Arc;
 use std::time::Duration;
@@ -66,6 +68,7 @@ pub(crate) struct RedisEngine {
     keys: Keys,
     steps: Steps,
     notifier: Notifier,
+    memory: MemoryWatch,
     tails: Tails,
     direct: Direct,
     description: String,
@@ -86,10 +89,11 @@ impl RedisEngine {
         };
         let description = describe(&client, &keys);
         let notifier = Notifier::start(client.clone());
+        let memory = MemoryWatch::start(client.clone(), &keys);
         let steps = Steps::new(file, durability, options.wait);
         tracing::info!(engine = %description, durability = ?steps.durability(), "opened");
         let (tails, direct) = (Tails::default(), Direct::default());
-        Ok(Self { keys, steps, notifier, tails, direct, description })
+        Ok(Self { keys, steps, notifier, memory, tails, direct, description })
     }
 
     fn group_keys(&self, at: &Partition, group: &GroupName) -> (Arc<PartitionKeys>, GroupKeys) {
@@ -146,6 +150,7 @@ impl Backend for RedisEngine {
         Some(Engine::new(Self {
             keys,
             steps: self.steps.over(file),
+            memory: MemoryWatch::start(client.clone(), &self.keys),
             notifier: Notifier::start(client),
             tails: Tails::default(),
             direct: Direct::default(),
@@ -153,9 +158,14 @@ impl Backend for RedisEngine {
         }))
     }
 
+    fn health(&self) -> Result<()> {
+        self.memory.health()
+    }
+
     fn close(&self) -> Reply<'_, ()> {
         Box::pin(async move {
             self.notifier.stop();
+            self.memory.stop();
             self.direct.close();
             self.steps.close().await;
             Ok(())

@@ -42,6 +42,8 @@ struct Slots {
     by_hint: HashMap<HintKey, Slot>,
     /// Whose version lies in a key.
     by_key: HashMap<Bytes, HintKey>,
+    /// Counts turns of reads.
+    turn: u64,
 }
 
 /// One thing that is waited for.
@@ -56,6 +58,8 @@ struct Slot {
     is_armed: bool,
     /// A read is under way.
     in_flight: bool,
+    /// The turn of its last read.
+    turn: u64,
     /// An invalidation came while a read was under way: it may be the answer to that very read.
     hit_in_flight: bool,
     /// The version that the next read shows if nothing is missed; `None` for a hint that has not looked yet.
@@ -71,6 +75,7 @@ impl Slot {
             is_wanted: false,
             is_armed: false,
             in_flight: false,
+            turn: 0,
             hit_in_flight: false,
             expected: None,
         }
@@ -118,14 +123,19 @@ impl Table {
     /// What must be read now, marked as under way.
     fn take(&self, which: impl Fn(&Slot) -> bool, most: usize) -> Vec<(HintKey, Command)> {
         let mut slots = self.lock();
-        let due =
-            slots.by_hint.iter_mut().filter(|(_, slot)| slot.is_wanted && !slot.in_flight && which(slot));
-        due.take(most)
-            .map(|(key, slot)| {
-                slot.in_flight = true;
-                (key.clone(), slot.read.clone())
-            })
-            .collect()
+        let Slots { by_hint, turn, .. } = &mut *slots;
+        *turn += 1;
+        let due = by_hint.iter_mut().filter(|(_, slot)| slot.is_wanted && !slot.in_flight && which(slot));
+        let mut due: Vec<_> = due.collect();
+        if due.len() > most {
+            due.select_nth_unstable_by_key(most, |(_, slot)| slot.turn);
+            due.truncate(most);
+        }
+        let read = |(key, slot): (&HintKey, &mut Slot)| {
+            (slot.in_flight, slot.turn) = (true, *turn);
+            (key.clone(), slot.read.clone())
+        };
+        due.into_iter().map(read).collect()
     }
 
     fn invalidated(&self, frame: &Frame) {
@@ -138,7 +148,7 @@ impl Table {
             return self.fire_all();
         };
         let mut slots = self.lock();
-        let Slots { by_hint, by_key } = &mut *slots;
+        let Slots { by_hint, by_key, .. } = &mut *slots;
         for key in keys.iter().filter_map(firth_redis::resp::Value::as_bytes) {
             if let Some(slot) = by_key.get(key).and_then(|hint| by_hint.get_mut(hint)) {
                 slot.invalidated();
@@ -167,7 +177,7 @@ impl Table {
 
     fn sweep(&self) {
         let mut slots = self.lock();
-        let Slots { by_hint, by_key } = &mut *slots;
+        let Slots { by_hint, by_key, .. } = &mut *slots;
         by_hint.retain(|_, slot| {
             let is_used = slot.in_flight || slot.changes.receiver_count() > 0;
             if !is_used {
@@ -188,7 +198,7 @@ impl Notifier {
     /// A hint on `key`.
     pub(super) fn hint(&self, keys: &Keys, key: HintKey) -> Hint {
         let mut slots = self.table.lock();
-        let Slots { by_hint, by_key } = &mut *slots;
+        let Slots { by_hint, by_key, .. } = &mut *slots;
         let slot = by_hint.entry(key.clone()).or_insert_with(|| {
             let (name, read) = source(keys, &key);
             let name = Bytes::from(name);
@@ -322,6 +332,23 @@ mod tests {
 
     fn fired(slot: &Slot) -> u64 {
         *slot.changes.borrow()
+    }
+
+    #[test]
+    fn q18_more_waiters_than_a_tick_reads_take_turns() {
+        let table = Table::default();
+        for n in 0..10 {
+            let pool = crate::name::PoolName::new(format!("p{n}")).unwrap();
+            table.lock().by_hint.insert(HintKey::Pool(pool), Slot { in_flight: false, ..slot() });
+        }
+        let mut read = std::collections::HashSet::new();
+        for _ in 0..4 {
+            let due = table.take(|_| true, 3);
+            assert_eq!(due.len(), 3);
+            read.extend(due.into_iter().map(|(key, _)| key));
+            table.lock().by_hint.values_mut().for_each(|slot| slot.in_flight = false);
+        }
+        assert_eq!(read.len(), 10, "each within four ticks");
     }
 
     #[test]

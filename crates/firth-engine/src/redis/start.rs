@@ -2,6 +2,7 @@
 
 use super::fresh::FreshFile;
 use super::keys::Keys;
+use super::memory;
 use super::options::RedisOptions;
 use super::scripts::SCRIPTS;
 use super::synced;
@@ -37,6 +38,7 @@ pub(super) async fn examine(
     // The first of all writes is the check of the rules.
     file.ensure(options.durability == Some(Durability::Synced)).await?;
     check_rules(client, keys).await?;
+    memory::check(client, keys).await?;
     let info = match Info::read(client).await {
         // A server that comes and goes is not one that forbids it.
         Err(error) if error.is_retryable() => return Err(error),
@@ -60,6 +62,16 @@ pub(super) async fn examine(
         synced::check(client, keys).await?;
     }
     Ok(durability)
+}
+
+/// A key at each master, under which nothing is stored: by it that master is asked.
+pub(super) fn probes(client: &Client, probe: &str, prefix: &str) -> Vec<String> {
+    let nodes = client.nodes();
+    let masters = nodes.iter().filter(|node| node.role == NodeRole::Master);
+    let slots = masters.filter_map(|node| node.slots.first()).map(|range| *range.start());
+    let probes: Vec<String> =
+        slots.map(|slot| format!("{prefix}:{{{}}}", super::place::tag_in(slot))).collect();
+    if probes.is_empty() { vec![probe.to_owned()] } else { probes }
 }
 
 /// Whether the server is a replicated one, also while its replica is away: right after a failover the new master has none

@@ -17,7 +17,7 @@ use crate::name::Partition;
 use crate::record::Content;
 use firth_redis::resp::{Frame, Value};
 use firth_redis::{CallError, cmd};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 /// Entries of the first read; further ones are larger as long as entries are small.
 const FIRST_PAGE: usize = 16;
@@ -32,7 +32,8 @@ pub(super) struct Following {
     /// The last entry that was taken in.
     at: RecordId,
     mapping: Mapping,
-    removing: bool,
+    /// Entries up to the mark are removed, but none up to this one, which the topic never had. `None`: nothing is.
+    removed_after: Option<RecordId>,
 }
 
 impl Following {
@@ -48,7 +49,12 @@ impl Following {
         let stream = stream.as_str().ok_or_else(odd_answer)?.to_owned();
         let at = parts.id()?;
         let mapping = Mapping { key: parts.text()?.to_owned(), payload: parts.text()?.to_owned() };
-        Ok(Some(Self { stream, at, mapping, removing: parts.text()? == "1" }))
+        let removing = parts.text()? == "1";
+        // Builds that did not note where the adoption began removed all that was older.
+        let start =
+            if parts.is_empty() { None } else { parts.value()?.as_str().and_then(|id| id.parse().ok()) };
+        let removed_after = removing.then_some(start.unwrap_or(at));
+        Ok(Some(Self { stream, at, mapping, removed_after }))
     }
 }
 
@@ -61,7 +67,7 @@ impl Streams for RedisEngine {
                 From::Start | From::Nowhere => RecordId::ZERO,
                 From::End => newest,
                 From::After(id) => id,
-                From::Age(age) => RecordId::before_ms(millis_ago(age)),
+                From::Age(age) => RecordId::before_ms(self.millis_ago(age).await?),
             })
         })
     }
@@ -105,11 +111,14 @@ impl RedisEngine {
         following: Following,
         max: usize,
     ) -> Result<(usize, bool)> {
-        let Following { stream, at: mut mark, mapping, removing } = following;
+        let Following { stream, at: mut mark, mapping, removed_after } = following;
         let (mut taken, mut page) = (0, FIRST_PAGE);
         while taken < max {
             let entries = self.entries_after(&stream, mark, page.min(max - taken)).await?;
             let Some((last, _)) = entries.last() else {
+                if let Some(start) = removed_after {
+                    self.remove_left_over(&stream, start, mark).await?;
+                }
                 return self.look_for_rebirth(at, &stream, mark).await.map(|is_new| (taken, is_new));
             };
             let (last, is_last) = (*last, entries.len() < page.min(max - taken));
@@ -123,9 +132,8 @@ impl RedisEngine {
                 taken += batch.contents.len();
             }
             mark = last;
-            if removing {
-                let trim = cmd("XTRIM").key(&stream).arg("MINID").arg(mark.plus(1).to_string());
-                let _: u64 = self.steps.client.call(trim).await.map_err(of_call)?;
+            if removed_after.is_some() {
+                self.remove(&stream, entries.iter().map(|(id, _)| *id)).await?;
             }
             if is_last {
                 return Ok((taken, false));
@@ -134,6 +142,33 @@ impl RedisEngine {
             page = (page * 4).min(PAGE_BYTES * contents.len() / bytes.max(1)).clamp(1, MAX_BATCH);
         }
         Ok((taken, true))
+    }
+
+    /// Removes entries, a page at most.
+    async fn remove(&self, stream: &str, ids: impl Iterator<Item = RecordId>) -> Result<()> {
+        let all = ids.fold(cmd("XDEL").key(stream), |all, id| all.arg(id.to_string()));
+        let _: u64 = self.steps.client.call(all).await.map_err(|error| of_stream(error, stream))?;
+        Ok(())
+    }
+
+    /// Removes what a process took in and did not live to remove, a page at a time.
+    async fn remove_left_over(&self, stream: &str, start: RecordId, mark: RecordId) -> Result<()> {
+        if start >= mark {
+            return Ok(());
+        }
+        let range = cmd("XRANGE").key(stream).arg(format!("({start}")).arg(mark.to_string());
+        let range = range.arg("COUNT").arg(FIRST_PAGE);
+        let answer: Frame = self.steps.client.call(range).await.map_err(|error| of_stream(error, stream))?;
+        let left: Vec<(RecordId, Fields)> = answer.value().iter().map(entry).collect::<Result<_>>()?;
+        if left.is_empty() { Ok(()) } else { self.remove(stream, left.iter().map(|(id, _)| *id)).await }
+    }
+
+    /// By the clock that gave the entries of streams their ids.
+    async fn millis_ago(&self, age: Duration) -> Result<u64> {
+        let time: Frame = self.steps.client.call(cmd("TIME")).await.map_err(of_call)?;
+        let mut parts = Parts::of(time.value());
+        let now_ms = parts.number()? * 1000 + parts.number()? / 1000;
+        Ok(now_ms.saturating_sub(u64::try_from(age.as_millis()).unwrap_or(u64::MAX)))
     }
 
     async fn take_in(&self, at: &Partition, batch: Batch<'_>) -> Result<bool> {
@@ -267,11 +302,6 @@ pub(super) fn field<'v>(map: Value<'v>, name: &str) -> Option<Value<'v>> {
     pairs.filter(|pair| pair[0].as_str() == Some(name)).map(|pair| pair[1]).next()
 }
 
-fn millis_ago(age: Duration) -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(now.saturating_sub(age).as_millis()).unwrap_or(u64::MAX)
-}
-
 /// An error about a key that is not ours.
 fn of_stream(error: CallError, stream: &str) -> Error {
     match &error {
@@ -280,7 +310,7 @@ fn of_stream(error: CallError, stream: &str) -> Error {
         }
         CallError::Server(server) if &*server.code == "NOPERM" => {
             let context = format!(
-                "the server's user may not read the stream {stream}: see docs/acl.md for the rules of adopted streams"
+                "the server's user may not do this with the stream {stream}: see docs/acl.md for the rules of adopted streams"
             );
             Error::new(ErrorKind::Unauthorized, context).with_source(error)
         }

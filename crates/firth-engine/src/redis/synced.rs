@@ -9,11 +9,12 @@
 
 use super::fresh::ask;
 use super::keys::Keys;
+use super::start;
 use super::streams::field;
 use super::trouble::of_call;
 use crate::error::{Error, ErrorKind, Result};
 use firth_redis::resp::{Frame, Value};
-use firth_redis::{CallError, Client, Command, NodeRole, cmd};
+use firth_redis::{CallError, Client, Command, cmd};
 
 /// Each setting that `synced` rests on, its value, and why.
 const NEEDED: [(&str, &str, &str); 3] = [
@@ -47,14 +48,7 @@ pub(super) fn judge(answer: Result<&Frame, CallError>) -> Result<()> {
 
 /// Whether every master keeps `synced` now.
 pub(super) async fn check(client: &Client, keys: &Keys) -> Result<()> {
-    let nodes = client.nodes();
-    let masters = nodes.iter().filter(|node| node.role == NodeRole::Master);
-    let slots: Vec<u16> = masters.filter_map(|node| node.slots.first()).map(|range| *range.start()).collect();
-    let probes: Vec<String> = match slots.is_empty() {
-        true => vec![keys.probe()],
-        false => slots.into_iter().map(|slot| keys.probe_in(slot)).collect(),
-    };
-    for probe in probes {
+    for probe in start::probes(client, &keys.probe(), keys.prefix()) {
         let answer = ask(client, probe.as_bytes(), question()).await;
         judge(answer.as_ref().map_err(Clone::clone))?;
     }

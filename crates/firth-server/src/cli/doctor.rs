@@ -14,7 +14,7 @@ use crate::wire::{
     About, Fetch, Fetched, Outgoing, Receipts, Settle, SettledReport, Topic, TopicSpec, Topics, unix_ms,
 };
 use axum::http::Method;
-use firth::{Error, ErrorKind, Result};
+use firth::{Durability, Engine, Error, ErrorKind, Result};
 use serde::Serialize;
 use std::time::SystemTime;
 
@@ -171,7 +171,7 @@ async fn redis(engine: &str) -> Checked {
     let nodes = client.nodes().len();
     let info = client.call::<String>(firth_redis::cmd("INFO").arg("persistence")).await;
     client.close().await;
-    let detail = format!("{version}, {nodes} nodes known");
+    let detail = format!("{version}, {nodes} nodes known{}", promises(engine).await);
     Ok(match info {
         Err(_) => Outcome::Doubtful(
             detail,
@@ -185,6 +185,22 @@ async fn redis(engine: &str) -> Checked {
             "a master that restarts before its failover loses everything: set `appendonly yes`".to_owned(),
         ),
     })
+}
+
+/// What acknowledgements can mean on this server, and what hinders the others. Empty if the engine
+/// does not open: the next check says why.
+async fn promises(url: &str) -> String {
+    let Ok(engine) = Engine::at(url).await else { return String::new() };
+    let mut found = vec![", can promise fast".to_owned()];
+    for durability in [Durability::Replicated(1), Durability::Synced] {
+        found.push(match engine.can_promise(durability).await {
+            Ok(()) => durability.to_string(),
+            Err(error) => format!("not {durability} ({})", error.context()),
+        });
+    }
+    // Closing an engine that was only asked leaves nothing undone.
+    let _ = engine.close().await;
+    found.join(", ")
 }
 
 fn same_version(theirs: &str) -> Checked {

@@ -1,5 +1,6 @@
--- KEYS: G R V. ARGV: group, holder, token, ttl in µs, note, epoch and beats that stood still, rank.
+-- KEYS: G R V P. ARGV: group, holder, token, ttl in µs, note, epoch and beats that stood still, rank.
 local G, now, rank = KEYS[1], now_us(), tonumber(ARGV[8])
+local newest
 local lease = call('HMGET', G, 'le', 'lh', 'ld', 'lb', 'lr')
 if lease[1] then
   local left = until_us(now, tonumber(lease[3]))
@@ -15,8 +16,9 @@ if lease[1] then
   end
 else
   call('HSETNX', KEYS[2], ARGV[1], 0)
+  newest = call('HGET', KEYS[4], 'ge')
 end
-local epoch = next_epoch(lease[1], now)
+local epoch = next_epoch(lease[1] or newest, now)
 call('HSET', G, 'le', epoch, 'lt', ARGV[3], 'lh', ARGV[2], 'ld', later_ms(now, tonumber(ARGV[4])), 'lb', (lease[4] or 0) + 1, 'ln', ARGV[5])
 if rank then call('HSET', G, 'lr', ARGV[8]) end
 call('INCR', KEYS[3])

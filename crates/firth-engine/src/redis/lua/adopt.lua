@@ -9,8 +9,8 @@ if rank < former or not is_same and ARGV[2] and p[1] ~= '0-0' then return is_sam
 if rank > former then call('HSET', P, 'ar', ARGV[1]) end
 if is_same then return 1 end
 if ARGV[2] then
-  call('HSET', P, 'as', ARGV[2], 'ai', ARGV[3], 'ak', ARGV[4], 'ap', ARGV[5], 'ax', ARGV[6])
+  call('HSET', P, 'as', ARGV[2], 'ai', ARGV[3], 'a0', ARGV[3], 'ak', ARGV[4], 'ap', ARGV[5], 'ax', ARGV[6])
 else
-  call('HDEL', P, 'as', 'ai', 'ak', 'ap', 'ax')
+  call('HDEL', P, 'as', 'ai', 'a0', 'ak', 'ap', 'ax')
 end
 return 1

@@ -95,11 +95,15 @@ if is_new and retried > 0 and count > MAX_DUE then return 'full' end
 -- Nothing was written up to here, and nothing is refused from here on.
 local now, change = now_us(), changes()
 for _, name in ipairs(whole) do drop(change, name) end
+local is_judged
 for _, parcel in ipairs(parcels) do
   drop(change, parcel.name)
   if parcel.left > 0 then
-    local is_judged, rest = {}, {}
-    for _, id in ipairs(taken) do is_judged[id] = true end
+    if not is_judged then
+      is_judged = {}
+      for _, id in ipairs(taken) do is_judged[id] = true end
+    end
+    local rest = {}
     for _, id in ipairs(parcel.ids) do
       if not is_judged[id] then rest[#rest + 1] = id end
     end

@@ -1,6 +1,6 @@
 -- KEYS: P S Y. ARGV: how many at most, how many bytes at most.
 local P, S, Y = KEYS[1], KEYS[2], KEYS[3]
-local head = call('HMGET', P, 'l', 'v', 'm', 'y', 'as', 'ai', 'ak', 'ap', 'ax')
+local head = call('HMGET', P, 'l', 'v', 'm', 'y', 'as', 'ai', 'ak', 'ap', 'ax', 'a0')
 if not head[1] then return 'nopart' end
 local now, room, bytes = now_us(), tonumber(ARGV[1]), tonumber(ARGV[2])
 local now_ms, moved, blobs = math.floor(now / 1000), 0, {}
@@ -31,4 +31,4 @@ if moved > 0 then
   call('HSET', P, 'y', head[4] - moved)
 end
 local first = call('ZRANGE', Y, 0, 0, 'WITHSCORES')
-return { moved, first[2] and until_us(now, tonumber(first[2])) or -1, head[5], head[6], head[7], head[8], head[9] }
+return { moved, first[2] and until_us(now, tonumber(first[2])) or -1, head[5], head[6], head[7], head[8], head[9], head[10] }

@@ -63,7 +63,7 @@ async fn all_laws_hold_under_the_documented_rules(flavor: Flavor) {
 #[test]
 fn k09_all_laws_hold_under_the_documented_rules_on_a_cluster() {
     block_on(async {
-        let line = format!("user firth {}", rules(Flavor::Redis));
+        let line = format!("user firth {} +config|get", rules(Flavor::Redis));
         let cluster = RedisCluster::builder().replicas_per_master(0).config(line).start().await;
         let url = cluster.url().replace("redis+cluster://", "redis+cluster://firth:secret@");
         let engine = Engine::at(&url).await.unwrap();

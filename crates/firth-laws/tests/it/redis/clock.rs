@@ -28,6 +28,7 @@ on_valkey!(
     a_clock_that_jumps_back_does_not_block_takeover
     an_owner_that_renews_keeps_its_lease_over_any_jump
     the_log_goes_on_over_any_jump
+    q19_the_age_of_a_streams_entries_is_by_the_servers_clock
 );
 
 struct World {
@@ -166,5 +167,15 @@ async fn the_log_goes_on_over_any_jump(flavor: Flavor) {
     assert!(records.windows(2).all(|pair| pair[0].id < pair[1].id), "ids never go back");
     world.engine.create_group(&world.at, &group("end"), From::End, None).await.unwrap();
     assert_eq!(world::status(&world.engine, &world.at, &group("end")).await.waiting, 0);
+    world.engine.close().await.unwrap();
+}
+
+async fn q19_the_age_of_a_streams_entries_is_by_the_servers_clock(flavor: Flavor) {
+    let Some(world) = World::new(flavor).await else { return };
+    world.jump(HOUR_BACK).await;
+    let added = world.server.command(&["XADD", "orders", "*", "n", "1"]).await;
+    let entry: RecordId = added.text().parse().unwrap();
+    let mark = world.engine.stream_mark("orders", From::Age(Duration::from_secs(600))).await.unwrap();
+    assert!(mark < entry && mark.ms + 700_000 > entry.ms, "{mark} {entry}");
     world.engine.close().await.unwrap();
 }

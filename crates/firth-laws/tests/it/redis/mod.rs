@@ -2,6 +2,7 @@
 //! and networks can do wrong.
 
 mod acl;
+mod adopted;
 mod clock;
 mod cluster;
 mod cut_off;
@@ -11,7 +12,9 @@ mod earlier;
 mod faults;
 mod fresh;
 mod laws;
+mod leftovers;
 mod lost;
+mod memory;
 mod tail;
 mod time;
 mod torn;
