@@ -1,17 +1,16 @@
 //! What every handler shares: the broker, the delivery desk, the crew of workers, cached producers, the guard, the limits. Closed once, at the end.
 
 use crate::api::Meter;
-use crate::auth::{Audit, Buckets, Guard};
+use crate::auth::{Audit, Buckets, Guard, Sum};
 use crate::config::Limits;
 use crate::crew::Crew;
 use crate::desk::Desk;
 use crate::events::Events;
 use crate::routing::Routing;
-use crate::telemetry::Telemetry;
+use crate::telemetry::{Series, Telemetry};
 use firth::{Broker, Error, ErrorKind, Producer, Result};
 use firth_engine::Durability;
 use firth_router::config::NodeConfig;
-use metrics_exporter_prometheus::PrometheusHandle;
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,6 +22,13 @@ use tokio_util::sync::CancellationToken;
 const MAX_PRODUCERS: usize = 1024;
 /// Idempotency keys whose request is remembered, to tell a repetition from a mistake; beyond that, all are forgotten.
 const MAX_KEYS: usize = 10_000;
+
+/// Small bodies have room for one in so many of the bytes that all have, on top.
+const SMALL_SHARE: usize = 8;
+
+fn take(room: &Arc<Semaphore>, bytes: usize) -> Option<OwnedSemaphorePermit> {
+    room.clone().try_acquire_many_owned(u32::try_from(bytes).ok()?).ok()
+}
 
 /// The server's state; clones share it.
 #[derive(Clone)]
@@ -37,10 +43,12 @@ struct Inner {
     limits: RwLock<Arc<Limits>>,
     /// Room for request bodies, in bytes.
     room: Arc<Semaphore>,
+    /// Room for small bodies alone, so that uploads never keep verdicts out.
+    small_room: Arc<Semaphore>,
     streams: Mutex<usize>,
     callers: Buckets<String>,
-    failures: Buckets<Option<IpAddr>>,
-    metrics: Option<PrometheusHandle>,
+    failures: Buckets<Failure>,
+    metrics: Option<Series>,
     meter: Meter,
     telemetry: Telemetry,
     events: Events,
@@ -58,6 +66,15 @@ pub(crate) struct Extras {
     pub(crate) audit: Arc<Audit>,
     pub(crate) telemetry: Telemetry,
     pub(crate) routing: Option<NodeConfig>,
+}
+
+/// What refusals are counted by.
+#[derive(PartialEq, Eq, Hash)]
+pub(crate) enum Failure {
+    /// The presented token and where it came from: others there are not affected.
+    Answered(Option<IpAddr>, Option<Sum>),
+    /// Lines in log and audit, by address alone, so that no guesser fills the disk.
+    Told(Option<IpAddr>),
 }
 
 /// A topic, and how messages are sent to it where that differs from the usual.
@@ -82,20 +99,20 @@ impl Drop for StreamSeat {
 
 impl App {
     /// State on a broker. Without `metrics` there is nothing to scrape.
-    pub(crate) fn new(broker: Broker, guard: Guard, metrics: Option<PrometheusHandle>) -> Self {
+    pub(crate) fn new(broker: Broker, guard: Guard, metrics: Option<Series>) -> Self {
         Self::with(broker, guard, metrics, Extras::default())
     }
 
     pub(crate) fn with(
         broker: Broker,
         guard: Guard,
-        metrics: Option<PrometheusHandle>,
+        metrics: Option<Series>,
         Extras { limits, audit, telemetry, routing }: Extras,
     ) -> Self {
         let closing = CancellationToken::new();
         let desk = Desk::open(broker.clone(), telemetry.clone());
         let crew = Crew::new(broker.clone());
-        let events = Events::new(broker.clone(), closing.clone());
+        let events = Events::new(broker.clone(), metrics.clone(), closing.clone());
         telemetry.refresh_with(&events);
         let routing = Routing::new(broker.clone(), routing);
         let room = limits.buffered.clamp(1024, Semaphore::MAX_PERMITS);
@@ -107,6 +124,7 @@ impl App {
             audit,
             limits: RwLock::new(Arc::new(limits)),
             room: Arc::new(Semaphore::new(room)),
+            small_room: Arc::new(Semaphore::new(room / SMALL_SHARE)),
             streams: Mutex::new(0),
             callers: Buckets::new(),
             failures: Buckets::new(),
@@ -158,7 +176,7 @@ impl App {
         &self.0.meter
     }
 
-    pub(crate) fn metrics(&self) -> Option<&PrometheusHandle> {
+    pub(crate) fn metrics(&self) -> Option<&Series> {
         self.0.metrics.as_ref()
     }
 
@@ -167,8 +185,8 @@ impl App {
         &self.0.callers
     }
 
-    /// How often addresses come with wrong tokens.
-    pub(crate) fn failures(&self) -> &Buckets<Option<IpAddr>> {
+    /// How often callers were refused.
+    pub(crate) fn failures(&self) -> &Buckets<Failure> {
         &self.0.failures
     }
 
@@ -183,8 +201,12 @@ impl App {
 
     /// Room for so many bytes of a body, or `None` if there is none now.
     pub(crate) fn room_for(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
-        let bytes = u32::try_from(bytes).ok()?;
-        self.0.room.clone().try_acquire_many_owned(bytes).ok()
+        take(&self.0.room, bytes)
+    }
+
+    /// Room for a body that is small so far: its own, else that of all.
+    pub(crate) fn small_room_for(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
+        take(&self.0.small_room, bytes).or_else(|| self.room_for(bytes))
     }
 
     /// A seat for one more stream, or `Overloaded`.
@@ -225,6 +247,13 @@ impl App {
     /// Forgets what is cached of a topic that is gone.
     pub(crate) fn forget_producer(&self, topic: &str) {
         self.producers().retain(|how, _| how.topic != topic);
+    }
+
+    /// Ends the series of a topic that is gone, or of one of its groups.
+    pub(crate) fn forget_series(&self, topic: &str, group: Option<&str>) {
+        if let Some(metrics) = self.metrics() {
+            metrics.forget(topic, group);
+        }
     }
 
     /// Whether a key came with another request before, as far as is remembered.

@@ -3,8 +3,11 @@
 //! One task looks at the engine as long as somebody listens, so that changes by other processes are seen too; what changed is told by a pure difference
 //! of two looks. Bounded: [`MAX_TOPICS`] topics are watched, and a listener that falls [`BACKLOG`] events behind misses the oldest and is told how many.
 
+use crate::api::GROUPS_AT_ONCE;
+use crate::telemetry::Series;
 use crate::wire::{SystemEvent, millis};
 use firth::{Broker, Result};
+use futures_util::stream::{self, StreamExt};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -13,6 +16,8 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 const MAX_TOPICS: usize = 256;
+/// How many of them are asked about at a time.
+const TOPICS_AT_ONCE: usize = 8;
 const BACKLOG: usize = 1024;
 /// How old the gauges of topics and groups may be when they are scraped.
 const FRESH: Duration = Duration::from_secs(5);
@@ -29,6 +34,7 @@ pub(crate) struct Events(Arc<Shared>);
 
 struct Shared {
     broker: Broker,
+    metrics: Option<Series>,
     closing: CancellationToken,
     sender: broadcast::Sender<SystemEvent>,
     is_watching: Mutex<bool>,
@@ -37,10 +43,10 @@ struct Shared {
 }
 
 impl Events {
-    pub(crate) fn new(broker: Broker, closing: CancellationToken) -> Self {
+    pub(crate) fn new(broker: Broker, metrics: Option<Series>, closing: CancellationToken) -> Self {
         let (sender, _) = broadcast::channel(BACKLOG);
         let (is_watching, looked) = (Mutex::new(false), Arc::default());
-        Self(Arc::new(Shared { broker, closing, sender, is_watching, looked }))
+        Self(Arc::new(Shared { broker, metrics, closing, sender, is_watching, looked }))
     }
 
     /// Everything from now on: comes back when there was a first look to compare with.
@@ -69,9 +75,9 @@ impl Events {
         if looked.is_some_and(|at| at.elapsed() < FRESH) {
             return;
         }
-        let broker = self.0.broker.clone();
+        let events = self.clone();
         let looking = tokio::spawn(async move {
-            if let Err(error) = look(&broker).await {
+            if let Err(error) = events.look().await {
                 tracing::debug!(%error, "the engine cannot be looked at");
             }
             *looked = Some(Instant::now());
@@ -86,6 +92,16 @@ impl Events {
         let _ = self.0.sender.send(event);
     }
 
+    /// Looks at the engine, and ends the series of what is gone.
+    async fn look(&self) -> Result<Look> {
+        let since = std::time::Instant::now();
+        let look = look(&self.0.broker).await?;
+        if let Some(metrics) = &self.0.metrics {
+            metrics.prune(since, |topic, group| look.may_have(topic, group));
+        }
+        Ok(look)
+    }
+
     fn lock(&self) -> std::sync::MutexGuard<'_, bool> {
         self.0.is_watching.lock().expect("nothing panics under this lock")
     }
@@ -95,7 +111,7 @@ impl Events {
         let mut last: Option<(Instant, Look)> = None;
         loop {
             let started = Instant::now();
-            match look(&self.0.broker).await {
+            match self.look().await {
                 Ok(now) => {
                     let changes = match &last {
                         None => now.figures(),
@@ -127,8 +143,8 @@ impl Events {
 #[derive(Debug, Default)]
 struct Look {
     topics: BTreeMap<String, TopicLook>,
-    /// How many topics there are in all.
-    all: usize,
+    /// The names of all topics that there are.
+    all: BTreeSet<String>,
 }
 
 #[derive(Debug, Default)]
@@ -139,6 +155,8 @@ struct TopicLook {
     records: u64,
     delayed: u64,
     groups: BTreeMap<String, GroupLook>,
+    /// The names of all its groups, if they could be listed.
+    listed: Option<BTreeSet<String>>,
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -151,37 +169,46 @@ struct GroupLook {
 }
 
 async fn look(broker: &Broker) -> Result<Look> {
-    let admin = broker.admin();
     let infos = broker.list_topics().await?;
-    let mut look = Look { all: infos.len(), ..Look::default() };
-    for info in infos.into_iter().take(MAX_TOPICS) {
-        let name = info.name.to_string();
-        // Topics and groups may go away while they are looked at.
-        let Ok(status) = admin.topic(&name).await else { continue };
-        let mut topic = TopicLook {
-            partitions: status.info.config.partitions,
-            appended: status.partitions.iter().map(|part| part.last.seq).sum(),
-            records: status.records(),
-            delayed: status.delayed(),
-            groups: BTreeMap::new(),
-        };
-        for group in admin.groups(&name).await.unwrap_or_default() {
-            let Ok(info) = admin.group(&name, group.as_str()).await else { continue };
-            let figures = GroupLook {
-                lag: info.lag(),
-                due: info.due(),
-                dead: info.dead(),
-                oldest_ms: info.oldest().map(millis),
-                members: info.members.iter().map(|member| member.name.clone()).collect(),
-            };
-            topic.groups.insert(group.to_string(), figures);
-        }
-        look.topics.insert(name, topic);
-    }
-    Ok(look)
+    let all = infos.iter().map(|info| info.name.to_string()).collect();
+    let watched = infos.into_iter().take(MAX_TOPICS).map(|info| info.name.to_string());
+    let topics = stream::iter(watched).map(|name| look_at(broker, name)).buffered(TOPICS_AT_ONCE);
+    Ok(Look { topics: topics.filter_map(std::future::ready).collect().await, all })
+}
+
+/// One topic; nothing if it went away while it was looked at.
+async fn look_at(broker: &Broker, name: String) -> Option<(String, TopicLook)> {
+    let admin = &broker.admin();
+    let status = admin.topic(&name).await.ok()?;
+    let listed = admin.groups(&name).await.ok();
+    let topic = name.as_str();
+    let groups = stream::iter(listed.clone().unwrap_or_default());
+    let groups = groups.map(|group| async move {
+        let info = admin.group(topic, group.as_str()).await.ok()?;
+        let members = info.members.iter().map(|member| member.name.clone()).collect();
+        let (lag, due, dead) = (info.lag(), info.due(), info.dead());
+        let figures = GroupLook { lag, due, dead, oldest_ms: info.oldest().map(millis), members };
+        Some((group.to_string(), figures))
+    });
+    let look = TopicLook {
+        partitions: status.info.config.partitions,
+        appended: status.partitions.iter().map(|part| part.last.seq).sum(),
+        records: status.records(),
+        delayed: status.delayed(),
+        groups: groups.buffered(GROUPS_AT_ONCE).filter_map(std::future::ready).collect().await,
+        listed: listed.map(|listed| listed.iter().map(ToString::to_string).collect()),
+    };
+    Some((name, look))
 }
 
 impl Look {
+    /// Whether a topic, or a group of it, is there as far as was seen.
+    fn may_have(&self, topic: &str, group: Option<&str>) -> bool {
+        let listed = self.topics.get(topic).and_then(|look| look.listed.as_ref());
+        let is_listed = |group| listed.is_none_or(|listed| listed.contains(group));
+        self.all.contains(topic) && group.is_none_or(is_listed)
+    }
+
     /// Where things stand, for the first listener.
     fn figures(&self) -> Vec<SystemEvent> {
         let groups = self.topics.iter().flat_map(|(topic, look)| {
@@ -191,7 +218,8 @@ impl Look {
     }
 
     fn truncated(&self) -> Option<SystemEvent> {
-        (self.all > MAX_TOPICS).then_some(SystemEvent::Truncated { topics: self.all, watched: MAX_TOPICS })
+        let topics = self.all.len();
+        (topics > MAX_TOPICS).then_some(SystemEvent::Truncated { topics, watched: MAX_TOPICS })
     }
 
     /// What changed in `seconds`.
@@ -199,7 +227,7 @@ impl Look {
         let mut events = Vec::new();
         for topic in before.topics.keys().filter(|topic| !self.topics.contains_key(*topic)) {
             // It may only have moved out of the watched ones.
-            if self.all <= MAX_TOPICS {
+            if self.all.len() <= MAX_TOPICS {
                 events.push(SystemEvent::TopicDeleted { topic: topic.clone() });
             }
         }
@@ -302,7 +330,8 @@ mod tests {
         let group = GroupLook { lag, dead, members, ..GroupLook::default() };
         let groups = BTreeMap::from([("g".to_owned(), group)]);
         let topic = TopicLook { partitions: 1, appended, records: appended, groups, ..TopicLook::default() };
-        Look { topics: BTreeMap::from([("t".to_owned(), topic)]), all: 1 }
+        let all = BTreeSet::from(["t".to_owned()]);
+        Look { topics: BTreeMap::from([("t".to_owned(), topic)]), all }
     }
 
     fn names(events: &[SystemEvent]) -> Vec<&'static str> {

@@ -32,9 +32,9 @@ pub(crate) async fn adopt(
     }
     within("import_groups", wish.import_groups.len() as u64, 0, MAX_IMPORTS as u64)?;
     let spec = TopicSpec {
-        retention_ms: wish.retention_ms,
-        retention_records: wish.retention_records,
-        retention_bytes: wish.retention_bytes,
+        retention_ms: wish.retention_ms.map(Some),
+        retention_records: wish.retention_records.map(Some),
+        retention_bytes: wish.retention_bytes.map(Some),
         ..TopicSpec::default()
     };
     let start = match (wish.age_ms, wish.start) {

@@ -13,6 +13,7 @@ use firth::ErrorKind;
 use http_body_util::BodyExt;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use std::sync::Arc;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
@@ -21,7 +22,7 @@ pub(crate) struct Raw {
     pub(crate) headers: HeaderMap,
     pub(crate) media: String,
     pub(crate) bytes: Bytes,
-    _room: Option<OwnedSemaphorePermit>,
+    _room: Vec<OwnedSemaphorePermit>,
 }
 
 impl FromRequest<App> for Raw {
@@ -36,8 +37,7 @@ impl FromRequest<App> for Raw {
         if announced > limits.request_size {
             return Err(too_large(limits.request_size));
         }
-        let mut room = Room { app, taken: None };
-        room.take(announced)?;
+        let mut room = Room { app, size: 0, taken: Vec::new() };
         let (mut parts, mut size) = (Vec::new(), 0);
         let until = Instant::now() + limits.body_time;
         loop {
@@ -51,9 +51,7 @@ impl FromRequest<App> for Raw {
             if size > limits.request_size {
                 return Err(too_large(limits.request_size));
             }
-            if size > announced {
-                room.take(data.len())?;
-            }
+            room.grow(size)?;
             parts.push(data);
         }
         let bytes = if parts.len() == 1 { parts.remove(0) } else { parts.concat().into() };
@@ -61,28 +59,43 @@ impl FromRequest<App> for Raw {
     }
 }
 
-/// Room for a body as it arrives.
+/// A body that is no upload: verdicts, fetches, single messages.
+const SMALL: usize = 64 * 1024;
+
+/// Room for a body, taken as it arrives: what was only announced takes none. A small body has room
+/// of its own; one that grows moves to where uploads are.
 struct Room<'a> {
     app: &'a App,
-    taken: Option<OwnedSemaphorePermit>,
+    size: usize,
+    /// At most one of each room.
+    taken: Vec<OwnedSemaphorePermit>,
 }
 
 impl Room<'_> {
-    fn take(&mut self, bytes: usize) -> Answer<()> {
-        if bytes == 0 {
-            return Ok(());
-        }
-        let more = self.app.room_for(bytes).ok_or_else(|| {
+    fn grow(&mut self, size: usize) -> Answer<()> {
+        let more = size - self.size;
+        let moves = self.size <= SMALL && size > SMALL;
+        let taken = match (size <= SMALL, moves) {
+            (true, _) => self.app.small_room_for(more),
+            (false, true) => self.app.room_for(size),
+            (false, false) => self.app.room_for(more),
+        };
+        let taken = taken.ok_or_else(|| {
             let limit = self.app.limits().buffered as u64;
             let detail = format!("the server holds {limit} bytes of requests already: try again in a moment");
             Problem::http(StatusCode::TOO_MANY_REQUESTS, ErrorKind::Overloaded, detail)
                 .at("body")
                 .limit(limit)
         })?;
-        match &mut self.taken {
-            Some(taken) => taken.merge(more),
-            None => self.taken = Some(more),
+        if moves {
+            self.taken.clear();
         }
+        let same = |held: &&mut OwnedSemaphorePermit| Arc::ptr_eq(held.semaphore(), taken.semaphore());
+        match self.taken.iter_mut().find(same) {
+            Some(held) => held.merge(taken),
+            None => self.taken.push(taken),
+        }
+        self.size = size;
         Ok(())
     }
 }

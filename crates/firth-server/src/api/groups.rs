@@ -8,20 +8,26 @@ use crate::wire::{
 };
 use axum::extract::State;
 use axum::http::StatusCode;
-use firth::{ErrorKind, PendingQuery, PendingSort, Position, RecordId, Reset, StartAt};
+use firth::{ErrorKind, GroupName, PendingQuery, PendingSort, Position, RecordId, Reset, StartAt};
+use futures_util::stream::{self, StreamExt, TryStreamExt};
 use serde::Deserialize;
 use std::time::Duration;
 use utoipa::{IntoParams, ToSchema};
+
+/// How many groups of a topic are asked about at a time.
+pub(crate) const GROUPS_AT_ONCE: usize = 8;
 
 /// All groups of a topic, in figures
 #[utoipa::path(get, path = "/v1/topics/{topic}/groups", tag = "groups", params(("topic" = String, Path)),
     responses((status = 200, body = Groups)))]
 pub(crate) async fn list(State(app): State<App>, Path(topic): Path<String>) -> Answer<Json<Groups>> {
-    let admin = app.broker().admin();
-    let mut groups = Vec::new();
-    for group in admin.groups(&topic).await? {
-        groups.push(Group::from(admin.group(&topic, group.as_str()).await?));
-    }
+    let (admin, topic) = (app.broker().admin(), topic.as_str());
+    let groups = stream::iter(admin.groups(topic).await?);
+    let look = |group: GroupName| {
+        let admin = &admin;
+        async move { admin.group(topic, group.as_str()).await.map(Group::from) }
+    };
+    let groups = groups.map(look).buffered(GROUPS_AT_ONCE).try_collect().await?;
     Ok(Json(Groups { groups }))
 }
 
@@ -68,6 +74,7 @@ pub(crate) async fn delete(
     match admin.delete_group(&topic, &group).await {
         Ok(_) => {
             app.desk().forget_policies(&topic, Some(&group)).await?;
+            app.forget_series(&topic, Some(&group));
             Ok(StatusCode::NO_CONTENT)
         }
         Err(error) if error.kind() == ErrorKind::Invalid => {

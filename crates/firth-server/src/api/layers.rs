@@ -1,10 +1,12 @@
-//! What wraps every request: bounds on its head and its time, who may ask and how often, the audit log, metrics and traces.
+//! What wraps every request: bounds on its head and its time, who may ask and how often, the audit
+//! log, metrics and traces.
 
-use crate::app::App;
-use crate::auth::{Caller, Entry, Need, Pace, acting, need};
+use super::openapi::Queries;
+use crate::app::{App, Failure};
+use crate::auth::{Caller, Entry, Need, Pace, acting, need, presented, takes};
 use crate::problem::{Answer, Problem};
 use axum::extract::{FromRequestParts, MatchedPath, RawPathParams, Request, State};
-use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use firth::{ErrorKind, GroupName, TopicName};
@@ -15,15 +17,28 @@ use std::time::Instant;
 /// The most headers of a request, and their bytes.
 const MAX_HEADERS: usize = 100;
 const MAX_HEAD_BYTES: usize = 64 * 1024;
-/// Wrong tokens that an address may send per second, once its burst is used up.
+/// How often per second one wrong token may come from one address, once its burst is used up.
 const FAILURES_PER_SECOND: f64 = 0.2;
+
+/// What every answer says to browsers: no guessing, no frames, no other site, no copy.
+const SAFE: [(HeaderName, &str); 5] = [
+    (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+    (header::X_FRAME_OPTIONS, "DENY"),
+    (header::CONTENT_SECURITY_POLICY, "default-src 'none'; frame-ancestors 'none'"),
+    (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
+    (header::CACHE_CONTROL, "no-store"),
+];
 
 /// The address of the other end.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Peer(pub(crate) IpAddr);
 
 /// Around everything: bounds, time, metrics, traces, and the guard.
-pub(super) async fn wrap(State(app): State<App>, mut request: Request, next: Next) -> Response {
+pub(super) async fn wrap(
+    State((app, queries)): State<(App, Queries)>,
+    mut request: Request,
+    next: Next,
+) -> Response {
     let matched = request.extensions().get::<MatchedPath>().cloned();
     let route = matched.as_ref().map_or("none", MatchedPath::as_str);
     let running = app.meter().begin(route);
@@ -32,9 +47,14 @@ pub(super) async fn wrap(State(app): State<App>, mut request: Request, next: Nex
     request.extensions_mut().insert(trace);
     let limit = app.limits().request_time;
     let answer = async {
-        match (bounded_head(request.headers()), &matched) {
+        let headers = request.headers();
+        let sound = bounded_head(headers).and_then(|()| unambiguous(headers));
+        match (sound, &matched) {
             (Err(problem), _) => problem.into_response(),
-            (Ok(()), Some(route)) => guard(&app, route.as_str(), request, next).await,
+            (Ok(()), Some(route)) => match queries.check(request.method(), route.as_str(), request.uri()) {
+                Ok(()) => guard(&app, route.as_str(), request, next).await,
+                Err(problem) => problem.into_response(),
+            },
             // What is not there is told to everyone: the fallbacks answer.
             (Ok(()), None) => next.run(request).await,
         }
@@ -50,8 +70,9 @@ pub(super) async fn wrap(State(app): State<App>, mut request: Request, next: Nex
         }
     };
     let headers = response.headers_mut();
-    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-    headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+    for (name, value) in SAFE {
+        headers.entry(name).or_insert(HeaderValue::from_static(value));
+    }
     let status = response.status().as_u16();
     running.answered(method, status);
     app.telemetry().answered(trace, method, route, status);
@@ -59,56 +80,60 @@ pub(super) async fn wrap(State(app): State<App>, mut request: Request, next: Nex
     response
 }
 
-/// Who asks, how often, and whether that is allowed; changes go to the audit log.
+/// Who asks, how often, and whether that is allowed; changes and refusals go to the audit log.
 async fn guard(app: &App, route: &str, request: Request, next: Next) -> Response {
     let need = need(request.method(), route);
     if need == Need::Nothing {
         return next.run(request).await;
     }
     let peer = request.extensions().get::<Peer>().map(|peer| peer.0);
-    let is_audited = need.is_audited(request.method());
-    let audited = is_audited.then(|| (method_name(request.method()), request.uri().path().to_owned()));
-    let (caller, response) = match identify(app, request.headers(), peer) {
-        Err(problem) => (None, problem.into_response()),
-        Ok(caller) => {
-            let response = match admit(app, &caller, need, peer, request).await {
-                Ok(request) => acting(caller.clone(), peer, next.run(request)).await,
-                Err(problem) => problem.into_response(),
-            };
-            (Some(caller), response)
+    let method = method_name(request.method());
+    let path = request.uri().path().to_owned();
+    let audit = |who: &str, response: &Response| {
+        let (from, status) = (peer.map(|peer| peer.to_string()), response.status().as_u16());
+        app.audit().write(&Entry { who, from, method, path: &path, status });
+    };
+    let takes = takes(route) && matches!(*request.method(), Method::GET | Method::HEAD);
+    let caller = match app.guard().check(request.headers(), takes) {
+        Ok(caller) => caller,
+        Err(problem) => {
+            let (response, is_told) = refuse(app, problem, request.headers(), peer);
+            if is_told {
+                audit("unknown", &response);
+            }
+            return response;
         }
     };
-    if let Some((method, path)) = audited {
-        app.audit().write(&Entry {
-            who: caller.as_ref().map_or("unknown", Caller::name),
-            from: peer.map(|peer| peer.to_string()),
-            method,
-            path: &path,
-            status: response.status().as_u16(),
-        });
+    let is_audited = need.is_audited(request.method());
+    let response = match admit(app, &caller, need, peer, request).await {
+        Ok(request) => acting(caller.clone(), peer, next.run(request)).await,
+        Err(problem) => problem.into_response(),
+    };
+    if is_audited {
+        audit(caller.name(), &response);
     }
     response
 }
 
-fn identify(app: &App, headers: &HeaderMap, peer: Option<IpAddr>) -> Answer<Caller> {
+/// The answer to an unknown caller, and whether log and audit tell of it: as many lines per address
+/// as one wrong token may come. A valid token is never refused, whatever else came from there.
+fn refuse(app: &App, problem: Problem, headers: &HeaderMap, peer: Option<IpAddr>) -> (Response, bool) {
     let now = Instant::now();
-    let pace = Pace { rate: FAILURES_PER_SECOND, burst: f64::from(app.limits().failures) };
-    let is_guarded = app.guard().has_tokens();
-    let wait = |wait| {
-        let detail = "too many wrong tokens from this address: wait";
-        let problem = Problem::http(StatusCode::TOO_MANY_REQUESTS, ErrorKind::Overloaded, detail);
-        problem.at("Authorization").limit(u64::from(app.limits().failures)).after(wait)
-    };
-    if is_guarded {
-        app.failures().look(peer, pace, now).map_err(wait)?;
-    }
-    app.guard().check(headers).inspect_err(|_| {
-        if is_guarded {
-            // Takes what was there a moment ago; whether it still is does not matter.
-            let _ = app.failures().take(peer, pace, now);
-            metrics::counter!("firth_http_refused_total", "why" => "token").increment(1);
+    let limit = app.limits().failures;
+    let pace = Pace { rate: FAILURES_PER_SECOND, burst: f64::from(limit) };
+    let why = if app.guard().has_tokens() { "token" } else { "page" };
+    metrics::counter!("firth_http_refused_total", "why" => why).increment(1);
+    let is_told = app.failures().take(Failure::Told(peer), pace, now).is_ok();
+    let asked = app.failures().take(Failure::Answered(peer, presented(headers)), pace, now);
+    let problem = match asked {
+        Err(wait) if app.guard().has_tokens() => {
+            let detail = "this wrong token came too often from this address: wait";
+            let problem = Problem::http(StatusCode::TOO_MANY_REQUESTS, ErrorKind::Overloaded, detail);
+            problem.at("Authorization").limit(u64::from(limit)).after(wait)
         }
-    })
+        _ => problem,
+    };
+    (problem.into_response(), is_told)
 }
 
 async fn admit(
@@ -167,6 +192,20 @@ fn bounded_head(headers: &HeaderMap) -> Answer<()> {
     let bytes: usize = headers.iter().map(|(name, value)| name.as_str().len() + value.len()).sum();
     if bytes > MAX_HEAD_BYTES {
         return wrong(format!("headers of {bytes} bytes; at most {MAX_HEAD_BYTES}"), MAX_HEAD_BYTES);
+    }
+    Ok(())
+}
+
+/// Nothing that two programs on the way could read differently.
+fn unambiguous(headers: &HeaderMap) -> Answer<()> {
+    if headers.get_all(header::HOST).iter().count() > 1 {
+        return Err(Problem::field("Host", "there are several headers Host: send one"));
+    }
+    let codings = headers.get_all(header::TRANSFER_ENCODING);
+    if codings.iter().any(|coding| !coding.as_bytes().trim_ascii().eq_ignore_ascii_case(b"chunked")) {
+        let detail = "a body is sent as it is or in chunks: no other Transfer-Encoding is known";
+        let problem = Problem::http(StatusCode::NOT_IMPLEMENTED, ErrorKind::Unsupported, detail);
+        return Err(problem.at("Transfer-Encoding"));
     }
     Ok(())
 }

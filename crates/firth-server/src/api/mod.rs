@@ -21,6 +21,7 @@ mod topics;
 mod unit_data;
 mod workers;
 
+pub(crate) use groups::GROUPS_AT_ONCE;
 pub(crate) use layers::Peer;
 pub(crate) use meter::Meter;
 
@@ -40,12 +41,13 @@ pub(crate) const MAX_WAIT: Duration = Duration::from_secs(30);
 /// All routes on this state.
 pub(crate) fn router(app: App) -> Router {
     let (routes, document) = described().split_for_parts();
+    let queries = openapi::Queries::of(&document);
     let document = openapi::finish(&document);
     routes
         .route("/openapi.json", axum::routing::get(move || openapi::serve(document.clone())))
         .method_not_allowed_fallback(wrong_method)
         .fallback(no_route)
-        .layer(middleware::from_fn_with_state(app.clone(), layers::wrap))
+        .layer(middleware::from_fn_with_state((app.clone(), queries), layers::wrap))
         .with_state(app)
 }
 

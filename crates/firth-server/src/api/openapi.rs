@@ -1,15 +1,20 @@
-//! The document at `/openapi.json`: made of what the handlers say of themselves, completed with what holds for all of them.
+//! The document at `/openapi.json`: made of what the handlers say of themselves, completed with what
+//! holds for all of them.
 //!
-//! Every status that an operation can answer stands there. What the layers answer (`401`, `403`, `408`, `413`, `429`, …) is the same everywhere, so it is added
-//! here, by what the operation takes; names of topics and groups get their pattern here too.
+//! Every status that an operation can answer stands there. What the layers answer (`401`, `403`,
+//! `408`, `413`, `429`, …) is the same everywhere, so it is added here, by what the operation takes;
+//! names of topics and groups get their pattern here too.
 
 use super::schemas::{self, LATEST};
 use crate::auth::{Need, need};
+use crate::problem::{Answer, Problem};
 use crate::wire::latest_ms;
 use axum::body::Bytes;
-use axum::http::{HeaderValue, Method, header};
+use axum::http::{HeaderValue, Method, Uri, header};
 use axum::response::IntoResponse;
 use serde_json::{Value, json};
+use std::collections::HashSet;
+use std::sync::Arc;
 use std::time::SystemTime;
 use utoipa::openapi::OpenApi;
 
@@ -48,6 +53,39 @@ pub(super) fn finish(described: &OpenApi) -> Bytes {
     document.to_string().into()
 }
 
+/// Which operations take no query: they refuse one, because their handlers never see it.
+#[derive(Clone)]
+pub(super) struct Queries(Arc<HashSet<(String, Method)>>);
+
+impl Queries {
+    pub(super) fn of(described: &OpenApi) -> Self {
+        let mut without = HashSet::new();
+        let document = serde_json::to_value(described).expect("the document is JSON");
+        for (path, item) in document["paths"].as_object().into_iter().flatten() {
+            for (name, method) in METHODS {
+                let Some(operation) = item.get(name) else { continue };
+                let parameters = operation["parameters"].as_array();
+                let is_query = |parameter: &Value| parameter["in"] == "query";
+                if !parameters.is_some_and(|parameters| parameters.iter().any(is_query)) {
+                    without.insert((path.clone(), method));
+                }
+            }
+        }
+        Self(Arc::new(without))
+    }
+
+    /// Fails if a query comes where none is taken.
+    pub(super) fn check(&self, method: &Method, route: &str, uri: &Uri) -> Answer<()> {
+        let Some(query) = uri.query().filter(|query| !query.is_empty()) else { return Ok(()) };
+        let method = if *method == Method::HEAD { Method::GET } else { method.clone() };
+        if !self.0.contains(&(route.to_owned(), method)) {
+            return Ok(());
+        }
+        let name = query.split(['=', '&']).next().unwrap_or_default();
+        Err(Problem::field(name, format!("unknown query parameter `{name}`: this call takes none")))
+    }
+}
+
 /// As it stands now: the latest time of a delay goes on with the clock.
 pub(super) async fn serve(document: Bytes) -> impl IntoResponse {
     let latest = latest_ms(SystemTime::now()).to_string();
@@ -56,8 +94,7 @@ pub(super) async fn serve(document: Bytes) -> impl IntoResponse {
 }
 
 fn own_path() -> Value {
-    let ok =
-        json!({ "description": "", "content": { "application/json": { "schema": { "type": "object" } } } });
+    let ok = json!({ "description": "OpenAPI 3.1", "content": { "application/json": { "schema": { "type": "object" } } } });
     json!({ "get": {
         "tags": ["system"], "summary": "This document", "operationId": "openapi", "responses": { "200": ok },
     } })
@@ -108,30 +145,33 @@ fn complete(operation: &mut Value, path: &str, method: &Method) {
     if guarded {
         operation["security"] = json!([{}, { "token": [] }]);
     }
-    let takes_input = has_body || operation["parameters"].as_array().is_some_and(|list| !list.is_empty());
     // Every failure is a problem document.
     for (status, response) in operation["responses"].as_object_mut().into_iter().flatten() {
         if status.as_str() >= "400" {
             *response = problem(response["description"].as_str().unwrap_or_default());
         }
     }
-    for (status, why) in statuses(guarded, takes_input, has_body, path.contains('{')) {
+    for (status, why) in statuses(guarded, has_body, path.contains('{')) {
         if operation["responses"].get(status).is_none() {
             operation["responses"][status] = problem(why);
+        }
+    }
+    for (status, response) in operation["responses"].as_object_mut().into_iter().flatten() {
+        if response["description"].as_str().is_none_or(str::is_empty) {
+            response["description"] = json!(if status == "201" { "Created" } else { "Done" });
         }
     }
 }
 
 /// What the layers and the engine may answer to an operation.
-fn statuses(guarded: bool, input: bool, body: bool, named: bool) -> Vec<(&'static str, &'static str)> {
+fn statuses(guarded: bool, body: bool, named: bool) -> Vec<(&'static str, &'static str)> {
     let mut all = vec![
+        ("400", "The request is wrong: see field and limit"),
         ("431", "Too many or too large headers"),
         ("500", "A mistake of the server, or damaged data"),
+        ("501", "The engine cannot do this, or a Transfer-Encoding that is not known"),
         ("504", "No answer in time; it may have happened all the same"),
     ];
-    if input {
-        all.push(("400", "The request is wrong: see field and limit"));
-    }
     if named {
         all.push(("404", "It does not exist"));
     }
@@ -144,7 +184,6 @@ fn statuses(guarded: bool, input: bool, body: bool, named: bool) -> Vec<(&'stati
         all.push(("401", "No token, or an unknown one"));
         all.push(("403", "The token does not allow it"));
         all.push(("429", "Too many requests, streams or buffered bytes: wait as Retry-After says"));
-        all.push(("501", "The engine cannot do this"));
         all.push(("502", "The engine refuses this server"));
         all.push(("503", "The engine is away, or the server closes: try again"));
     }

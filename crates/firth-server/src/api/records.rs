@@ -13,7 +13,8 @@ use axum::Extension;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use base64::Engine as _;
-use firth::{ErrorKind, Message, Producer, RecordId, Result};
+use firth::{ErrorKind, Message, Producer, RecordId, Result, TopicName};
+use firth_engine::Partition;
 use firth_engine::limits::MAX_PAYLOAD;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
@@ -324,7 +325,10 @@ pub(crate) async fn browse(
         let records = found.iter().filter(|record| record.id() > after).map(Shown::from).collect();
         return Ok(Json(Records { records, next: None }));
     }
+    // A page may end early, by its bytes: only the partition's end says whether more follows.
+    let at = Partition::new(TopicName::new(&topic)?, partition);
+    let end = app.broker().engine().bounds(&at).await?.last;
     let found = app.broker().admin().browse(&topic, partition, after, max).await?;
-    let next = found.last().filter(|_| found.len() == max).map(|last| last.id().to_string());
+    let next = found.last().filter(|last| last.id() < end).map(|last| last.id().to_string());
     Ok(Json(Records { records: found.iter().map(Shown::from).collect(), next }))
 }

@@ -8,7 +8,7 @@ use super::consume::{MAX_DELIVERIES, delivered, lease};
 use crate::app::{App, StreamSeat};
 use crate::desk::Stream;
 use crate::problem::{Answer, Problem};
-use crate::wire::{MAX_MS, SystemEvent};
+use crate::wire::{MAX_COUNT, MAX_MS, SystemEvent};
 use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
@@ -106,7 +106,7 @@ pub(crate) struct How {
     #[param(minimum = 100, maximum = 43_200_000)]
     lease_ms: Option<u64>,
     /// End after so many deliveries, once they are settled.
-    #[param(minimum = 1)]
+    #[param(minimum = 1, maximum = 9_007_199_254_740_991_u64)]
     limit: Option<u64>,
     /// End after this long, once everything is settled.
     #[param(maximum = 3_155_760_000_000_u64)]
@@ -184,7 +184,7 @@ pub(crate) async fn consume(
 ) -> Answer<Response> {
     let form = Form::accepted(&headers)?;
     let max = within("max", how.max.unwrap_or(16), 1, MAX_DELIVERIES)?;
-    let left = within("limit", how.limit.unwrap_or(u64::MAX), 1, u64::MAX)?;
+    let left = within("limit", how.limit.unwrap_or(MAX_COUNT), 1, MAX_COUNT)?;
     let for_ms = how.for_ms.map(|ms| within("for_ms", ms, 0, MAX_MS)).transpose()?;
     let (lease, seat) = (lease(how.lease_ms)?, app.seat()?);
     let stream = app.desk().stream((&topic, &group), usize::try_from(max).unwrap_or(1), lease).await?;

@@ -6,6 +6,7 @@ use crate::auth::Caller;
 use crate::problem::{Answer, Problem};
 use crate::wire::{
     Delayed, MAX_COUNT, MAX_MS, Topic, TopicChange, TopicSpec, Topics, TrimWish, TrimmedReport, limits,
+    millis,
 };
 use axum::Extension;
 use axum::extract::State;
@@ -50,7 +51,8 @@ pub(crate) async fn create(
             let there = app.broker().topic(&topic).await?.config;
             if configure(there.clone(), &spec)? != there {
                 let context = format!(
-                    "topic {topic} is there with other settings: nothing was changed; PATCH changes it"
+                    "topic {topic} is there with other settings, and nothing was changed: PATCH, or \
+                     `firth topic change`, changes what can be"
                 );
                 return Err(Error::new(ErrorKind::AlreadyExists, context).into());
             }
@@ -61,7 +63,7 @@ pub(crate) async fn create(
     Ok((status, Json(app.broker().admin().topic(&topic).await?.into())))
 }
 
-/// Changes what is named, and nothing else. Partitions can only become more
+/// Changes what is named, and nothing else. Null ends a retention; partitions can only become more
 #[utoipa::path(patch, path = "/v1/topics/{topic}", tag = "topics", params(("topic" = String, Path)), request_body = TopicChange,
     responses((status = 200, body = Topic), (status = 409, body = Problem, description = "Partitions cannot become fewer, keys keep their mapping")))]
 pub(crate) async fn change(
@@ -92,16 +94,19 @@ pub(crate) async fn change(
 }
 
 pub(super) fn configure(config: TopicConfig, spec: &TopicSpec) -> Answer<TopicConfig> {
-    let age = |field: &str, ms: Option<u64>| {
-        ms.map(|ms| within(field, ms, 0, MAX_MS).map(Duration::from_millis)).transpose()
+    // What is not named stays, null ends it.
+    let number = |field: &str, wanted: Option<Option<u64>>, kept: Option<u64>, max: u64| match wanted {
+        None => Ok(kept),
+        Some(wanted) => wanted.map(|wanted| within(field, wanted, 0, max)).transpose(),
     };
-    let count =
-        |field: &str, wanted: Option<u64>| wanted.map(|count| within(field, count, 0, MAX_COUNT)).transpose();
+    let age = |field: &str, wanted: Option<Option<u64>>, kept: Option<Duration>| {
+        number(field, wanted, kept.map(millis), MAX_MS).map(|ms| ms.map(Duration::from_millis))
+    };
     let kept = limits(config.retention);
     let retention = Limits {
-        age: age("retention_ms", spec.retention_ms)?.or(kept.age),
-        records: count("retention_records", spec.retention_records)?.or(kept.records),
-        bytes: count("retention_bytes", spec.retention_bytes)?.or(kept.bytes),
+        age: age("retention_ms", spec.retention_ms, kept.age)?,
+        records: number("retention_records", spec.retention_records, kept.records, MAX_COUNT)?,
+        bytes: number("retention_bytes", spec.retention_bytes, kept.bytes, MAX_COUNT)?,
     };
     let retention = match retention {
         Limits { age: None, records: None, bytes: None } => Retention::Forever,
@@ -115,7 +120,7 @@ pub(super) fn configure(config: TopicConfig, spec: &TopicSpec) -> Answer<TopicCo
         retention,
         max_payload: spec.max_payload.unwrap_or(config.max_payload),
         lossy: spec.lossy.unwrap_or(config.lossy),
-        dead_letters_for: age("dead_letters_ms", spec.dead_letters_ms)?.or(config.dead_letters_for),
+        dead_letters_for: age("dead_letters_ms", spec.dead_letters_ms, config.dead_letters_for)?,
         mapping: spec.mapping.map_or(config.mapping, Into::into),
         ..config
     })
@@ -130,6 +135,7 @@ pub(crate) async fn delete(State(app): State<App>, Path(topic): Path<String>) ->
     app.forget_producer(&topic);
     app.broker().delete_topic(&topic).await?;
     app.desk().forget_policies(&topic, None).await?;
+    app.forget_series(&topic, None);
     tracing::info!(topic, "topic deleted");
     Ok(StatusCode::NO_CONTENT)
 }

@@ -28,6 +28,11 @@ impl Need {
     }
 }
 
+/// Whether a GET of this route takes something: deliveries, or a place in a worker's news.
+pub(crate) fn takes(route: &str) -> bool {
+    route.ends_with("/stream") && !route.ends_with("/dead/stream")
+}
+
 /// The table.
 pub(crate) fn need(method: &Method, route: &str) -> Need {
     let looks = matches!(*method, Method::GET | Method::HEAD);

@@ -30,6 +30,23 @@ pub(crate) struct Entry<'a> {
     pub(crate) status: u16,
 }
 
+/// The longest path that is kept.
+const MAX_PATH: usize = 1024;
+/// All that a path shows as it is.
+const PLAIN: percent_encoding::AsciiSet =
+    percent_encoding::NON_ALPHANUMERIC.remove(b'.').remove(b'_').remove(b'-').remove(b'~');
+
+/// A path as it is meant, however the client encoded it, within [`MAX_PATH`].
+fn normal(path: &str) -> String {
+    let segment = |segment: &str| {
+        let meant: Vec<u8> = percent_encoding::percent_decode_str(segment).collect();
+        percent_encoding::percent_encode(&meant, &PLAIN).to_string()
+    };
+    let mut path = path.split('/').map(segment).collect::<Vec<_>>().join("/");
+    path.truncate(MAX_PATH);
+    path
+}
+
 tokio::task_local! {
     static ACTOR: (Caller, Option<IpAddr>);
 }
@@ -71,9 +88,14 @@ impl Audit {
     }
 
     pub(crate) fn write(&self, entry: &Entry<'_>) {
-        let Entry { who, from, method, path, status } = entry;
+        let path = normal(entry.path);
+        let entry = &Entry { path: &path, from: entry.from.clone(), ..*entry };
+        let Entry { who, from, method, status, .. } = entry;
         let from = from.as_deref().unwrap_or("inside");
-        tracing::info!(target: "audit", who, from, method, path, status, "admin action");
+        match status {
+            401 | 403 | 429 => tracing::warn!(target: "audit", who, from, method, path, status, "refused"),
+            _ => tracing::info!(target: "audit", who, from, method, path, status, "admin action"),
+        }
         let mut file = self.lock();
         let Some(file) = file.as_mut() else { return };
         #[derive(Serialize)]
@@ -92,5 +114,24 @@ impl Audit {
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Option<File>> {
         self.file.lock().expect("nothing panics under this lock")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn u12_a_path_is_shown_as_it_is_meant() {
+        for (asked, meant) in [
+            ("/v1/topics/%6frders", "/v1/topics/orders"),
+            ("/v1/topics/a%2e%5F-b", "/v1/topics/a._-b"),
+            ("/v1/topics/a%2fb", "/v1/topics/a%2Fb"),
+            ("/v1/topics/a%0ab%25", "/v1/topics/a%0Ab%25"),
+            ("/v1/topics/%c3%a4", "/v1/topics/%C3%A4"),
+        ] {
+            assert_eq!(normal(asked), meant);
+        }
+        assert_eq!(normal(&"/%00".repeat(1000)).len(), MAX_PATH);
     }
 }

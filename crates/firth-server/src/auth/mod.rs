@@ -1,17 +1,19 @@
-//! Who may call: bearer tokens, kept as SHA-256 digests and compared in constant time, each with what it allows.
+//! Who may call: bearer tokens, kept as SHA-256 digests and compared in constant time, each with
+//! what it allows.
 //!
-//! Without tokens only this machine is served, and web pages are not: a request with an `Origin`, or for a host that is not
-//! this machine, is refused, so that no page can reach the server through somebody's browser.
+//! Without tokens only programs on this machine are served, and web pages are not: see `browser`.
 
 mod access;
 mod audit;
+mod browser;
 mod rate;
 mod token;
 
-pub(crate) use access::{Need, need};
+pub(crate) use access::{Need, need, takes};
 pub(crate) use audit::{Audit, Entry, acting};
+pub(crate) use browser::CLIENT;
 pub(crate) use rate::{Buckets, Pace};
-pub(crate) use token::{Grant, Scope, hex};
+pub(crate) use token::{Grant, Scope, Sum, hex};
 
 use crate::problem::Problem;
 use crate::wire::invalid;
@@ -81,15 +83,18 @@ impl Caller {
         if allowed {
             return Ok(());
         }
-        let detail = match need {
-            Need::Scope(scope) => {
+        let name = &grant.name;
+        let detail = match (need, topic) {
+            (Need::Scope(scope), _) if !grant.allows(scope, None) => {
                 let scope = format!("{scope:?}").to_ascii_lowercase();
-                format!(
-                    "token {} lacks the scope {scope} for this: see its line in the token file",
-                    grant.name
-                )
+                format!("token {name} lacks the scope {scope}: see its line in the token file")
             }
-            _ => format!("token {} is not for this topic: see its line in the token file", grant.name),
+            (_, Some(topic)) => {
+                format!("token {name} is not for {topic}: see topics= on its line in the token file")
+            }
+            (_, None) => {
+                format!("token {name} is for some topics only: see topics= on its line in the token file")
+            }
         };
         Err(Problem::http(StatusCode::FORBIDDEN, ErrorKind::Unauthorized, detail))
     }
@@ -127,11 +132,11 @@ impl Guard {
         matches!(self, Self::Tokens(_))
     }
 
-    /// Who calls, or 401 or 403.
-    pub(crate) fn check(&self, headers: &HeaderMap) -> Result<Caller, Problem> {
+    /// Who calls, or 401 or 403; `takes` tells of a GET with effects.
+    pub(crate) fn check(&self, headers: &HeaderMap, takes: bool) -> Result<Caller, Problem> {
         match self {
             Self::Inside => Ok(Caller::Local),
-            Self::ThisMachine => from_this_machine(headers).map(|()| Caller::Local),
+            Self::ThisMachine => from_this_machine(headers, takes).map(|()| Caller::Local),
             Self::Tokens(grants) => {
                 let grants = grants.read().expect("nothing panics under this lock");
                 has_token(headers, &grants).map(Caller::Holder)
@@ -140,14 +145,15 @@ impl Guard {
     }
 }
 
+/// The digest of the token that a request presents.
+pub(crate) fn presented(headers: &HeaderMap) -> Option<Sum> {
+    let (scheme, token) = headers.get(header::AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| token::digest(token.trim()))
+}
+
 fn has_token(headers: &HeaderMap, grants: &[Arc<Grant>]) -> Result<Arc<Grant>, Problem> {
-    let given = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
-    let token = given.and_then(|value| value.split_once(' '));
-    let token = token
-        .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))
-        .map(|(_, token)| token::digest(token.trim()));
     // Looks at every digest to its end, whatever matches.
-    let known = token.and_then(|token| {
+    let known = presented(headers).and_then(|token| {
         grants.iter().fold(None, |known, grant| match token::same(&grant.sum, &token) {
             true => Some(grant),
             false => known,
@@ -159,18 +165,20 @@ fn has_token(headers: &HeaderMap, grants: &[Arc<Grant>]) -> Result<Arc<Grant>, P
     })
 }
 
-fn from_this_machine(headers: &HeaderMap) -> Result<(), Problem> {
-    let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
-    let name = match host.strip_prefix('[') {
-        Some(v6) => v6.split(']').next().unwrap_or_default(),
-        None => host.split(':').next().unwrap_or_default(),
-    };
-    let is_local = name.eq_ignore_ascii_case("localhost")
-        || name.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback());
-    if is_local && !headers.contains_key(header::ORIGIN) {
+fn from_this_machine(headers: &HeaderMap, takes: bool) -> Result<(), Problem> {
+    if !browser::may_be_a_page(headers, takes) {
         return Ok(());
     }
-    let detail = "without tokens this server answers programs on its own machine only, no web pages: serve with --token-file";
+    let detail = match takes {
+        true => {
+            "without tokens this call is for programs on this machine, no browsers: send the header \
+             `Firth-Client: NAME`, or serve with --token-file"
+        }
+        false => {
+            "without tokens this server answers programs on its own machine only, no web pages: serve \
+             with --token-file"
+        }
+    };
     Err(Problem::http(StatusCode::FORBIDDEN, ErrorKind::Unauthorized, detail))
 }
 
@@ -228,12 +236,12 @@ mod tests {
             Arc::new(Grant::everything("a third", "third")),
         ];
         let guard = Guard::Tokens(Arc::new(RwLock::new(grants)));
-        let caller = guard.check(&with(header::AUTHORIZATION, &format!("Bearer {token}"))).unwrap();
+        let caller = guard.check(&with(header::AUTHORIZATION, &format!("Bearer {token}")), false).unwrap();
         assert_eq!(caller.name(), "mine");
         for wrong in [format!("Bearer {token}x"), format!("Basic {token}"), token, "Bearer".into()] {
-            assert_eq!(guard.check(&with(header::AUTHORIZATION, &wrong)).unwrap_err().status, 401);
+            assert_eq!(guard.check(&with(header::AUTHORIZATION, &wrong), false).unwrap_err().status, 401);
         }
-        assert_eq!(guard.check(&HeaderMap::new()).unwrap_err().status, 401);
+        assert_eq!(guard.check(&HeaderMap::new(), false).unwrap_err().status, 401);
     }
 
     #[test]
@@ -244,19 +252,6 @@ mod tests {
         assert!(matches!(Guard::choose(open, None, Some("secret")), Ok(Guard::Tokens(_))));
         let local = "[::1]:7171".parse().unwrap();
         assert!(matches!(Guard::choose(local, None, None), Ok(Guard::ThisMachine)));
-    }
-
-    #[test]
-    fn without_tokens_no_web_page_gets_through() {
-        for host in ["localhost:7171", "127.0.0.1:7171", "[::1]:7171", "127.0.0.1"] {
-            assert!(from_this_machine(&with(header::HOST, host)).is_ok(), "{host}");
-        }
-        for host in ["evil.example:7171", "", "127.0.0.1.evil.example"] {
-            assert!(from_this_machine(&with(header::HOST, host)).is_err(), "{host}");
-        }
-        let mut page = with(header::HOST, "localhost:7171");
-        page.insert(header::ORIGIN, HeaderValue::from_static("http://evil.example"));
-        assert!(from_this_machine(&page).is_err());
     }
 
     #[test]

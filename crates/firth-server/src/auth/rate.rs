@@ -38,24 +38,6 @@ impl<K: Eq + Hash> Buckets<K> {
 
     /// Takes one from the caller's bucket, or says how long until there is one.
     pub(crate) fn take(&self, caller: K, pace: Pace, now: Instant) -> Result<(), Duration> {
-        self.with(caller, pace, now, |bucket| {
-            if bucket.left >= 1.0 {
-                bucket.left -= 1.0;
-                return Ok(());
-            }
-            Err(Duration::from_secs_f64(((1.0 - bucket.left) / pace.rate.max(1e-6)).min(3600.0)))
-        })
-    }
-
-    /// As [`take`](Self::take), but takes nothing.
-    pub(crate) fn look(&self, caller: K, pace: Pace, now: Instant) -> Result<(), Duration> {
-        self.with(caller, pace, now, |bucket| match bucket.left >= 1.0 {
-            true => Ok(()),
-            false => Err(Duration::from_secs_f64(((1.0 - bucket.left) / pace.rate.max(1e-6)).min(3600.0))),
-        })
-    }
-
-    fn with<T>(&self, caller: K, pace: Pace, now: Instant, act: impl FnOnce(&mut Bucket) -> T) -> T {
         let mut pool = self.0.lock().expect("nothing panics under this lock");
         let full = Bucket { left: pace.burst, at: now };
         if pool.known.len() >= MAX_BUCKETS && !pool.known.contains_key(&caller) {
@@ -66,7 +48,11 @@ impl<K: Eq + Hash> Buckets<K> {
             false => pool.known.entry(caller).or_insert(full),
         };
         *bucket = Bucket { left: bucket.refilled(pace, now), at: now };
-        act(bucket)
+        if bucket.left >= 1.0 {
+            bucket.left -= 1.0;
+            return Ok(());
+        }
+        Err(Duration::from_secs_f64(((1.0 - bucket.left) / pace.rate.max(1e-6)).min(3600.0)))
     }
 }
 
@@ -93,7 +79,6 @@ mod tests {
         assert_eq!(buckets.take("a", FAST, start), Err(Duration::from_millis(500)));
         assert!(buckets.take("b", FAST, start).is_ok());
         let later = start + Duration::from_millis(500);
-        assert!(buckets.look("a", FAST, later).is_ok());
         assert!(buckets.take("a", FAST, later).is_ok());
         assert!(buckets.take("a", FAST, later).is_err());
     }

@@ -7,7 +7,8 @@ use crate::wire::invalid;
 use firth::Result;
 use sha2::{Digest, Sha256};
 
-pub(super) type Sum = [u8; 32];
+/// The digest of a token.
+pub(crate) type Sum = [u8; 32];
 
 /// What a token allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,7 +111,7 @@ impl Grant {
 
 fn scope(word: &str) -> Result<Scope> {
     let known = SCOPES.iter().find(|(name, _)| *name == word).map(|(_, scope)| *scope);
-    known.ok_or_else(|| invalid("scopes: give some of produce, consume, observe, admin"))
+    known.ok_or_else(|| invalid("scopes: give some of produce, consume, observe, route, admin"))
 }
 
 fn pattern(word: &str) -> Result<String> {

@@ -1,6 +1,7 @@
 //! `firth topic`: create, browse, change, trim, adopt, list, show, delete.
 
 use super::output::{ask, json, line, plain, table};
+use super::units::Limit;
 use super::{calendar, units};
 use crate::client::{Client, escape, topic_path};
 use crate::wire::{
@@ -73,7 +74,9 @@ pub(crate) enum TopicCommand {
         last: Option<u32>,
     },
     /// Change what is named; partitions can only become more
-    #[command(after_help = "Example:\n  firth topic change orders --partitions 16 --retention-size 1GiB")]
+    #[command(
+        after_help = "Examples:\n  firth topic change orders --partitions 16 --retention-size 1GiB\n  firth topic change orders --retention none"
+    )]
     Change {
         /// Its name
         topic: String,
@@ -139,36 +142,36 @@ pub(crate) struct ChangeArgs {
     /// How many partitions
     #[arg(long)]
     partitions: Option<u32>,
-    /// Remove records after this long
-    #[arg(long, value_name = "DURATION", value_parser = units::duration)]
-    retention: Option<Duration>,
-    /// Remove all but so many of the newest records of each partition
-    #[arg(long, value_name = "N")]
-    retention_records: Option<u64>,
-    /// Remove all but so much of the newest records of each partition
-    #[arg(long, value_name = "SIZE", value_parser = units::size)]
-    retention_size: Option<u64>,
+    /// Remove records after this long; none: no more
+    #[arg(long, value_name = "DURATION", value_parser = units::or_none(units::duration))]
+    retention: Option<Limit<Duration>>,
+    /// Remove all but so many of the newest records of each partition; none: no more
+    #[arg(long, value_name = "N", value_parser = units::or_none(units::number))]
+    retention_records: Option<Limit<u64>>,
+    /// Remove all but so much of the newest records of each partition; none: no more
+    #[arg(long, value_name = "SIZE", value_parser = units::or_none(units::size))]
+    retention_size: Option<Limit<u64>>,
     /// The largest payload
     #[arg(long, value_name = "SIZE", value_parser = units::size)]
     max_payload: Option<u64>,
     /// Whether retention may remove what some group has not settled
     #[arg(long, value_name = "BOOL")]
     lossy: Option<bool>,
-    /// Remove dead letters after this long
-    #[arg(long, value_name = "DURATION", value_parser = units::duration)]
-    dead_letters: Option<Duration>,
+    /// Remove dead letters after this long; none: keep them
+    #[arg(long, value_name = "DURATION", value_parser = units::or_none(units::duration))]
+    dead_letters: Option<Limit<Duration>>,
 }
 
 impl ChangeArgs {
     fn spec(self) -> TopicSpec {
         TopicSpec {
             partitions: self.partitions,
-            retention_ms: self.retention.map(units::millis),
-            retention_records: self.retention_records,
-            retention_bytes: self.retention_size,
+            retention_ms: self.retention.map(|limit| limit.0.map(units::millis)),
+            retention_records: self.retention_records.map(|limit| limit.0),
+            retention_bytes: self.retention_size.map(|limit| limit.0),
             max_payload: self.max_payload.map(|size| usize::try_from(size).unwrap_or(usize::MAX)),
             lossy: self.lossy,
-            dead_letters_ms: self.dead_letters.map(units::millis),
+            dead_letters_ms: self.dead_letters.map(|limit| limit.0.map(units::millis)),
             mapping: None,
         }
     }
@@ -229,12 +232,12 @@ pub(crate) async fn run(client: &Client, command: TopicCommand, as_json: bool) -
         } => {
             let spec = TopicSpec {
                 partitions: Some(partitions),
-                retention_ms: retention.map(units::millis),
-                retention_records,
-                retention_bytes: retention_size,
+                retention_ms: retention.map(|age| Some(units::millis(age))),
+                retention_records: retention_records.map(Some),
+                retention_bytes: retention_size.map(Some),
                 max_payload: max_payload.map(|size| usize::try_from(size).unwrap_or(usize::MAX)),
                 lossy: lossy.then_some(true),
-                dead_letters_ms: dead_letters.map(units::millis),
+                dead_letters_ms: dead_letters.map(|age| Some(units::millis(age))),
                 // What is not said is no reason to find that a topic differs.
                 mapping: (mapping == MappingArg::Modulo).then_some(KeyMapping::Modulo),
             };

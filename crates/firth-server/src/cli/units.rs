@@ -14,6 +14,25 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
     size.ok_or_else(|| "write it as 512, 64KiB, 1MiB or 10MB".to_owned())
 }
 
+/// A limit that is set, or ended.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Limit<T>(pub(crate) Option<T>);
+
+/// As `read` reads it, or `none`, which ends the limit.
+pub(crate) fn or_none<T>(
+    read: fn(&str) -> Result<T, String>,
+) -> impl Fn(&str) -> Result<Limit<T>, String> + Clone {
+    move |text| match text {
+        "none" => Ok(Limit(None)),
+        text => read(text).map(|value| Limit(Some(value))).map_err(|why| format!("{why}, or none")),
+    }
+}
+
+/// `10000`.
+pub(crate) fn number(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| "write a whole number".to_owned())
+}
+
 /// For the wire.
 pub(crate) fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)

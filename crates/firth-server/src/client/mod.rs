@@ -4,7 +4,7 @@ mod connect;
 
 use crate::api;
 use crate::app::App;
-use crate::auth::Guard;
+use crate::auth::{CLIENT, Guard};
 use crate::problem::Problem;
 use crate::wire::invalid;
 use axum::body::{Body, Bytes};
@@ -152,6 +152,7 @@ impl Client {
         // Streams come as lines to whoever accepts JSON.
         let mut request = Request::builder().method(method).uri(format!("{base}{path}"));
         request = request.header(header::ACCEPT, "application/json");
+        request = request.header(CLIENT, format!("firth {}", std::process::id()));
         if body.is_some() {
             request = request.header(header::CONTENT_TYPE, "application/json");
         }

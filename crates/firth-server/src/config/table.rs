@@ -160,7 +160,7 @@ pub(crate) const SETTINGS: [Setting; 28] = [
         "limits.failures",
         "FIRTH_LIMITS_FAILURES",
         "20",
-        "Wrong tokens of one address in a row before it must wait; then 429",
+        "How often one wrong token may come from one address before it must wait; then 429",
     ),
     fixed(
         "otlp.endpoint",

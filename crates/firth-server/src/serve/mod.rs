@@ -9,13 +9,11 @@ pub(crate) mod tls;
 use crate::app::{App, Extras};
 use crate::auth::{Audit, Guard};
 use crate::config::{Config, Given, Limits, Secret};
-use crate::telemetry::Telemetry;
+use crate::telemetry::{Series, Telemetry};
 use clap::Args;
 use firth::{Broker, Error, ErrorKind, Result};
-use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 use tls::Tls;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -207,25 +205,7 @@ impl Signals {
     }
 }
 
-pub(crate) fn start_metrics() -> Result<PrometheusHandle> {
-    const SECONDS: [f64; 12] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0];
-    const RECORDS: [f64; 7] = [1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0];
-    let wrong = |error| Error::new(ErrorKind::Internal, "cannot count").with_source(format!("{error}"));
-    let builder = PrometheusBuilder::new()
-        .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &SECONDS)
-        .and_then(|builder| builder.set_buckets_for_metric(Matcher::Suffix("_records".to_owned()), &RECORDS))
-        .map_err(wrong)?;
-    let recorder = builder.build_recorder();
-    let handle = recorder.handle();
-    metrics::set_global_recorder(recorder)
-        .map_err(|error| Error::new(ErrorKind::Internal, "cannot count").with_source(error.to_string()))?;
-    let upkeep = handle.clone();
-    tokio::spawn(async move {
-        let mut ticks = tokio::time::interval(Duration::from_secs(5));
-        loop {
-            ticks.tick().await;
-            upkeep.run_upkeep();
-        }
-    });
-    Ok(handle)
+/// Counts everything in this process from now on.
+pub(crate) fn start_metrics() -> Result<Series> {
+    Series::start()
 }

@@ -6,14 +6,15 @@ mod context;
 mod otlp;
 #[cfg(feature = "otlp")]
 mod prometheus;
+mod series;
 
 pub(crate) use context::TraceParent;
+pub(crate) use series::Series;
 
 use crate::config::Otlp;
 use crate::events::Events;
 use axum::http::HeaderMap;
 use firth::Record;
-use metrics_exporter_prometheus::PrometheusHandle;
 use std::time::SystemTime;
 
 /// Where spans go; clones share it. The default sends none.
@@ -60,12 +61,12 @@ impl RequestTrace {
 impl Telemetry {
     /// Sends spans, and metrics if there are any, to the collector.
     #[cfg(feature = "otlp")]
-    pub(crate) fn start(config: Option<Otlp>, metrics: PrometheusHandle) -> Self {
+    pub(crate) fn start(config: Option<Otlp>, metrics: Series) -> Self {
         Self { exporter: config.map(|config| otlp::Exporter::start(config, metrics)) }
     }
 
     #[cfg(not(feature = "otlp"))]
-    pub(crate) fn start(config: Option<Otlp>, _: PrometheusHandle) -> Self {
+    pub(crate) fn start(config: Option<Otlp>, _: Series) -> Self {
         if config.is_some() {
             tracing::warn!(
                 "otlp.endpoint is set, but this build has no OTLP: build it with the feature otlp"

@@ -4,7 +4,7 @@
 //! spans of that time: nothing waits for it. The JSON is the protobuf's mapping: ids in hex, 64-bit numbers as text.
 
 use super::prometheus::{self, Family, Labels};
-use super::{Span, TraceParent};
+use super::{Series, Span, TraceParent};
 use crate::config::Otlp;
 use crate::events::Events;
 use axum::body::Body;
@@ -12,7 +12,6 @@ use axum::http::{Method, Request, header};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
-use metrics_exporter_prometheus::PrometheusHandle;
 use serde_json::{Value, json};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -49,7 +48,7 @@ struct Inner {
 type Gauges = Arc<OnceLock<Events>>;
 
 impl Exporter {
-    pub(super) fn start(config: Otlp, metrics: PrometheusHandle) -> Self {
+    pub(super) fn start(config: Otlp, metrics: Series) -> Self {
         let (orders, waiting) = mpsc::channel(MAX_WAITING);
         let sample = AtomicU64::new(config.sample.to_bits());
         let sockets = Client::builder(TokioExecutor::new()).build_http();
@@ -96,7 +95,7 @@ impl Exporter {
 
 struct Sender {
     sockets: Client<HttpConnector, Body>,
-    metrics: PrometheusHandle,
+    metrics: Series,
     gauges: Gauges,
     start: SystemTime,
     config: Otlp,

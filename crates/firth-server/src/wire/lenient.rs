@@ -73,6 +73,11 @@ pub(super) fn maybe_whole<'de, D: Deserializer<'de>, T: TryFrom<u64>>(
     Ok(Option::<Number<T>>::deserialize(from)?.map(|Number(value)| value))
 }
 
+/// As [`maybe_whole`], where null says something else than absence: that is `None`, by the default.
+pub(super) fn given_or_null<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Option<u64>>, D::Error> {
+    maybe_whole(from).map(Some)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

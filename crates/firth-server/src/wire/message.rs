@@ -173,6 +173,36 @@ impl Shown {
     }
 }
 
+/// The deepest JSON that is shown as such. Readers of JSON give up at some depth (64 levels and up),
+/// and one deep record would make all that come with it unreadable; a deeper one is shown as text.
+const MAX_DEPTH: usize = 56;
+
+/// How deep lists and objects lie in each other.
+fn depth(json: &[u8]) -> usize {
+    let (mut depth, mut deepest, mut bytes) = (0_usize, 0, json.iter());
+    while let Some(byte) = bytes.next() {
+        match byte {
+            b'[' | b'{' => {
+                depth += 1;
+                deepest = deepest.max(depth);
+            }
+            b']' | b'}' => depth = depth.saturating_sub(1),
+            b'"' => {
+                // To the end of the string; what follows a backslash is no end.
+                while let Some(byte) = bytes.next() {
+                    match byte {
+                        b'\\' => drop(bytes.next()),
+                        b'"' => break,
+                        _ => {}
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    deepest
+}
+
 impl From<&Record> for Shown {
     fn from(record: &Record) -> Self {
         let (key, key_base64) = match record.key() {
@@ -180,6 +210,7 @@ impl From<&Record> for Shown {
             None => (None, None),
         };
         let is_json = record.headers().get("content-type").is_some_and(|kind| kind == "application/json");
+        let is_json = is_json && depth(record.payload()) <= MAX_DEPTH;
         let json = is_json.then(|| record.json::<Box<RawValue>>().ok()).flatten();
         let (payload, payload_base64) = match json {
             Some(_) => (None, None),
@@ -250,6 +281,19 @@ mod tests {
         }
         assert_eq!(message(r#"{"payload_base64":"/wA="}"#).unwrap().payload().as_ref(), [255, 0]);
         assert_eq!(message(r#"{"json":null}"#).unwrap().payload(), "null");
+    }
+
+    #[test]
+    fn k09_depth_counts_lists_and_objects_and_no_strings() {
+        for (json, deep) in [
+            ("1", 0),
+            ("[]", 1),
+            (r#"{"a":[1,{"b":[]}],"c":{}}"#, 4),
+            (r#"["[[[","\\\"[[",[]]"#, 2),
+            ("]]][", 1),
+        ] {
+            assert_eq!(depth(json.as_bytes()), deep, "{json}");
+        }
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Topics on the wire.
 
-use super::lenient::maybe_whole;
+use super::lenient::{given_or_null, maybe_whole};
 use super::{millis, unix_ms};
 use firth::{Limits, Mapping, PartitionInfo, RecordId, Retention, TopicStatus};
 use serde::{Deserialize, Serialize};
@@ -14,7 +14,8 @@ pub(crate) struct About {
     pub(crate) time_ms: u64,
 }
 
-/// What a topic shall be; everything has a default.
+/// What a topic shall be; everything has a default. A limit of the retention is absent, null or a
+/// number: to be left as it is, to be ended, or to be set.
 #[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct TopicSpec {
@@ -22,21 +23,21 @@ pub(crate) struct TopicSpec {
     #[schema(minimum = 1, maximum = 4096)]
     #[serde(deserialize_with = "maybe_whole")]
     pub(crate) partitions: Option<u32>,
-    /// Records are removed after this long, once every group has settled them.
+    /// Records are removed after this long, once every group has settled them; null: no more.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(maximum = 3_155_760_000_000_u64)]
-    #[serde(deserialize_with = "maybe_whole")]
-    pub(crate) retention_ms: Option<u64>,
-    /// All but the newest so many records of each partition are removed, once every group has settled them.
+    #[serde(deserialize_with = "given_or_null")]
+    pub(crate) retention_ms: Option<Option<u64>>,
+    /// All but the newest so many records of each partition are removed, once every group has settled them; null: no more.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(maximum = 9_007_199_254_740_991_u64)]
-    #[serde(deserialize_with = "maybe_whole")]
-    pub(crate) retention_records: Option<u64>,
-    /// All but the newest so many bytes of each partition are removed, once every group has settled them.
+    #[serde(deserialize_with = "given_or_null")]
+    pub(crate) retention_records: Option<Option<u64>>,
+    /// All but the newest so many bytes of each partition are removed, once every group has settled them; null: no more.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(maximum = 9_007_199_254_740_991_u64)]
-    #[serde(deserialize_with = "maybe_whole")]
-    pub(crate) retention_bytes: Option<u64>,
+    #[serde(deserialize_with = "given_or_null")]
+    pub(crate) retention_bytes: Option<Option<u64>>,
     /// The largest payload in bytes; 1 MiB unless set.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(maximum = 16_777_216)]
@@ -45,11 +46,11 @@ pub(crate) struct TopicSpec {
     /// Let retention remove what some group has not settled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) lossy: Option<bool>,
-    /// Dead letters are removed after this long; they stay for ever unless set.
+    /// Dead letters are removed after this long; they stay for ever unless set, and with null.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(maximum = 3_155_760_000_000_u64)]
-    #[serde(deserialize_with = "maybe_whole")]
-    pub(crate) dead_letters_ms: Option<u64>,
+    #[serde(deserialize_with = "given_or_null")]
+    pub(crate) dead_letters_ms: Option<Option<u64>>,
     /// How keys find their partitions; `consistent` unless set, and fixed from then on.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) mapping: Option<KeyMapping>,

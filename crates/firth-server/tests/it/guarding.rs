@@ -145,7 +145,7 @@ fn tokens_are_taken_over_on_sighup() {
 }
 
 #[test]
-fn too_many_requests_and_too_many_wrong_tokens_must_wait() {
+fn too_many_requests_must_wait() {
     let server = Server::with(&["limits.rate=0.01", "limits.burst=3"]);
     for _ in 0..3 {
         server.get("/v1").expect(200);
@@ -156,16 +156,66 @@ fn too_many_requests_and_too_many_wrong_tokens_must_wait() {
     assert!((2..=100).contains(&wait), "{wait}");
     refused.problem(429, "overloaded");
     server.get("/health/live").expect(200);
+}
 
+#[test]
+fn u11_wrong_tokens_wait_and_are_told_of_and_a_valid_one_is_never_refused() {
     let dir = tempfile::tempdir().unwrap();
-    let (file, (good, line)) = (dir.path().join("tokens"), token(&[]));
+    let (good, line) = token(&["--name", "boss"]);
+    let (file, audit, log) = (dir.path().join("tokens"), dir.path().join("audit"), dir.path().join("log"));
     std::fs::write(&file, line).unwrap();
-    let server = serve(&file, &["--set", "limits.failures=3"]);
+    let mut command = firth();
+    command.args(["serve", "--engine", "memory:", "--set", "limits.failures=3", "--token-file"]);
+    command.arg(&file).arg("--audit-file").arg(&audit);
+    let server = Server::logging(&mut command, None, std::fs::File::create(&log).unwrap().into());
+    let at = server.address;
     for _ in 0..3 {
-        ask(server.address, "guess", "GET", "/v1", "").problem(401, "unauthorized");
+        ask(at, "planted-guess", "GET", "/v1/topics", "").problem(401, "unauthorized");
     }
-    let refused = ask(server.address, &good, "GET", "/v1", "");
+    let refused = ask(at, "planted-guess", "GET", "/v1/topics", "");
     assert_eq!((refused.status, &refused.json()["limit"]), (429, &json!(3)));
+    ask(at, &good, "GET", "/v1", "").expect(200);
+    ask(at, "planted-other", "GET", "/v1", "").problem(401, "unauthorized");
+    ask(at, &good, "GET", "/v1", "").expect(200);
+    let told = std::fs::read_to_string(&audit).unwrap();
+    let lines: Vec<serde_json::Value> =
+        told.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(lines.len(), 3, "as many lines as the limit says: {told}");
+    for line in &lines {
+        let seen = (&line["who"], &line["from"], &line["path"], &line["status"]);
+        assert_eq!(seen, (&json!("unknown"), &json!("127.0.0.1"), &json!("/v1/topics"), &json!(401)));
+    }
+    let log = std::fs::read_to_string(&log).unwrap();
+    assert!(log.contains("refused") && log.contains("127.0.0.1"), "{log}");
+    assert!(!told.contains("planted") && !log.contains("planted"), "{told}{log}");
+}
+
+#[test]
+fn u12_the_audit_log_shows_paths_as_they_are_meant() {
+    let dir = tempfile::tempdir().unwrap();
+    let audit = dir.path().join("audit");
+    let mut command = firth();
+    command.args(["serve", "--engine", "memory:", "--audit-file"]).arg(&audit);
+    let server = Server::start(&mut command, None);
+    server.put("/v1/topics/%6frders", &json!({})).expect(201);
+    let told = std::fs::read_to_string(&audit).unwrap();
+    assert!(told.contains("\"/v1/topics/orders\""), "{told}");
+}
+
+#[test]
+fn u13_a_token_that_is_not_for_a_topic_is_told_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let (shop, line) = token(&["--name", "shop", "--scopes", "produce", "--topics", "orders.*"]);
+    let file = dir.path().join("tokens");
+    std::fs::write(&file, line).unwrap();
+    let server = serve(&file, &[]);
+    let told = |method: &str, path: &str| {
+        ask(server.address, &shop, method, path, "{}").problem(403, "unauthorized")
+    };
+    let other = told("POST", "/v1/topics/mail/records");
+    assert!(other.contains("shop is not for mail") && other.contains("topics="), "{other}");
+    let scope = told("POST", "/v1/topics/orders.eu/groups/g/fetch");
+    assert!(scope.contains("lacks the scope consume"), "{scope}");
 }
 
 pub(crate) fn curl(server: &Server, ca: &Path, path: &str) -> Output {

@@ -144,3 +144,51 @@ fn a_deleted_topic_is_gone_and_can_be_made_again() {
     let some = server.fetch("t", "g", &json!({ "wait_ms": 5000 }));
     assert_eq!(some[0]["record"]["payload"], "new");
 }
+
+#[test]
+fn u13_what_programs_on_the_way_could_read_differently_is_refused() {
+    let server = Server::memory();
+    let host = server.address;
+    let two =
+        server.raw(&format!("GET /v1 HTTP/1.1\r\nHost: {host}\r\nHost: {host}\r\nConnection: close\r\n\r\n"));
+    assert!(two.problem(400, "invalid").contains("Host"));
+    let head = format!("PUT /v1/topics/t HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n");
+    let body = "Connection: close\r\n\r\n2\r\n{}\r\n0\r\n\r\n";
+    let coded = server.raw(&format!("{head}Transfer-Encoding: gzip, chunked\r\n{body}"));
+    coded.problem(501, "unsupported");
+    server.get("/v1/topics/t").problem(404, "not found");
+    server.raw(&format!("{head}Transfer-Encoding: chunked\r\n{body}")).expect(201);
+}
+
+#[test]
+fn u13_an_unknown_query_parameter_is_refused_everywhere() {
+    let server = Server::memory();
+    server.topic("t", &[]);
+    for path in ["/v1/topics", "/v1/topics/t", "/v1/topics/t/groups", "/v1", "/metrics", "/v1/topics/t/dead"]
+    {
+        let reply = server.get(&format!("{path}?colour=red"));
+        assert_eq!((reply.status, &reply.json()["field"]), (400, &json!("colour")), "{path}: {}", reply.body);
+    }
+    server.call("PUT", "/v1/topics/u?partitions=4", Some(("application/json", "{}"))).problem(400, "invalid");
+    server.get("/v1/topics/t/dead?max=1").expect(200);
+}
+
+#[test]
+fn q07_a_retention_and_the_expiry_of_dead_letters_can_be_ended() {
+    let server = Server::memory();
+    let limits = ["retention_ms", "retention_records", "retention_bytes", "dead_letters_ms"];
+    let all: serde_json::Map<_, _> =
+        limits.iter().map(|limit| ((*limit).to_owned(), json!(86_400_000))).collect();
+    server.put("/v1/topics/t", &json!(all)).expect(201);
+    let change = |change: &Value| {
+        let change = change.to_string();
+        server.call("PATCH", "/v1/topics/t", Some(("application/json", &change))).expect(200).json()
+    };
+    assert_eq!(change(&json!({ "lossy": true }))["retention_ms"], 86_400_000, "what is not named stays");
+    for limit in limits {
+        let shown = change(&json!({ limit: null }));
+        assert_eq!(shown[limit], Value::Null, "{shown}");
+    }
+    assert_eq!(change(&json!({ "retention_ms": 0 }))["retention_ms"], 0, "0 is a limit, not the end of it");
+    server.put("/v1/topics/u", &json!({ "retention_ms": null })).expect(201);
+}

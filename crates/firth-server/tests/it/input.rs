@@ -173,29 +173,30 @@ fn problem_of(answer: &str) -> Value {
 
 #[test]
 fn sizes_are_bounded_and_the_bound_is_named() {
-    let server = Server::with(&["limits.request_size=64KiB", "limits.buffered=96KiB"]);
+    let server = Server::with(&["limits.request_size=256KiB", "limits.buffered=300KiB"]);
     server.put("/v1/topics/t", &json!({ "max_payload": 1024 })).expect(201);
     let long = call(server.address, "POST", PRODUCE, &[BYTES], &[0; 1025]);
     assert_eq!(
         (long.status, &long.json()["field"], &long.json()["limit"]),
         (400, &json!("payload"), &json!(1024))
     );
-    let huge = call(server.address, "POST", PRODUCE, &[BYTES], &vec![0; 64 * 1024 + 1]);
+    let huge = call(server.address, "POST", PRODUCE, &[BYTES], &vec![0; 256 * 1024 + 1]);
     assert_eq!(
         (huge.status, &huge.json()["field"], &huge.json()["limit"]),
-        (413, &json!("body"), &json!(65536))
+        (413, &json!("body"), &json!(256 * 1024))
     );
-    // One body waits half sent, so that there is no room for another.
+    // One body waits almost sent, so that there is no room for another.
     let head = |size: usize| {
         format!("POST {PRODUCE} HTTP/1.1\r\nHost: localhost\r\n{BYTES}\r\nContent-Length: {size}\r\n\r\n")
     };
     let mut waiting = std::net::TcpStream::connect(server.address).unwrap();
-    std::io::Write::write_all(&mut waiting, head(60_000).as_bytes()).unwrap();
+    std::io::Write::write_all(&mut waiting, head(200_000).as_bytes()).unwrap();
+    std::io::Write::write_all(&mut waiting, &vec![0; 199_999]).unwrap();
     let deadline = std::time::Instant::now() + crate::world::PATIENCE;
     loop {
-        let full = call(server.address, "POST", PRODUCE, &[BYTES], &[0; 60_000]);
+        let full = call(server.address, "POST", PRODUCE, &[BYTES], &vec![0; 200_000]);
         if full.status == 429 {
-            assert_eq!(full.json()["limit"], json!(96 * 1024));
+            assert_eq!(full.json()["limit"], json!(300 * 1024));
             break;
         }
         assert!(std::time::Instant::now() < deadline, "never full: {full:?}");

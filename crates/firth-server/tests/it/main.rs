@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on says so by a panic")]
 
 mod adopting;
+mod bodies;
 mod claiming;
 mod commands;
 mod configuring;
@@ -12,6 +13,7 @@ mod damage;
 mod documents;
 mod executing;
 mod feeding;
+mod figures;
 mod gateway;
 mod gateways;
 mod guarding;
@@ -21,9 +23,11 @@ mod input;
 mod killing;
 mod live;
 mod packaging;
+mod pages;
 mod reaching;
 mod receiver;
 mod routing;
+mod scopes;
 mod serving;
 mod streaming;
 mod talk;

@@ -1,11 +1,12 @@
 //! Groups in figures: exact lag, oldest age, members, owners with heartbeats; resetting and deleting them.
 
-use super::{Admin, names};
+use super::{Admin, PARTITIONS_AT_ONCE, names};
 use crate::consumer::{Note, StartAt, member_pool};
 use crate::error::{Error, ErrorKind, Result};
 use crate::metrics;
 use firth_engine::facet::{GroupStatus, LeaseQuery, Reset};
 use firth_engine::{Epoch, GroupName, LeaseInfo, LeaseName, Partition, RecordId, TopicName};
+use futures_util::stream::{self, StreamExt, TryStreamExt};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -108,10 +109,10 @@ pub struct MemberInfo {
 impl Admin {
     /// The names of all groups of a topic, sorted.
     pub async fn groups(&self, topic: &str) -> Result<Vec<GroupName>> {
-        let mut all = BTreeSet::new();
-        for at in self.broker.topic(topic).await?.partitions() {
-            all.extend(self.engine().groups(&at).await?);
-        }
+        let partitions = stream::iter(self.broker.topic(topic).await?.partitions());
+        let found = partitions.map(|at| async move { self.engine().groups(&at).await });
+        let found: Vec<_> = found.buffered(PARTITIONS_AT_ONCE).try_collect().await?;
+        let all: BTreeSet<_> = found.into_iter().flatten().collect();
         Ok(all.into_iter().collect())
     }
 
@@ -127,12 +128,15 @@ impl Admin {
     /// A group in figures.
     pub async fn group(&self, topic: &str, group: &str) -> Result<GroupInfo> {
         let (topic, group) = names(topic, group)?;
-        let mut found = Vec::new();
-        for at in self.fresh(topic.as_str()).await?.partitions() {
-            let status = self.engine().status(&at, &group).await;
-            found.push(status.map(|status| GroupPartition::new(at.index, status)));
-        }
-        let partitions = where_it_is(found)?;
+        let look = |at: Partition| {
+            let group = &group;
+            async move {
+                let status = self.engine().status(&at, group).await;
+                status.map(|status| GroupPartition::new(at.index, status))
+            }
+        };
+        let found = stream::iter(self.fresh(topic.as_str()).await?.partitions()).map(look);
+        let partitions = where_it_is(found.buffered(PARTITIONS_AT_ONCE).collect().await)?;
         let pool = member_pool(&topic, &group);
         let leases = self.engine().leases(&LeaseQuery::Pool(pool)).await?;
         let members = leases.into_iter().filter(LeaseInfo::is_held);

@@ -1,7 +1,7 @@
 //! The operator's view: merged over partitions, and repairs.
 //!
-//! Nothing here is needed for the queue to run. Every figure is exact at the moment when its partition was asked; partitions are
-//! asked one after the other.
+//! Nothing here is needed for the queue to run. Every figure is exact at the moment when its
+//! partition was asked; [`PARTITIONS_AT_ONCE`] partitions are asked at a time.
 
 mod groups;
 mod pending;
@@ -18,6 +18,10 @@ use crate::broker::Broker;
 use crate::error::Result;
 use crate::topic::TopicInfo;
 use firth_engine::{Engine, GroupName, TopicName};
+
+/// How many partitions of a topic are asked at a time: round trips overlap, and the engine still has
+/// time for others.
+const PARTITIONS_AT_ONCE: usize = 16;
 
 /// Looks at and repairs topics and groups; see the methods.
 #[derive(Clone)]

@@ -1,6 +1,6 @@
 //! Topics in figures; browsing and trimming their records.
 
-use super::Admin;
+use super::{Admin, PARTITIONS_AT_ONCE};
 use crate::error::Result;
 use crate::metrics;
 use crate::payload;
@@ -9,8 +9,12 @@ use crate::topic::TopicInfo;
 use firth_engine::facet::{Bounds, Max, Trim, TrimTo};
 use firth_engine::limits::{MAX_BATCH_BYTES, MAX_READ};
 use firth_engine::{Partition, RecordId, TopicName};
+use futures_util::stream::{self, StreamExt, TryStreamExt};
 use std::collections::VecDeque;
 use std::time::Duration;
+
+/// How many topics are asked about at a time, each with [`PARTITIONS_AT_ONCE`].
+const TOPICS_AT_ONCE: usize = 8;
 
 /// A topic in figures.
 #[derive(Clone, Debug)]
@@ -70,11 +74,8 @@ pub struct RecordPage {
 impl Admin {
     /// All topics in figures, sorted by name.
     pub async fn topics(&self) -> Result<Vec<TopicStatus>> {
-        let mut all = Vec::new();
-        for info in self.broker.list_topics().await? {
-            all.push(self.status(info).await?);
-        }
-        Ok(all)
+        let topics = stream::iter(self.broker.list_topics().await?);
+        topics.map(|info| self.status(info)).buffered(TOPICS_AT_ONCE).try_collect().await
     }
 
     /// One topic in figures.
@@ -83,10 +84,11 @@ impl Admin {
     }
 
     async fn status(&self, info: TopicInfo) -> Result<TopicStatus> {
-        let mut partitions = Vec::with_capacity(info.partitions().len());
-        for at in info.partitions() {
-            partitions.push(PartitionInfo::new(at.index, self.engine().bounds(&at).await?));
-        }
+        let look = |at: Partition| async move {
+            self.engine().bounds(&at).await.map(|bounds| PartitionInfo::new(at.index, bounds))
+        };
+        let partitions = stream::iter(info.partitions()).map(look).buffered(PARTITIONS_AT_ONCE);
+        let partitions = partitions.try_collect().await?;
         let status = TopicStatus { info, partitions };
         metrics::seen_topic(&status.info.name, status.records(), status.delayed());
         Ok(status)
