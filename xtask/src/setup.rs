@@ -9,6 +9,7 @@ mod environment;
 mod faults;
 mod gateways;
 mod nats;
+mod openapi;
 pub(crate) mod peers;
 mod schemathesis;
 mod valkey;
@@ -31,6 +32,7 @@ pub(crate) fn run() -> Outcome {
         valkey::VALKEY.ensure(),
         nats::NATS.ensure(),
         schemathesis::SCHEMATHESIS.ensure(),
+        openapi::OPENAPI.ensure(),
         gateways::GATEWAYS.ensure(),
     ]
     .into_iter()

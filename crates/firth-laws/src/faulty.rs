@@ -268,6 +268,10 @@ impl Backend for Faulty {
         self.engine.health()
     }
 
+    fn takes_appends(&self) -> Result<()> {
+        self.engine.takes_appends()
+    }
+
     fn close(&self) -> Reply<'_, ()> {
         self.engine.close()
     }

@@ -8,7 +8,7 @@ use crate::desk::Desk;
 use crate::events::Events;
 use crate::routing::Routing;
 use crate::telemetry::{Series, Telemetry};
-use firth::{Broker, Error, ErrorKind, Producer, Result};
+use firth::{Broker, Error, ErrorKind, Producer, Result, TopicConfig};
 use firth_engine::Durability;
 use firth_router::config::NodeConfig;
 use std::collections::HashMap;
@@ -36,6 +36,8 @@ pub(crate) struct App(Arc<Inner>);
 
 struct Inner {
     broker: Broker,
+    /// What a topic is that says nothing else.
+    usual: TopicConfig,
     desk: Desk,
     crew: Crew,
     guard: Guard,
@@ -66,6 +68,8 @@ pub(crate) struct Extras {
     pub(crate) audit: Arc<Audit>,
     pub(crate) telemetry: Telemetry,
     pub(crate) routing: Option<NodeConfig>,
+    /// How many partitions a topic gets that names none.
+    pub(crate) partitions: Option<u32>,
 }
 
 /// What refusals are counted by.
@@ -107,7 +111,7 @@ impl App {
         broker: Broker,
         guard: Guard,
         metrics: Option<Series>,
-        Extras { limits, audit, telemetry, routing }: Extras,
+        Extras { limits, audit, telemetry, routing, partitions }: Extras,
     ) -> Self {
         let closing = CancellationToken::new();
         let desk = Desk::open(broker.clone(), telemetry.clone());
@@ -116,8 +120,11 @@ impl App {
         telemetry.refresh_with(&events);
         let routing = Routing::new(broker.clone(), routing);
         let room = limits.buffered.clamp(1024, Semaphore::MAX_PERMITS);
+        let usual = TopicConfig::default();
+        let usual = TopicConfig { partitions: partitions.unwrap_or(usual.partitions), ..usual };
         Self(Arc::new(Inner {
             broker,
+            usual,
             desk,
             crew,
             guard,
@@ -142,6 +149,11 @@ impl App {
 
     pub(crate) fn broker(&self) -> &Broker {
         &self.0.broker
+    }
+
+    /// What a topic is that says nothing else.
+    pub(crate) fn usual_topic(&self) -> TopicConfig {
+        self.0.usual.clone()
     }
 
     pub(crate) fn desk(&self) -> &Desk {

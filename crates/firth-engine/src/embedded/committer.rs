@@ -241,7 +241,7 @@ impl Thread {
             return;
         }
         if self.disk.is_low && !batch.frugal {
-            return finish(Err(self.low_disk()));
+            return finish(Err(self.store.low_disk()));
         }
         self.crashes.pass(&self.hooks, CrashPoint::BeforeWrite);
         match opened.write(std::mem::take(&mut batch.writes)) {
@@ -326,22 +326,11 @@ impl Thread {
         if self.disk.looked.is_some_and(|looked| looked.elapsed() < LOOK_AT_DISK) {
             return;
         }
-        let is_low = self.store.free_bytes().is_some_and(|free| free < self.store.options().min_free);
+        let is_low = self.store.is_low();
         if is_low != self.disk.is_low {
             tracing::warn!(is_low, "the disk's free space crossed the limit for appends");
         }
         self.disk = Disk { looked: Some(Instant::now()), is_low };
-    }
-
-    fn low_disk(&self) -> Error {
-        Error::new(
-            ErrorKind::Unavailable,
-            format!(
-                "the disk of {} has less than {} MiB free: appends are refused until space is freed or topics are trimmed",
-                self.store.dir().display(),
-                self.store.options().min_free >> 20
-            ),
-        )
     }
 }
 

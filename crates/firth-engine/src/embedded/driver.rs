@@ -144,6 +144,15 @@ impl Driver {
         }
     }
 
+    /// Whether appends are taken now.
+    pub(super) fn takes_appends(&self) -> Result<()> {
+        match &self.place {
+            Place::Memory(_) => Ok(()),
+            #[cfg(feature = "embedded")]
+            Place::File { store, .. } => store.takes_appends(),
+        }
+    }
+
     /// Whether acknowledgements can mean this.
     pub(super) fn can_promise(&self, durability: Durability) -> Result<()> {
         let missing = match (&self.place, durability) {

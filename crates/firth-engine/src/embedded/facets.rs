@@ -407,6 +407,10 @@ impl Backend for Embedded {
         self.driver.health()
     }
 
+    fn takes_appends(&self) -> Result<()> {
+        self.driver.takes_appends()
+    }
+
     fn close(&self) -> Reply<'_, ()> {
         Box::pin(async move {
             self.bus.close();

@@ -151,9 +151,7 @@ impl FileStore {
 
     /// What is known to be wrong.
     pub(super) fn health(&self) -> Result<()> {
-        if let Some(why) = &*self.broken.lock().expect("nothing panics while it holds this lock") {
-            return Err(Error::new(ErrorKind::Unavailable, format!("read-only: {why}")));
-        }
+        self.takes_appends()?;
         let damaged = self.damaged.lock().expect("nothing panics while it holds this lock");
         if damaged.is_empty() {
             return Ok(());
@@ -177,6 +175,32 @@ impl FileStore {
     /// The partition is gone, and its damage with it.
     pub(super) fn forget_damage(&self, at: &Partition) {
         self.damaged.lock().expect("nothing panics while it holds this lock").remove(&at.to_string());
+    }
+
+    /// Whether it is usable, and its disk has room.
+    pub(super) fn takes_appends(&self) -> Result<()> {
+        if let Some(why) = &*self.broken.lock().expect("nothing panics while it holds this lock") {
+            return Err(Error::new(ErrorKind::Unavailable, format!("read-only: {why}")));
+        }
+        if self.is_low() { Err(self.low_disk()) } else { Ok(()) }
+    }
+
+    /// Whether the disk has so little room that appends are refused.
+    pub(super) fn is_low(&self) -> bool {
+        self.free_bytes().is_some_and(|free| free < self.options.min_free)
+    }
+
+    /// The refusal of an append.
+    pub(super) fn low_disk(&self) -> Error {
+        Error::new(
+            ErrorKind::Unavailable,
+            format!(
+                "the disk of {} has less than {} MiB free: appends are refused until space is freed or \
+                 topics are trimmed",
+                self.dir.display(),
+                self.options.min_free >> 20
+            ),
+        )
     }
 
     /// Bytes that are still free on the disk of the store.

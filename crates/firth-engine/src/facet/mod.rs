@@ -65,6 +65,12 @@ pub trait Backend:
         None
     }
 
+    /// Whether appends are taken now: a store that failed, or whose disk is nearly full, refuses them.
+    /// A caller that cannot wait asks before it appends. It asks nothing of what the engine runs on.
+    fn takes_appends(&self) -> Result<()> {
+        Ok(())
+    }
+
     /// Stops background work and makes everything acknowledged as durable as promised. Later calls fail with
     /// [`ErrorKind::Closed`](crate::ErrorKind::Closed). Closing twice is fine.
     fn close(&self) -> Reply<'_, ()>;

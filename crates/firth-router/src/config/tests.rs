@@ -165,7 +165,8 @@ fn wires_are_configured_by_files_and_words() {
 #[test]
 fn u13_an_unknown_option_is_told_with_all_that_there_are() {
     let error = NodeConfig::from_value(&json!({ "colour": "red" })).unwrap_err().to_string();
-    for known in ["mode", "dlq", "topic", "group", "node", "listen", "lease", "drain", "patience", "gateways"] {
+    for known in ["mode", "dlq", "topic", "group", "node", "listen", "lease", "drain", "patience", "gateways"]
+    {
         assert!(error.contains(known), "{known}: {error}");
     }
     let near = NodeConfig::from_value(&json!({ "lisen": "x" })).unwrap_err().to_string();

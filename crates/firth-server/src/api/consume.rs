@@ -2,6 +2,7 @@
 
 use super::MAX_WAIT;
 use super::body::{Json, JsonBody, Path, within};
+use super::client::Asker;
 use crate::app::App;
 use crate::desk::Verdict;
 use crate::problem::{Answer, Problem};
@@ -36,18 +37,21 @@ pub(super) fn delivered(handle: String, delivery: &Delivery, lease: Duration) ->
 
 /// Takes deliveries, waiting for the first one if there is none yet
 #[utoipa::path(post, path = "/v1/topics/{topic}/groups/{group}/fetch", tag = "consume",
-    params(("topic" = String, Path), ("group" = String, Path)), request_body = Fetch,
+    params(("topic" = String, Path), ("group" = String, Path),
+        ("Firth-Client" = Option<String>, Header, description = "What the client calls itself, for operators")),
+    request_body = Fetch,
     responses((status = 200, body = Fetched)))]
 pub(crate) async fn fetch(
     State(app): State<App>,
     Path((topic, group)): Path<(String, String)>,
+    asker: Asker,
     JsonBody(wanted): JsonBody<Fetch>,
 ) -> Answer<Json<Fetched>> {
     let max = within("max", wanted.max.unwrap_or(1) as u64, 1, MAX_DELIVERIES)?;
     let wait = Duration::from_millis(within("wait_ms", wanted.wait_ms.unwrap_or(0), 0, millis(MAX_WAIT))?);
     let (lease, max) = (lease(wanted.lease_ms)?, usize::try_from(max).unwrap_or(1));
     let show = |handle, delivery: &Delivery| delivered(handle, delivery, lease);
-    let deliveries = app.desk().fetch((&topic, &group), (max, wait, lease), show).await?;
+    let deliveries = app.desk().fetch((&topic, &group), asker.by("fetch"), (max, wait, lease), show).await?;
     Ok(Json(Fetched { deliveries }))
 }
 

@@ -116,7 +116,12 @@ pub(crate) async fn members(
     Path((topic, group)): Path<(String, String)>,
 ) -> Answer<Json<Members>> {
     let info = app.broker().admin().group(&topic, &group).await?;
-    Ok(Json(Members { members: info.members.into_iter().map(Member::from).collect() }))
+    let mut members: Vec<_> = info.members.into_iter().map(Member::from).collect();
+    let (name, clients) = app.desk().clients((&topic, &group)).unzip();
+    if let Some(member) = members.iter_mut().find(|member| Some(&member.name) == name.as_ref()) {
+        member.clients = clients.unwrap_or_default();
+    }
+    Ok(Json(Members { members }))
 }
 
 #[derive(Clone, Copy, Default, Deserialize, ToSchema)]

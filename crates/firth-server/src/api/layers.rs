@@ -161,6 +161,7 @@ async fn admit(
     let (mut parts, body) = request.into_parts();
     let params = RawPathParams::from_request_parts(&mut parts, &()).await;
     let params = params.map_err(|_| Problem::field("path", "the path is not UTF-8 text"))?;
+    reachable(&parts.method, &params)?;
     let param = |wanted: &str| params.iter().find(|(name, _)| *name == wanted).map(|(_, value)| value);
     let topic = param("topic").map(TopicName::new).transpose()?;
     let channel = param("channel").map(ChannelName::new).transpose();
@@ -179,6 +180,20 @@ async fn admit(
     }
     parts.extensions.insert(caller.clone());
     Ok(Request::from_parts(parts, body))
+}
+
+/// Clients take `.` out of a path, so most could never name what is called so: it can be looked at
+/// and deleted, if an older server made it, and nothing else.
+fn reachable(method: &Method, params: &RawPathParams) -> Answer<()> {
+    let dot = params.iter().find(|(_, value)| *value == ".");
+    match dot.filter(|_| !matches!(*method, Method::GET | Method::HEAD | Method::DELETE)) {
+        Some((field, _)) => {
+            let detail =
+                format!("the {field} is called \".\", which clients take out of a path: choose another name");
+            Err(Problem::field(field, detail))
+        }
+        None => Ok(()),
+    }
 }
 
 fn bounded_head(headers: &HeaderMap) -> Answer<()> {

@@ -4,6 +4,7 @@ mod adopt;
 mod body;
 mod channels;
 mod claims;
+mod client;
 mod consume;
 mod dead;
 mod feed;

@@ -212,6 +212,9 @@ fn describe_parameter(parameter: &mut Value) {
             parameter["schema"] =
                 json!({ "type": "string", "enum": ["text/event-stream", "application/x-ndjson"] });
         }
+        (Some("Firth-Client"), _) => {
+            parameter["schema"] = json!({ "type": "string", "minLength": 1, "maxLength": 128, "pattern": "^[!-~]([ -~]*[!-~])?$" });
+        }
         (Some("traceparent"), _) => parameter["schema"] = json!({ "type": "string" }),
         (_, Some("query")) => {
             // An absent parameter is left out; null cannot be written in a query.

@@ -53,6 +53,8 @@ pub(crate) async fn produce(
     let key = idempotency_key(&raw.headers)?;
     let trace = trace.for_messages().map(|trace| trace.to_string());
     expect_media(&raw.media, &[JSON, LINES, BYTES])?;
+    // A producer would try again for half a minute; a client is told at once.
+    app.broker().engine().takes_appends()?;
     let producer = app.producer(how.sending(&topic)?).await.map_err(not_promised)?;
     let messages = messages(&raw, trace.as_deref(), producer.partitions())?;
     let sent = match key {

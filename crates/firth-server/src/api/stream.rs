@@ -4,6 +4,7 @@
 //! attempt; a lease bounds how long a client that stays may take. A quiet stream says so every [`ALIVE`].
 
 use super::body::{Path, Query, within};
+use super::client::Asker;
 use super::consume::{MAX_DELIVERIES, delivered, lease};
 use crate::app::{App, StreamSeat};
 use crate::desk::Stream;
@@ -172,6 +173,7 @@ impl AsyncNext<Consuming> for NextDelivery {
 /// Each entry is a delivery; settle it by its handle. When this connection ends, what is not settled goes back without costing an attempt.
 #[utoipa::path(get, path = "/v1/topics/{topic}/groups/{group}/stream", tag = "consume",
     params(("topic" = String, Path), ("group" = String, Path), How,
+        ("Firth-Client" = Option<String>, Header, description = "What the client calls itself, for operators"),
         ("Accept" = Option<String>, Header, description = "text/event-stream or application/x-ndjson")),
     responses((status = 200, description = "Events `delivery`, `end` and `problem`, or deliveries one per line",
         content((crate::wire::Delivered = "text/event-stream"), (crate::wire::Delivered = "application/x-ndjson"))),
@@ -180,6 +182,7 @@ pub(crate) async fn consume(
     State(app): State<App>,
     Path((topic, group)): Path<(String, String)>,
     Query(how): Query<How>,
+    asker: Asker,
     headers: HeaderMap,
 ) -> Answer<Response> {
     let form = Form::accepted(&headers)?;
@@ -187,7 +190,8 @@ pub(crate) async fn consume(
     let left = within("limit", how.limit.unwrap_or(MAX_COUNT), 1, MAX_COUNT)?;
     let for_ms = how.for_ms.map(|ms| within("for_ms", ms, 0, MAX_MS)).transpose()?;
     let (lease, seat) = (lease(how.lease_ms)?, app.seat()?);
-    let stream = app.desk().stream((&topic, &group), usize::try_from(max).unwrap_or(1), lease).await?;
+    let bounds = (usize::try_from(max).unwrap_or(1), lease);
+    let stream = app.desk().stream((&topic, &group), asker.by("stream"), bounds).await?;
     let until = for_ms.map(|ms| Instant::now() + Duration::from_millis(ms));
     Ok(form.answer(Consuming { stream, form, lease, left, until, over: false, _seat: seat }, NextDelivery))
 }

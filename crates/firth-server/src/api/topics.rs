@@ -41,7 +41,7 @@ pub(crate) async fn create(
     Path(topic): Path<String>,
     JsonBody(spec): JsonBody<TopicSpec>,
 ) -> Answer<(StatusCode, Json<Topic>)> {
-    let config = configure(TopicConfig::default(), &spec)?;
+    let config = configure(app.usual_topic(), &spec)?;
     let status = match app.broker().create_topic(&topic).config(config).await {
         Ok(_) => {
             tracing::info!(topic, "topic created");

@@ -5,7 +5,7 @@ use super::policy::PolicyArgs;
 use super::{calendar, units};
 use crate::client::{Client, group_path, topic_path};
 use crate::wire::{
-    Group, Groups, Member, Members, NewGroup, PendingList, ResetGroup, Start, Waiting, invalid,
+    ClientShown, Group, Groups, Member, Members, NewGroup, PendingList, ResetGroup, Start, Waiting, invalid,
 };
 use axum::http::Method;
 use clap::{Args, Subcommand, ValueEnum};
@@ -119,7 +119,14 @@ pub(crate) async fn run(client: &Client, command: GroupCommand, as_json: bool) -
                 all.groups.into_iter().map(row).collect(),
             )
         }
-        GroupCommand::Show { topic, group } => show(client.get(&group_path(&topic, &group)).await?, as_json),
+        GroupCommand::Show { topic, group } => {
+            show(client.get(&group_path(&topic, &group)).await?, as_json)?;
+            if as_json {
+                return Ok(());
+            }
+            let all: Members = client.get(&format!("{}/members", group_path(&topic, &group))).await?;
+            clients(&all)
+        }
         GroupCommand::Create { topic, group, from } => {
             show(create(client, &topic, &group, &from).await?, as_json)
         }
@@ -150,11 +157,28 @@ fn members(all: Members, as_json: bool) -> Result<()> {
     if as_json {
         return json(&all);
     }
-    let row = |member: Member| {
+    let row = |member: &Member| {
         let owns: Vec<String> = member.owns.iter().map(ToString::to_string).collect();
-        [member.name, owns.join(" "), units::age(member.remaining_ms), units::count(member.beats)]
+        let (name, kind) = (member.name.clone(), member.kind.clone());
+        [name, kind, owns.join(" "), units::age(member.remaining_ms), units::count(member.beats)]
     };
-    table(["MEMBER", "OWNS", "LEFT", "BEATS"], all.members.into_iter().map(row).collect())
+    table(["MEMBER", "KIND", "OWNS", "LEFT", "BEATS"], all.members.iter().map(row).collect())?;
+    clients(&all)
+}
+
+/// Who consumes through the server, if anyone does.
+fn clients(all: &Members) -> Result<()> {
+    let row = |client: &ClientShown| {
+        let or_dash = |text: &Option<String>| text.as_deref().map_or("-".to_owned(), plain);
+        let kind = client.kind.clone();
+        let unsettled = units::count(client.unsettled as u64);
+        [or_dash(&client.name), or_dash(&client.address), kind, unsettled, units::age(client.idle_ms)]
+    };
+    let rows: Vec<_> = all.members.iter().flat_map(|member| &member.clients).map(row).collect();
+    match rows.is_empty() {
+        true => Ok(()),
+        false => table(["CLIENT", "ADDRESS", "KIND", "UNSETTLED", "IDLE"], rows),
+    }
 }
 
 /// Makes a group that starts there.

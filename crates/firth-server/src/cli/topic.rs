@@ -28,9 +28,9 @@ pub(crate) enum TopicCommand {
     Create {
         /// Its name
         topic: String,
-        /// How many partitions; more allow more consumers at a time
-        #[arg(long, default_value_t = 4)]
-        partitions: u32,
+        /// How many partitions; more allow more consumers at a time [default: topics.partitions of the server]
+        #[arg(long)]
+        partitions: Option<u32>,
         /// Remove records after this long, once every group has settled them
         #[arg(long, value_name = "DURATION", value_parser = units::duration)]
         retention: Option<Duration>,
@@ -231,7 +231,7 @@ pub(crate) async fn run(client: &Client, command: TopicCommand, as_json: bool) -
             mapping,
         } => {
             let spec = TopicSpec {
-                partitions: Some(partitions),
+                partitions,
                 retention_ms: retention.map(|age| Some(units::millis(age))),
                 retention_records: retention_records.map(Some),
                 retention_bytes: retention_size.map(Some),

@@ -30,6 +30,8 @@ pub(crate) struct Config {
     pub(crate) token: Option<Secret>,
     pub(crate) audit_file: Option<PathBuf>,
     pub(crate) tls: Option<TlsFiles>,
+    /// How many partitions a topic gets that names none.
+    pub(crate) partitions: u32,
     /// Missing topics are made like this if it is there.
     pub(crate) auto_create: Option<AutoCreate>,
     pub(crate) limits: Limits,
@@ -124,6 +126,7 @@ impl Config {
             token: values.option("auth.token").map(|token| Secret(token.to_owned())),
             audit_file: path("auth.audit_file"),
             tls,
+            partitions: partitions(values)?,
             auto_create: auto_create(values)?,
             limits: limits(values)?,
             otlp: otlp(values)?,
@@ -159,10 +162,14 @@ fn limits(values: &Values) -> Result<Limits> {
     })
 }
 
+fn partitions(values: &Values) -> Result<u32> {
+    let count = |text: &str| text.parse().ok().filter(|count| (1..=MAX_PARTITIONS).contains(count));
+    values.parse("topics.partitions", "a number from 1 to 4096", count)
+}
+
 fn auto_create(values: &Values) -> Result<Option<AutoCreate>> {
     let wanted = values.parse("topics.auto_create", "true or false", |text| text.parse::<bool>().ok())?;
-    let count = |text: &str| text.parse().ok().filter(|count| (1..=MAX_PARTITIONS).contains(count));
-    let partitions = values.parse("topics.partitions", "a number from 1 to 4096", count)?;
+    let partitions = partitions(values)?;
     let most = values.parse("topics.auto_create_limit", "a number of topics", |text| text.parse().ok())?;
     let like = TopicConfig { partitions, ..TopicConfig::default() };
     Ok(wanted.then(|| AutoCreate::like(like).at_most(most)))

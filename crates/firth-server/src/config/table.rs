@@ -88,7 +88,7 @@ pub(crate) const SETTINGS: [Setting; 28] = [
         "topics.partitions",
         "FIRTH_TOPICS_PARTITIONS",
         "1",
-        "How many partitions a topic gets that is made so",
+        "How many partitions a topic gets that names no number",
     ),
     fixed(
         "limits.connections",
@@ -177,6 +177,39 @@ pub(crate) const SETTINGS: [Setting; 28] = [
     ),
     fixed("otlp.service", "FIRTH_OTLP_SERVICE", "firth", "The name under which this server is known there"),
 ];
+
+/// Variables that are no settings: other commands read them, or are given them.
+const OTHER_VARIABLES: [&str; 12] = [
+    "FIRTH_CA_FILE",
+    "FIRTH_CONFIG",
+    "FIRTH_GATEWAY_ID",
+    "FIRTH_GATEWAY_LISTEN",
+    "FIRTH_KEY_FILE",
+    "FIRTH_ROUTER",
+    "FIRTH_ROUTER_TOKEN",
+    "FIRTH_ROUTING_SIGNING_KEY",
+    "FIRTH_ROUTING_TOKEN",
+    "FIRTH_SERVER",
+    "FIRTH_SERVICE",
+    "FIRTH_WORKER",
+];
+
+/// What a variable is that nothing reads, if it is meant for firth: its name is near to a known one,
+/// or in one of the sections. Others are left alone: Kubernetes sets some for a service `firth`.
+pub(crate) fn mistaken_variable(name: &str) -> Option<Option<&'static str>> {
+    const PREFIX: &str = "FIRTH_";
+    let known = || SETTINGS.iter().map(|setting| setting.env).chain(OTHER_VARIABLES);
+    if known().any(|known| known == name) {
+        return None;
+    }
+    let own = name.strip_prefix(PREFIX)?;
+    // The common front would make all names alike.
+    let near = nearest(own, known().filter_map(|known| known.strip_prefix(PREFIX)));
+    let near = near.and_then(|near| known().find(|known| known.strip_prefix(PREFIX) == Some(near)));
+    let sections = SETTINGS.iter().filter_map(|setting| setting.key.split_once('.'));
+    let mut sections = sections.map(|(section, _)| format!("{}_", section.to_ascii_uppercase()));
+    (near.is_some() || sections.any(|section| own.starts_with(&section))).then_some(near)
+}
 
 /// The setting of this name.
 pub(crate) fn find(key: &str) -> Option<&'static Setting> {

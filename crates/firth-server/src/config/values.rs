@@ -2,7 +2,7 @@
 //!
 //! Names that do not exist are refused with the nearest one that does. Nothing here knows what a value means.
 
-use super::table::{SETTINGS, Setting, find, nearest};
+use super::table::{SETTINGS, Setting, find, mistaken_variable, nearest};
 use crate::wire::invalid;
 use firth::Result;
 use serde_json::Value;
@@ -65,6 +65,8 @@ impl Values {
                 invalid(format!("the configuration {} cannot be read", path.display())).with_source(error)
             })?,
         };
+        let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+        known_variables(names)?;
         let variable = |name: &str| std::env::var(name).ok();
         Self::merge(file.as_deref().map(|path| (path, text.as_str())), variable, &given.flags)
     }
@@ -133,6 +135,17 @@ impl Values {
             invalid(format!("{key} is {shown:?} ({}): write {wanted}", self.source(key)))
         })
     }
+}
+
+/// Fails at the first variable that is meant for firth and that nothing reads.
+fn known_variables(mut names: impl Iterator<Item = String>) -> Result<()> {
+    let mistaken = names.find_map(|name| mistaken_variable(&name).map(|near| (name, near)));
+    let Some((name, near)) = mistaken else { return Ok(()) };
+    let hint = match near {
+        Some(near) => format!("did you mean {near}?"),
+        None => "`firth config` prints all of them".to_owned(),
+    };
+    Err(invalid(format!("{name}: there is no such variable (environment); {hint}")))
 }
 
 fn unknown(key: &str, source: &Source) -> firth::Error {
@@ -251,6 +264,30 @@ mod tests {
         assert!(refused("colour: red").contains("firth config"));
         let flag = merge("", &[], &[("limits.rat", "1")]).err().unwrap();
         assert!(flag.context().contains("command line") && flag.context().contains("limits.rate"), "{flag}");
+    }
+
+    #[test]
+    fn u13_unknown_variables_are_refused_and_those_of_others_are_not() {
+        let check = |name: &str| known_variables([name.to_owned()].into_iter());
+        let refused = |name: &str| check(name).err().unwrap().context().to_owned();
+        assert!(refused("FIRTH_LISTENN").contains("did you mean FIRTH_LISTEN?"));
+        assert!(refused("FIRTH_SERVR").contains("FIRTH_SERVER"));
+        assert!(refused("FIRTH_LIMITS_COLOUR").contains("firth config"));
+        for name in [
+            "FIRTH_LISTEN",
+            "FIRTH_SERVER",
+            "FIRTH_SERVICE_HOST",
+            "FIRTH_PORT",
+            "FIRTH_PORT_7171_TCP_ADDR",
+            "FIRTH_HEADER_COLOR",
+            "FIRTH_CHECKPOINT_BASE64",
+            "FIRTH_TOPIC",
+            "FIRTH_BIN",
+            "FIRTH_SERVICE",
+            "OTHER_LISTENN",
+        ] {
+            assert!(check(name).is_ok(), "{name}");
+        }
     }
 
     #[test]

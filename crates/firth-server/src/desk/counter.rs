@@ -1,7 +1,8 @@
 //! One pair of topic and group on the desk: its consumer, and what lies there unsettled.
 
+use super::clients::{Client, Clients};
 use crate::telemetry::Telemetry;
-use crate::wire::GroupPolicy;
+use crate::wire::{ClientShown, GroupPolicy};
 use firth::{Consumer, Delivery, Error, ErrorKind, Nack, Result};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -26,8 +27,9 @@ pub(super) struct Counter {
     pub(super) consumer: tokio::sync::Mutex<Option<Consumer>>,
     /// Whether the group was joined once.
     pub(super) joined: AtomicBool,
-    /// The policy that the group was joined under.
+    /// The policy that the group was joined under, and the name of the member.
     policy: Mutex<Option<GroupPolicy>>,
+    member: Mutex<Option<String>>,
     held: Mutex<Held>,
 }
 
@@ -39,12 +41,14 @@ struct Held {
     /// No delivery is overdue before this.
     soonest: Option<Instant>,
     deliveries: HashMap<u64, Lying>,
+    clients: Clients,
 }
 
 struct Lying {
     deadline: Instant,
     since: SystemTime,
     delivery: Delivery,
+    client: Arc<Client>,
     /// The stream that it was given to.
     stream: Option<Arc<Load>>,
 }
@@ -76,11 +80,24 @@ impl Lying {
 
 impl Counter {
     pub(super) fn new(closing: CancellationToken) -> Self {
-        let held =
-            Held { next: 0, users: 0, last_use: Instant::now(), soonest: None, deliveries: HashMap::new() };
+        let held = Held {
+            next: 0,
+            users: 0,
+            last_use: Instant::now(),
+            soonest: None,
+            deliveries: HashMap::new(),
+            clients: Clients::default(),
+        };
         let joined = AtomicBool::new(false);
-        let (consumer, policy) = (tokio::sync::Mutex::new(None), Mutex::new(None));
-        Self { closing, consumer, joined, policy, held: Mutex::new(held) }
+        let consumer = tokio::sync::Mutex::new(None);
+        Self {
+            closing,
+            consumer,
+            joined,
+            policy: Mutex::default(),
+            member: Mutex::default(),
+            held: Mutex::new(held),
+        }
     }
 
     /// The group is joined under this policy.
@@ -93,14 +110,30 @@ impl Counter {
         self.policy.lock().expect("nothing panics under this lock").clone()
     }
 
+    /// The group was joined under this name.
+    pub(super) fn named(&self, member: &str) {
+        *self.member.lock().expect("nothing panics under this lock") = Some(member.to_owned());
+    }
+
+    /// The member that this is, and who consumes through it.
+    pub(super) fn clients(&self) -> Option<(String, Vec<ClientShown>)> {
+        let member = self.member.lock().expect("nothing panics under this lock").clone()?;
+        let held = self.lock();
+        let holders = held.deliveries.values().map(|lying| &lying.client);
+        Some((member, held.clients.show(Instant::now(), holders)))
+    }
+
     fn lock(&self) -> MutexGuard<'_, Held> {
         self.held.lock().expect("nothing panics under this lock")
     }
 
     /// Counts a user as long as it lives.
-    pub(super) fn enter(self: &Arc<Self>) -> Using {
-        self.lock().users += 1;
-        Using(self.clone())
+    pub(super) fn enter(self: &Arc<Self>, client: Client) -> Using {
+        let client = Arc::new(client);
+        let mut held = self.lock();
+        held.users += 1;
+        held.clients.begin(&client, Instant::now());
+        Using { counter: self.clone(), client }
     }
 
     pub(super) fn number(&self) -> u64 {
@@ -114,12 +147,13 @@ impl Counter {
         number: u64,
         deadline: Instant,
         delivery: Delivery,
-        stream: Option<&Arc<Load>>,
+        (client, stream): (&Arc<Client>, Option<&Arc<Load>>),
     ) {
         if let Some(load) = stream {
             load.unsettled.fetch_add(1, Ordering::AcqRel);
         }
-        let lying = Lying { deadline, since: SystemTime::now(), delivery, stream: stream.cloned() };
+        let (client, stream) = (client.clone(), stream.cloned());
+        let lying = Lying { deadline, since: SystemTime::now(), delivery, client, stream };
         let mut held = self.lock();
         held.soonest = Some(held.soonest.map_or(deadline, |soonest| soonest.min(deadline)));
         held.deliveries.insert(number, lying);
@@ -226,13 +260,18 @@ fn not_here() -> Error {
 }
 
 /// A fetch or a stream under way.
-pub(super) struct Using(Arc<Counter>);
+pub(super) struct Using {
+    counter: Arc<Counter>,
+    pub(super) client: Arc<Client>,
+}
 
 impl Drop for Using {
     fn drop(&mut self) {
-        let mut held = self.0.lock();
+        let mut held = self.counter.lock();
+        let now = Instant::now();
         held.users -= 1;
-        held.last_use = Instant::now();
+        held.last_use = now;
+        held.clients.end(&self.client, now);
     }
 }
 

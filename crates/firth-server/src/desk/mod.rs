@@ -7,16 +7,18 @@
 //! Bounded: [`MAX_COUNTERS`] pairs of topic and group, each with at most [`MAX_UNSETTLED`] deliveries per partition (the consumer stops there). A pair
 //! that nobody uses leaves its group after [`IDLE`]. No lock of the map is held while a group is joined or left, so that settling never waits for that.
 
+mod clients;
 mod counter;
 mod policy;
 mod stream;
 
+pub(crate) use clients::Client;
 pub(crate) use counter::Verdict;
 pub(crate) use stream::Stream;
 
 use crate::handle::Handles;
 use crate::telemetry::Telemetry;
-use crate::wire::GroupPolicy;
+use crate::wire::{ClientShown, GroupPolicy, SERVER_MEMBER};
 use counter::{Basket, Counter};
 use firth::{Broker, Consumer, Delivery, Error, ErrorKind, Result};
 use std::collections::HashMap;
@@ -70,12 +72,13 @@ impl Desk {
     pub(crate) async fn fetch<T>(
         &self,
         place: (&str, &str),
+        client: Client,
         (max, wait, lease): (usize, Duration, Duration),
         mut show: impl FnMut(String, &Delivery) -> T,
     ) -> Result<Vec<T>> {
         let until = Instant::now() + wait;
         let counter = self.counter(place)?;
-        let _using = counter.enter();
+        let using = counter.enter(client);
         let (mut shown, mut basket, mut damaged) = (Vec::new(), Basket::new(&counter), None);
         let fetching = async {
             let mut seat = counter.consumer.lock().await;
@@ -93,7 +96,7 @@ impl Desk {
                 let Some(delivery) = delivery else { break };
                 let number = counter.number();
                 shown.push(show(self.handle(number), &delivery));
-                counter.hold(number, Instant::now() + lease, delivery, None);
+                counter.hold(number, Instant::now() + lease, delivery, (&using.client, None));
                 basket.put(number);
             }
             if shown.is_empty() {
@@ -106,22 +109,31 @@ impl Desk {
             true => until.max(Instant::now() + 2 * GATHER),
             false => until + JOIN,
         };
-        let outcome = tokio::select! {
+        let outcome: Result<()> = tokio::select! {
             outcome = tokio::time::timeout_at(patience, fetching) => outcome.unwrap_or(Ok(())),
             () = counter.closing.cancelled() => Ok(()),
         };
-        if let Err(error) = outcome {
-            self.discard(&counter);
-            return Err(error);
+        match outcome {
+            Err(error) if error.kind() != ErrorKind::Closed || !counter.closing.is_cancelled() => {
+                self.discard(&counter);
+                return Err(error);
+            }
+            // The group was left while this fetch was about to join it: as if it had waited already.
+            _ => {}
         }
         basket.hand_over();
         damaged.map_or(Ok(shown), Err)
     }
 
     /// Deliveries as they come, at most `max` unsettled at a time.
-    pub(crate) async fn stream(&self, place: (&str, &str), max: usize, lease: Duration) -> Result<Stream> {
+    pub(crate) async fn stream(
+        &self,
+        place: (&str, &str),
+        client: Client,
+        (max, lease): (usize, Duration),
+    ) -> Result<Stream> {
         let counter = self.counter(place)?;
-        let using = counter.enter();
+        let using = counter.enter(client);
         let joined = async {
             let mut seat = counter.consumer.lock().await;
             self.join(place, &counter, &mut seat).await.map(|_| ())
@@ -155,6 +167,11 @@ impl Desk {
         let is_meant = |place: &Place| place.0 == topic && group.is_none_or(|group| place.1 == group);
         let gone: Vec<_> = self.counters().extract_if(|place, _| is_meant(place)).collect();
         close_all(gone.into_iter().map(|(_, counter)| counter)).await;
+    }
+
+    /// The member that this server is in a group, and who consumes through it.
+    pub(crate) fn clients(&self, place: (&str, &str)) -> Option<(String, Vec<ClientShown>)> {
+        self.counters().get(&owned(place))?.clients()
     }
 
     /// How a group that is consumed here treats failures.
@@ -224,7 +241,7 @@ impl Desk {
         let consumer = match seat.take() {
             Some(consumer) => consumer,
             None => {
-                let consumer = self.0.broker.consumer(place.0, place.1).name("http");
+                let consumer = self.0.broker.consumer(place.0, place.1).name(SERVER_MEMBER);
                 let consumer = consumer.max_in_flight(MAX_UNSETTLED).concurrency(MAX_UNSETTLED);
                 let policy = policy::get(&self.0.broker, place).await?;
                 let consumer = consumer.retry(policy.retry()).ordering(policy.ordering());
@@ -232,6 +249,7 @@ impl Desk {
                 consumer.lease(Duration::from_secs(5)).drain(Duration::from_secs(5)).await?
             }
         };
+        counter.named(consumer.handle().name());
         counter.joined.store(true, Ordering::Release);
         Ok(seat.insert(consumer))
     }

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 pub(crate) struct Stream {
     desk: Desk,
     counter: Arc<Counter>,
-    _using: Using,
+    using: Using,
     load: Arc<Load>,
     /// Everything it was given, oldest first; settled ones are forgotten when it grows.
     given: VecDeque<u64>,
@@ -25,7 +25,7 @@ pub(crate) struct Stream {
 impl Stream {
     pub(super) fn new(desk: Desk, counter: Arc<Counter>, using: Using, max: usize, lease: Duration) -> Self {
         let (load, given) = (Arc::default(), VecDeque::new());
-        Self { desk, counter, _using: using, load, given, max, lease }
+        Self { desk, counter, using, load, given, max, lease }
     }
 
     /// The next delivery as `show` sees it with its handle; `None` when the server stops, the group was left, or a lease ran out. Cancel-safe: what was taken lies on the desk.
@@ -43,7 +43,8 @@ impl Stream {
             let Some(delivery) = consumer.next().await.transpose()? else { return Ok(None) };
             let number = self.counter.number();
             let shown = show(self.desk.handle(number), &delivery);
-            self.counter.hold(number, Instant::now() + self.lease, delivery, Some(&self.load));
+            let holder = (&self.using.client, Some(&self.load));
+            self.counter.hold(number, Instant::now() + self.lease, delivery, holder);
             Ok(Some((number, shown)))
         };
         let taken: Result<Option<(u64, T)>> = tokio::select! {

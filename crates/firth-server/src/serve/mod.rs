@@ -107,7 +107,13 @@ pub(crate) async fn run_given(given: Given) -> Result<()> {
         }
         None => broker,
     };
-    let extras = Extras { limits: config.limits.clone(), audit, telemetry, routing: config.routing.clone() };
+    let extras = Extras {
+        limits: config.limits.clone(),
+        audit,
+        telemetry,
+        routing: config.routing.clone(),
+        partitions: Some(config.partitions),
+    };
     let app = App::with(broker, guard, Some(metrics), extras);
     if let Err(error) = app.routing().start().await {
         return app.close().await.and(Err(error));

@@ -108,7 +108,7 @@ impl Series {
 
     /// Does something with the recorder that a series belongs to.
     fn with<T>(&self, key: &Key, act: impl FnOnce(&PrometheusRecorder) -> T) -> T {
-        let label = |name: &str| key.labels().find(|label| label.key() == name).map(|label| label.value());
+        let label = |name: &str| key.labels().find(|label| label.key() == name).map(metrics::Label::value);
         let Some(topic) = label("topic") else { return act(&self.0.rest) };
         let scope = Scope { topic: topic.to_owned(), group: label("group").unwrap_or_default().to_owned() };
         let mut parts = self.parts();

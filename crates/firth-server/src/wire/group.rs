@@ -190,13 +190,40 @@ pub(crate) struct Member {
     /// How long it stays a member without another heartbeat.
     pub(crate) remaining_ms: u64,
     pub(crate) beats: u64,
+    /// `server`: it stands for clients over HTTP; `library`: a program that consumes by itself.
+    #[serde(default)]
+    pub(crate) kind: String,
+    /// Who consumes through it, if it is the server that answers.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) clients: Vec<ClientShown>,
 }
+
+/// A client that consumes over HTTP.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct ClientShown {
+    /// What it calls itself by `Firth-Client`.
+    pub(crate) name: Option<String>,
+    /// Where it comes from; null inside the server's process.
+    pub(crate) address: Option<String>,
+    /// `fetch` or `stream`.
+    pub(crate) kind: String,
+    /// Deliveries that it has not settled.
+    pub(crate) unsettled: usize,
+    /// How long ago its last call ended; 0 while one runs.
+    pub(crate) idle_ms: u64,
+}
+
+/// How members of servers are called.
+pub(crate) const SERVER_MEMBER: &str = "http";
 
 impl From<MemberInfo> for Member {
     fn from(info: MemberInfo) -> Self {
         let MemberInfo { name, owns, pins, max_partitions, remaining, beats } = info;
         let (owns, pins) = (owns.into_iter().collect(), pins.into_iter().collect());
-        Self { name, owns, pins, max_partitions, remaining_ms: millis(remaining), beats }
+        let is_server = name.strip_prefix(SERVER_MEMBER).is_some_and(|rest| rest.starts_with('-'));
+        let kind = if is_server { "server" } else { "library" }.to_owned();
+        let (remaining_ms, clients) = (millis(remaining), Vec::new());
+        Self { name, owns, pins, max_partitions, remaining_ms, beats, kind, clients }
     }
 }
 

@@ -26,8 +26,8 @@ pub(crate) use dead::{Count, Edit, Letter, Letters, Pick};
 pub(crate) use event::SystemEvent;
 pub(crate) use feeds::{FeedPage, FeedRecord, FeedSettled, Hopeless, NotStored, ReadFeed, SettleFeed};
 pub(crate) use group::{
-    Delivered, Failure, Fetch, Fetched, Group, Groups, Member, Members, NewGroup, NotSettled, PendingList,
-    ResetGroup, Settle, SettledReport, Start, Waiting,
+    ClientShown, Delivered, Failure, Fetch, Fetched, Group, Groups, Member, Members, NewGroup, NotSettled,
+    PendingList, ResetGroup, SERVER_MEMBER, Settle, SettledReport, Start, Waiting,
 };
 pub(crate) use lenient::Object;
 pub(crate) use live::{Live, Published};

@@ -14,7 +14,7 @@ pub(crate) struct GroupPolicy {
     /// Attempts in all, the first one included, before a record is a dead letter; 5 unless set.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 1_000_000)]
-    #[serde(deserialize_with = "maybe_whole")]
+    #[serde(deserialize_with = "maybe_whole", alias = "attempts")]
     pub(crate) max_attempts: Option<u64>,
     /// How long to wait before the second attempt; 1 s unless set.
     #[serde(skip_serializing_if = "Option::is_none")]

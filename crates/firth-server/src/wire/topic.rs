@@ -19,6 +19,7 @@ pub(crate) struct About {
 #[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct TopicSpec {
+    /// How many; `topics.partitions` of the server unless set.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 4096)]
     #[serde(deserialize_with = "maybe_whole")]

@@ -367,8 +367,12 @@ fn the_doctor_finds_health_and_says_what_to_do_without() {
         .unwrap();
     let finding = lines(&String::from_utf8(wrong.stdout).unwrap()).remove(0);
     assert_eq!((&finding["check"], &finding["ok"]), (&json!("configuration"), &json!(false)));
-    let strange = firth().args(["doctor", "--engine", "memory:"]).env("FIRTH_LISTN", "x").output().unwrap();
-    assert!(stdout(&strange).contains("nothing reads FIRTH_LISTN"));
+    let doctor =
+        |variable: &str| firth().args(["doctor", "--engine", "memory:"]).env(variable, "x").output().unwrap();
+    assert!(stdout(&doctor("FIRTH_COLOUR")).contains("nothing reads FIRTH_COLOUR"));
+    let mistaken = doctor("FIRTH_LISTENN");
+    let told = String::from_utf8_lossy(&mistaken.stdout).into_owned();
+    assert!(!mistaken.status.success() && told.contains("did you mean FIRTH_LISTEN?"), "{told}");
 }
 
 #[test]

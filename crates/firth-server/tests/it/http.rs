@@ -1,6 +1,7 @@
 //! The API: what goes in comes out, is settled once, and errors say what to do.
 
-use crate::world::{Server, Value, json};
+use crate::talk::{Entries, call};
+use crate::world::{Server, Value, firth, json, stdout};
 
 fn ids(deliveries: &[Value]) -> Vec<Value> {
     deliveries.iter().map(|delivery| delivery["delivery"].clone()).collect()
@@ -191,4 +192,91 @@ fn q07_a_retention_and_the_expiry_of_dead_letters_can_be_ended() {
     }
     assert_eq!(change(&json!({ "retention_ms": 0 }))["retention_ms"], 0, "0 is a limit, not the end of it");
     server.put("/v1/topics/u", &json!({ "retention_ms": null })).expect(201);
+}
+
+#[test]
+fn u10_a_stream_of_a_missing_topic_is_refused_and_a_limit_beyond_its_maximum_too() {
+    let server = Server::memory();
+    server.get("/v1/topics/none/dead/stream?for_ms=0").problem(404, "not found");
+    server.topic("t", &[]);
+    server.call("DELETE", "/v1/topics/t", None).expect(204);
+    server.get("/v1/topics/t/dead/stream?for_ms=0").problem(404, "not found");
+    server.topic("t", &[]);
+    let limit = |limit: u64| server.get(&format!("/v1/topics/t/groups/g/stream?for_ms=0&limit={limit}"));
+    let refused = limit(9_007_199_254_740_992).expect(400).json();
+    assert_eq!((&refused["field"], &refused["limit"]), (&json!("limit"), &json!(9_007_199_254_740_991_u64)));
+    limit(9_007_199_254_740_991).expect(200);
+}
+
+#[test]
+fn u13_nothing_is_made_under_a_name_that_clients_take_out_of_a_path() {
+    let server = Server::memory();
+    let told = server.put("/v1/topics/.", &json!({})).problem(400, "invalid");
+    assert!(told.contains("topic"), "{told}");
+    server.topic("t", &[]);
+    server.put("/v1/topics/t/groups/.", &json!({})).problem(400, "invalid");
+    server.put("/v1/topics/.hidden", &json!({})).expect(201);
+    let there = server.put("/v1/topics/t", &json!({ "partitions": 3 })).problem(409, "already exists");
+    assert!(there.contains("firth topic change") && there.contains("nothing was changed"), "{there}");
+}
+
+#[test]
+fn u16_a_topic_has_as_many_partitions_as_the_server_says_however_it_is_made() {
+    for (settings, partitions) in [(vec![], 1), (vec!["topics.partitions=3"], 3)] {
+        let server = Server::with(&settings);
+        let made = server.put("/v1/topics/one", &json!({})).expect(201).json();
+        assert_eq!(made["partitions"], partitions);
+        let made =
+            firth().args(["topic", "create", "two", "--json", "--server", &server.url()]).output().unwrap();
+        let made: Value = serde_json::from_str(&stdout(&made)).unwrap();
+        assert_eq!(made["partitions"], partitions);
+    }
+}
+
+#[test]
+fn u16_a_policy_says_attempts_by_either_name() {
+    let server = Server::memory();
+    server.topic("t", &[]);
+    server.put("/v1/topics/t/groups/g", &json!({})).expect(201);
+    for name in ["attempts", "max_attempts"] {
+        let set = server.put("/v1/topics/t/groups/g/policy", &json!({ name: 7 })).expect(200).json();
+        assert_eq!(set["max_attempts"], 7, "{set}");
+    }
+}
+
+#[test]
+fn u15_clients_of_a_group_over_http_are_told_apart() {
+    let server = Server::memory();
+    server.topic("t", &["one", "two"]);
+    let fetch = |name: &str| {
+        let client = format!("Firth-Client: {name}");
+        let headers = [client.as_str(), "Content-Type: application/json"];
+        let how = json!({ "max": 1, "wait_ms": 5000, "lease_ms": 600_000 }).to_string();
+        call(server.address, "POST", "/v1/topics/t/groups/g/fetch", &headers, how.as_bytes()).expect(200)
+    };
+    fetch("billing-1");
+    fetch("billing-2");
+    let _stream = Entries::open(server.address, "/v1/topics/t/groups/g/stream", "text/event-stream");
+    let members = server.get("/v1/topics/t/groups/g/members").expect(200).json();
+    assert_eq!(members["members"].as_array().unwrap().len(), 1, "{members}");
+    let member = &members["members"][0];
+    assert_eq!(member["kind"], "server", "{member}");
+    let clients = member["clients"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|client| ["name", "address", "kind", "unsettled"].map(|field| client[field].clone()));
+    let clients: Vec<_> = clients.collect();
+    let here = json!("127.0.0.1");
+    let wanted = [
+        [Value::Null, here.clone(), json!("stream"), json!(0)],
+        [json!("billing-1"), here.clone(), json!("fetch"), json!(1)],
+        [json!("billing-2"), here, json!("fetch"), json!(1)],
+    ];
+    assert_eq!(clients, wanted);
+    let shown =
+        stdout(&firth().args(["group", "show", "t", "g", "--server", &server.url()]).output().unwrap());
+    assert!(shown.contains("billing-1") && shown.contains("127.0.0.1"), "{shown}");
+    let long = format!("Firth-Client: {}", "x".repeat(129));
+    call(server.address, "POST", "/v1/topics/t/groups/g/fetch", &[&long], b"").problem(400, "invalid");
 }

@@ -10,6 +10,7 @@ mod configuring;
 mod copying;
 mod crowd;
 mod damage;
+mod disk;
 mod documents;
 mod executing;
 mod feeding;

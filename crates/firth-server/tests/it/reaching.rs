@@ -110,7 +110,7 @@ fn dead_letters_are_filtered_and_followed(server: &Server) {
     assert_eq!(letters.find("letter")["record"]["key"], "cyd");
     let at = server.url();
     let args = ["dead", "delete", "orders", "--all", "--key", "ada", "--partition", "0", "--server", &at];
-    assert_eq!(stdout(&run(&args)), "1\n");
+    assert_eq!(stdout(&run(&args)), "deleted 1 dead letter\n");
     let replay = json!({ "all": true, "key": "ben", "older_than_ms": 0 });
     assert_eq!(server.post("/v1/topics/orders/dead/replay", &replay).expect(200).json()["count"], 1);
     let both = json!({ "ids": ["bar/0/1-1"], "key": "ben" });

@@ -57,6 +57,20 @@ fn run_for(seconds: &str, server: &Server, dir: &Path, arguments: &[&str]) -> St
 }
 
 #[test]
+fn u10_the_document_is_valid_openapi() {
+    let ours = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.tools/openapi/bin/openapi-spec-validator");
+    let validator = std::env::var_os("FIRTH_OPENAPI_VALIDATOR").map_or(ours, PathBuf::from);
+    assert!(validator.is_file(), "{} is missing: run `cargo xtask setup`", validator.display());
+    let (server, dir) = (Server::memory(), tempfile::tempdir().unwrap());
+    let file = dir.path().join("openapi.json");
+    std::fs::write(&file, server.get("/openapi.json").expect(200).body).unwrap();
+    let mut command = Command::new(validator);
+    let output = command.args(["--schema", "3.1", "--validation-errors", "all"]).arg(&file).output().unwrap();
+    let told = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{told}{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
 fn the_api_does_what_its_document_says_whatever_is_asked() {
     let (server, dir) = (Server::memory(), tempfile::tempdir().unwrap());
     std::fs::write(dir.path().join("tester.toml"), "").unwrap();

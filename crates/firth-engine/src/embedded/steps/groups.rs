@@ -23,6 +23,8 @@ pub(in crate::embedded) fn create(
     from: From,
     by: Option<&Hold>,
 ) -> Result<bool> {
+    // A new group may be what drains the topic.
+    step.batch.frugal = true;
     let part = step.partition(at)?;
     fence_by(step, at, by.filter(|_| !step.planted(Mutation::CreateWithoutFence)))?;
     if step.load::<GroupMeta>(&keys::group(part.no, group))?.is_some() {
