@@ -25,6 +25,23 @@ pub(crate) struct Caller {
     instance: Option<String>,
 }
 
+impl Caller {
+    /// The instance, if it is written as the document says.
+    fn instance(self) -> Answer<Option<String>> {
+        let is_plain = |name: &String| {
+            (1..=64).contains(&name.len())
+                && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte))
+        };
+        match self.instance {
+            Some(name) if !is_plain(&name) => {
+                let detail = "instance: give 1 to 64 letters, digits, `_` or `-`";
+                Err(Problem::field("instance", detail).limit(64))
+            }
+            instance => Ok(instance),
+        }
+    }
+}
+
 /// All gateways, registered or with events here, and how this node stands to each
 #[utoipa::path(get, path = "/v1/routing/gateways", tag = "gateways", responses((status = 200, body = Gateways)))]
 pub(crate) async fn list(State(app): State<App>) -> Answer<Json<Gateways>> {
@@ -57,7 +74,7 @@ pub(crate) async fn register(
     let mut gateway =
         Gateway::new(named("gateway", GatewayId::new(gateway))?, wish.endpoint.unwrap_or_default());
     gateway.protocol = wish.protocol;
-    gateway.instance = caller.instance;
+    gateway.instance = caller.instance()?;
     if let Some(seconds) = wish.ttl_seconds {
         gateway.ttl_seconds = within("ttl_seconds", seconds, 0, 3600)?;
     }
@@ -68,29 +85,33 @@ pub(crate) async fn register(
 
 /// A sign of life of a gateway, which also keeps the subscriptions that name it alive
 #[utoipa::path(post, path = "/v1/routing/gateways/{gateway}/heartbeat", tag = "gateways",
-    params(("gateway" = String, Path), Caller), responses((status = 200, body = Alive)))]
+    params(("gateway" = String, Path), Caller), responses((status = 200, body = Alive),
+        (status = 409, body = Problem, description = "Another process holds the id")))]
 pub(crate) async fn heartbeat(
     State(app): State<App>,
     Path(gateway): Path<String>,
     Query(caller): Query<Caller>,
 ) -> Answer<Json<Alive>> {
     let id = named("gateway", GatewayId::new(gateway))?;
+    let instance = caller.instance()?;
     let registry = app.routing().registry().await?;
-    let gateway = registry.heartbeat_instance(&id, caller.instance.as_deref()).await.map_err(told)?;
+    let gateway = registry.heartbeat_instance(&id, instance.as_deref()).await.map_err(told)?;
     Ok(Json(Alive { ttl_seconds: gateway.ttl_seconds }))
 }
 
 /// Removes a gateway and all subscriptions that name it
 #[utoipa::path(delete, path = "/v1/routing/gateways/{gateway}", tag = "gateways", params(("gateway" = String, Path), Caller),
-    responses((status = 200, body = GatewayGone)))]
+    responses((status = 200, body = GatewayGone),
+        (status = 409, body = Problem, description = "Another process holds the id")))]
 pub(crate) async fn unregister(
     State(app): State<App>,
     Path(gateway): Path<String>,
     Query(caller): Query<Caller>,
 ) -> Answer<Json<GatewayGone>> {
     let id = named("gateway", GatewayId::new(gateway))?;
+    let instance = caller.instance()?;
     let registry = app.routing().registry().await?;
-    let gone = registry.unregister_instance(&id, caller.instance.as_deref()).await.map_err(told)?;
+    let gone = registry.unregister_instance(&id, instance.as_deref()).await.map_err(told)?;
     let subscriptions = gone.ok_or_else(|| unknown(&id))?;
     tracing::info!(gateway = %id, subscriptions, "gateway unregistered");
     Ok(Json(GatewayGone { subscriptions }))
