@@ -72,7 +72,7 @@ const TABLE: [(ErrorKind, StatusCode, &str); 13] = [
     (ErrorKind::Timeout, StatusCode::GATEWAY_TIMEOUT, "No answer in time"),
     (ErrorKind::Overloaded, StatusCode::TOO_MANY_REQUESTS, "A limit is reached"),
     (ErrorKind::Fenced, StatusCode::CONFLICT, "Somebody newer owns this"),
-    (ErrorKind::WentBack, StatusCode::GONE, "The log went back"),
+    (ErrorKind::WentBack, StatusCode::CONFLICT, "The log went back"),
     (ErrorKind::Closed, StatusCode::SERVICE_UNAVAILABLE, "The server is closing"),
     (ErrorKind::Unsupported, StatusCode::NOT_IMPLEMENTED, "The engine cannot do this"),
     (ErrorKind::Corrupt, StatusCode::INTERNAL_SERVER_ERROR, "Stored data cannot be read"),

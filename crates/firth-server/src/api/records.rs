@@ -307,7 +307,8 @@ pub(crate) struct Page {
 
 /// Looks at the records of one partition without consuming them
 #[utoipa::path(get, path = "/v1/topics/{topic}/records", tag = "records", params(("topic" = String, Path), Page),
-    responses((status = 200, body = Records)))]
+    responses((status = 200, body = Records),
+        (status = 409, body = Problem, description = "The log went back: it has no record like `after`")))]
 pub(crate) async fn browse(
     State(app): State<App>,
     Path(topic): Path<String>,
