@@ -28,6 +28,7 @@ pub use books::Books;
 pub use breaker::Circuit;
 pub use ejection::Ejections;
 pub use gap::{Gap, MAX_NAMED};
+#[cfg(feature = "nats")]
 pub(crate) use identity::name_of;
 pub use item::{Fate, For, Item, Position, Released, Ticket};
 pub use pressure::Pressure;
