@@ -288,19 +288,20 @@ impl Lane {
         Some(batch)
     }
 
-    /// When [`poll`](Self::poll) is worth another call if nothing else happens.
+    /// When [`poll`](Self::poll) is worth another call if nothing else happens. It was called at `now`
+    /// and has nothing more to send.
     pub fn wake(&self, now: Instant) -> Option<Instant> {
         if self.is_absent {
             return None;
         }
         let is_waiting = self.chains.ready() > 0 || !self.gap.is_empty();
         let full_wait = self.waiting_since.map(|since| since + self.config.batch.max_wait);
-        let is_held_up = self.breaker.wake().or(self.pause_until).is_some_and(|until| until > now);
-        let has_room = self.out.len() < self.window.size() && !is_held_up;
+        // A rest that is over holds back nothing, and must not hide a pause that is not.
+        let held_until = self.breaker.wake().max(self.pause_until).filter(|until| *until > now);
+        let has_room = self.out.len() < self.window.size() && held_until.is_none();
         let wakes = [
             self.chains.next_wake(),
-            self.breaker.wake().filter(|_| is_waiting),
-            self.pause_until.filter(|_| is_waiting),
+            held_until.filter(|_| is_waiting),
             full_wait.filter(|wake| is_waiting && has_room && *wake > now),
         ];
         wakes.into_iter().flatten().min()

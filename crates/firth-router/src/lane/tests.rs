@@ -451,6 +451,27 @@ proptest! {
 }
 
 #[test]
+fn a_rest_that_ends_before_a_pause_does_not_wake_the_lane_again_and_again() {
+    let (mut lane, mut now) = (Lane::new(config()), Instant::now());
+    let mut out = Vec::new();
+    for (seq, key) in [(1, "a"), (2, "b"), (3, "c")] {
+        lane.offer(plain(seq, key), now);
+        now += Duration::from_secs(1);
+        out.push(lane.poll(now).expect("the window has room").id);
+    }
+    let pause = Duration::from_secs(60);
+    let outcomes = [Outcome::Busy(Some(pause)), Outcome::Unreached, Outcome::Unreached];
+    for (id, outcome) in out.into_iter().zip(outcomes) {
+        lane.settle(id, outcome, now, 0.5);
+    }
+    assert!(lane.poll(now).is_none());
+    assert_eq!(lane.wake(now), Some(now + pause), "the rest is shorter");
+    now += Duration::from_secs(59);
+    assert!(lane.poll(now).is_none());
+    assert_eq!(lane.wake(now), Some(now + Duration::from_secs(1)), "the rest is over, the pause is not");
+}
+
+#[test]
 fn what_was_refused_under_an_epoch_that_is_over_is_sent_under_the_new_one_and_not_counted() {
     let (mut lane, now) = (Lane::new(config()), Instant::now());
     let epoch = |batch: &Batch| batch.items[0].epoch;
