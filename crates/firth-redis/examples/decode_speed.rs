@@ -1,11 +1,10 @@
 //! How long the decoder takes for one frame, best of a second for each kind:
 //! `cargo run --release -p firth-redis --example decode_speed`.
 
+use bytes::BytesMut;
+use firth_redis::resp::{Decoder, Frame, ReplyLimits, Value};
 use std::hint::black_box;
 use std::time::{Duration, Instant};
-
-use bytes::BytesMut;
-use firth_redis::resp::{Decoder, Frame, Limits, Value};
 
 const READ: usize = 64 << 10;
 
@@ -35,10 +34,12 @@ fn touch(frame: &Frame) {
 fn time(name: &str, frame: Vec<u8>, read: usize, look: impl Fn(&Frame)) {
     let copies = (READ / frame.len()).max(1);
     let wire = frame.repeat(copies);
-    let mut decoder = Decoder::new(Limits::default());
-    let (start, mut best) = (Instant::now(), Duration::MAX);
+    let mut decoder = Decoder::new(ReplyLimits::default());
+    let start = Instant::now();
+    let mut best = Duration::MAX;
     while start.elapsed() < Duration::from_secs(1) {
-        let (mut buf, mut took) = (BytesMut::with_capacity(wire.len()), Duration::ZERO);
+        let mut buf = BytesMut::with_capacity(wire.len());
+        let mut took = Duration::ZERO;
         for piece in wire.chunks(read) {
             buf.extend_from_slice(piece);
             let begin = Instant::now();

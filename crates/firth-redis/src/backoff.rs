@@ -1,9 +1,10 @@
-//! How long to wait before the next try: a few immediate tries, then exponential delays with jitter up to a cap.
-//! Pure; the connection task and everything above that retries uses this one policy.
+//! Delay before the next attempt: a few immediate attempts, then exponential delays with jitter up
+//! to a cap. Pure. The connection task and everything above that retries use this one policy.
 
 use std::time::Duration;
 
-/// A retry schedule. Values out of range are brought into range by [`Backoff::sanitised`], never refused.
+/// A retry schedule. Values out of range are brought into range by [`Backoff::sanitised`], never
+/// refused.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Backoff {
     /// Tries that follow each other without a delay.
@@ -36,7 +37,8 @@ impl Backoff {
         Self { immediate: 0, first: delay, max: delay, factor: 1.0, jitter: 0.0 }
     }
 
-    /// The same schedule with every value in its range: `first ≥ 1 ms`, `max ≥ first`, `factor` in 1…100, `jitter` in 0…1.
+    /// The same schedule with every value in its range: `first ≥ 1 ms`, `max ≥ first`, `factor` in
+    /// 1…100, `jitter` in 0…1.
     pub fn sanitised(mut self) -> Self {
         self.first = self.first.max(Duration::from_millis(1));
         self.max = self.max.max(self.first);

@@ -1,6 +1,16 @@
-//! The futures that [`Client`](crate::Client) gives out: one command, a pipeline, a transaction. They turn frames into
-//! the caller's types in the caller's task.
+//! Futures of [`Client`]: one command, a pipeline, a transaction. They convert
+//! frames into the caller's types in the caller's task.
 
+use crate::{
+    client::Client,
+    cluster::ClusterRequest,
+    command::Pipe,
+    connection::{PendingRequest, Replies, Request},
+    error::CallError,
+    error_origin::ErrorOrigin,
+    resp::{ConvertError, ConvertProblem, Execution, Frame, FromValue, ServerError, Value},
+    script::ScriptCall,
+};
 use std::{
     borrow::Cow,
     future::Future,
@@ -9,54 +19,42 @@ use std::{
     task::{Context, Poll, ready},
     time::Duration,
 };
-
 use tokio::time::Instant;
 
-use crate::{
-    client::Client,
-    cluster::Voyage,
-    command::Pipe,
-    connection::{Flight, Replies, Request},
-    error::CallError,
-    refusal::Author,
-    resp::{ConvertError, Frame, FromValue, Problem, Proof, ServerError, Value},
-    script::ScriptCall,
-};
-
-/// Where a request is: on its way, refused before it could be sent, or being routed through a cluster.
+/// A request: over one connection, through a cluster, or refused before it was sent.
 #[allow(
     clippy::large_enum_variant,
     reason = "the large one is the usual one, and a box would be an allocation per call"
 )]
-pub(crate) enum Journey<'c> {
-    Flight(Flight<'c>),
-    Cluster(Voyage<'c>),
+pub(crate) enum RequestFuture<'c> {
+    Single(PendingRequest<'c>),
+    Cluster(ClusterRequest<'c>),
     Refused(Option<CallError>),
 }
 
-/// What a journey brings home.
+/// Replies of a request.
 #[derive(Debug)]
-pub(crate) enum Landed {
+pub(crate) enum ReplySet {
     /// The replies of one connection.
     Whole(Replies),
     /// The replies of several nodes, of which some may have failed.
-    Each(Vec<Result<Frame, CallError>>),
+    PerCommand(Vec<Result<Frame, CallError>>),
 }
 
-impl Journey<'_> {
+impl RequestFuture<'_> {
     fn set_timeout(&mut self, timeout: Option<Duration>) {
         match self {
-            Self::Flight(flight) => flight.set_timeout(timeout),
-            Self::Cluster(voyage) => voyage.set_timeout(timeout),
+            Self::Single(request) => request.set_timeout(timeout),
+            Self::Cluster(request) => request.set_timeout(timeout),
             Self::Refused(_) => {}
         }
     }
 
     #[inline]
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Landed, CallError>> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<ReplySet, CallError>> {
         match self {
-            Self::Flight(flight) => Pin::new(flight).poll(cx).map_ok(Landed::Whole),
-            Self::Cluster(voyage) => Pin::new(voyage).poll(cx),
+            Self::Single(request) => Pin::new(request).poll(cx).map_ok(ReplySet::Whole),
+            Self::Cluster(request) => Pin::new(request).poll(cx),
             Self::Refused(error) => {
                 Poll::Ready(Err(error.take().expect("a finished call is not polled again")))
             }
@@ -64,32 +62,32 @@ impl Journey<'_> {
     }
 }
 
-/// A command under way. Nothing is sent before it is first polled; dropping it is safe at any time, but a command that
-/// was sent may still run.
+/// A command in flight. It is sent when the future is first polled. Dropping the future is safe at
+/// any time, but a command that was sent may still run.
 #[must_use = "a call does nothing until it is awaited"]
 pub struct Call<'c, T> {
-    journey: Journey<'c>,
+    request: RequestFuture<'c>,
     /// Who may make an error of it.
-    author: Author,
+    origin: ErrorOrigin,
     answer: PhantomData<fn() -> T>,
 }
 
 impl<'c, T> Call<'c, T> {
     #[inline(always)]
-    pub(crate) fn new(journey: Journey<'c>, author: Author) -> Self {
-        Self { journey, author, answer: PhantomData }
+    pub(crate) fn new(request: RequestFuture<'c>, origin: ErrorOrigin) -> Self {
+        Self { request, origin, answer: PhantomData }
     }
 
     /// Gives up waiting after this time instead of the configured one.
     pub fn timeout(mut self, limit: Duration) -> Self {
-        self.journey.set_timeout(Some(limit));
+        self.request.set_timeout(Some(limit));
         self
     }
 
-    /// Waits as long as it takes. While it waits, a silent server counts as dead only if others get
-    /// an answer from it; see [`Liveness`](crate::config::Liveness).
+    /// Waits without a limit. While the call waits, a silent server counts as dead only if other
+    /// clients get an answer from it; see [`Liveness`](crate::config::Liveness).
     pub fn no_timeout(mut self) -> Self {
-        self.journey.set_timeout(None);
+        self.request.set_timeout(None);
         self
     }
 }
@@ -98,14 +96,14 @@ impl<T: FromValue> Future for Call<'_, T> {
     type Output = Result<T, CallError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        match ready!(self.journey.poll(cx))? {
-            Landed::Whole(Replies::One(frame)) => Poll::Ready(convert_of(frame, self.author)),
+        match ready!(self.request.poll(cx))? {
+            ReplySet::Whole(Replies::One(frame)) => Poll::Ready(convert_of(frame, self.origin)),
             _ => unreachable!("one command has one reply"),
         }
     }
 }
 
-/// A script under way: by its digest, and if the server does not know it, once more in full. Both
+/// A script in flight: by its digest, and in full if the server does not know it. Both attempts
 /// share one time limit. See [`Call`].
 #[must_use = "a call does nothing until it is awaited"]
 pub struct EvalCall<'c, T> {
@@ -158,7 +156,9 @@ impl<T: FromValue> Future for EvalCall<'_, T> {
         this.started.get_or_insert_with(Instant::now);
         let answer = match ready!(Pin::new(&mut this.call).poll(cx)) {
             Err(CallError::Server(error))
-                if !this.in_full && &*error.code == "NOSCRIPT" && error.proof != Proof::MayHaveRun =>
+                if !this.in_full
+                    && &*error.code == "NOSCRIPT"
+                    && error.execution != Execution::MayHaveRun =>
             {
                 this.send_in_full();
                 ready!(Pin::new(&mut this.call).poll(cx))
@@ -172,53 +172,55 @@ impl<T: FromValue> Future for EvalCall<'_, T> {
     }
 }
 
-/// Several commands under way that were sent in one piece; see [`Call`].
+/// Several commands in flight that were sent in one request; see [`Call`].
 #[must_use = "a pipeline does nothing until it is awaited"]
 pub struct PipelineCall<'c, R> {
-    journey: Journey<'c>,
+    request: RequestFuture<'c>,
     commands: usize,
-    /// Who may make an error of each command; empty if only the server may.
-    authors: Box<[Author]>,
+    /// Where errors in answer to each command may come from; empty if only from the server.
+    origins: Box<[ErrorOrigin]>,
     transaction: bool,
     answer: PhantomData<fn() -> R>,
 }
 
 impl<'c, R> PipelineCall<'c, R> {
-    /// What `journey` makes of a pipeline.
-    pub(crate) fn new(pipe: Cow<'c, Pipe>, journey: impl FnOnce(Request<'c>) -> Journey<'c>) -> Self {
-        let (commands, authors) = (pipe.len(), pipe.authors());
-        let journey = journey(Request::Many(pipe));
-        Self { journey, commands, authors, transaction: false, answer: PhantomData }
+    /// Starts a pipeline.
+    pub(crate) fn new(pipe: Cow<'c, Pipe>, start: impl FnOnce(Request<'c>) -> RequestFuture<'c>) -> Self {
+        let commands = pipe.len();
+        let origins = pipe.origins();
+        let request = start(Request::Many(pipe));
+        Self { request, commands, origins, transaction: false, answer: PhantomData }
     }
 
-    /// The same between MULTI and EXEC; without commands there is nothing to send.
-    pub(crate) fn transaction(pipe: Pipe, journey: impl FnOnce(Request<'c>) -> Journey<'c>) -> Self {
-        let (commands, authors) = (pipe.len(), pipe.authors());
-        let journey = match commands {
-            0 => Journey::Refused(None),
-            _ => journey(Request::Many(Cow::Owned(pipe.in_transaction()))),
+    /// Starts a transaction: the pipeline between MULTI and EXEC. Without commands nothing is sent.
+    pub(crate) fn transaction(pipe: Pipe, start: impl FnOnce(Request<'c>) -> RequestFuture<'c>) -> Self {
+        let commands = pipe.len();
+        let origins = pipe.origins();
+        let request = match commands {
+            0 => RequestFuture::Refused(None),
+            _ => start(Request::Many(Cow::Owned(pipe.in_transaction()))),
         };
-        Self { journey, commands, authors, transaction: true, answer: PhantomData }
+        Self { request, commands, origins, transaction: true, answer: PhantomData }
     }
 
-    /// Marks the errors of scripts.
+    /// Attributes the errors of scripts.
     fn marked(&self, index: usize, frame: Frame) -> Result<Frame, CallError> {
-        let author = self.authors.get(index).copied().unwrap_or_default();
+        let origin = self.origins.get(index).copied().unwrap_or_default();
         match ServerError::from_value(frame.value()) {
-            Some(error) if author != Author::Server => Err(attributed(error, author).into()),
+            Some(error) if origin != ErrorOrigin::Server => Err(attributed(error, origin).into()),
             _ => Ok(frame),
         }
     }
 
     /// Gives up waiting after this time instead of the configured one.
     pub fn timeout(mut self, limit: Duration) -> Self {
-        self.journey.set_timeout(Some(limit));
+        self.request.set_timeout(Some(limit));
         self
     }
 
     /// Waits as long as it takes.
     pub fn no_timeout(mut self) -> Self {
-        self.journey.set_timeout(None);
+        self.request.set_timeout(None);
         self
     }
 }
@@ -236,17 +238,17 @@ impl<R: FromReplies> Future for PipelineCall<'_, R> {
         if self.commands == 0 {
             return Poll::Ready(Ok(R::from_replies(std::iter::empty())));
         }
-        let frames = match ready!(self.journey.poll(cx))? {
-            Landed::Whole(Replies::One(frame)) => vec![frame],
-            Landed::Whole(Replies::Many(frames)) => frames,
-            Landed::Each(replies) => {
+        let frames = match ready!(self.request.poll(cx))? {
+            ReplySet::Whole(Replies::One(frame)) => vec![frame],
+            ReplySet::Whole(Replies::Many(frames)) => frames,
+            ReplySet::PerCommand(replies) => {
                 let replies = replies.into_iter().enumerate();
                 let marked = replies.map(|(index, reply)| reply.and_then(|frame| self.marked(index, frame)));
                 return Poll::Ready(Ok(R::from_replies(marked)));
             }
         };
         let frames = if self.transaction { executed(frames, self.commands)? } else { frames };
-        if self.authors.is_empty() {
+        if self.origins.is_empty() {
             return Poll::Ready(Ok(R::from_replies(frames.into_iter().map(Ok))));
         }
         let marked = frames.into_iter().enumerate().map(|(index, frame)| self.marked(index, frame));
@@ -265,55 +267,56 @@ fn executed(mut frames: Vec<Frame>, commands: usize) -> Result<Vec<Frame>, CallE
     }
     let found = exec.value().iter().len();
     if found != commands {
-        return Err(ConvertError::new(Problem::SizeMismatch { expected: commands, found }).into());
+        return Err(ConvertError::new(ConvertProblem::SizeMismatch { expected: commands, found }).into());
     }
     Ok(exec.value().iter().map(Value::to_frame).collect())
 }
 
-/// Why EXEC failed: usually because a command could not be queued. Where MULTI itself was refused,
-/// the commands ran one by one, and the error must not read as if they had not; where EXEC says
-/// that it was aborted, nothing ran.
+/// The error of a failed EXEC: usually that of a command that could not be queued.
+///
+/// If the server refused MULTI, the commands ran one by one, and the error says so. If EXEC was
+/// aborted, nothing ran.
 fn not_executed(queued: &[Frame], exec: ServerError) -> ServerError {
     let mut errors = queued.iter().map(|f| ServerError::from_value(f.value()));
     match errors.next().flatten() {
         Some(multi) => {
             let message = format!("MULTI was refused, so the commands ran one by one: {multi}");
-            ServerError::new("ERR", message).with(Proof::MayHaveRun)
+            ServerError::new("ERR", message).with(Execution::MayHaveRun)
         }
         None => {
-            let proof = if &*exec.code == "EXECABORT" { Proof::NotRun } else { Proof::None };
-            errors.flatten().next().unwrap_or(exec).with(proof)
+            let execution = if &*exec.code == "EXECABORT" { Execution::NotRun } else { Execution::Unknown };
+            errors.flatten().next().unwrap_or(exec).with(execution)
         }
     }
 }
 
 #[inline]
 fn convert<T: FromValue>(frame: Frame) -> Result<T, CallError> {
-    convert_of(frame, Author::Server)
+    convert_of(frame, ErrorOrigin::Server)
 }
 
 #[inline]
-fn convert_of<T: FromValue>(frame: Frame, author: Author) -> Result<T, CallError> {
+fn convert_of<T: FromValue>(frame: Frame, origin: ErrorOrigin) -> Result<T, CallError> {
     if frame.kind().is_error()
         && let Some(error) = ServerError::from_value(frame.value())
     {
-        return Err(attributed(error, author).into());
+        return Err(attributed(error, origin).into());
     }
     Ok(T::from_frame(frame)?)
 }
 
-/// An error in answer to a script is its own, unless the words prove that the server refused to run
-/// it.
-fn attributed(error: ServerError, author: Author) -> ServerError {
-    match author {
-        Author::Server => error,
-        _ if author.was_refused(&error.code, &error.message) => error.with(Proof::NotRun),
-        _ => error.with(Proof::MayHaveRun),
+/// Attributes an error in answer to a script to the script, unless its text proves that the server
+/// refused to run it.
+fn attributed(error: ServerError, origin: ErrorOrigin) -> ServerError {
+    match origin {
+        ErrorOrigin::Server => error,
+        _ if origin.was_refused(&error.code, &error.message) => error.with(Execution::NotRun),
+        _ => error.with(Execution::MayHaveRun),
     }
 }
 
-/// What the answers of a pipeline are turned into: a tuple for a fixed number of commands, a `Vec` for any number. Each
-/// answer is a `Result` of its own: one that fails does not hide the others.
+/// Target type of a pipeline's answers: a tuple for a fixed number of commands, a `Vec` for any
+/// number. Each answer is a `Result` of its own, so one failure does not hide the others.
 pub trait FromReplies {
     /// What the caller gets.
     type Output;

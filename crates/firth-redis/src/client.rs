@@ -1,21 +1,20 @@
-//! [`Client`]: what users hold. Cheap to clone, safe to share; chooses the connection for each request.
-
-use std::{borrow::Cow, sync::Arc, time::Duration};
-
-use tokio::sync::broadcast;
+//! The handle that users hold. It is cheap to clone, safe to share, and chooses the connection for
+//! each request.
 
 use crate::{
-    call::{Call, EvalCall, Journey, PipelineCall},
-    cluster::{NodeInfo, Router, slot},
-    command::{Command, Nature, Pipe},
+    call::{Call, EvalCall, PipelineCall, RequestFuture},
+    cluster::{ClusterRouter, NodeInfo, slot},
+    command::{Command, CommandClass, Pipe},
     config::{Config, IntoConfig, Server},
-    connection::{Connection, ConnectionEvents, Flight, Greeting, Request, State},
+    connection::{Connection, ConnectionEvents, ConnectionState, PendingRequest, Request, ServerInfo},
     error::{ConnectError, LostCause},
     lanes::{NodeLanes, session_command},
-    mux::{Mux, MuxConfig, Roster},
+    mux::{ClientMuxes, Mux, MuxConfig},
     resp::{Frame, FromValue},
     script::ScriptCall,
 };
+use std::{borrow::Cow, sync::Arc, time::Duration};
+use tokio::sync::broadcast;
 
 /// A client of one server, of the master that sentinels name, or of a cluster.
 ///
@@ -35,75 +34,81 @@ use crate::{
 /// # }
 /// ```
 ///
-/// **Order.** Requests of one task that are awaited one after the other run in that order. Requests that are under way
-/// at the same time may overtake each other (big and blocking ones have connections of their own); a pipeline keeps
-/// the order inside it, in a cluster the order of the commands of each slot.
+/// **Order.** Requests of one task that are awaited one after the other run in that order. Requests
+/// in flight at the same time may overtake each other, because big and blocking ones have
+/// connections of their own. A pipeline keeps the order inside it; in a cluster, the order of the
+/// commands of each slot.
 ///
-/// **Cluster.** Each command goes to the node that owns the slot of its first key, one without a key to any master.
-/// Redirections are followed, and passing refusals tried again, within the request's time limit and
-/// [`max_redirects`](crate::config::ClusterOptions::max_redirects); what may have run is never sent again. A pipeline is
-/// split by node, and each command fails or succeeds by itself; a transaction, or a pipeline marked
-/// [`together`](Pipe::together), goes to one node in one piece.
+/// **Cluster.** Each command goes to the node that owns the slot of its first key, one without a
+/// key to any master. The client follows redirections and retries passing refusals, within the
+/// request's time limit and [`max_redirects`](crate::config::ClusterOptions::max_redirects). It
+/// never repeats a command that may have run.
+///
+/// A pipeline is split by node, and each command fails or succeeds by itself. A transaction, or a
+/// pipeline marked [`together`](Pipe::together), goes to one node.
 #[derive(Clone)]
 pub struct Client {
-    reach: Reach,
-    muxes: Arc<Roster>,
+    deployment: Deployment,
+    muxes: Arc<ClientMuxes>,
 }
 
-/// What a client talks to.
+/// One server, or a cluster.
 #[derive(Clone)]
-enum Reach {
+enum Deployment {
     Single(Arc<NodeLanes>),
-    Cluster(Arc<Router>),
+    Cluster(Arc<ClusterRouter>),
 }
 
 impl Client {
-    /// Connects, and returns when the server is ready for requests, or the cluster's topology is known and every slot
-    /// has an owner. Fails with the first try's error; once connected, the client reconnects by itself.
+    /// Connects. Returns when the server is ready for requests, or when the cluster's topology is
+    /// known and every slot has an owner. Fails with the error of the first attempt; once
+    /// connected, the client reconnects by itself.
     pub async fn connect(to: impl IntoConfig) -> Result<Self, ConnectError> {
         let client = Self::lazy(to)?;
-        let opened = match &client.reach {
-            Reach::Single(lanes) => lanes.shared().opened(true).await,
-            Reach::Cluster(router) => router.known(true).await,
+        let opened = match &client.deployment {
+            Deployment::Single(lanes) => lanes.shared().opened(true).await,
+            Deployment::Cluster(router) => router.known(true).await,
         };
         if opened.is_err() {
-            match &client.reach {
-                Reach::Single(lanes) => lanes.shared().abort().await,
-                Reach::Cluster(router) => router.close().await,
+            match &client.deployment {
+                Deployment::Single(lanes) => lanes.shared().abort().await,
+                Deployment::Cluster(router) => router.close().await,
             }
         }
         opened.map(|()| client)
     }
 
-    /// Returns at once and connects in the background. Requests are queued until the connection stands.
+    /// Returns at once and connects in the background. Requests are queued until the connection
+    /// stands.
     ///
     /// Must be called inside a tokio runtime.
     pub fn lazy(to: impl IntoConfig) -> Result<Self, ConnectError> {
         let config = to.into_config()?;
-        let reach = match config.server {
-            Server::Cluster(_) => Reach::Cluster(Arc::new(Router::spawn(config))),
-            _ => Reach::Single(Arc::new(NodeLanes::spawn(config))),
+        let deployment = match config.server {
+            Server::Cluster(_) => Deployment::Cluster(Arc::new(ClusterRouter::spawn(config))),
+            _ => Deployment::Single(Arc::new(NodeLanes::spawn(config))),
         };
-        Ok(Self { reach, muxes: Arc::default() })
+        Ok(Self { deployment, muxes: Arc::default() })
     }
 
     /// Sends one command and waits for its answer, converted to `T`.
     #[inline(always)]
     pub fn call<T: FromValue>(&self, command: Command) -> Call<'_, T> {
-        let author = command.author();
-        Call::new(self.journey(command.into()), author)
+        let origin = command.origin();
+        Call::new(self.start(command.into()), origin)
     }
 
-    /// Sends commands in one piece and waits for all their answers: a tuple of as many types as commands, or
-    /// `Vec<T>` for any number. Each answer is a `Result` of its own; [`Unpack`](crate::Unpack) joins them.
+    /// Sends commands in one request and waits for all answers: a tuple of as many types as
+    /// commands, or `Vec<T>` for any number. Each answer is a `Result` of its own;
+    /// [`Unpack`](crate::Unpack) joins them.
     pub fn pipeline<'c, R>(&'c self, pipe: impl Into<Cow<'c, Pipe>>) -> PipelineCall<'c, R> {
-        PipelineCall::new(pipe.into(), |request| self.journey(request))
+        PipelineCall::new(pipe.into(), |request| self.start(request))
     }
 
-    /// Sends commands in one piece between MULTI and EXEC: the server runs all of them without anything between, or,
-    /// if one cannot even be queued, none.
+    /// Sends commands between MULTI and EXEC. The server runs all of them without other commands
+    /// between, or none if one cannot be queued.
     pub fn transaction<R>(&self, pipe: Pipe) -> PipelineCall<'_, R> {
-        PipelineCall::transaction(pipe, |request| self.journey(request))
+        PipelineCall::transaction(pipe, |request| self.start(request))
     }
 
     /// Runs a script by its digest, sending the source only if the server does not know it.
@@ -111,44 +116,44 @@ impl Client {
         EvalCall::new(self, call, default_timeout(self.config(), &call.command().into()))
     }
 
-    /// Runs a script by its digest only: a server that does not know it, for one because it was
-    /// started again, refuses with the code `NOSCRIPT`.
+    /// Runs a script by its digest only. A server that does not know it, for example after a
+    /// restart, refuses with the code `NOSCRIPT`.
     #[inline(always)]
     pub fn eval_known<'c, T: FromValue>(&'c self, call: &'c ScriptCall) -> Call<'c, T> {
-        Call::new(self.journey(call.command().into()), call.command().author())
+        Call::new(self.start(call.command().into()), call.command().origin())
     }
 
     #[inline(always)]
-    fn journey<'c>(&'c self, request: Request<'c>) -> Journey<'c> {
+    fn start<'c>(&'c self, request: Request<'c>) -> RequestFuture<'c> {
         let timeout = default_timeout(self.config(), &request);
-        match &self.reach {
-            Reach::Cluster(router) => Journey::Cluster(router.voyage(request, timeout)),
-            Reach::Single(lanes) => match lanes.route(&request) {
-                Ok(route) => Journey::Flight(Flight::new(route, request, timeout)),
-                Err(error) => Journey::Refused(Some(error)),
+        match &self.deployment {
+            Deployment::Cluster(router) => RequestFuture::Cluster(router.request(request, timeout)),
+            Deployment::Single(lanes) => match lanes.route(&request) {
+                Ok(route) => RequestFuture::Single(PendingRequest::new(route, request, timeout)),
+                Err(error) => RequestFuture::Refused(Some(error)),
             },
         }
     }
 
-    /// A connection of your own, for what belongs to a connection: WATCH, SELECT, AUTH and the like. In a cluster it is
-    /// one to a random master; see [`session_for`](Self::session_for).
+    /// A connection of your own, for what belongs to a connection: WATCH, SELECT, AUTH and the
+    /// like. In a cluster it is one to a random master; see [`session_for`](Self::session_for).
     ///
     /// It does not end with this client: close it, or drop it.
     pub async fn session(&self) -> Result<Session, ConnectError> {
         self.session_at(fastrand::u16(..16_384)).await
     }
 
-    /// A connection of your own to the node that owns this key. It stays with the node: if the key moves away, the
-    /// server's redirections come as errors.
+    /// A connection of your own to the node that owns this key. It stays with the node: if the key
+    /// moves away, the server's redirections come as errors.
     pub async fn session_for(&self, key: impl AsRef<[u8]>) -> Result<Session, ConnectError> {
         self.session_at(slot(key.as_ref())).await
     }
 
     async fn session_at(&self, slot: u16) -> Result<Session, ConnectError> {
-        let connection = match &self.reach {
-            Reach::Cluster(router) => router.session(slot).await?,
-            Reach::Single(lanes) if lanes.is_closed() => return Err(ConnectError::Closed),
-            Reach::Single(lanes) => {
+        let connection = match &self.deployment {
+            Deployment::Cluster(router) => router.session(slot).await?,
+            Deployment::Single(lanes) if lanes.is_closed() => return Err(ConnectError::Closed),
+            Deployment::Single(lanes) => {
                 let config = Config { reconnect: None, ..lanes.config().clone() };
                 let connection = Connection::spawn(config, "session");
                 connection.opened(true).await?;
@@ -158,32 +163,33 @@ impl Client {
         Ok(Session { connection })
     }
 
-    /// The nodes of the cluster as this client knows them at this moment, masters before their replicas. Empty for a
-    /// client of a single server.
+    /// The nodes of the cluster as this client knows them at this moment, masters before their
+    /// replicas. Empty for a client of a single server.
     pub fn nodes(&self) -> Vec<NodeInfo> {
-        match &self.reach {
-            Reach::Single(_) => Vec::new(),
-            Reach::Cluster(router) => router.nodes(),
+        match &self.deployment {
+            Deployment::Single(_) => Vec::new(),
+            Deployment::Cluster(router) => router.nodes(),
         }
     }
 
-    /// How many replicas the sentinels know of, in reach or not; `None` for a client that asks no sentinels.
+    /// Number of replicas that the sentinels know, reachable or not; `None` for a client without
+    /// sentinels.
     ///
     /// # Errors
     /// When no sentinel answers.
     pub async fn watched_replicas(&self) -> Result<Option<usize>, ConnectError> {
-        match &self.config().guide {
-            Some(guide) => guide.replicas(self.config()).await.map(Some),
+        match &self.config().sentinel_resolver {
+            Some(sentinel_resolver) => sentinel_resolver.replicas(self.config()).await.map(Some),
             None => Ok(None),
         }
     }
 
-    /// Everything that the server pushes out of band on the shared connection (client-side caching and the like),
-    /// from now on. In a cluster, on the shared connections to all nodes.
+    /// Everything that the server pushes on the shared connection from now on, for example for
+    /// client-side caching. In a cluster, on the shared connections to all nodes.
     pub fn pushes(&self) -> Pushes {
-        Pushes(match &self.reach {
-            Reach::Single(lanes) => lanes.shared().pushes(),
-            Reach::Cluster(router) => router.pushes(),
+        Pushes(match &self.deployment {
+            Deployment::Single(lanes) => lanes.shared().pushes(),
+            Deployment::Cluster(router) => router.pushes(),
         })
     }
 
@@ -196,80 +202,82 @@ impl Client {
     /// A multiplexer of its own, with its own settings and connections. It too closes with the
     /// client, and opens again with it.
     pub fn mux_with(&self, config: MuxConfig) -> Mux {
-        let monitor = match &self.reach {
-            Reach::Single(_) => None,
-            Reach::Cluster(router) => Some(router.monitor().clone()),
+        let monitor = match &self.deployment {
+            Deployment::Single(_) => None,
+            Deployment::Cluster(router) => Some(router.monitor().clone()),
         };
-        self.muxes.enrol(Mux::start(self.config().clone(), config, monitor))
+        self.muxes.register(Mux::start(self.config().clone(), config, monitor))
     }
 
-    /// What happens to the shared connection, from now on. In a cluster, whether the topology can be kept up to date:
-    /// connected when some node tells it, disconnected when none does. Single nodes come and go without an event here.
+    /// Events of the shared connection, from now on. In a cluster they tell whether the topology
+    /// can be kept up to date: connected when some node tells it, disconnected when none does.
+    /// Single nodes come and go without an event here.
     pub fn events(&self) -> ConnectionEvents {
-        match &self.reach {
-            Reach::Single(lanes) => lanes.shared().events(),
-            Reach::Cluster(router) => router.events(),
+        match &self.deployment {
+            Deployment::Single(lanes) => lanes.shared().events(),
+            Deployment::Cluster(router) => router.events(),
         }
     }
 
-    /// The state of the shared connection. In a cluster: connecting until the topology is known, open while it can be
-    /// kept up to date, reconnecting while it cannot.
-    pub fn state(&self) -> State {
-        match &self.reach {
-            Reach::Single(lanes) => lanes.shared().state(),
-            Reach::Cluster(router) => router.state(),
+    /// The state of the shared connection. In a cluster: connecting until the topology is known,
+    /// open while it can be kept up to date, reconnecting while it cannot.
+    pub fn state(&self) -> ConnectionState {
+        match &self.deployment {
+            Deployment::Single(lanes) => lanes.shared().state(),
+            Deployment::Cluster(router) => router.state(),
         }
     }
 
-    /// Waits until the shared connection stands, or every slot of the cluster has an owner; fails only if the client is
-    /// closed.
+    /// Waits until the shared connection stands, or every slot of the cluster has an owner; fails
+    /// only if the client is closed.
     pub async fn ready(&self) -> Result<(), ConnectError> {
-        match &self.reach {
-            Reach::Single(lanes) => lanes.shared().opened(false).await,
-            Reach::Cluster(router) => router.known(false).await,
+        match &self.deployment {
+            Deployment::Single(lanes) => lanes.shared().opened(false).await,
+            Deployment::Cluster(router) => router.known(false).await,
         }
     }
 
-    /// Why the connection last broke, or could not be made. In a cluster, why the topology is out of reach.
+    /// Why the connection last broke, or could not be made. In a cluster, why the topology is out
+    /// of reach.
     pub fn last_error(&self) -> Option<LostCause> {
-        match &self.reach {
-            Reach::Single(lanes) => lanes.shared().last_error(),
-            Reach::Cluster(router) => router.last_error(),
+        match &self.deployment {
+            Deployment::Single(lanes) => lanes.shared().last_error(),
+            Deployment::Cluster(router) => router.last_error(),
         }
     }
 
-    /// Requests under way on all lanes: their answers have not come, or were not picked up yet. Dropped requests count
-    /// until their answers have come.
+    /// Requests in flight on all lanes: their answers have not come, or were not picked up yet.
+    /// Dropped requests count until their answers have come.
     pub fn in_flight(&self) -> usize {
-        match &self.reach {
-            Reach::Single(lanes) => lanes.in_flight(),
-            Reach::Cluster(router) => router.in_flight(),
+        match &self.deployment {
+            Deployment::Single(lanes) => lanes.in_flight(),
+            Deployment::Cluster(router) => router.in_flight(),
         }
     }
 
-    /// What the server, or some node of the cluster, said of itself when last greeted.
-    pub fn server(&self) -> Option<Greeting> {
-        match &self.reach {
-            Reach::Single(lanes) => lanes.shared().greeting(),
-            Reach::Cluster(router) => router.greeting(),
+    /// What the server, or some node of the cluster, told about itself in its last handshake.
+    pub fn server(&self) -> Option<ServerInfo> {
+        match &self.deployment {
+            Deployment::Single(lanes) => lanes.shared().server_info(),
+            Deployment::Cluster(router) => router.server_info(),
         }
     }
 
     /// The configuration that this client was made with.
     pub fn config(&self) -> &Config {
-        match &self.reach {
-            Reach::Single(lanes) => lanes.config(),
-            Reach::Cluster(router) => router.config(),
+        match &self.deployment {
+            Deployment::Single(lanes) => lanes.config(),
+            Deployment::Cluster(router) => router.config(),
         }
     }
 
-    /// Takes no new requests, finishes those under way within the configured time, and ends every task. All clones of
-    /// this client are closed with it.
+    /// Refuses new requests, finishes those in flight within the configured time, and ends every
+    /// task. All clones of this client are closed with it.
     pub async fn close(&self) {
         self.muxes.close().await;
-        match &self.reach {
-            Reach::Single(lanes) => lanes.close().await,
-            Reach::Cluster(router) => router.close().await,
+        match &self.deployment {
+            Deployment::Single(lanes) => lanes.close().await,
+            Deployment::Cluster(router) => router.close().await,
         }
     }
 
@@ -278,9 +286,9 @@ impl Client {
     ///
     /// Must be called inside a tokio runtime.
     pub fn reopen(&self) -> bool {
-        let reopened = match &self.reach {
-            Reach::Single(lanes) => lanes.reopen(),
-            Reach::Cluster(router) => router.reopen(),
+        let reopened = match &self.deployment {
+            Deployment::Single(lanes) => lanes.reopen(),
+            Deployment::Cluster(router) => router.reopen(),
         };
         if reopened {
             self.muxes.reopen();
@@ -297,10 +305,11 @@ impl std::fmt::Debug for Client {
 
 /// Blocking commands have no limit unless the caller sets one.
 fn default_timeout(config: &Config, request: &Request<'_>) -> Option<Duration> {
-    config.timeouts.request.filter(|_| !request.is_patient())
+    config.timeouts.request.filter(|_| !request.is_blocking())
 }
 
-/// A connection that nobody else uses. It does not reconnect: what was set on it would be lost.
+/// A connection of one caller. It does not reconnect, because the state that was set on it would be
+/// lost.
 pub struct Session {
     connection: Connection,
 }
@@ -308,32 +317,32 @@ pub struct Session {
 impl Session {
     /// See [`Client::call`].
     pub fn call<T: FromValue>(&mut self, command: Command) -> Call<'_, T> {
-        let author = command.author();
-        Call::new(self.journey(command.into()), author)
+        let origin = command.origin();
+        Call::new(self.start(command.into()), origin)
     }
 
     /// See [`Client::pipeline`].
     pub fn pipeline<'c, R>(&'c mut self, pipe: impl Into<Cow<'c, Pipe>>) -> PipelineCall<'c, R> {
-        PipelineCall::new(pipe.into(), |request| self.journey(request))
+        PipelineCall::new(pipe.into(), |request| self.start(request))
     }
 
     /// See [`Client::transaction`]. A watched key that changed gives
     /// [`CallError::Conflict`](crate::CallError::Conflict).
     pub fn transaction<R>(&mut self, pipe: Pipe) -> PipelineCall<'_, R> {
-        PipelineCall::transaction(pipe, |request| self.journey(request))
+        PipelineCall::transaction(pipe, |request| self.start(request))
     }
 
-    /// Closes the connection after what is under way.
+    /// Closes the connection after the requests in flight.
     pub async fn close(self) {
         self.connection.close().await;
     }
 
-    fn journey<'c>(&'c self, request: Request<'c>) -> Journey<'c> {
-        if request.nature() == Nature::Session {
-            return Journey::Refused(Some(session_command(request.culprit())));
+    fn start<'c>(&'c self, request: Request<'c>) -> RequestFuture<'c> {
+        if request.class() == CommandClass::Session {
+            return RequestFuture::Refused(Some(session_command(request.culprit())));
         }
         let timeout = default_timeout(self.connection.config(), &request);
-        Journey::Flight(self.connection.send(request, timeout))
+        RequestFuture::Single(self.connection.send(request, timeout))
     }
 }
 
@@ -346,7 +355,7 @@ pub struct Pushes(broadcast::Receiver<Arc<Frame>>);
 pub enum Push {
     /// What the server sent.
     Frame(Arc<Frame>),
-    /// This listener was too slow for so many pushes.
+    /// This listener was too slow and missed this many pushes.
     Lagged(u64),
 }
 

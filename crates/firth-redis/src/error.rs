@@ -1,10 +1,9 @@
-//! The two errors of this crate: [`ConnectError`] (no connection came about) and [`CallError`] (a request did not
-//! give its answer). Both are cheap to clone, because one broken socket answers many requests, and neither ever
-//! carries a password or a payload.
+//! The two errors of this crate: [`ConnectError`] (no connection was made) and [`CallError`] (a
+//! request got no answer). Both are cheap to clone, because one broken socket answers many
+//! requests. Neither ever carries a password or a payload.
 
+use crate::resp::{ConvertError, Execution, ProtocolError, ServerError};
 use std::{io, sync::Arc, time::Duration};
-
-use crate::resp::{ConvertError, Proof, ProtocolError, ServerError};
 
 /// Why no connection to a server came about.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -95,6 +94,7 @@ pub enum ConnectError {
 
 /// The steps of connecting that have a time limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum ConnectStage {
     /// Asking for the addresses of a host name.
     Resolve,
@@ -133,7 +133,7 @@ impl ConnectError {
         }
     }
 
-    /// Whether the server is there but does not want us: trying again at once would only be a storm.
+    /// Whether the server answered but refused the client: an immediate retry would only add load.
     pub(crate) fn is_refusal(&self) -> bool {
         matches!(self, Self::Refused { .. })
     }
@@ -156,7 +156,7 @@ pub enum LostCause {
     /// The server sent bytes that are not RESP, or that break a limit.
     #[error("the server broke the protocol")]
     Protocol(#[source] ProtocolError),
-    /// A reply came that nobody asked for.
+    /// A reply came that no request asked for.
     #[error("the server sent a reply that no request asked for")]
     Unsolicited,
     /// Not one byte came although a PING was sent.
@@ -165,7 +165,8 @@ pub enum LostCause {
     /// A reconnection failed.
     #[error("the reconnection failed")]
     Reconnect(#[source] Arc<ConnectError>),
-    /// The server is not the right one any more: a demoted master behind a sentinel, a node that left its cluster.
+    /// The server is not the right one any more: a demoted master behind a sentinel, a node that
+    /// left its cluster.
     #[error("the server is no longer the master")]
     Demoted,
     /// The last handle was dropped, or `close` ran out of time.
@@ -174,9 +175,9 @@ pub enum LostCause {
 }
 
 /// Prints an error with all its sources, for logs.
-pub(crate) struct Chain<'a>(pub(crate) &'a dyn std::error::Error);
+pub(crate) struct ErrorChain<'a>(pub(crate) &'a dyn std::error::Error);
 
-impl std::fmt::Display for Chain<'_> {
+impl std::fmt::Display for ErrorChain<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}", self.0)?;
         let mut next = self.0.source();
@@ -200,7 +201,7 @@ impl From<ProtocolError> for LostCause {
     }
 }
 
-/// Whose doing an error is: what a log line or an alert wants to know first.
+/// Who caused an error: what a log line or an alert wants to know first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Fault {
@@ -216,8 +217,8 @@ pub enum Fault {
 
 /// Why a request did not give its answer.
 ///
-/// [`may_have_run`](Self::may_have_run) tells whether the command may have taken effect all the same; nothing is ever
-/// sent twice by the client itself.
+/// [`may_have_run`](Self::may_have_run) tells whether the command may have taken effect all the
+/// same; nothing is ever sent twice by the client itself.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum CallError {
@@ -259,7 +260,8 @@ pub enum CallError {
         /// Its capacity.
         limit: usize,
     },
-    /// The client was closed, or lost a connection that is not to be made again (a session, or no reconnection).
+    /// The client was closed, or lost a connection that is not to be made again (a session, or no
+    /// reconnection).
     #[error("the client is closed")]
     Closed {
         /// Whether bytes of the request were handed to the network.
@@ -274,8 +276,8 @@ pub enum CallError {
 }
 
 impl CallError {
-    /// Whether the command may have run on the server although there is no good answer. `false` is a promise:
-    /// it has not run and never will.
+    /// Whether the command may have run on the server although there is no good answer. `false` is
+    /// a promise: it has not run and never will.
     ///
     /// **Scripts.** A script may write and then answer with any code. So an error of EVAL, EVALSHA
     /// or FCALL is a promise only if its words are those by which a server refuses a script before
@@ -290,8 +292,8 @@ impl CallError {
         }
     }
 
-    /// Whether the same request may succeed later. If [`may_have_run`](Self::may_have_run) is true as well, only an
-    /// idempotent request should be repeated.
+    /// Whether the same request may succeed later. If [`may_have_run`](Self::may_have_run) is true
+    /// as well, only an idempotent request should be repeated.
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::Server(e) => is_passing(&e.code),
@@ -313,7 +315,7 @@ impl CallError {
         }
     }
 
-    /// Whose doing it is.
+    /// Who caused it.
     pub fn fault(&self) -> Fault {
         match self {
             Self::Server(e) if is_passing(&e.code) || matches!(&*e.code, "MISCONF" | "NOREPLICAS") => {
@@ -333,8 +335,8 @@ impl CallError {
         }
     }
 
-    /// The first word of the server's error: `WRONGTYPE`, `MOVED`, `NOSCRIPT`… Texts differ between servers; match
-    /// on this only.
+    /// The first word of the server's error: `WRONGTYPE`, `MOVED`, `NOSCRIPT`… Texts differ between
+    /// servers; match on this only.
     pub fn code(&self) -> Option<&str> {
         self.server().map(|e| &*e.code)
     }
@@ -344,10 +346,10 @@ impl CallError {
 /// have written before it, or one of its own commands, met such an error.
 fn rejected_before_running(error: &ServerError) -> bool {
     let code = &*error.code;
-    match error.proof {
-        Proof::NotRun => true,
-        Proof::MayHaveRun => false,
-        Proof::None => {
+    match error.execution {
+        Execution::NotRun => true,
+        Execution::MayHaveRun => false,
+        Execution::Unknown => {
             is_passing(code)
                 || is_auth_code(code)
                 || matches!(code, "CROSSSLOT" | "NOSCRIPT" | "EXECABORT" | "NOREPLICAS" | "MISCONF")

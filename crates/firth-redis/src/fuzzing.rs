@@ -1,26 +1,26 @@
 //! What fuzzers check of this crate, as plain functions; see `fuzz/` at the root of the repository.
 //!
-//! Not part of the API. Each function takes any bytes at all and panics when a law is broken. The tests below run
-//! the same laws over the committed corpus and mutations of it, so that every build repeats what fuzzing found.
+//! Not part of the API. Each function takes any bytes at all and panics when a law is broken. The
+//! tests below run the same laws over the committed corpus and mutations of it, so that every build
+//! repeats what fuzzing found.
 
+use crate::resp::{Decoder, Frame, FromValue, ProtocolError, ReplyLimits, StreamEntry, Tree};
+use bytes::{Bytes, BytesMut};
 use std::collections::HashMap;
 
-use bytes::{Bytes, BytesMut};
-
-use crate::resp::{Decoder, Frame, FromValue, Limits, ProtocolError, StreamEntry, Tree};
-
-/// What became of an input: the frames, how many bytes are left over, and the error if there was one.
+/// Result of decoding an input: the frames, the bytes left over, and the error if there was one.
 #[derive(Debug, PartialEq)]
-struct Outcome {
+struct DecodeOutcome {
     frames: Vec<Vec<u8>>,
     left: Option<usize>,
     error: Option<ProtocolError>,
 }
 
-/// The laws of the RESP decoder: it never panics, a split of the input changes nothing, memory follows the bytes
-/// that came, every frame read can be written and read again, and conversions fail cleanly.
+/// The laws of the RESP decoder: it never panics, a split of the input changes nothing, and memory
+/// follows the bytes that came. Every frame can be written and read again, and conversions fail
+/// cleanly.
 pub fn resp(data: &[u8]) {
-    for limits in [Limits::default(), tight()] {
+    for limits in [ReplyLimits::default(), tight()] {
         let whole = decode(&limits, data, std::iter::once(data.len()));
         assert_eq!(whole, decode(&limits, data, std::iter::repeat_n(1, data.len())), "one byte at a time");
         let mut random = Xorshift::seeded(data);
@@ -29,14 +29,16 @@ pub fn resp(data: &[u8]) {
     }
 }
 
-/// Limits that small inputs run into.
-fn tight() -> Limits {
-    Limits { depth: 4, line: 16, bulk: 32, container: 8, frame: 256 }
+/// ReplyLimits that small inputs run into.
+fn tight() -> ReplyLimits {
+    ReplyLimits { depth: 4, line: 16, bulk: 32, container: 8, frame: 256 }
 }
 
-fn decode(limits: &Limits, data: &[u8], sizes: impl Iterator<Item = usize>) -> Outcome {
-    let (mut decoder, mut buf, mut rest) = (Decoder::new(limits.clone()), BytesMut::new(), data);
-    let mut outcome = Outcome { frames: Vec::new(), left: None, error: None };
+fn decode(limits: &ReplyLimits, data: &[u8], sizes: impl Iterator<Item = usize>) -> DecodeOutcome {
+    let mut decoder = Decoder::new(limits.clone());
+    let mut buf = BytesMut::new();
+    let mut rest = data;
+    let mut outcome = DecodeOutcome { frames: Vec::new(), left: None, error: None };
     for size in sizes {
         let (piece, after) = rest.split_at(size.min(rest.len()));
         rest = after;
@@ -52,7 +54,8 @@ fn decode(limits: &Limits, data: &[u8], sizes: impl Iterator<Item = usize>) -> O
                 Err(error) => outcome.error = Some(error),
             }
         }
-        // A node takes twelve bytes and at least three on the wire; vectors double; the rest is what is kept warm.
+        // A node takes twelve bytes and at least three on the wire; vectors double; the rest is
+        // what is kept warm.
         assert!(decoder.held() <= 8 * data.len() + 4096, "{} held for {}", decoder.held(), data.len());
         if outcome.error.is_some() {
             assert_eq!(decoder.decode(&mut buf).err(), outcome.error, "an error is final");
@@ -76,7 +79,8 @@ fn check(frame: &Frame) -> Vec<u8> {
     Tree::from(value.to_frame().value()).encode(&mut copy);
     assert_eq!(wire, copy, "a part taken out is the same value");
     let mut again = BytesMut::from(&wire[..]);
-    let limits = Limits { bulk: usize::MAX, line: usize::MAX, frame: usize::MAX, ..Limits::default() };
+    let limits =
+        ReplyLimits { bulk: usize::MAX, line: usize::MAX, frame: usize::MAX, ..ReplyLimits::default() };
     let read = Decoder::new(limits).decode(&mut again).expect("what was written is RESP").expect("and whole");
     let mut twice = Vec::new();
     Tree::from(read.value()).encode(&mut twice);
@@ -165,7 +169,8 @@ mod tests {
         }
     }
 
-    /// A few edits: bytes that mean something to RESP, repeats, cuts, and a splice with another seed.
+    /// A few edits: bytes that mean something to RESP, repeats, cuts, and a splice with another
+    /// seed.
     fn mutated(seed: &[u8], other: &[u8], random: &mut Xorshift) -> Vec<u8> {
         const MEANT: &[u8] = b"$*:+-_#,(!=%~>|.;?0123456789\r\n-t\xff\0";
         let mut data = seed.to_vec();

@@ -1,14 +1,13 @@
-//! The connections to one server: the shared one, and on demand one for bulk and some for blocking requests, so that
-//! nothing waits behind a big or blocking request of somebody else.
-
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+//! Connections to one server: the shared one, and on demand one for bulk and some for blocking
+//! requests. No request waits behind a big or blocking request of another caller.
 
 use crate::{
-    command::Nature,
+    command::CommandClass,
     config::Config,
-    connection::{Connection, Request, Route, State},
+    connection::{Connection, ConnectionState, Request, RequestRoute},
     error::CallError,
 };
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Idle connections of the blocking lane that are kept for the next blocking command.
 const IDLE_KEPT: usize = 4;
@@ -17,7 +16,7 @@ pub(crate) struct NodeLanes {
     config: Config,
     shared: Connection,
     bulk: OnceLock<Connection>,
-    blocking: Arc<Pool>,
+    blocking: Arc<BlockingPool>,
 }
 
 impl NodeLanes {
@@ -26,10 +25,10 @@ impl NodeLanes {
         Self::over(Connection::spawn(config, "shared"))
     }
 
-    /// Lanes beside a shared connection that was started already.
+    /// LaneOptions beside a shared connection that was started already.
     pub(crate) fn over(shared: Connection) -> Self {
         let config = shared.config().clone();
-        let blocking = Arc::new(Pool { config: config.clone(), state: Mutex::default() });
+        let blocking = Arc::new(BlockingPool { config: config.clone(), state: Mutex::default() });
         Self { shared, bulk: OnceLock::new(), blocking, config }
     }
 
@@ -41,28 +40,29 @@ impl NodeLanes {
         &self.shared
     }
 
-    /// The connection for a request, by its nature and size.
+    /// Connection for a request, by its class and size.
     #[inline]
-    pub(crate) fn route(&self, request: &Request<'_>) -> Result<Route<'_>, CallError> {
-        match request.nature() {
-            Nature::Session => Err(session_command(request.culprit())),
-            Nature::Stateful => Err(stateful_command(request.culprit())),
-            Nature::Waiting => Err(lone_wait(request.culprit())),
-            Nature::ForNext => Err(for_next(request.culprit())),
-            Nature::Blocking => self.blocking.lease().map(Route::Leased),
-            _ if request.wire_len() >= self.config.lanes.bulk_from => self.bulk().map(Route::Borrowed),
-            _ => Ok(Route::Borrowed(&self.shared)),
+    pub(crate) fn route(&self, request: &Request<'_>) -> Result<RequestRoute<'_>, CallError> {
+        match request.class() {
+            CommandClass::Session => Err(session_command(request.culprit())),
+            CommandClass::Stateful => Err(stateful_command(request.culprit())),
+            CommandClass::Wait => Err(lone_wait(request.culprit())),
+            CommandClass::AffectsNext => Err(for_next(request.culprit())),
+            CommandClass::Blocking => self.blocking.acquire().map(RequestRoute::Pooled),
+            _ if request.wire_len() >= self.config.lanes.bulk_from => self.bulk().map(RequestRoute::Borrowed),
+            _ => Ok(RequestRoute::Borrowed(&self.shared)),
         }
     }
 
-    /// The bulk connection. It looks whether the lanes are closed after it made sure that `close` can see it.
+    /// Bulk connection. The check for `closed` comes after the connection is published, so that
+    /// `close` sees it.
     fn bulk(&self) -> Result<&Connection, CallError> {
         let bulk = self.bulk.get_or_init(|| Connection::spawn(self.config.clone(), "bulk"));
         if self.is_closed() {
             bulk.begin_close();
             return Err(CallError::Closed { sent: false });
         }
-        if bulk.state() == State::Closed && self.config.reconnect.is_some() {
+        if bulk.state() == ConnectionState::Closed && self.config.reconnect.is_some() {
             bulk.start();
         }
         Ok(bulk)
@@ -75,7 +75,7 @@ impl NodeLanes {
 
     /// Requests whose answer has not come or not been picked up, on all lanes.
     pub(crate) fn in_flight(&self) -> usize {
-        let blocking: usize = self.blocking.lock().leased.iter().map(Connection::in_flight).sum();
+        let blocking: usize = self.blocking.lock().in_use.iter().map(Connection::in_flight).sum();
         self.shared.in_flight() + self.bulk.get().map_or(0, Connection::in_flight) + blocking
     }
 
@@ -94,12 +94,13 @@ impl NodeLanes {
     /// Starts connections again that ended by themselves.
     pub(crate) fn revive(&self) {
         let all = self.bulk.get().into_iter().chain([&self.shared]);
-        for connection in all.filter(|c| !self.is_closed() && c.state() == State::Closed) {
+        for connection in all.filter(|c| !self.is_closed() && c.state() == ConnectionState::Closed) {
             connection.start();
         }
     }
 
-    /// Takes no new requests, without waiting: what was sent may still be answered, what was not fails at once.
+    /// Refuses new requests without waiting. Requests that were sent may still be answered; the
+    /// others fail at once.
     pub(crate) fn begin_close(&self) {
         self.blocking.begin_close();
         self.shared.begin_close();
@@ -108,7 +109,7 @@ impl NodeLanes {
         }
     }
 
-    /// Ends everything that is under way, without waiting for the tasks.
+    /// Ends all requests in flight, without waiting for the tasks.
     pub(crate) fn close_now(&self) {
         self.blocking.end().iter().for_each(Connection::close_now);
         self.shared.close_now();
@@ -117,7 +118,8 @@ impl NodeLanes {
         }
     }
 
-    /// Finishes what is under way on all lanes. Blocking commands are ended: they may never come to an end themselves.
+    /// Finishes the requests in flight on all lanes. Blocking commands are aborted, because they
+    /// may never end by themselves.
     pub(crate) async fn close(&self) {
         let bulk = async {
             if let Some(bulk) = self.bulk.get() {
@@ -165,62 +167,62 @@ fn for_next(name: &str) -> CallError {
 }
 
 /// The connections of the blocking lane. At most `lanes.blocking` at once.
-struct Pool {
+struct BlockingPool {
     config: Config,
-    state: Mutex<PoolState>,
+    state: Mutex<BlockingPoolState>,
 }
 
 #[derive(Default)]
-struct PoolState {
+struct BlockingPoolState {
     idle: Vec<Connection>,
-    /// Leased ones, so that `close` can end them.
-    leased: Vec<Connection>,
+    /// Connections in use, so that `close` can end them.
+    in_use: Vec<Connection>,
     closed: bool,
 }
 
-impl Pool {
-    fn lock(&self) -> MutexGuard<'_, PoolState> {
+impl BlockingPool {
+    fn lock(&self) -> MutexGuard<'_, BlockingPoolState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn lease(self: &Arc<Self>) -> Result<Lease, CallError> {
+    fn acquire(self: &Arc<Self>) -> Result<PooledConnection, CallError> {
         let mut state = self.lock();
         if state.closed {
             return Err(CallError::Closed { sent: false });
         }
-        if state.leased.len() >= self.config.lanes.blocking {
+        if state.in_use.len() >= self.config.lanes.blocking {
             return Err(CallError::Full {
                 what: "the lane of blocking commands",
                 limit: self.config.lanes.blocking,
             });
         }
-        state.idle.retain(|c| c.state() == State::Open);
+        state.idle.retain(|c| c.state() == ConnectionState::Open);
         let connection =
             state.idle.pop().unwrap_or_else(|| Connection::spawn(self.config.clone(), "blocking"));
-        state.leased.push(connection.clone());
-        Ok(Lease { connection, pool: self.clone(), reusable: false })
+        state.in_use.push(connection.clone());
+        Ok(PooledConnection { connection, pool: self.clone(), reusable: false })
     }
 
-    /// Leaves those alone whose command has been sent.
+    /// Leaves connections alone whose command was sent.
     fn begin_close(&self) {
         let mut state = self.lock();
         state.closed = true;
         state.idle.clear();
-        state.leased.iter().filter(|c| c.state() != State::Open).for_each(Connection::begin_close);
+        state.in_use.iter().filter(|c| c.state() != ConnectionState::Open).for_each(Connection::begin_close);
     }
 
-    /// Gives all connections to be ended.
+    /// Takes all connections out of the pool, to be closed.
     fn end(&self) -> Vec<Connection> {
         let mut state = self.lock();
         state.closed = true;
         let mut all = std::mem::take(&mut state.idle);
-        all.append(&mut state.leased);
+        all.append(&mut state.in_use);
         all
     }
 
     async fn close(&self) {
         let all = self.end();
-        // All at once: each of them may need a moment.
+        // Close all of them at once: each may need a moment.
         all.iter().for_each(Connection::close_now);
         for connection in all {
             connection.abort().await;
@@ -228,30 +230,30 @@ impl Pool {
     }
 }
 
-/// The use of one connection for one blocking command. Dropped before the answer came, the connection is closed, so
-/// that the server does not hand an element to somebody who no longer waits.
-pub(crate) struct Lease {
+/// Use of one connection for one blocking command. If it is dropped before the answer came, the
+/// connection is closed: the server must not hand an element to a caller that no longer waits.
+pub(crate) struct PooledConnection {
     connection: Connection,
-    pool: Arc<Pool>,
+    pool: Arc<BlockingPool>,
     reusable: bool,
 }
 
-impl Lease {
+impl PooledConnection {
     pub(crate) fn connection(&self) -> &Connection {
         &self.connection
     }
 
     /// The answer came: the connection may serve another command.
-    pub(crate) fn give_back(&mut self) {
+    pub(crate) fn mark_reusable(&mut self) {
         self.reusable = true;
     }
 }
 
-impl Drop for Lease {
+impl Drop for PooledConnection {
     fn drop(&mut self) {
         let mut state = self.pool.lock();
-        let Some(at) = state.leased.iter().position(|c| c.is(&self.connection)) else { return };
-        let connection = state.leased.swap_remove(at);
+        let Some(at) = state.in_use.iter().position(|c| c.is(&self.connection)) else { return };
+        let connection = state.in_use.swap_remove(at);
         if self.reusable && state.idle.len() < IDLE_KEPT {
             state.idle.push(connection);
         }

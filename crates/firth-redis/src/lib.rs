@@ -1,9 +1,8 @@
-//! An async client for Redis and Valkey: one task owns one socket, and everything else is messages.
+//! An async client for Redis and Valkey. One task owns each socket; callers reach it by messages.
 #![doc = ""]
 #![doc = include_str!("../docs/guide.md")]
 
 pub mod backoff;
-mod body;
 mod call;
 mod client;
 mod cluster;
@@ -11,12 +10,13 @@ mod command;
 pub mod config;
 mod connection;
 mod error;
+mod error_origin;
 #[doc(hidden)]
 pub mod fuzzing;
+mod inline_buffer;
 mod lanes;
 mod metrics;
 pub mod mux;
-mod refusal;
 pub mod resp;
 mod script;
 mod secret;
@@ -30,10 +30,17 @@ pub use self::{
     cluster::{NodeInfo, NodeRole, slot},
     command::{Command, Pipe, cmd, pipe},
     config::{Config, IntoConfig},
-    connection::{ConnectionEvent, ConnectionEvents, EventKind, Greeting, Stage, State},
+    connection::{
+        ConnectionEvent, ConnectionEventKind, ConnectionEvents, ConnectionPhase, ConnectionState, ServerInfo,
+    },
     error::{CallError, ConnectError, ConnectStage, Fault, LostCause},
     resp::{FromValue, ServerError, ToArg},
     script::{Script, ScriptCall},
     secret::Secret,
     trace::{RequestKind, RequestStart, RequestTrace, TraceHook},
 };
+
+/// The code of the README compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct ReadmeDoctests;

@@ -1,4 +1,5 @@
-//! Lua scripts by their digest: sent as EVALSHA, and in full only when the server does not know them (NOSCRIPT).
+//! Lua scripts by their digest: sent as EVALSHA, and in full only when the server does not know
+//! them (NOSCRIPT).
 
 use crate::{
     command::{Command, cmd},
@@ -49,7 +50,8 @@ impl std::fmt::Debug for Script {
     }
 }
 
-/// A call of a script with its keys and arguments, ready to be given to [`Client::eval`](crate::Client::eval).
+/// A call of a script with its keys and arguments, ready to be given to
+/// [`Client::eval`](crate::Client::eval).
 #[derive(Debug, Clone)]
 pub struct ScriptCall {
     by_digest: Command,
@@ -72,7 +74,7 @@ impl ScriptCall {
         self
     }
 
-    /// Makes room for arguments of together so many bytes, for whoever adds large ones.
+    /// Reserves room for arguments of this many bytes together, for callers that add large ones.
     #[must_use]
     pub fn with_room(mut self, bytes: usize) -> Self {
         self.by_digest.reserve(bytes);
@@ -84,7 +86,7 @@ impl ScriptCall {
         self.keys
     }
 
-    /// The call by digest, for pipelines whose author loads the script beforehand.
+    /// The call by digest, for pipelines whose caller loads the script beforehand.
     pub fn command(&self) -> &Command {
         &self.by_digest
     }

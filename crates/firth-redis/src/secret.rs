@@ -1,5 +1,5 @@
-//! A password that cannot be printed. Held by [`Config`](crate::Config), read only by the handshake, wiped from
-//! memory when dropped.
+//! A password that cannot be printed. Held by [`Config`](crate::Config), read only by the
+//! handshake, wiped from memory when dropped.
 
 use std::fmt;
 use zeroize::Zeroizing;

@@ -1,6 +1,8 @@
-//! A hook that sees every request, when it starts and after it ended: for slow logs, spans, tests. For a caller's request
-//! it runs in the caller's task, for one of a handshake in a task of its own, never in the connection's (invariant 3). It
-//! sees names and sizes only, never arguments or answers (invariant 10).
+//! Hook that sees every request, when it starts and after it ended: for slow logs, spans, tests.
+//!
+//! For a caller's request the hook runs in the caller's task, for a handshake in a task of its own,
+//! never in the connection's task (invariant 3). It sees names and sizes only, never arguments or
+//! answers (invariant 10).
 
 use std::{
     sync::{
@@ -52,8 +54,8 @@ pub struct RequestTrace {
     pub commands: usize,
     /// Bytes sent, at most.
     pub bytes: usize,
-    /// The server that its connection leads to, by host and port or path; `None` if that never stood. In a cluster, the
-    /// node.
+    /// The server that its connection leads to, by host and port or path; `None` if that never
+    /// stood. In a cluster, the node.
     pub node: Option<Arc<str>>,
     /// From the call to its end, waiting for room included.
     pub duration: Duration,
@@ -61,7 +63,8 @@ pub struct RequestTrace {
     pub ok: usize,
     /// Answers that were errors; all of them if the connection failed.
     pub errors: usize,
-    /// The first error: the server's code (its words may repeat arguments), or what happened to the connection.
+    /// The first error: the server's code (its words may repeat arguments), or what happened to the
+    /// connection.
     pub first_error: Option<String>,
 }
 
@@ -76,20 +79,22 @@ pub struct TraceHook {
 }
 
 impl TraceHook {
-    /// Wraps a function that is called after each request of a caller. A panic in it reaches that caller.
+    /// Wraps a function that is called after each request of a caller. A panic in it reaches that
+    /// caller.
     pub fn new(hook: impl Fn(&RequestTrace) + Send + Sync + 'static) -> Self {
         Self { ended: Arc::new(hook), started: None, handshakes: false }
     }
 
-    /// Calls this function when a request starts. A request whose future is dropped is never said to have ended.
+    /// Calls this function when a request starts. A request whose future is dropped is never said
+    /// to have ended.
     #[must_use]
     pub fn on_start(mut self, hook: impl Fn(&RequestStart) + Send + Sync + 'static) -> Self {
         self.started = Some(Arc::new(hook));
         self
     }
 
-    /// Also tells of the requests with which connections begin. They are told in tasks of their own, so that their order
-    /// is not that of the requests, and a panic reaches no caller.
+    /// Also tells of the requests with which connections begin. They are told in tasks of their
+    /// own, so that their order is not that of the requests, and a panic reaches no caller.
     #[must_use]
     pub fn with_handshakes(mut self) -> Self {
         self.handshakes = true;

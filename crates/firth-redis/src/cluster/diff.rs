@@ -1,41 +1,42 @@
-//! What changed between two topologies: slots that went to another master, nodes that left, nodes that came. Pure, one
-//! pass over the slots; the chart lets go of lost nodes by it.
-
-use std::ops::RangeInclusive;
+//! Differences between two topologies: slots that changed their master, nodes that left, nodes that
+//! came. Pure, one pass over the slots; the topology cache retires lost nodes by it.
 
 use super::topology::{SLOTS, Topology};
 use crate::config::Address;
+use std::ops::RangeInclusive;
 
 /// Ranges that are logged one by one at most.
 const LOGGED: usize = 16;
 
 /// The way from one topology to another.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Diff {
+pub(crate) struct TopologyDiff {
     /// In the order of the slots; neighbours that moved alike are one range.
-    pub(crate) moved: Vec<Moved>,
+    pub(crate) moved: Vec<MovedSlots>,
     /// Nodes that are no longer part of the cluster.
     pub(crate) lost: Vec<Address>,
     /// Nodes that were no part of it.
     pub(crate) added: Vec<Address>,
 }
 
-/// Slots that changed their master. `None` is nobody.
+/// Slots that changed their master. `None` means no master.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Moved {
+pub(crate) struct MovedSlots {
     pub(crate) slots: RangeInclusive<u16>,
     pub(crate) from: Option<Address>,
     pub(crate) to: Option<Address>,
 }
 
-impl Diff {
-    /// Writes a line for those who watch the cluster change.
+impl TopologyDiff {
+    /// Logs the changes.
     pub(crate) fn log(&self) {
         let slots: usize = self.moved.iter().map(|moved| moved.slots.len()).sum();
-        let (lost, added) = (self.lost.len(), self.added.len());
+        let lost = self.lost.len();
+        let added = self.added.len();
         tracing::info!(slots, lost, added, "the cluster changed");
-        for Moved { slots, from, to } in self.moved.iter().take(LOGGED) {
-            let (from, to) = (name(from), name(to));
+        for MovedSlots { slots, from, to } in self.moved.iter().take(LOGGED) {
+            let from = name(from);
+            let to = name(to);
             tracing::debug!(first = slots.start(), last = slots.end(), from, to, "slots moved");
         }
     }
@@ -46,18 +47,19 @@ fn name(node: &Option<Address>) -> String {
 }
 
 /// What leads from `old` to `new`.
-pub(crate) fn diff(old: &Topology, new: &Topology) -> Diff {
-    Diff { moved: moved(old, new), lost: missing(old, new), added: missing(new, old) }
+pub(crate) fn diff(old: &Topology, new: &Topology) -> TopologyDiff {
+    TopologyDiff { moved: moved(old, new), lost: missing(old, new), added: missing(new, old) }
 }
 
-fn moved(old: &Topology, new: &Topology) -> Vec<Moved> {
+fn moved(old: &Topology, new: &Topology) -> Vec<MovedSlots> {
     // Addresses are compared once per shard, not once per slot.
     let position = |master: &Address| new.shards().iter().position(|shard| shard.master == *master);
     let stays: Vec<Option<usize>> = old.shards().iter().map(|shard| position(&shard.master)).collect();
-    let mut moved: Vec<Moved> = Vec::new();
+    let mut moved: Vec<MovedSlots> = Vec::new();
     let mut last = None;
     for slot in 0..SLOTS as u16 {
-        let (from, to) = (old.shard_index(slot), new.shard_index(slot));
+        let from = old.shard_index(slot);
+        let to = new.shard_index(slot);
         let same = from.is_none() && to.is_none() || to.is_some() && from.and_then(|f| stays[f]) == to;
         if same {
             last = None;
@@ -65,7 +67,7 @@ fn moved(old: &Topology, new: &Topology) -> Vec<Moved> {
         }
         match moved.last_mut() {
             Some(range) if last == Some((from, to)) => range.slots = *range.slots.start()..=slot,
-            _ => moved.push(Moved {
+            _ => moved.push(MovedSlots {
                 slots: slot..=slot,
                 from: from.map(|index| old.shards()[index].master.clone()),
                 to: to.map(|index| new.shards()[index].master.clone()),
@@ -83,10 +85,9 @@ fn missing(here: &Topology, there: &Topology) -> Vec<Address> {
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-
     use super::*;
     use crate::cluster::topology::tests::{node, shard};
+    use proptest::prelude::*;
 
     #[test]
     fn moved_neighbours_are_one_range() {
@@ -98,7 +99,7 @@ mod tests {
             (100..=16_383, shard(2, &[])),
         ]);
         let found = diff(&old, &new);
-        let moved = |slots, from, to| Moved { slots, from: Some(node(from)), to: Some(node(to)) };
+        let moved = |slots, from, to| MovedSlots { slots, from: Some(node(from)), to: Some(node(to)) };
         assert_eq!(found.moved, [moved(10..=49, 1, 2), moved(50..=99, 1, 4)]);
         assert_eq!((found.lost, found.added), (vec![], vec![node(4)]));
     }
@@ -108,16 +109,26 @@ mod tests {
         let old = Topology::from_ranges([(0..=99, shard(1, &[3])), (100..=16_383, shard(2, &[]))]);
         let new = Topology::from_ranges([(0..=99, shard(3, &[])), (100..=16_383, shard(2, &[]))]);
         let found = diff(&old, &new);
-        assert_eq!(found.moved, [Moved { slots: 0..=99, from: Some(node(1)), to: Some(node(3)) }]);
+        assert_eq!(found.moved, [MovedSlots { slots: 0..=99, from: Some(node(1)), to: Some(node(3)) }]);
         assert_eq!((found.lost, found.added), (vec![node(1)], vec![]));
     }
 
     #[test]
     fn slots_without_an_owner_come_and_go() {
-        let (none, all) = (Topology::empty(), Topology::single(node(1)));
-        assert_eq!(diff(&none, &all).moved, [Moved { slots: 0..=16_383, from: None, to: Some(node(1)) }]);
-        assert_eq!(diff(&all, &none).moved, [Moved { slots: 0..=16_383, from: Some(node(1)), to: None }]);
-        assert_eq!((diff(&none, &none), diff(&all, &all)), (Diff::default(), Diff::default()));
+        let none = Topology::empty();
+        let all = Topology::single(node(1));
+        assert_eq!(
+            diff(&none, &all).moved,
+            [MovedSlots { slots: 0..=16_383, from: None, to: Some(node(1)) }]
+        );
+        assert_eq!(
+            diff(&all, &none).moved,
+            [MovedSlots { slots: 0..=16_383, from: Some(node(1)), to: None }]
+        );
+        assert_eq!(
+            (diff(&none, &none), diff(&all, &all)),
+            (TopologyDiff::default(), TopologyDiff::default())
+        );
     }
 
     fn topology() -> impl Strategy<Value = Topology> {
@@ -153,19 +164,20 @@ mod tests {
 
         #[test]
         fn a_diff_turned_round_leads_back(old in topology(), new in topology()) {
-            let (there, back) = (diff(&old, &new), diff(&new, &old));
+            let there = diff(&old, &new);
+            let back = diff(&new, &old);
             prop_assert_eq!((&there.lost, &there.added), (&back.added, &back.lost));
-            let turned: Vec<Moved> = back
+            let turned: Vec<MovedSlots> = back
                 .moved
                 .into_iter()
-                .map(|m| Moved { slots: m.slots, from: m.to, to: m.from })
+                .map(|m| MovedSlots { slots: m.slots, from: m.to, to: m.from })
                 .collect();
             prop_assert_eq!(there.moved, turned);
         }
 
         #[test]
         fn there_is_no_difference_to_oneself(one in topology()) {
-            prop_assert_eq!(diff(&one, &one), Diff::default());
+            prop_assert_eq!(diff(&one, &one), TopologyDiff::default());
         }
     }
 }

@@ -1,8 +1,7 @@
 //! What users are told of a cluster's nodes.
 
-use std::ops::RangeInclusive;
-
 use crate::config::Address;
+use std::ops::RangeInclusive;
 
 /// A node of the cluster as this client sees it; see [`Client::nodes`](crate::Client::nodes).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,6 +17,7 @@ pub struct NodeInfo {
 
 /// What a node does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum NodeRole {
     /// Owns slots.
     Master,

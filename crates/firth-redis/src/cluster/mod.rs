@@ -1,33 +1,37 @@
-//! The cluster client: every request goes to the node that owns its key's slot, and follows the slot when it moves.
+//! Cluster client: sends every request to the node that owns its key's slot, and follows the slot
+//! when it moves.
 //!
-//! Pure parts: `slot` (key → slot), `topology` (slot → node), `parse` (what nodes say), `belief` (whom to believe),
-//! `diff` (what changed), `redirect` (what to do about an answer that is none), `unit` (whether anything ran).
-//! `monitor` is the task that keeps the topology fresh, `chart` what it shares with those who route requests by it;
-//! `router` chooses the node, `voyage` follows one request and `scatter` a pipeline through the cluster.
+//! Pure parts: `slot` (key → slot), `topology` (slot → node), `parse` (replies of nodes), `arbiter`
+//! (which node to trust), `diff` (what changed), `redirect` (what to do about an error), `one_node`
+//! (whether anything ran).
+//!
+//! `monitor` is the task that refreshes the topology (`refresh`); `topology_cache` holds it for the
+//! callers, with a `routing_table`. `router` chooses the node, `request` follows one request
+//! through the cluster, and `scatter` a pipeline.
 
-mod belief;
-pub(crate) mod chart;
+mod arbiter;
 pub(crate) mod diff;
 mod info;
-mod look;
 pub(crate) mod monitor;
 mod node;
+mod one_node;
 mod parse;
 mod redirect;
+mod refresh;
+mod request;
 mod router;
+mod routing_table;
 mod scatter;
 mod slot;
 pub(crate) mod topology;
-mod unit;
-mod view;
-mod voyage;
+pub(crate) mod topology_cache;
 
 pub use self::{
     info::{NodeInfo, NodeRole},
     slot::slot,
 };
 pub(crate) use self::{
-    redirect::{Step, Why},
-    router::Router,
-    voyage::Voyage,
+    redirect::{RetryDecision, RetryReason},
+    request::ClusterRequest,
+    router::ClusterRouter,
 };

@@ -1,64 +1,63 @@
-//! Keeps the topology fresh: one task per client looks at the cluster when something hints at a
-//! change (a redirection, a lost connection, a subscription that was taken away), and now and then
-//! without a hint. Looks are coalesced: there is a pause between two of them, which grows while
-//! they fail, and while hint follows hint and nothing has changed.
+//! Keeps the topology up to date: one task per client refreshes it.
+//!
+//! A refresh follows a hint (a redirection, a lost connection, a subscription that the server took
+//! away), and happens at intervals without a hint. Refreshes are coalesced by a pause between them.
+//! The pause grows while refreshes fail, and while hints bring no change.
 
+use super::{arbiter::Arbiter, refresh::refresh, topology::Topology, topology_cache::TopologyCache};
+use crate::{backoff::Backoff, config::Config};
 use std::{sync::Arc, time::Duration};
-
 use tokio::{
     sync::watch,
     time::{Instant, sleep, timeout},
 };
 
-use super::{belief::Belief, chart::Chart, look::look, topology::Topology};
-use crate::{backoff::Backoff, config::Config};
-
-/// At least this long between the starts of two looks.
+/// Shortest time between the starts of two refreshes.
 const PAUSE: Duration = Duration::from_millis(25);
-/// The longest pause while looks fail.
+/// Longest pause while refreshes fail.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-/// The longest pause while looks succeed but tell nothing new. A failover is found this much later
-/// at most.
-const LONGEST_CALM: Duration = Duration::from_millis(400);
+/// Longest pause while refreshes succeed without a change. A failover is found at most this much
+/// later.
+const LONGEST_IDLE_PAUSE: Duration = Duration::from_millis(400);
 
 /// A handle on the task. When the last one is dropped, the task ends.
 #[derive(Clone)]
 pub(crate) struct Monitor {
-    chart: Arc<Chart>,
+    cache: Arc<TopologyCache>,
     running: Arc<watch::Sender<bool>>,
-    _alive: Arc<Alive>,
+    _stop_guard: Arc<StopOnLastHandle>,
 }
 
-struct Alive(Arc<Chart>);
+struct StopOnLastHandle(Arc<TopologyCache>);
 
-impl Drop for Alive {
+impl Drop for StopOnLastHandle {
     fn drop(&mut self) {
         self.0.set_closed(true);
     }
 }
 
-/// The end of the task, however it comes about. A panic closes the client for all to see.
-struct End {
-    chart: Arc<Chart>,
+/// Ends the task's state on every exit. A panic closes the client.
+struct MonitorExit {
+    cache: Arc<TopologyCache>,
     running: Arc<watch::Sender<bool>>,
 }
 
-impl Drop for End {
+impl Drop for MonitorExit {
     fn drop(&mut self) {
         if std::thread::panicking() {
             tracing::error!("the task that watches the cluster panicked; the client is closed");
-            self.chart.set_closed(true);
+            self.cache.set_closed(true);
         }
         self.running.send_replace(false);
     }
 }
 
 impl Monitor {
-    /// Starts looking, first at the addresses that the configuration names.
+    /// Starts refreshing, first from the addresses of the configuration.
     pub(crate) fn spawn(config: Config) -> Self {
-        let chart = Arc::new(Chart::new(config));
+        let cache = Arc::new(TopologyCache::new(config));
         let running = Arc::new(watch::Sender::new(false));
-        let monitor = Self { _alive: Arc::new(Alive(chart.clone())), chart, running };
+        let monitor = Self { _stop_guard: Arc::new(StopOnLastHandle(cache.clone())), cache, running };
         monitor.start();
         monitor
     }
@@ -68,81 +67,84 @@ impl Monitor {
         if !self.running.send_if_modified(|running| !std::mem::replace(running, true)) {
             return false;
         }
-        self.chart.set_closed(false);
-        let end = End { chart: self.chart.clone(), running: self.running.clone() };
-        tokio::spawn(async move { keep_looking(&end.chart).await });
+        self.cache.set_closed(false);
+        let end = MonitorExit { cache: self.cache.clone(), running: self.running.clone() };
+        tokio::spawn(async move { run(&end.cache).await });
         true
     }
 
     /// What is known of the cluster.
-    pub(crate) fn chart(&self) -> &Arc<Chart> {
-        &self.chart
+    pub(crate) fn cache(&self) -> &Arc<TopologyCache> {
+        &self.cache
     }
 
-    /// The topology: the current one at once, then each one that differs. Empty until the first look succeeded.
+    /// Topology: the current one at once, then each that differs. Empty until the first refresh
+    /// succeeded.
     pub(crate) fn watch(&self) -> watch::Receiver<Arc<Topology>> {
-        self.chart.watch()
+        self.cache.watch()
     }
 
-    /// Hints that the cluster may have changed: the next look is made soon. Never waits.
+    /// Hints that the cluster may have changed: the next refresh comes soon. Never waits.
     pub(crate) fn refresh(&self) {
-        self.chart.refresh();
+        self.cache.refresh();
     }
 
     /// Ends the task and returns when it is gone.
     pub(crate) async fn close(&self) {
-        self.chart.set_closed(true);
+        self.cache.set_closed(true);
         // The sender lives in this handle.
         let _ = self.running.subscribe().wait_for(|running| !running).await;
     }
 }
 
-async fn keep_looking(chart: &Arc<Chart>) {
-    let mut health = chart.watch_health();
+async fn run(cache: &Arc<TopologyCache>) {
+    let mut health = cache.watch_health();
     let closed = async {
-        // The chart, which holds the sender, is held by the task.
+        // The task holds the cache, and the cache the sender.
         let _ = health.wait_for(|h| h.closed).await;
     };
     tokio::select! {
         biased;
         () = closed => {}
-        () = look_forever(chart) => {}
+        () = refresh_forever(cache) => {}
     }
 }
 
-async fn look_forever(chart: &Arc<Chart>) {
-    let mut belief = Belief::default();
-    // Looks in a row that were hinted at and told nothing new.
+async fn refresh_forever(cache: &Arc<TopologyCache>) {
+    let mut arbiter = Arbiter::default();
+    // Refreshes in a row that followed a hint and brought no change.
     let mut idle: u32 = 0;
     loop {
         let started = Instant::now();
-        let seen = look(chart, &mut belief).await;
-        chart.meter.looked(seen.is_ok(), started.elapsed());
-        match seen {
-            Ok(topology) => idle = if chart.learn(topology, started) { 0 } else { idle.saturating_add(1) },
+        let outcome = refresh(cache, &mut arbiter).await;
+        cache.meter.refreshed(outcome.is_ok(), started.elapsed());
+        match outcome {
+            Ok(topology) => {
+                idle = if cache.refreshed(topology, started) { 0 } else { idle.saturating_add(1) }
+            }
             Err(problem) => {
                 tracing::debug!(%problem, "no node could tell the topology");
-                chart.learned_nothing(problem);
+                cache.refresh_failed(problem);
             }
         }
-        let failures = chart.health().failures;
+        let failures = cache.health().failures;
         sleep(pause(failures, idle).saturating_sub(started.elapsed())).await;
-        // Whether a hint came or the time is up: the next thing is a look.
-        let rested = Instant::now();
-        let hinted = timeout(interval(chart.config.cluster.poll), chart.hint.notified()).await;
-        if hinted.is_err() || rested.elapsed() >= LONGEST_CALM {
+        // Refresh after a hint, or after the interval.
+        let waiting_since = Instant::now();
+        let hinted = timeout(interval(cache.config.cluster.poll), cache.hint.notified()).await;
+        if hinted.is_err() || waiting_since.elapsed() >= LONGEST_IDLE_PAUSE {
             idle = 0;
         }
     }
 }
 
 fn pause(failures: u32, idle: u32) -> Duration {
-    let (max, steps) = if failures > 0 { (LONGEST_PAUSE, failures) } else { (LONGEST_CALM, idle) };
+    let (max, steps) = if failures > 0 { (LONGEST_PAUSE, failures) } else { (LONGEST_IDLE_PAUSE, idle) };
     let growing = Backoff { immediate: 0, first: PAUSE, max, factor: 2.0, jitter: 0.2 };
     if steps == 0 { PAUSE } else { growing.delay(steps) }
 }
 
-/// Clients that were started together shall not look together for ever.
+/// Spread over time, so that clients that started together do not refresh together.
 fn interval(poll: Duration) -> Duration {
     poll.mul_f64(0.9 + 0.2 * fastrand::f64())
 }

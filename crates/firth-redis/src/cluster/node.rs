@@ -1,6 +1,15 @@
-//! One node of the cluster and its connections, which are opened when first needed: for requests, and apart from them
-//! for reads that a replica may answer (READONLY), so that no ordinary read is ever answered by a demoted master.
+//! One node of the cluster and its connections, which are opened on first use. Reads that a replica
+//! may answer have connections of their own (READONLY), so that a demoted master never answers an
+//! ordinary read.
 
+use crate::{
+    command::cmd,
+    config::{Address, Config, Server},
+    connection::{Connection, ConnectionState, Request, RequestRoute},
+    error::CallError,
+    lanes::NodeLanes,
+    resp::Frame,
+};
 use std::{
     sync::{
         Arc, OnceLock,
@@ -8,38 +17,29 @@ use std::{
     },
     time::Duration,
 };
-
 use tokio::sync::broadcast;
 
-use crate::{
-    command::cmd,
-    config::{Address, Config, Server},
-    connection::{Connection, Request, Route, State},
-    error::CallError,
-    lanes::NodeLanes,
-    resp::Frame,
-};
-
-/// A node that comes back is to be found soon, however long it was away: its slots wait for nobody else.
+/// Longest backoff to a node. No other node serves its slots, so the client must find it soon after
+/// it comes back.
 const LONGEST_BACKOFF: Duration = Duration::from_secs(2);
 
 /// A node and the lanes to it.
-pub(crate) struct Node {
+pub(crate) struct NodeClient {
     address: Address,
     config: Config,
     pushes: broadcast::Sender<Arc<Frame>>,
-    lines: OnceLock<Lines>,
-    readers: OnceLock<Lines>,
+    primary: OnceLock<NodeConnections>,
+    read_only: OnceLock<NodeConnections>,
 }
 
-impl Node {
+impl NodeClient {
     /// A node that nothing is connected to yet. What it pushes goes to `pushes`.
     pub(crate) fn new(cluster: &Config, address: Address, pushes: broadcast::Sender<Arc<Frame>>) -> Self {
         let mut config = cluster.at(Server::Tcp(address.clone()));
         if let Some(backoff) = &mut config.reconnect {
             backoff.max = backoff.max.min(LONGEST_BACKOFF);
         }
-        Self { address, config, pushes, lines: OnceLock::new(), readers: OnceLock::new() }
+        Self { address, config, pushes, primary: OnceLock::new(), read_only: OnceLock::new() }
     }
 
     pub(crate) fn address(&self) -> &Address {
@@ -51,126 +51,133 @@ impl Node {
     }
 
     /// The connection for a request.
-    pub(crate) fn route(&self, request: &Request<'_>) -> Result<Route<'static>, CallError> {
-        self.lines().route(request)
+    pub(crate) fn route(&self, request: &Request<'_>) -> Result<RequestRoute<'static>, CallError> {
+        self.primary().route(request)
     }
 
     /// The connection for a request that only reads, at a replica.
-    pub(crate) fn read_route(&self, request: &Request<'_>) -> Result<Route<'static>, CallError> {
-        self.readers().route(request)
+    pub(crate) fn read_route(&self, request: &Request<'_>) -> Result<RequestRoute<'static>, CallError> {
+        self.read_only().route(request)
     }
 
     /// The shared connection, opened if it is not yet.
     pub(crate) fn shared(&self) -> Connection {
-        self.lines().lanes.shared().clone()
+        self.primary().lanes.shared().clone()
     }
 
     /// The shared connection, if it was ever needed.
     pub(crate) fn existing(&self) -> Option<Connection> {
-        self.lines.get().map(|lines| lines.lanes.shared().clone())
+        self.primary.get().map(|connections| connections.lanes.shared().clone())
     }
 
-    /// Whether reads may be sent there: nothing is known against it.
-    pub(crate) fn reads_well(&self) -> bool {
-        self.readers.get().is_none_or(Lines::are_well)
+    /// Whether reads may be sent there: no connection is known to be broken.
+    pub(crate) fn can_read(&self) -> bool {
+        self.read_only.get().is_none_or(NodeConnections::is_usable)
     }
 
-    /// Whether requests may be sent there: nothing is known against it.
-    pub(crate) fn works_well(&self) -> bool {
-        self.lines.get().is_none_or(Lines::are_well)
+    /// Whether requests may be sent there: no connection is known to be broken.
+    pub(crate) fn can_serve(&self) -> bool {
+        self.primary.get().is_none_or(NodeConnections::is_usable)
     }
 
     pub(crate) fn in_flight(&self) -> usize {
-        let more = self.all().flat_map(|lines| &lines.more).map(Connection::in_flight).sum::<usize>();
-        more + self.all().map(|lines| lines.lanes.in_flight()).sum::<usize>()
+        let extra =
+            self.all().flat_map(|connections| &connections.extra).map(Connection::in_flight).sum::<usize>();
+        extra + self.all().map(|connections| connections.lanes.in_flight()).sum::<usize>()
     }
 
-    /// Starts connections again that ended for good, where the configuration forbids them to do so themselves.
+    /// Restarts connections that ended for good, if the configuration forbids them to reconnect.
     pub(crate) fn revive(&self) {
-        for lines in self.all() {
-            lines.lanes.revive();
-            for connection in lines.more.iter().filter(|c| c.state() == State::Closed) {
+        for connections in self.all() {
+            connections.lanes.revive();
+            for connection in connections.extra.iter().filter(|c| c.state() == ConnectionState::Closed) {
                 connection.start();
             }
         }
     }
 
-    /// The node left the cluster: what was not sent to it yet is refused, so that it can be sent elsewhere.
+    /// Refuses requests that were not sent yet, so that they can go elsewhere: the node left the
+    /// cluster.
     pub(crate) fn retire(&self) {
-        for lines in self.all() {
-            lines.more.iter().for_each(Connection::begin_close);
-            lines.lanes.begin_close();
+        for connections in self.all() {
+            connections.extra.iter().for_each(Connection::begin_close);
+            connections.lanes.begin_close();
         }
     }
 
-    /// Ends whatever is still under way.
+    /// Ends all requests in flight.
     pub(crate) fn end(&self) {
-        for lines in self.all() {
-            lines.more.iter().for_each(Connection::close_now);
-            lines.lanes.close_now();
+        for connections in self.all() {
+            connections.extra.iter().for_each(Connection::close_now);
+            connections.lanes.close_now();
         }
     }
 
-    /// Finishes what is under way and ends every connection.
+    /// Finishes the requests in flight and ends every connection.
     pub(crate) async fn close(&self) {
-        for lines in self.all() {
-            for connection in &lines.more {
+        for connections in self.all() {
+            for connection in &connections.extra {
                 connection.close().await;
             }
-            lines.lanes.close().await;
+            connections.lanes.close().await;
         }
     }
 
-    fn lines(&self) -> &Lines {
-        self.lines.get_or_init(|| Lines::open(&self.config, &self.pushes))
+    fn primary(&self) -> &NodeConnections {
+        self.primary.get_or_init(|| NodeConnections::open(&self.config, &self.pushes))
     }
 
-    fn readers(&self) -> &Lines {
-        self.readers.get_or_init(|| {
+    fn read_only(&self) -> &NodeConnections {
+        self.read_only.get_or_init(|| {
             let setup = self.config.setup.iter().cloned().chain([cmd("READONLY")]).collect();
-            Lines::open(&Config { setup, ..self.config.clone() }, &self.pushes)
+            NodeConnections::open(&Config { setup, ..self.config.clone() }, &self.pushes)
         })
     }
 
-    fn all(&self) -> impl Iterator<Item = &Lines> {
-        self.lines.get().into_iter().chain(self.readers.get())
+    fn all(&self) -> impl Iterator<Item = &NodeConnections> {
+        self.primary.get().into_iter().chain(self.read_only.get())
     }
 }
 
-impl std::fmt::Debug for Node {
+impl std::fmt::Debug for NodeClient {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.address.fmt(f)
     }
 }
 
 /// The lanes to a node, with as many shared connections as configured.
-struct Lines {
+struct NodeConnections {
     lanes: NodeLanes,
-    more: Vec<Connection>,
-    turn: AtomicUsize,
+    extra: Vec<Connection>,
+    next: AtomicUsize,
 }
 
-impl Lines {
+impl NodeConnections {
     fn open(config: &Config, pushes: &broadcast::Sender<Arc<Frame>>) -> Self {
         let connect = || Connection::spawn_pushing(config.clone(), "shared", pushes.clone());
-        let more = (1..config.cluster.connections_per_node).map(|_| connect()).collect();
-        Self { lanes: NodeLanes::over(connect()), more, turn: AtomicUsize::new(0) }
+        let extra = (1..config.cluster.connections_per_node).map(|_| connect()).collect();
+        Self { lanes: NodeLanes::over(connect()), extra, next: AtomicUsize::new(0) }
     }
 
-    fn route(&self, request: &Request<'_>) -> Result<Route<'static>, CallError> {
+    fn route(&self, request: &Request<'_>) -> Result<RequestRoute<'static>, CallError> {
         match self.lanes.route(request)? {
-            Route::Borrowed(connection) if !self.more.is_empty() && connection.is(self.lanes.shared()) => {
-                let turn = self.turn.fetch_add(1, Ordering::Relaxed) % (self.more.len() + 1);
-                Ok(Route::Owned(self.more.get(turn).unwrap_or(connection).clone()))
+            RequestRoute::Borrowed(connection)
+                if !self.extra.is_empty() && connection.is(self.lanes.shared()) =>
+            {
+                let next = self.next.fetch_add(1, Ordering::Relaxed) % (self.extra.len() + 1);
+                Ok(RequestRoute::Owned(self.extra.get(next).unwrap_or(connection).clone()))
             }
-            Route::Borrowed(connection) => Ok(Route::Owned(connection.clone())),
-            Route::Owned(connection) => Ok(Route::Owned(connection)),
-            Route::Leased(lease) => Ok(Route::Leased(lease)),
+            RequestRoute::Borrowed(connection) => Ok(RequestRoute::Owned(connection.clone())),
+            RequestRoute::Owned(connection) => Ok(RequestRoute::Owned(connection)),
+            RequestRoute::Pooled(pooled) => Ok(RequestRoute::Pooled(pooled)),
         }
     }
 
-    /// A connection that is being made again may be so for long.
-    fn are_well(&self) -> bool {
-        matches!(self.lanes.shared().state(), State::Init | State::Connecting | State::Open)
+    /// A reconnection may take long, so the node does not count as usable meanwhile.
+    fn is_usable(&self) -> bool {
+        matches!(
+            self.lanes.shared().state(),
+            ConnectionState::Init | ConnectionState::Connecting | ConnectionState::Open
+        )
     }
 }

@@ -1,7 +1,23 @@
-//! A pipeline in a cluster: its commands are sorted by node, sent at the same time, and their answers put back in order.
-//! A command that is redirected is sent on by itself, together with its fellows of the same slot and in their order;
-//! the others are not touched, and a slow node holds up nobody else's redirections.
+//! Pipelines in a cluster: commands are sorted by node, sent at the same time, and their answers
+//! put back in order.
+//!
+//! A redirected command is sent again with the other commands of its slot, in their order. Other
+//! commands are not touched, and a slow node does not delay redirections at other nodes.
 
+use super::{
+    node::NodeClient,
+    one_node::{AskingRequest, decide_command},
+    redirect::{RetryBudget, RetryDecision},
+    router::{ClusterRouter, RetryTarget},
+};
+use crate::{
+    call::ReplySet,
+    command::{Pipe, PipedCommand, pipe},
+    config::Address,
+    connection::{PendingRequest, Replies, Request, RequestRoute},
+    error::CallError,
+    resp::Frame,
+};
 use std::{
     future::{Future, poll_fn},
     pin::Pin,
@@ -9,178 +25,164 @@ use std::{
     task::Poll,
     time::Duration,
 };
-
 use tokio::time::{Instant, sleep};
 
-use super::{
-    node::Node,
-    redirect::{Budget, Step},
-    router::{Router, Target},
-    unit::{Asking, step_of_piece},
-};
-use crate::{
-    call::Landed,
-    command::{Piece, Pipe, pipe},
-    config::Address,
-    connection::{Flight, Replies, Request, Route},
-    error::CallError,
-    resp::Frame,
-};
-
 /// Commands of a pipeline that go to one node.
-pub(crate) struct Batch {
-    node: Arc<Node>,
-    how: How,
-    /// Their places in the pipeline, ascending.
-    pieces: Vec<usize>,
+pub(crate) struct NodeBatch {
+    node: Arc<NodeClient>,
+    mode: SendMode,
+    /// Indices in the pipeline, ascending.
+    indices: Vec<usize>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum How {
+enum SendMode {
     Plain,
-    /// As reads, at a replica.
-    Reading,
+    /// At a replica.
+    ReadOnly,
     /// Each behind an ASKING.
     Asking,
 }
 
-impl Batch {
-    /// Adds a command to the batch of its node, which is begun if there is none.
-    pub(crate) fn put(batches: &mut Vec<Self>, node: &Arc<Node>, reading: bool, piece: usize) {
-        let how = if reading { How::Reading } else { How::Plain };
-        Self::put_as(batches, node, how, piece);
+impl NodeBatch {
+    /// Adds a command to the batch of its node, or starts that batch.
+    pub(crate) fn put(batches: &mut Vec<Self>, node: &Arc<NodeClient>, reading: bool, index: usize) {
+        let mode = if reading { SendMode::ReadOnly } else { SendMode::Plain };
+        Self::put_as(batches, node, mode, index);
     }
 
-    fn put_as(batches: &mut Vec<Self>, node: &Arc<Node>, how: How, piece: usize) {
-        let same = |batch: &&mut Self| batch.how == how && Arc::ptr_eq(&batch.node, node);
+    fn put_as(batches: &mut Vec<Self>, node: &Arc<NodeClient>, mode: SendMode, index: usize) {
+        let same = |batch: &&mut Self| batch.mode == mode && Arc::ptr_eq(&batch.node, node);
         match batches.iter_mut().find(same) {
-            Some(batch) => batch.pieces.push(piece),
-            None => batches.push(Self { node: node.clone(), how, pieces: vec![piece] }),
+            Some(batch) => batch.indices.push(index),
+            None => batches.push(Self { node: node.clone(), mode, indices: vec![index] }),
         }
     }
 
     /// Adds commands in their places.
-    pub(crate) fn also(&mut self, pieces: Vec<usize>) {
-        if !pieces.is_empty() {
-            self.pieces.extend(pieces);
-            self.pieces.sort_unstable();
+    pub(crate) fn also(&mut self, indices: Vec<usize>) {
+        if !indices.is_empty() {
+            self.indices.extend(indices);
+            self.indices.sort_unstable();
         }
     }
 
     pub(crate) fn reads_from_replica(&self) -> bool {
-        self.how == How::Reading
+        self.mode == SendMode::ReadOnly
     }
 
     /// The connection for it.
-    pub(crate) fn route(&self, request: &Request<'_>) -> Result<Route<'static>, CallError> {
-        match self.how {
-            How::Reading => self.node.read_route(request),
-            How::Plain | How::Asking => self.node.route(request),
+    pub(crate) fn route(&self, request: &Request<'_>) -> Result<RequestRoute<'static>, CallError> {
+        match self.mode {
+            SendMode::ReadOnly => self.node.read_route(request),
+            SendMode::Plain | SendMode::Asking => self.node.route(request),
         }
     }
 
-    async fn send(&self, all: &Pipe, budget: &Budget) -> Result<Replies, CallError> {
+    async fn send(&self, all: &Pipe, budget: &RetryBudget) -> Result<Replies, CallError> {
         let left = budget.time_left(Instant::now()).unwrap_or(Some(Duration::ZERO));
-        if self.how == How::Asking {
-            let asking = Asking::pieces(select(all, &self.pieces), all);
+        if self.mode == SendMode::Asking {
+            let asking = AskingRequest::of_commands(select(all, &self.indices), all);
             let route = self.route(&asking.request())?;
-            return Flight::new(route, asking.request(), left).await.map(|replies| asking.strip(replies));
+            return PendingRequest::new(route, asking.request(), left)
+                .await
+                .map(|replies| asking.strip(replies));
         }
-        let mut own = pipe().with_nature_of(all);
-        select(all, &self.pieces).for_each(|piece| own.push_wire(piece.bytes));
+        let mut own = pipe().with_class_of(all);
+        select(all, &self.indices).for_each(|command| own.push_wire(command.bytes));
         let request = Request::Many(own.into());
         let route = self.route(&request)?;
-        Flight::new(route, request, left).await
+        PendingRequest::new(route, request, left).await
     }
 }
 
-fn select<'a>(all: &'a Pipe, pieces: &'a [usize]) -> impl Iterator<Item = Piece<'a>> {
+fn select<'a>(all: &'a Pipe, indices: &'a [usize]) -> impl Iterator<Item = PipedCommand<'a>> {
     let mut at = 0;
-    let mut rest = all.pieces();
-    pieces.iter().map(move |&index| {
-        let piece = rest.nth(index - at).expect("the piece is one of the pipeline");
+    let mut rest = all.commands();
+    indices.iter().map(move |&index| {
+        let command = rest.nth(index - at).expect("the pipeline holds this command");
         at = index + 1;
-        piece
+        command
     })
 }
 
 /// Sends a pipeline whose commands were sorted by node.
 pub(crate) async fn begin<'c>(
-    router: &'c Router,
+    router: &'c ClusterRouter,
     request: Request<'c>,
-    batches: Vec<Batch>,
-    budget: Budget,
-) -> Result<Landed, CallError> {
+    batches: Vec<NodeBatch>,
+    budget: RetryBudget,
+) -> Result<ReplySet, CallError> {
     let pipe = request.into_pipe();
     let mut scatter = Scatter::new(router, &pipe);
     scatter.send(batches, &budget);
     scatter.gather().await
 }
 
-/// Goes on with a pipeline that was sent to one node in one piece.
+/// Continues a pipeline that was sent to one node in one request.
 pub(crate) async fn resume<'c>(
-    router: &'c Router,
+    router: &'c ClusterRouter,
     request: Request<'c>,
     result: Result<Replies, CallError>,
     at: Option<Address>,
-    budget: Budget,
-) -> Result<Landed, CallError> {
+    budget: RetryBudget,
+) -> Result<ReplySet, CallError> {
     let pipe = request.into_pipe();
     let mut scatter = Scatter::new(router, &pipe);
     scatter.settle(&(0..pipe.len()).collect::<Vec<_>>(), result, at.as_ref(), &budget);
     scatter.gather().await
 }
 
-/// Something that the pipeline waits for.
-enum Event {
+/// Event that the pipeline waits for.
+enum ScatterEvent {
     /// A batch was answered, or failed.
-    Answered(Batch, Budget, Result<Replies, CallError>),
+    Answered(NodeBatch, RetryBudget, Result<Replies, CallError>),
     /// The pause before another try is over.
-    Due(Vec<usize>, Budget),
+    Due(Vec<usize>, RetryBudget),
 }
 
-type Work<'a> = Pin<Box<dyn Future<Output = Event> + Send + 'a>>;
+type Work<'a> = Pin<Box<dyn Future<Output = ScatterEvent> + Send + 'a>>;
 
 /// A pipeline under way.
 struct Scatter<'a> {
-    router: &'a Router,
+    router: &'a ClusterRouter,
     pipe: &'a Pipe,
-    /// The latest answer to each command; that of a command under way may be a redirection.
+    /// Latest answer to each command; that of a command in flight may be a redirection.
     answers: Vec<Option<Result<Frame, CallError>>>,
     /// At most a few per node.
     work: Vec<Work<'a>>,
 }
 
 impl<'a> Scatter<'a> {
-    fn new(router: &'a Router, pipe: &'a Pipe) -> Self {
+    fn new(router: &'a ClusterRouter, pipe: &'a Pipe) -> Self {
         Self { router, pipe, answers: vec![None; pipe.len()], work: Vec::new() }
     }
 
-    fn send(&mut self, batches: Vec<Batch>, budget: &Budget) {
+    fn send(&mut self, batches: Vec<NodeBatch>, budget: &RetryBudget) {
         let pipe = self.pipe;
         self.work.extend(batches.into_iter().map(|batch| -> Work<'a> {
             let budget = budget.clone();
             Box::pin(async move {
                 let result = batch.send(pipe, &budget).await;
-                Event::Answered(batch, budget, result)
+                ScatterEvent::Answered(batch, budget, result)
             })
         }));
     }
 
-    /// Deals with one event after the other until nothing is under way.
-    async fn gather(mut self) -> Result<Landed, CallError> {
+    /// Handles one event after the other until nothing is in flight.
+    async fn gather(mut self) -> Result<ReplySet, CallError> {
         while let Some(event) = self.next().await {
             match event {
-                Event::Answered(batch, budget, result) => {
-                    self.settle(&batch.pieces, result, Some(batch.node.address()), &budget);
+                ScatterEvent::Answered(batch, budget, result) => {
+                    self.settle(&batch.indices, result, Some(batch.node.address()), &budget);
                 }
-                Event::Due(pieces, budget) => self.send_again(&pieces, budget).await,
+                ScatterEvent::Due(indices, budget) => self.send_again(&indices, budget).await,
             }
         }
         join(self.answers)
     }
 
-    async fn next(&mut self) -> Option<Event> {
+    async fn next(&mut self) -> Option<ScatterEvent> {
         poll_fn(|cx| {
             if self.work.is_empty() {
                 return Poll::Ready(None);
@@ -196,87 +198,93 @@ impl<'a> Scatter<'a> {
         .await
     }
 
-    async fn send_again(&mut self, pieces: &[usize], budget: Budget) {
-        let batches = self.router.batches(self.pipe, pieces.iter().copied(), false);
+    async fn send_again(&mut self, indices: &[usize], budget: RetryBudget) {
+        let batches = self.router.batches(self.pipe, indices.iter().copied(), false);
         if batches.is_empty() {
-            let nowhere = Err(self.router.nowhere());
-            self.settle(pieces, nowhere, None, &budget);
+            let no_node = Err(self.router.no_node());
+            self.settle(indices, no_node, None, &budget);
         } else {
             self.send(batches, &budget);
         }
     }
 
-    /// Takes the answers of some commands, and sends those on that were none.
+    /// Stores the answers of some commands, and retries those that were redirected.
     fn settle(
         &mut self,
-        pieces: &[usize],
+        indices: &[usize],
         result: Result<Replies, CallError>,
         at: Option<&Address>,
-        budget: &Budget,
+        budget: &RetryBudget,
     ) {
         let replies = match result {
             Ok(replies) => replies,
             Err(error) => {
-                let step = self.router.step_of_failure(&error, at);
+                let decision = self.router.decide_failure(&error, at);
                 let error = self.router.explain(error, budget);
-                pieces.iter().for_each(|&piece| self.answers[piece] = Some(Err(error.clone())));
-                return self.retry(vec![(step, pieces.to_vec())], at, budget);
+                indices.iter().for_each(|&index| self.answers[index] = Some(Err(error.clone())));
+                return self.retry(vec![(decision, indices.to_vec())], at, budget);
             }
         };
-        let mut steps: Vec<(Step, Vec<usize>)> = Vec::new();
-        for (&piece, frame) in pieces.iter().zip(into_frames(replies)) {
-            let step = step_of_piece(&frame, self.pipe, piece);
-            self.answers[piece] = Some(Ok(frame));
-            match steps.iter_mut().find(|(known, _)| *known == step) {
-                _ if step == Step::Done => {}
-                Some((_, same)) => same.push(piece),
-                None => steps.push((step, vec![piece])),
+        let mut decisions: Vec<(RetryDecision, Vec<usize>)> = Vec::new();
+        for (&index, frame) in indices.iter().zip(into_frames(replies)) {
+            let decision = decide_command(&frame, self.pipe, index);
+            self.answers[index] = Some(Ok(frame));
+            match decisions.iter_mut().find(|(known, _)| *known == decision) {
+                _ if decision == RetryDecision::Finish => {}
+                Some((_, same)) => same.push(index),
+                None => decisions.push((decision, vec![index])),
             }
         }
-        self.retry(steps, at, budget);
+        self.retry(decisions, at, budget);
     }
 
-    /// Sends commands on, each where its step says.
-    fn retry(&mut self, steps: Vec<(Step, Vec<usize>)>, at: Option<&Address>, budget: &Budget) {
-        let (mut batches, mut later): (Vec<Batch>, Option<(Duration, Vec<usize>)>) = (Vec::new(), None);
+    /// Sends commands again, as their decisions say.
+    fn retry(
+        &mut self,
+        decisions: Vec<(RetryDecision, Vec<usize>)>,
+        at: Option<&Address>,
+        budget: &RetryBudget,
+    ) {
+        let mut batches: Vec<NodeBatch> = Vec::new();
+        let mut later: Option<(Duration, Vec<usize>)> = None;
         let now = Instant::now();
         let mut spent = budget.clone();
-        for (step, pieces) in steps {
-            // The budget counts attempts, of which this is one, whatever number of commands it is made for.
+        for (decision, indices) in decisions {
+            // The budget counts this as one attempt, for any number of commands.
             spent = budget.clone();
-            let Some(pause) = spent.spend(&step, now) else { continue };
-            let (node, how) = match self.router.learn(&step, at) {
-                Target::Node(node) if pause.is_zero() => (node, How::Plain),
-                Target::Ask(node) if pause.is_zero() => (node, How::Asking),
+            let Some(pause) = spent.spend(&decision, now) else { continue };
+            let (node, mode) = match self.router.learn(&decision, at) {
+                RetryTarget::Node(node) if pause.is_zero() => (node, SendMode::Plain),
+                RetryTarget::Ask(node) if pause.is_zero() => (node, SendMode::Asking),
                 _ => {
                     let (longest, waiting) = later.get_or_insert_with(Default::default);
                     *longest = pause.max(*longest);
-                    waiting.extend(pieces);
+                    waiting.extend(indices);
                     continue;
                 }
             };
-            pieces.into_iter().for_each(|piece| Batch::put_as(&mut batches, &node, how, piece));
+            indices.into_iter().for_each(|index| NodeBatch::put_as(&mut batches, &node, mode, index));
         }
-        batches.iter_mut().for_each(|batch| batch.pieces.sort_unstable());
-        if let Some((pause, mut pieces)) = later {
-            pieces.sort_unstable();
+        batches.iter_mut().for_each(|batch| batch.indices.sort_unstable());
+        if let Some((pause, mut indices)) = later {
+            indices.sort_unstable();
             let budget = spent.clone();
             self.work.push(Box::pin(async move {
                 sleep(pause).await;
-                Event::Due(pieces, budget)
+                ScatterEvent::Due(indices, budget)
             }));
         }
         self.send(batches, &spent);
     }
 }
 
-/// The answers in the order of the commands. If not one command was answered, the pipeline itself failed.
-fn join(answers: Vec<Option<Result<Frame, CallError>>>) -> Result<Landed, CallError> {
+/// Answers in the order of the commands. If no command was answered, the pipeline itself failed.
+fn join(answers: Vec<Option<Result<Frame, CallError>>>) -> Result<ReplySet, CallError> {
     let answers: Vec<Result<Frame, CallError>> =
         answers.into_iter().map(|answer| answer.expect("every command was sent")).collect();
     match answers.first() {
         Some(Err(error)) if answers.iter().all(Result::is_err) => Err(error.clone()),
-        _ => Ok(Landed::Each(answers)),
+        _ => Ok(ReplySet::PerCommand(answers)),
     }
 }
 

@@ -4,8 +4,8 @@ use super::topology::SLOTS;
 
 const TABLE: [u16; 256] = table();
 
-/// The slot of a key in a cluster. Of a key that holds a non-empty `{tag}` only the tag counts, so that keys with the
-/// same tag always live together.
+/// The slot of a key in a cluster. Of a key that holds a non-empty `{tag}` only the tag counts, so
+/// that keys with the same tag always live together.
 ///
 /// ```
 /// assert_eq!(firth_redis::slot(b"123456789"), 12_739);
@@ -15,7 +15,8 @@ pub fn slot(key: &[u8]) -> u16 {
     crc16(tag(key)) % SLOTS as u16
 }
 
-/// What is hashed: the bytes between the first `{` and the next `}`, if there are any, else the whole key.
+/// What is hashed: the bytes between the first `{` and the next `}`, if there are any, else the
+/// whole key.
 fn tag(key: &[u8]) -> &[u8] {
     let Some(open) = memchr::memchr(b'{', key) else { return key };
     let inside = &key[open + 1..];
@@ -47,9 +48,8 @@ const fn table() -> [u16; 256] {
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-
     use super::*;
+    use proptest::prelude::*;
 
     #[test]
     fn the_checksum_is_that_of_the_specification() {

@@ -1,12 +1,11 @@
-//! Who owns which slot: a snapshot of the cluster as one node tells it. Pure; read from CLUSTER SLOTS or CLUSTER
-//! SHARDS in `parse`, compared in `diff`.
+//! Owners of the slots: a snapshot of the cluster as one node tells it. Pure; read in `parse`,
+//! compared in `diff`.
 //!
-//! Snapshots are *canonical*: shards stand in the order of their first slot, replicas in that of their addresses, and
-//! there is no shard without a slot. So two nodes that agree give equal snapshots, whatever order they answer in.
-
-use std::ops::RangeInclusive;
+//! Snapshots are *canonical*: shards are in the order of their first slot, replicas in the order of
+//! their addresses, and no shard is without a slot. So nodes that agree give equal snapshots.
 
 use crate::config::Address;
+use std::ops::RangeInclusive;
 
 /// Number of hash slots of a cluster.
 pub(crate) const SLOTS: usize = 16_384;
@@ -17,19 +16,19 @@ const NOBODY: u16 = u16::MAX;
 /// A snapshot of the cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Topology {
-    shards: Vec<Shard>,
+    shards: Vec<ClusterShard>,
     /// Slot → index into `shards`.
     owner: Box<[u16]>,
 }
 
 /// A master and its replicas.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Shard {
+pub(crate) struct ClusterShard {
     pub(crate) master: Address,
     pub(crate) replicas: Vec<Address>,
 }
 
-impl Shard {
+impl ClusterShard {
     pub(crate) fn nodes(&self) -> impl Iterator<Item = &Address> {
         std::iter::once(&self.master).chain(&self.replicas)
     }
@@ -43,11 +42,12 @@ impl Topology {
 
     /// One server that owns every slot: a cluster of one, for clients of a single server.
     pub(crate) fn single(server: Address) -> Self {
-        Self::from_ranges([(0..=16_383, Shard { master: server, replicas: Vec::new() })])
+        Self::from_ranges([(0..=16_383, ClusterShard { master: server, replicas: Vec::new() })])
     }
 
-    /// The snapshot in which each range belongs to its shard; shards are told apart by their master.
-    pub(crate) fn from_ranges(ranges: impl IntoIterator<Item = (RangeInclusive<u16>, Shard)>) -> Self {
+    /// The snapshot in which each range belongs to its shard; shards are told apart by their
+    /// master.
+    pub(crate) fn from_ranges(ranges: impl IntoIterator<Item = (RangeInclusive<u16>, ClusterShard)>) -> Self {
         let mut all = Self::empty();
         for (slots, shard) in ranges {
             let index = all.index_of(shard);
@@ -65,14 +65,14 @@ impl Topology {
         moved.peek()?;
         let mut changed = self.clone();
         for (slot, master) in moved {
-            let index = changed.index_of(Shard { master: master.clone(), replicas: Vec::new() });
+            let index = changed.index_of(ClusterShard { master: master.clone(), replicas: Vec::new() });
             changed.owner[usize::from(slot)] = index;
         }
         Some(changed.canonical())
     }
 
     /// The index of the shard with this master, which is added if it is new.
-    fn index_of(&mut self, shard: Shard) -> u16 {
+    fn index_of(&mut self, shard: ClusterShard) -> u16 {
         let index = match self.shards.iter().position(|s| s.master == shard.master) {
             Some(index) => index,
             None => {
@@ -102,7 +102,7 @@ impl Topology {
         self
     }
 
-    pub(crate) fn shards(&self) -> &[Shard] {
+    pub(crate) fn shards(&self) -> &[ClusterShard] {
         &self.shards
     }
 
@@ -112,7 +112,7 @@ impl Topology {
         (owner != NOBODY).then_some(usize::from(owner))
     }
 
-    pub(crate) fn shard_of(&self, slot: u16) -> Option<&Shard> {
+    pub(crate) fn shard_of(&self, slot: u16) -> Option<&ClusterShard> {
         self.shard_index(slot).map(|index| &self.shards[index])
     }
 
@@ -122,7 +122,7 @@ impl Topology {
 
     /// Every node, masters first in each shard.
     pub(crate) fn nodes(&self) -> impl Iterator<Item = &Address> {
-        self.shards.iter().flat_map(Shard::nodes)
+        self.shards.iter().flat_map(ClusterShard::nodes)
     }
 
     pub(crate) fn contains(&self, node: &Address) -> bool {
@@ -168,8 +168,8 @@ pub(crate) mod tests {
         Address::new("10.0.0.1", port)
     }
 
-    pub(crate) fn shard(master: u16, replicas: &[u16]) -> Shard {
-        Shard { master: node(master), replicas: replicas.iter().map(|&port| node(port)).collect() }
+    pub(crate) fn shard(master: u16, replicas: &[u16]) -> ClusterShard {
+        ClusterShard { master: node(master), replicas: replicas.iter().map(|&port| node(port)).collect() }
     }
 
     #[test]

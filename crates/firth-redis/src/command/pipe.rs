@@ -1,46 +1,47 @@
-//! Commands that go out together: the wire form of all of them in one buffer, and where each of them stands in it, so
-//! that a cluster client can take them apart by node.
+//! Pipelines: the wire form of several commands in one buffer.
+//!
+//! The pipeline knows where each command stands in the buffer, so that a cluster client can split
+//! it by node.
 
+use super::{Command, CommandClass, cmd, pipe};
+use crate::{error_origin::ErrorOrigin, resp::put_bulk};
 use std::{borrow::Cow, ops::Range};
-
-use super::{Command, Nature, cmd, pipe};
-use crate::{refusal::Author, resp::put_bulk};
 
 /// Where one command of a pipeline stands in its wire form.
 #[derive(Debug, Clone)]
-struct Part {
+struct CommandSpan {
     end: usize,
     key: Option<Range<usize>>,
     reads: bool,
-    author: Author,
+    origin: ErrorOrigin,
 }
 
-/// What holds the commands of a pipeline together in a cluster.
+/// How far a cluster client may split a pipeline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) enum Bond {
-    /// Each goes to the node of its own key.
+pub(crate) enum Atomicity {
+    /// Each command goes to the node of its own key.
     #[default]
-    Loose,
-    /// All go to one node, in one piece.
-    Together,
-    /// All run at one node, or none does.
+    PerKey,
+    /// All commands go to one node, in one request.
+    OneNode,
+    /// All commands run at one node, or none does.
     Transaction,
 }
 
 /// One command of a pipeline.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Piece<'a> {
+pub(crate) struct PipedCommand<'a> {
     pub(crate) key: Option<&'a [u8]>,
     pub(crate) reads: bool,
-    /// Who may make an error of it.
-    pub(crate) author: Author,
+    /// Where an error in answer to it may come from.
+    pub(crate) origin: ErrorOrigin,
     /// Its wire form.
     pub(crate) bytes: &'a [u8],
 }
 
-impl Piece<'_> {
-    /// Whether running it once more, or for nothing, changes nothing.
-    pub(crate) fn is_inert(&self) -> bool {
+impl PipedCommand<'_> {
+    /// Whether running the command once more, or in vain, changes nothing.
+    pub(crate) fn has_no_effect(&self) -> bool {
         ["WAIT", "WAITAOF", "PING", "MULTI", "INFO", "CONFIG GET"].iter().any(|name| {
             let mut head = Vec::with_capacity(32);
             name.split(' ').for_each(|word| put_bulk(&mut head, word.as_bytes()));
@@ -50,18 +51,18 @@ impl Piece<'_> {
     }
 }
 
-/// Commands that are sent in one piece, in order, without any other command between them.
+/// Commands that are sent in one request, in order, without any other command between them.
 #[derive(Clone, Default)]
 pub struct Pipe {
     wire: Vec<u8>,
-    parts: Vec<Part>,
-    nature: Option<Nature>,
-    patient: bool,
-    /// Whether a WAIT is among them, which speaks of the writes of one node.
+    spans: Vec<CommandSpan>,
+    class: Option<CommandClass>,
+    blocking: bool,
+    /// Whether the pipeline holds a WAIT, which counts the writes of one node.
     waits: bool,
     /// The command that cannot be sent in a pipeline on a shared connection, if there is one.
     culprit: Option<Box<str>>,
-    bond: Bond,
+    atomicity: Atomicity,
 }
 
 impl Pipe {
@@ -81,55 +82,56 @@ impl Pipe {
             let key = &command.key;
             body + key.start as usize..body + key.end as usize
         });
-        self.parts.push(Part { end, key, reads: command.reads, author: command.author });
-        self.waits |= command.nature == Nature::Waiting;
-        let nature = command.nature.in_pipe();
-        self.patient |= nature.is_patient();
-        if nature >= Nature::Stateful && self.nature < Some(nature) {
+        self.spans.push(CommandSpan { end, key, reads: command.reads, origin: command.origin });
+        self.waits |= command.class == CommandClass::Wait;
+        let class = command.class.in_pipe();
+        self.blocking |= class.is_blocking();
+        if class >= CommandClass::Stateful && self.class < Some(class) {
             self.culprit = Some(command.name().into());
         }
-        self.nature = self.nature.max(Some(nature));
+        self.class = self.class.max(Some(class));
     }
 
     /// Adds all commands of another pipeline.
     pub fn append(&mut self, other: &Self) {
         let shift = self.wire.len();
         self.wire.extend_from_slice(&other.wire);
-        let moved = |part: &Part| Part {
-            end: part.end + shift,
-            key: part.key.as_ref().map(|key| key.start + shift..key.end + shift),
-            reads: part.reads,
-            author: part.author,
+        let moved = |span: &CommandSpan| CommandSpan {
+            end: span.end + shift,
+            key: span.key.as_ref().map(|key| key.start + shift..key.end + shift),
+            reads: span.reads,
+            origin: span.origin,
         };
-        self.parts.extend(other.parts.iter().map(moved));
-        self.patient |= other.patient;
+        self.spans.extend(other.spans.iter().map(moved));
+        self.blocking |= other.blocking;
         self.waits |= other.waits;
-        if other.culprit.is_some() && self.nature < other.nature {
+        if other.culprit.is_some() && self.class < other.class {
             self.culprit.clone_from(&other.culprit);
         }
-        self.nature = self.nature.max(other.nature);
+        self.class = self.class.max(other.class);
     }
 
-    /// Says that in a cluster all commands go to one node, that of the first key, in one piece: for commands that
-    /// belong together without being a transaction, such as a write and the WAIT behind it. All keys must share a slot.
+    /// Sends all commands to one node in a cluster, that of the first key. This is for commands
+    /// that belong together without being a transaction, such as a write and its WAIT. All keys
+    /// must share a slot.
     ///
-    /// A pipeline with a WAIT or WAITAOF is always sent so: these count the writes of one
-    /// connection to one node, and would say nothing of writes at other nodes. Behind keys of
-    /// several slots they are refused.
+    /// A pipeline with a WAIT or WAITAOF always goes to one node. These commands count the writes
+    /// of one connection, and would miss writes at other nodes. If the keys have several slots, the
+    /// client refuses the pipeline.
     #[must_use]
     pub fn together(mut self) -> Self {
-        self.bond = Bond::Together;
+        self.atomicity = Atomicity::OneNode;
         self
     }
 
     /// Number of commands.
     pub fn len(&self) -> usize {
-        self.parts.len()
+        self.spans.len()
     }
 
     /// Whether there is no command yet.
     pub fn is_empty(&self) -> bool {
-        self.parts.is_empty()
+        self.spans.is_empty()
     }
 
     /// The same commands between MULTI and EXEC.
@@ -137,21 +139,21 @@ impl Pipe {
         let mut all = pipe().then(cmd("MULTI"));
         let shift = all.wire.len();
         all.wire.extend_from_slice(&self.wire);
-        all.parts.extend(self.parts.into_iter().map(|part| Part {
-            end: part.end + shift,
-            key: part.key.map(|key| key.start + shift..key.end + shift),
+        all.spans.extend(self.spans.into_iter().map(|span| CommandSpan {
+            end: span.end + shift,
+            key: span.key.map(|key| key.start + shift..key.end + shift),
             reads: false,
-            author: part.author,
+            origin: span.origin,
         }));
         all.push(&cmd("EXEC"));
-        (all.nature, all.patient, all.culprit) = (self.nature, self.patient, self.culprit);
+        (all.class, all.blocking, all.culprit) = (self.class, self.blocking, self.culprit);
         all.waits = self.waits;
-        all.bond = Bond::Transaction;
+        all.atomicity = Atomicity::Transaction;
         all
     }
 
-    pub(crate) fn bond(&self) -> Bond {
-        if self.waits && self.bond == Bond::Loose { Bond::Together } else { self.bond }
+    pub(crate) fn atomicity(&self) -> Atomicity {
+        if self.waits && self.atomicity == Atomicity::PerKey { Atomicity::OneNode } else { self.atomicity }
     }
 
     /// Whether a WAIT or WAITAOF is among the commands.
@@ -159,18 +161,18 @@ impl Pipe {
         self.waits
     }
 
-    /// Who may make an error of each command; empty if only the server may.
-    pub(crate) fn authors(&self) -> Box<[Author]> {
-        let any = self.parts.iter().any(|part| part.author != Author::Server);
-        self.parts.iter().filter(|_| any).map(|part| part.author).collect()
+    /// Where errors in answer to each command may come from; empty if only from the server.
+    pub(crate) fn origins(&self) -> Box<[ErrorOrigin]> {
+        let any = self.spans.iter().any(|span| span.origin != ErrorOrigin::Server);
+        self.spans.iter().filter(|_| any).map(|span| span.origin).collect()
     }
 
-    pub(crate) fn nature(&self) -> Nature {
-        self.nature.unwrap_or(Nature::Plain)
+    pub(crate) fn class(&self) -> CommandClass {
+        self.class.unwrap_or(CommandClass::Plain)
     }
 
-    pub(crate) fn is_patient(&self) -> bool {
-        self.patient
+    pub(crate) fn is_blocking(&self) -> bool {
+        self.blocking
     }
 
     pub(crate) fn culprit(&self) -> Option<&str> {
@@ -182,21 +184,21 @@ impl Pipe {
     }
 
     /// The commands one by one.
-    pub(crate) fn pieces(&self) -> impl ExactSizeIterator<Item = Piece<'_>> {
-        (0..self.parts.len()).map(|index| self.piece(index))
+    pub(crate) fn commands(&self) -> impl ExactSizeIterator<Item = PipedCommand<'_>> {
+        (0..self.spans.len()).map(|index| self.command(index))
     }
 
     /// One of the commands.
-    pub(crate) fn piece(&self, index: usize) -> Piece<'_> {
-        let start = index.checked_sub(1).map_or(0, |before| self.parts[before].end);
-        let part = &self.parts[index];
-        let key = part.key.clone().map(|key| &self.wire[key]);
-        Piece { key, reads: part.reads, author: part.author, bytes: &self.wire[start..part.end] }
+    pub(crate) fn command(&self, index: usize) -> PipedCommand<'_> {
+        let start = index.checked_sub(1).map_or(0, |before| self.spans[before].end);
+        let span = &self.spans[index];
+        let key = span.key.clone().map(|key| &self.wire[key]);
+        PipedCommand { key, reads: span.reads, origin: span.origin, bytes: &self.wire[start..span.end] }
     }
 
-    /// To be sent in the way of the pipeline that its commands come from.
-    pub(crate) fn with_nature_of(mut self, other: &Self) -> Self {
-        (self.nature, self.patient, self.culprit) = (other.nature, other.patient, other.culprit.clone());
+    /// The same commands with the class of the pipeline that they come from.
+    pub(crate) fn with_class_of(mut self, other: &Self) -> Self {
+        (self.class, self.blocking, self.culprit) = (other.class, other.blocking, other.culprit.clone());
         self.waits = other.waits;
         self
     }
@@ -205,7 +207,7 @@ impl Pipe {
     pub(crate) fn push_wire(&mut self, bytes: &[u8]) {
         self.wire.extend_from_slice(bytes);
         let end = self.wire.len();
-        self.parts.push(Part { end, key: None, reads: false, author: Author::Server });
+        self.spans.push(CommandSpan { end, key: None, reads: false, origin: ErrorOrigin::Server });
     }
 }
 
@@ -250,7 +252,7 @@ mod tests {
             .then(cmd("CONFIG").arg("SET").arg("save").arg(""))
             .then(cmd("PUBLISH").arg("WAIT").arg("x"))
             .then(cmd("WAITING"));
-        let inert: Vec<bool> = p.pieces().map(|piece| piece.is_inert()).collect();
+        let inert: Vec<bool> = p.commands().map(|command| command.has_no_effect()).collect();
         assert_eq!(inert, [true, true, true, true, true, false, false, false]);
     }
 
@@ -260,22 +262,22 @@ mod tests {
             || [cmd("SET").key("a").arg(1), cmd("WATCH").key("b"), cmd("GET").key("c").read_only()];
         for split in 0..=3 {
             let [mut first, second] =
-                [0..split, split..3].map(|part| commands()[part].iter().cloned().collect::<Pipe>());
+                [0..split, split..3].map(|span| commands()[span].iter().cloned().collect::<Pipe>());
             first.append(&second);
             let whole: Pipe = commands().into_iter().collect();
-            let piece = |p: Piece<'_>| (p.key.map(<[u8]>::to_vec), p.reads, p.bytes.to_vec());
-            let pieces = |pipe: &Pipe| pipe.pieces().map(piece).collect::<Vec<_>>();
-            assert_eq!(pieces(&first), pieces(&whole));
-            assert_eq!((first.nature(), first.culprit()), (whole.nature(), whole.culprit()));
+            let command = |p: PipedCommand<'_>| (p.key.map(<[u8]>::to_vec), p.reads, p.bytes.to_vec());
+            let commands_of = |pipe: &Pipe| pipe.commands().map(command).collect::<Vec<_>>();
+            assert_eq!(commands_of(&first), commands_of(&whole));
+            assert_eq!((first.class(), first.culprit()), (whole.class(), whole.culprit()));
         }
     }
 
     #[test]
     fn a_transaction_wraps_its_commands_and_keeps_their_keys() {
         let p = pipe().then(cmd("INCR").key("n")).then(cmd("PING")).in_transaction();
-        let keys: Vec<Option<&[u8]>> = p.pieces().map(|piece| piece.key).collect();
+        let keys: Vec<Option<&[u8]>> = p.commands().map(|command| command.key).collect();
         assert_eq!(keys, [None, Some(&b"n"[..]), None, None]);
-        let joined: Vec<u8> = p.pieces().flat_map(|piece| piece.bytes.to_vec()).collect();
+        let joined: Vec<u8> = p.commands().flat_map(|command| command.bytes.to_vec()).collect();
         assert_eq!(joined, p.wire());
     }
 }

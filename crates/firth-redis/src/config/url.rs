@@ -1,17 +1,15 @@
-//! Reading the URLs of [`Config::from_url`]. Pure but for the PEM files that TLS options name. Errors name the part
-//! and never repeat the URL itself, because it may hold a password.
+//! Reading the URLs of [`Config::from_url`]. Pure but for the PEM files that TLS options name.
+//! Errors name the part and never repeat the URL itself, because it may hold a password.
 
-use std::{path::PathBuf, time::Duration};
-
-use percent_encoding::percent_decode_str;
-
-use super::{Address, Config, Sentinels, Server, Tls};
+use super::{Address, Config, Sentinels, Server, TlsOptions};
 use crate::{error::ConnectError, secret::Secret};
+use percent_encoding::percent_decode_str;
+use std::{path::PathBuf, time::Duration};
 
 const OPTIONS: &str = "db, name, connect_timeout, request_timeout, tls_ca, tls_cert, tls_key, tls_name, sentinel_user, sentinel_password";
 
 #[derive(Clone, Copy, PartialEq)]
-enum Form {
+enum UrlForm {
     Single,
     Unix,
     Sentinel,
@@ -23,14 +21,14 @@ pub(super) fn parse(url: &str) -> Result<Config, ConnectError> {
         url.split_once("://").ok_or_else(|| bad("url", "must begin with a scheme such as redis://"))?;
     let (form, tls) = form(scheme)?;
     let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
-    let (authority, path) = if form == Form::Unix { split_socket(rest)? } else { split_path(rest) };
+    let (authority, path) = if form == UrlForm::Unix { split_socket(rest)? } else { split_path(rest) };
     let (userinfo, hosts) = match authority.rsplit_once('@') {
         Some((userinfo, hosts)) => (Some(userinfo), hosts),
         None => (None, authority),
     };
     let mut config = Config::new(server(form, hosts, path)?);
     if tls {
-        config.tls = Some(Tls::default());
+        config.tls = Some(TlsOptions::default());
     }
     if let Some(userinfo) = userinfo {
         credentials(&mut config, userinfo)?;
@@ -45,15 +43,15 @@ pub(super) fn parse(url: &str) -> Result<Config, ConnectError> {
     Ok(config)
 }
 
-fn form(scheme: &str) -> Result<(Form, bool), ConnectError> {
+fn form(scheme: &str) -> Result<(UrlForm, bool), ConnectError> {
     Ok(match scheme {
-        "redis" | "valkey" => (Form::Single, false),
-        "rediss" | "valkeys" => (Form::Single, true),
-        "redis+unix" | "unix" => (Form::Unix, false),
-        "redis+sentinel" => (Form::Sentinel, false),
-        "rediss+sentinel" => (Form::Sentinel, true),
-        "redis+cluster" => (Form::Cluster, false),
-        "rediss+cluster" => (Form::Cluster, true),
+        "redis" | "valkey" => (UrlForm::Single, false),
+        "rediss" | "valkeys" => (UrlForm::Single, true),
+        "redis+unix" | "unix" => (UrlForm::Unix, false),
+        "redis+sentinel" => (UrlForm::Sentinel, false),
+        "rediss+sentinel" => (UrlForm::Sentinel, true),
+        "redis+cluster" => (UrlForm::Cluster, false),
+        "rediss+cluster" => (UrlForm::Cluster, true),
         _ => {
             return Err(bad(
                 "scheme",
@@ -74,17 +72,17 @@ fn split_socket(rest: &str) -> Result<(&str, &str), ConnectError> {
         .ok_or_else(|| bad("path", "must be absolute: redis+unix:///run/redis.sock"))
 }
 
-fn server(form: Form, hosts: &str, path: &str) -> Result<Server, ConnectError> {
+fn server(form: UrlForm, hosts: &str, path: &str) -> Result<Server, ConnectError> {
     Ok(match form {
-        Form::Single => Server::Tcp(address(hosts, 6379)?),
-        Form::Unix => {
+        UrlForm::Single => Server::Tcp(address(hosts, 6379)?),
+        UrlForm::Unix => {
             if path.len() < 2 {
                 return Err(bad("path", "is missing: redis+unix:///run/redis.sock"));
             }
             Server::Unix(PathBuf::from(decode("path", path)?))
         }
-        Form::Cluster => Server::Cluster(addresses(hosts, 6379)?),
-        Form::Sentinel => {
+        UrlForm::Cluster => Server::Cluster(addresses(hosts, 6379)?),
+        UrlForm::Sentinel => {
             let master = decode("master", path.split('/').next().unwrap_or(""))?;
             if master.is_empty() {
                 return Err(bad("master", "is missing: redis+sentinel://host:26379/master-name"));
@@ -99,11 +97,11 @@ fn server(form: Form, hosts: &str, path: &str) -> Result<Server, ConnectError> {
     })
 }
 
-fn database_segment(form: Form, path: &str) -> Option<&str> {
+fn database_segment(form: UrlForm, path: &str) -> Option<&str> {
     let segment = match form {
-        Form::Single | Form::Cluster => Some(path),
-        Form::Sentinel => path.split_once('/').map(|(_, db)| db),
-        Form::Unix => None,
+        UrlForm::Single | UrlForm::Cluster => Some(path),
+        UrlForm::Sentinel => path.split_once('/').map(|(_, db)| db),
+        UrlForm::Unix => None,
     };
     segment.filter(|s| !s.is_empty())
 }
@@ -155,7 +153,7 @@ fn option(config: &mut Config, name: &str, value: &str) -> Result<(), ConnectErr
     Ok(())
 }
 
-fn tls(config: &mut Config) -> Result<&mut Tls, ConnectError> {
+fn tls(config: &mut Config) -> Result<&mut TlsOptions, ConnectError> {
     config.tls.as_mut().ok_or_else(|| bad("option", "tls_… needs a scheme with TLS: rediss://"))
 }
 
@@ -166,7 +164,7 @@ fn sentinels(config: &mut Config) -> Result<&mut Sentinels, ConnectError> {
     }
 }
 
-fn tls_file(tls: &mut Tls, name: &str, path: &str) -> Result<(), ConnectError> {
+fn tls_file(tls: &mut TlsOptions, name: &str, path: &str) -> Result<(), ConnectError> {
     let file = match name {
         "tls_ca" => &mut tls.files.ca,
         "tls_cert" => &mut tls.files.certificate,

@@ -1,52 +1,51 @@
-//! The loop of an open connection: the only code that touches its socket (invariant 1). Each turn reads what came,
-//! pairs it with the requests, takes what callers have encoded, and writes it; reading and writing never wait for
-//! each other.
+//! The loop of an open connection: the only code that touches its socket (invariant 1).
 //!
-//! *Flush coalescing*: with more than one request under way the task yields to itself once before it writes, so that
-//! one write carries what dozens of callers encode meanwhile; a lone caller never waits.
-
-use std::{
-    future::Future,
-    pin::Pin,
-    task::{Context, Poll, Waker},
-    time::Duration,
-};
-
-use tokio::{
-    io::AsyncWrite,
-    time::{Sleep, sleep_until},
-};
-use tokio_util::io::poll_read_buf;
+//! Each turn reads what came, pairs it with the requests, takes what callers have encoded, and
+//! writes it. Reading and writing never wait for each other.
+//!
+//! **Flush coalescing.** With more than one request in flight the task yields once before it
+//! writes, so that one write carries the requests of many callers. A lone caller never waits.
 
 use super::{
     handshake::Established,
-    inner::Inner,
-    input::Input,
-    opinion::{self, Asking, Opinion},
+    liveness::{LivenessAction, LivenessDetector, SlowRequest},
+    locked_state::LockedState,
     pipeline::NEVER,
-    pulse::{Excuse, Pulse, Verdict},
-    shared::{Shared, millis},
-    state::State,
+    probe::{self, Probe, ProbeResult},
+    read_buffer::ReadBuffer,
+    shared::{ConnectionShared, millis},
+    state::ConnectionState,
     transport::{Endpoint, Transport},
 };
 use crate::{
     backoff::Backoff,
     config::Server,
     error::LostCause,
-    refusal::is_demoted,
-    resp::{Decoder, Frame, Kind, pubsub::Said},
+    error_origin::is_demoted,
+    resp::{Decoder, Frame, ValueKind, pubsub::PubSubFrame},
 };
+use std::{
+    future::Future,
+    pin::Pin,
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
+use tokio::{
+    io::AsyncWrite,
+    time::{Sleep, sleep_until},
+};
+use tokio_util::io::poll_read_buf;
 
-/// Replies that are delivered in one go at most: callers on other threads get the lock, and work, between two of them.
+/// Most replies that are delivered under one lock: callers on other threads work between two
+/// batches.
 const BATCH: usize = 128;
 /// An output buffer larger than this is given back when the connection is idle.
 const OUTPUT_KEPT: usize = 256 << 10;
 
-/// Each step of a second connection ends after this long.
-const SEEK_LIMIT: Duration = Duration::from_secs(5);
-/// The pauses between two looks for another master, each of which is made for a write that was
-/// refused.
-const SEEK_PAUSES: Backoff = Backoff {
+/// Time limit of each step of a probe.
+const PROBE_LIMIT: Duration = Duration::from_secs(5);
+/// Pauses between two searches for another master. Each search follows a refused write.
+const SEARCH_PAUSES: Backoff = Backoff {
     immediate: 0,
     first: Duration::from_millis(100),
     max: Duration::from_secs(2),
@@ -62,15 +61,15 @@ pub(crate) enum Exit {
     Lost(LostCause),
 }
 
-pub(crate) struct Driver<'a> {
-    shared: &'a Shared,
+pub(crate) struct ConnectionDriver<'a> {
+    shared: &'a ConnectionShared,
     transport: Transport,
     decoder: Decoder,
-    input: Input,
+    input: ReadBuffer,
     replies: Vec<Frame>,
     pushes: Vec<Frame>,
-    /// What goes to the feed, and the bytes that it stood for.
-    said: (Vec<Said>, usize),
+    /// Frames for the push queue, and their bytes on the wire.
+    pubsub: (Vec<PubSubFrame>, usize),
     output: Vec<u8>,
     written: usize,
     flushed: bool,
@@ -78,42 +77,42 @@ pub(crate) struct Driver<'a> {
     wakers: Vec<Waker>,
     timer: Pin<Box<Sleep>>,
     armed: u64,
-    pulse: Pulse,
+    liveness: LivenessDetector,
     /// Bytes came since the last exchange.
-    heard: bool,
-    /// The network took more of what it had to be offered again: the peer reads, hence it lives.
-    advanced: bool,
+    received: bool,
+    /// The network took more bytes after it was full: the peer reads, hence it lives.
+    progressed: bool,
     /// Set once the connection cannot go on; what was read before is delivered first.
     ending: Option<LostCause>,
     follows_master: bool,
-    seeker: Option<Seeker>,
+    search: Option<MasterSearch>,
     /// Where the connection leads.
     endpoint: Endpoint,
-    /// A second connection that is asked for its opinion.
-    second: Option<Asking>,
+    /// A second connection that checks whether the server serves.
+    probe: Option<Probe>,
     /// Bytes that the network has taken.
     pub(crate) sent: u64,
 }
 
-/// What a look at the shared state told.
-enum Step {
+/// What to do after the exchange with the callers.
+enum Exchange {
     Idle,
     Yield,
     Exit(Exit),
 }
 
-impl<'a> Driver<'a> {
-    pub(crate) fn new(shared: &'a Shared, established: Established) -> Self {
-        let seeker = Seeker::of(shared, &established);
+impl<'a> ConnectionDriver<'a> {
+    pub(crate) fn new(shared: &'a ConnectionShared, established: Established) -> Self {
+        let search = MasterSearch::of(shared, &established);
         let Established { transport, decoder, input, endpoint, .. } = established;
         let mut driver = Self {
             shared,
             transport,
             decoder,
-            input: Input::new(input),
+            input: ReadBuffer::new(input),
             replies: Vec::new(),
             pushes: Vec::new(),
-            said: (Vec::new(), 0),
+            pubsub: (Vec::new(), 0),
             output: Vec::new(),
             written: 0,
             flushed: true,
@@ -121,31 +120,31 @@ impl<'a> Driver<'a> {
             wakers: Vec::new(),
             timer: Box::pin(sleep_until(shared.instant(shared.now()))),
             armed: NEVER,
-            pulse: Pulse::new(shared.config.liveness, shared.now()),
-            heard: true,
-            advanced: false,
+            liveness: LivenessDetector::new(shared.config.liveness, shared.now()),
+            received: true,
+            progressed: false,
             ending: None,
             follows_master: matches!(shared.config.server, Server::Sentinel(_)),
-            seeker,
+            search,
             endpoint,
-            second: None,
+            probe: None,
             sent: 0,
         };
-        // What came right behind the handshake has been read already.
+        // Bytes behind the handshake were read already.
         driver.decode_all();
         driver
     }
 
-    // ---- input -------------------------------------------------------------------------------------------------
+    // ---- input ------------------------------------------------------------------------------
 
     /// Reads what is there. True if anything came.
     fn poll_input(&mut self, cx: &mut Context<'_>) -> bool {
         if self.ending.is_some() {
             return false;
         }
-        if self.shared.feed.as_ref().is_some_and(|feed| feed.poll_room(cx).is_pending()) {
-            // We are the silent one: the peer is not to blame.
-            self.pulse.heard(self.shared.now());
+        if self.shared.push_queue.as_ref().is_some_and(|push_queue| push_queue.poll_room(cx).is_pending()) {
+            // The client does not read, so the peer is not to blame for silence.
+            self.liveness.saw_traffic(self.shared.now());
             return false;
         }
         let room = self.input.make_room(self.decoder.missing());
@@ -154,10 +153,10 @@ impl<'a> Driver<'a> {
             Poll::Ready(Ok(0)) => self.ending = Some(LostCause::Eof),
             Poll::Ready(Err(e)) => self.ending = Some(e.into()),
             Poll::Ready(Ok(n)) => {
-                self.heard = true;
+                self.received = true;
                 self.shared.meter.bytes_received.increment(n as u64);
                 if n == room {
-                    self.input.was_filled();
+                    self.input.grow();
                 }
                 self.decode_all();
             }
@@ -173,8 +172,8 @@ impl<'a> Driver<'a> {
 
     /// Decodes what was read. True if there may be more, but enough was decoded for one delivery.
     fn decode(&mut self) -> bool {
-        if self.shared.feed.is_some() {
-            return self.decode_for_feed();
+        if self.shared.push_queue.is_some() {
+            return self.decode_pubsub();
         }
         while self.replies.len() < BATCH {
             match self.decoder.decode(&mut self.input.bytes) {
@@ -190,12 +189,12 @@ impl<'a> Driver<'a> {
         true
     }
 
-    fn decode_for_feed(&mut self) -> bool {
+    fn decode_pubsub(&mut self) -> bool {
         loop {
-            match self.decoder.said(&mut self.input.bytes) {
-                Ok(Some((said, bytes))) => {
-                    self.said.0.push(said);
-                    self.said.1 += bytes;
+            match self.decoder.decode_pubsub(&mut self.input.bytes) {
+                Ok(Some((pubsub, bytes))) => {
+                    self.pubsub.0.push(pubsub);
+                    self.pubsub.1 += bytes;
                 }
                 Ok(None) => return false,
                 Err(error) => {
@@ -210,37 +209,37 @@ impl<'a> Driver<'a> {
     fn deliver_early(&mut self) {
         let shared = self.shared;
         self.deliver(&mut shared.lock());
-        self.tell_pushes();
+        self.publish_pushes();
         self.wake_callers();
     }
 
-    // ---- the meeting of callers and socket -----------------------------------------------------------------------
+    // ---- the meeting of callers and socket --------------------------------------------------
 
-    /// Under one lock: delivers replies, takes new output, registers for being woken.
-    fn exchange(&mut self, cx: &Context<'_>) -> Step {
+    /// Under one lock: delivers replies, takes new output, registers the waker.
+    fn exchange(&mut self, cx: &Context<'_>) -> Exchange {
         let shared = self.shared;
         let mut inner = shared.lock();
         let now = inner.tick(shared.now());
-        if std::mem::take(&mut self.heard) {
-            self.pulse.heard(now);
+        if std::mem::take(&mut self.received) {
+            self.liveness.saw_traffic(now);
             self.deliver(&mut inner);
         }
-        if std::mem::take(&mut self.advanced) {
-            self.pulse.heard(now);
+        if std::mem::take(&mut self.progressed) {
+            self.liveness.saw_traffic(now);
         }
-        self.beat(&mut inner, now);
+        self.check_timers(&mut inner, now);
         if inner.reset {
             self.ending.get_or_insert(LostCause::Unsolicited);
         }
         if let Some(cause) = self.ending.take() {
-            return Step::Exit(Exit::Lost(cause));
+            return Exchange::Exit(Exit::Lost(cause));
         }
         if let Some(exit) = self.finished(&inner) {
-            return Step::Exit(exit);
+            return Exchange::Exit(exit);
         }
         if self.output.is_empty() && !inner.out.is_empty() {
             if inner.pipeline.len() > 1 && !std::mem::replace(&mut self.yielded, true) {
-                return Step::Yield;
+                return Exchange::Yield;
             }
             self.yielded = false;
             std::mem::swap(&mut inner.out, &mut self.output);
@@ -253,13 +252,13 @@ impl<'a> Driver<'a> {
         inner.unwritten = unwritten;
         shared.meter.in_flight.set(inner.pipeline.len());
         inner.task = Some(cx.waker().clone());
-        Step::Idle
+        Exchange::Idle
     }
 
-    fn deliver(&mut self, inner: &mut Inner) {
-        if let Some(feed) = &self.shared.feed {
-            self.shared.meter.pushes.increment(self.said.0.len() as u64);
-            return feed.hear(&mut self.said.0, std::mem::take(&mut self.said.1));
+    fn deliver(&mut self, inner: &mut LockedState) {
+        if let Some(push_queue) = &self.shared.push_queue {
+            self.shared.meter.pushes.increment(self.pubsub.0.len() as u64);
+            return push_queue.push_frames(&mut self.pubsub.0, std::mem::take(&mut self.pubsub.1));
         }
         let count = self.replies.len();
         let mut demoted = false;
@@ -277,78 +276,85 @@ impl<'a> Driver<'a> {
         self.shared.make_room(inner, count);
     }
 
-    /// A write was refused because the server is no master: sentinels are asked anew; without them,
-    /// a second connection sees whether the name leads to a master by now.
+    /// Reacts to a write that was refused because the server is no master. With sentinels, the
+    /// connection asks them again. Without them, a probe checks whether the name leads to a master
+    /// by now.
     fn demoted(&mut self, now: u64) {
         if self.follows_master {
             self.ending = Some(LostCause::Demoted);
-        } else if self.second.is_none()
-            && let Some(seeker) = self.seeker.as_mut().filter(|seeker| seeker.is_due(now))
+        } else if self.probe.is_none()
+            && let Some(search) = self.search.as_mut().filter(|search| search.is_due(now))
         {
-            seeker.seeking = true;
-            self.second = Some(opinion::ask(&self.shared.config, &self.endpoint, SEEK_LIMIT));
+            search.active = true;
+            self.probe = Some(probe::start(&self.shared.config, &self.endpoint, PROBE_LIMIT));
         }
     }
 
-    /// Hears the second opinion, if one was asked for.
-    fn poll_second(&mut self, cx: &mut Context<'_>) -> bool {
-        let seeking = self.seeker.as_ref().is_some_and(|seeker| seeker.seeking);
-        if !seeking && !self.pulse.is_doubtful() {
-            // The peer was heard meanwhile.
-            self.second = None;
+    /// Handles the result of the probe, if one was started.
+    fn poll_probe(&mut self, cx: &mut Context<'_>) -> bool {
+        let active = self.search.as_ref().is_some_and(|search| search.active);
+        if !active && !self.liveness.is_probing() {
+            // The peer sent bytes meanwhile.
+            self.probe = None;
         }
-        let Some(second) = &mut self.second else { return false };
-        let Poll::Ready(opinion) = second.as_mut().poll(cx) else { return false };
-        self.second = None;
+        let Some(probe) = &mut self.probe else { return false };
+        let Poll::Ready(result) = probe.as_mut().poll(cx) else { return false };
+        self.probe = None;
         let now = self.shared.now();
-        if let Some(seeker) = self.seeker.as_mut().filter(|seeker| seeker.seeking) {
-            seeker.sought(now);
-            if opinion == (Opinion::Serves { master: true }) {
+        if let Some(search) = self.search.as_mut().filter(|search| search.active) {
+            search.finished(now);
+            if result == (ProbeResult::Serving { master: true }) {
                 self.ending = Some(LostCause::Demoted);
             }
         }
-        if self.pulse.is_doubtful()
-            && let Verdict::Dead(silence) = self.pulse.opinion(now, opinion)
+        if self.liveness.is_probing()
+            && let LivenessAction::Dead(silence) = self.liveness.probed(now, result)
         {
             self.ending = Some(LostCause::Silent(silence));
         }
         true
     }
 
-    fn finished(&self, inner: &Inner) -> Option<Exit> {
+    fn finished(&self, inner: &LockedState) -> Option<Exit> {
         match inner.machine.state() {
-            State::Closed => Some(Exit::Closed),
-            State::Closing if inner.hurry => Some(Exit::Closed),
-            State::Closing if inner.pipeline.is_empty() && inner.out.is_empty() && self.output.is_empty() => {
+            ConnectionState::Closed => Some(Exit::Closed),
+            ConnectionState::Closing if inner.abort => Some(Exit::Closed),
+            ConnectionState::Closing
+                if inner.pipeline.is_empty() && inner.out.is_empty() && self.output.is_empty() =>
+            {
                 Some(Exit::Closed)
             }
             _ => None,
         }
     }
 
-    /// Deadlines and signs of life, looked at only when their time has come.
-    fn beat(&mut self, inner: &mut Inner, now: u64) {
+    /// Checks deadlines and liveness when they are due.
+    fn check_timers(&mut self, inner: &mut LockedState, now: u64) {
         self.shared.expire(inner, &mut self.wakers);
-        match if now < self.pulse.due() { Verdict::Fine } else { self.pulse.check(now, excuse(inner, now)) } {
-            Verdict::Fine => {}
-            Verdict::Doubt => {
-                let limit = self.shared.config.liveness.map_or(SEEK_LIMIT, |l| l.dead_after);
-                self.second.get_or_insert_with(|| opinion::ask(&self.shared.config, &self.endpoint, limit));
+        // `slow_request` walks the queue, so ask only when a check is due.
+        let due = now >= self.liveness.due();
+        let action =
+            if due { self.liveness.check(now, slow_request(inner, now)) } else { LivenessAction::Wait };
+        match action {
+            LivenessAction::Wait => {}
+            LivenessAction::Probe => {
+                let limit = self.shared.config.liveness.map_or(PROBE_LIMIT, |l| l.dead_after);
+                self.probe.get_or_insert_with(|| probe::start(&self.shared.config, &self.endpoint, limit));
             }
-            Verdict::Ping => {
-                inner.ask_for_life(self.shared.feed.as_deref());
+            LivenessAction::Ping => {
+                inner.ping_peer(self.shared.push_queue.as_deref());
                 if inner.pipeline.len() <= 1 {
-                    self.slim_down();
+                    self.shrink();
                 }
             }
-            Verdict::Dead(silence) => self.ending = Some(LostCause::Silent(silence)),
+            LivenessAction::Dead(silence) => self.ending = Some(LostCause::Silent(silence)),
         }
-        self.arm(inner.pipeline.earliest().min(self.pulse.due()));
+        self.arm(inner.pipeline.earliest().min(self.liveness.due()));
     }
 
-    /// Nothing happens on this connection: its buffers need not be large.
-    fn slim_down(&mut self) {
-        self.input.slim_down();
+    /// Gives buffers back while the connection is idle.
+    fn shrink(&mut self) {
+        self.input.shrink();
         if self.output.capacity() > OUTPUT_KEPT && self.output.is_empty() {
             self.output = Vec::new();
         }
@@ -361,7 +367,7 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// The timer only wakes the task; `beat` looks at the clock.
+    /// The timer only wakes the task; `check_timers` reads the clock.
     fn poll_timer(&mut self, cx: &mut Context<'_>) -> bool {
         let fired = self.armed != NEVER && self.timer.as_mut().poll(cx).is_ready();
         if fired {
@@ -374,7 +380,7 @@ impl<'a> Driver<'a> {
         self.wakers.drain(..).for_each(Waker::wake);
     }
 
-    fn tell_pushes(&mut self) {
+    fn publish_pushes(&mut self) {
         if self.pushes.is_empty() {
             return;
         }
@@ -385,7 +391,7 @@ impl<'a> Driver<'a> {
         }
     }
 
-    // ---- output ------------------------------------------------------------------------------------------------
+    // ---- output -----------------------------------------------------------------------------
 
     /// Writes what was taken. True if anything went out.
     fn poll_output(&mut self, cx: &mut Context<'_>) -> bool {
@@ -407,7 +413,7 @@ impl<'a> Driver<'a> {
             }
         }
         self.shared.meter.bytes_sent.increment(self.sent - before);
-        self.advanced |= resumed && self.sent > before;
+        self.progressed |= resumed && self.sent > before;
         if self.written == self.output.len() {
             self.output.clear();
             self.written = 0;
@@ -428,7 +434,8 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// Says goodbye to the peer, as far as that is possible without waiting: it may never read again.
+    /// Shuts the socket down as far as that is possible without waiting: the peer may never read
+    /// again.
     pub(crate) async fn shut_down(mut self) {
         let goodbye = std::future::poll_fn(|cx| Poll::Ready(Pin::new(&mut self.transport).poll_shutdown(cx)));
         if let Poll::Ready(Err(error)) = goodbye.await {
@@ -437,7 +444,7 @@ impl<'a> Driver<'a> {
     }
 }
 
-impl Future for Driver<'_> {
+impl Future for ConnectionDriver<'_> {
     type Output = Exit;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Exit> {
@@ -445,65 +452,65 @@ impl Future for Driver<'_> {
         loop {
             let read = this.poll_input(cx);
             let step = this.exchange(cx);
-            this.tell_pushes();
+            this.publish_pushes();
             this.wake_callers();
             match step {
-                Step::Exit(exit) => return Poll::Ready(exit),
-                Step::Yield => {
+                Exchange::Exit(exit) => return Poll::Ready(exit),
+                Exchange::Yield => {
                     cx.waker().wake_by_ref();
                     return Poll::Pending;
                 }
-                Step::Idle => {}
+                Exchange::Idle => {}
             }
             let wrote = this.poll_output(cx);
             let fired = this.poll_timer(cx);
-            let told = this.second.is_some() && this.poll_second(cx);
-            if !(read || wrote || fired || told) {
+            let probed = this.probe.is_some() && this.poll_probe(cx);
+            if !(read || wrote || fired || probed) {
                 return Poll::Pending;
             }
         }
     }
 }
 
-/// What excuses a silent server.
-fn excuse(inner: &Inner, now: u64) -> Excuse {
+/// Request in flight that explains a silent server.
+fn slow_request(inner: &LockedState, now: u64) -> SlowRequest {
     match () {
-        () if inner.pipeline.is_patient() => Excuse::Blocking,
-        () if inner.pipeline.waits_long(now) => Excuse::Long,
-        () => Excuse::None,
+        () if inner.pipeline.is_blocking() => SlowRequest::Blocking,
+        () if inner.pipeline.awaits_long_request(now) => SlowRequest::Long,
+        () => SlowRequest::None,
     }
 }
 
-/// When to look for another master behind the same name.
-struct Seeker {
-    seeking: bool,
-    /// Looks so far.
-    looks: u32,
+/// Schedule of the search for another master behind the same name.
+struct MasterSearch {
+    active: bool,
+    /// Searches so far.
+    searches: u32,
     next: u64,
 }
 
-impl Seeker {
-    /// A connection that may not be made anew stays where it is, and the nodes of a cluster are
-    /// told by the cluster.
-    fn of(shared: &Shared, established: &Established) -> Option<Self> {
+impl MasterSearch {
+    /// A connection that may not reconnect stays where it is. Nodes of a cluster follow the
+    /// topology.
+    fn of(shared: &ConnectionShared, established: &Established) -> Option<Self> {
         let follows = shared.config.reconnect.is_some()
-            && shared.feed.is_none()
-            && established.greeting.mode != "cluster";
-        follows.then_some(Self { seeking: false, looks: 0, next: 0 })
+            && shared.push_queue.is_none()
+            && established.server_info.mode != "cluster";
+        follows.then_some(Self { active: false, searches: 0, next: 0 })
     }
 
     fn is_due(&self, now: u64) -> bool {
         now >= self.next
     }
 
-    fn sought(&mut self, now: u64) {
-        self.seeking = false;
-        self.next = now.saturating_add(millis(SEEK_PAUSES.delay(self.looks)));
-        self.looks = self.looks.saturating_add(1);
+    fn finished(&mut self, now: u64) {
+        self.active = false;
+        self.next = now.saturating_add(millis(SEARCH_PAUSES.delay(self.searches)));
+        self.searches = self.searches.saturating_add(1);
     }
 }
 
 fn is_readonly(frame: &Frame) -> bool {
-    matches!(frame.kind(), Kind::SimpleError | Kind::BlobError)
+    matches!(frame.kind(), ValueKind::SimpleError | ValueKind::BlobError)
         && frame.value().error().is_some_and(|(code, rest)| is_demoted(code, rest))
 }

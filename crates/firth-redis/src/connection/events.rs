@@ -1,9 +1,8 @@
-//! What happens to a connection, as a stream that anyone may watch. Bounded: a watcher that falls behind is told how
-//! many events it missed.
-
-use tokio::sync::broadcast;
+//! Events of a connection, as a stream. It is bounded: a watcher that falls behind is told how many
+//! events it missed.
 
 use crate::error::LostCause;
+use tokio::sync::broadcast;
 
 /// How many events are kept for a slow watcher.
 pub(crate) const CAPACITY: usize = 64;
@@ -13,12 +12,13 @@ pub(crate) const CAPACITY: usize = 64;
 #[non_exhaustive]
 pub struct ConnectionEvent {
     /// What happened.
-    pub kind: EventKind,
+    pub kind: ConnectionEventKind,
     /// During which part of the connection's life.
-    pub stage: Stage,
+    pub phase: ConnectionPhase,
     /// Which connection: 1 is the first that stood, 0 if none stood yet.
     pub generation: u64,
-    /// Which retry since a connection last stood: 0 for a loss, for the first try of all, and for success.
+    /// Which retry since a connection last stood: 0 for a loss, for the first try of all, and for
+    /// success.
     pub attempts: u32,
     /// Why, unless all is well.
     pub cause: Option<LostCause>,
@@ -26,7 +26,8 @@ pub struct ConnectionEvent {
 
 /// Kinds of events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum EventKind {
+#[non_exhaustive]
+pub enum ConnectionEventKind {
     /// A connection stands.
     Connected,
     /// A connection, or a try to make one, failed.
@@ -37,7 +38,8 @@ pub enum EventKind {
 
 /// Parts of a connection's life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stage {
+#[non_exhaustive]
+pub enum ConnectionPhase {
     /// The first socket.
     Connect,
     /// HELLO, AUTH, SELECT.
@@ -55,8 +57,8 @@ pub enum Stage {
 pub struct ConnectionEvents(pub(crate) broadcast::Receiver<ConnectionEvent>);
 
 impl ConnectionEvents {
-    /// The next event, or `None` once the connection is gone for good. Events that this watcher was too slow for
-    /// are skipped.
+    /// The next event, or `None` once the connection is gone for good. Events that this watcher was
+    /// too slow for are skipped.
     pub async fn next(&mut self) -> Option<ConnectionEvent> {
         loop {
             match self.0.recv().await {

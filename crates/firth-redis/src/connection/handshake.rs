@@ -1,15 +1,8 @@
-//! From a bare socket to a connection that is ready for requests: HELLO 3 with AUTH and SETNAME in one step, SELECT,
-//! and what the configuration wants set up. A server that does not know HELLO is spoken to in RESP2 (where a password
-//! is wanted, some hide that behind NOAUTH).
-
-use std::time::Duration;
-
-use bytes::BytesMut;
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    sync::oneshot,
-    time::Instant,
-};
+//! From a bare socket to a connection that is ready for requests: HELLO 3 with AUTH and SETNAME in
+//! one step, SELECT, and the configured commands.
+//!
+//! A server that does not know HELLO is spoken to in RESP2. Some servers that want a password hide
+//! that behind NOAUTH.
 
 use super::transport::{Endpoint, Transport, within};
 use crate::{
@@ -20,21 +13,30 @@ use crate::{
     secret::Secret,
     trace::{RequestKind, RequestStart, RequestTrace, TraceHook, next_id},
 };
+use bytes::BytesMut;
+use std::time::Duration;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    sync::oneshot,
+    time::Instant,
+};
 
-/// A connection that is ready: the socket, what was read beyond the handshake, and what the server said of itself.
+/// A ready connection: the socket, what was read beyond the handshake, and the server's
+/// information.
 pub(crate) struct Established {
     pub(crate) endpoint: Endpoint,
     pub(crate) transport: Transport,
     pub(crate) decoder: Decoder,
     pub(crate) input: BytesMut,
-    pub(crate) greeting: Greeting,
+    pub(crate) server_info: ServerInfo,
 }
 
 impl Established {
-    /// Whether the server calls itself master; `None` if it does not say. One that knows no HELLO is asked by ROLE.
+    /// Whether the server calls itself master; `None` if it does not say. One that knows no HELLO
+    /// is asked by ROLE.
     pub(crate) async fn is_master(&mut self, limit: Option<Duration>) -> Option<bool> {
-        if self.greeting.protocol >= 3 {
-            return Some(self.greeting.role == "master");
+        if self.server_info.protocol >= 3 {
+            return Some(self.server_info.role == "master");
         }
         let asked = within(limit, ConnectStage::Handshake, &self.endpoint, async {
             self.transport.write_all(b"*1\r\n$4\r\nROLE\r\n").await.ok()?;
@@ -46,10 +48,10 @@ impl Established {
     }
 }
 
-/// What a server says of itself when greeted.
+/// What a server tells about itself in the handshake.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Greeting {
+pub struct ServerInfo {
     /// `redis` or `valkey`; empty if the server does not know HELLO.
     pub server: String,
     /// Its version, such as `7.0.15`.
@@ -64,7 +66,7 @@ pub struct Greeting {
     pub role: String,
 }
 
-impl Greeting {
+impl ServerInfo {
     /// What matters of a modern server, for tests.
     #[cfg(test)]
     pub(crate) fn of_resp3() -> Self {
@@ -72,21 +74,22 @@ impl Greeting {
     }
 }
 
-/// Opens the socket and shakes hands, each within its time limit.
+/// Opens the socket and runs the handshake, each within its time limit.
 pub(crate) async fn establish(config: &Config, endpoint: Endpoint) -> Result<Established, ConnectError> {
     let transport = Transport::open(config, &endpoint).await?;
     let decoder = Decoder::new(config.reply_limits.clone());
     let password = config.password.as_ref();
     let trace = config.trace.as_ref().filter(|hook| hook.sees_handshakes());
-    let mut talk = Talk { endpoint: &endpoint, password, trace, transport, decoder, input: BytesMut::new() };
+    let mut handshake =
+        Handshake { endpoint: &endpoint, password, trace, transport, decoder, input: BytesMut::new() };
     let limit = config.timeouts.handshake;
-    let greeting = within(limit, ConnectStage::Handshake, &endpoint, talk.shake_hands(config)).await??;
-    let Talk { transport, decoder, input, .. } = talk;
-    Ok(Established { endpoint, transport, decoder, input, greeting })
+    let server_info = within(limit, ConnectStage::Handshake, &endpoint, handshake.run(config)).await??;
+    let Handshake { transport, decoder, input, .. } = handshake;
+    Ok(Established { endpoint, transport, decoder, input, server_info })
 }
 
-/// The few questions and answers before the pipeline takes over.
-struct Talk<'a> {
+/// Requests and answers before the pipeline takes over.
+struct Handshake<'a> {
     endpoint: &'a Endpoint,
     password: Option<&'a Secret>,
     trace: Option<&'a TraceHook>,
@@ -95,36 +98,37 @@ struct Talk<'a> {
     input: BytesMut,
 }
 
-impl Talk<'_> {
-    async fn shake_hands(&mut self, config: &Config) -> Result<Greeting, ConnectError> {
-        let greeting = match self.hello(hello(config)).await? {
-            Ok(greeting) => greeting,
+impl Handshake<'_> {
+    async fn run(&mut self, config: &Config) -> Result<ServerInfo, ConnectError> {
+        let server_info = match self.hello(hello(config)).await? {
+            Ok(server_info) => server_info,
             Err(error) if speaks_only_resp2(&error) => {
-                self.log_in_by_resp2(config).await?;
-                Greeting { protocol: 2, ..Greeting::default() }
+                self.authenticate_resp2(config).await?;
+                ServerInfo { protocol: 2, ..ServerInfo::default() }
             }
-            // A server that minds a missing log-in although HELLO brings one has not understood it.
+            // A server that reports a missing log-in although HELLO brings one has not understood
+            // it.
             Err(error) if &*error.code == "NOAUTH" && config.password.is_some() => {
-                self.log_in_by_resp2(config).await?;
+                self.authenticate_resp2(config).await?;
                 match self.hello(cmd("HELLO").arg(3)).await? {
-                    Ok(greeting) => greeting,
+                    Ok(server_info) => server_info,
                     Err(error) if speaks_only_resp2(&error) => {
-                        Greeting { protocol: 2, ..Greeting::default() }
+                        ServerInfo { protocol: 2, ..ServerInfo::default() }
                     }
                     Err(error) => return Err(self.refused("HELLO", error)),
                 }
             }
             Err(error) => return Err(self.refused("HELLO", error)),
         };
-        self.settle_in(config).await?;
-        Ok(greeting)
+        self.configure(config).await?;
+        Ok(server_info)
     }
 
-    async fn hello(&mut self, hello: Command) -> Result<Result<Greeting, ServerError>, ConnectError> {
-        Ok(self.ask(&[hello]).await?.remove(0).map(|frame| greeting(&frame)))
+    async fn hello(&mut self, hello: Command) -> Result<Result<ServerInfo, ServerError>, ConnectError> {
+        Ok(self.ask(&[hello]).await?.remove(0).map(|frame| server_info(&frame)))
     }
 
-    async fn log_in_by_resp2(&mut self, config: &Config) -> Result<(), ConnectError> {
+    async fn authenticate_resp2(&mut self, config: &Config) -> Result<(), ConnectError> {
         if let Some(password) = &config.password {
             let auth = config
                 .username
@@ -142,8 +146,9 @@ impl Talk<'_> {
         Ok(())
     }
 
-    /// What must succeed (SELECT, set-up commands) and what may fail (our name for `CLIENT LIST`, new in Redis 7.2).
-    async fn settle_in(&mut self, config: &Config) -> Result<(), ConnectError> {
+    /// What must succeed (SELECT, set-up commands) and what may fail (our name for `CLIENT LIST`,
+    /// new in Redis 7.2).
+    async fn configure(&mut self, config: &Config) -> Result<(), ConnectError> {
         let mut steps: Vec<Command> = Vec::new();
         if config.database != 0 {
             steps.push(cmd("SELECT").arg(config.database));
@@ -161,7 +166,7 @@ impl Talk<'_> {
         Ok(())
     }
 
-    /// Sends some commands in one write and reads their answers, and tells of it.
+    /// Sends commands in one write, reads their answers, and traces them.
     async fn ask(&mut self, commands: &[Command]) -> Result<Vec<Result<Frame, ServerError>>, ConnectError> {
         let mut out = Vec::new();
         commands.iter().for_each(|c| c.encode(&mut out));
@@ -174,14 +179,14 @@ impl Talk<'_> {
             bytes: out.len(),
             node: Some(self.endpoint.to_string().into()),
         };
-        let told = tell(hook.clone(), start);
+        let ended = trace_in_task(hook.clone(), start);
         let answers = self.exchange(commands, out).await;
-        // The task that tells lives on until it hears of the end.
-        let _ = told.send(outcome(&answers));
+        // The tracing task waits for the end.
+        let _ = ended.send(outcome(&answers));
         answers
     }
 
-    /// Pushes that come between the answers are not ours.
+    /// Sends commands and reads their answers; pushes between them are ignored.
     async fn exchange(
         &mut self,
         commands: &[Command],
@@ -203,10 +208,11 @@ impl Talk<'_> {
         read(&mut self.transport, &mut self.decoder, &mut self.input).await
     }
 
-    /// Servers like to repeat the arguments of what they do not understand; a password must not come back that way.
+    /// Error of a refused step. Servers may repeat the arguments of what they do not understand, so
+    /// a text that holds the password is left out.
     fn refused(&self, step: &'static str, mut error: ServerError) -> ConnectError {
-        let betrays = |p: &&Secret| !p.expose().is_empty() && error.to_string().contains(p.expose());
-        if self.password.filter(betrays).is_some() {
+        let repeats = |p: &&Secret| !p.expose().is_empty() && error.to_string().contains(p.expose());
+        if self.password.filter(repeats).is_some() {
             error = ServerError::new("ERR", "(its words repeat the password)");
         }
         ConnectError::Refused { endpoint: self.endpoint.to_string(), step, error }
@@ -233,9 +239,9 @@ async fn read(
 }
 
 /// Answers that were no errors, and the first error.
-type Told = (usize, Option<String>);
+type TraceOutcome = (usize, Option<String>);
 
-fn outcome(answers: &Result<Vec<Result<Frame, ServerError>>, ConnectError>) -> Told {
+fn outcome(answers: &Result<Vec<Result<Frame, ServerError>>, ConnectError>) -> TraceOutcome {
     match answers {
         Ok(answers) => {
             let code =
@@ -246,15 +252,16 @@ fn outcome(answers: &Result<Vec<Result<Frame, ServerError>>, ConnectError>) -> T
     }
 }
 
-/// Tells of a request in a task of its own: no user code runs in the connection's (invariant 3).
-fn tell(hook: TraceHook, start: RequestStart) -> oneshot::Sender<Told> {
+/// Traces a request in a task of its own: no user code runs in the connection's task (invariant 3).
+fn trace_in_task(hook: TraceHook, start: RequestStart) -> oneshot::Sender<TraceOutcome> {
     let (sender, ended) = oneshot::channel();
     let begun = Instant::now();
     tokio::spawn(async move {
         hook.begin(|| start.clone());
         let (ok, first_error) = ended.await.unwrap_or_else(|_| (0, Some("given up".to_owned())));
         let RequestStart { id, kind, name, commands, bytes, node } = start;
-        let (duration, errors) = (begun.elapsed(), commands - ok);
+        let duration = begun.elapsed();
+        let errors = commands - ok;
         hook.tell(&RequestTrace { id, kind, name, commands, bytes, node, duration, ok, errors, first_error });
     });
     sender
@@ -272,23 +279,24 @@ fn hello(config: &Config) -> Command {
     }
 }
 
-/// `ERR unknown command` from servers before 6.0 and from some proxies, `NOPROTO` from those that only speak RESP2.
+/// `ERR unknown command` from servers before 6.0 and from some proxies, `NOPROTO` from those that
+/// only speak RESP2.
 fn speaks_only_resp2(error: &ServerError) -> bool {
     &*error.code == "NOPROTO" || (&*error.code == "ERR" && error.message.contains("unknown command"))
 }
 
-fn greeting(frame: &Frame) -> Greeting {
-    let mut greeting = Greeting { protocol: 3, ..Greeting::default() };
+fn server_info(frame: &Frame) -> ServerInfo {
+    let mut server_info = ServerInfo { protocol: 3, ..ServerInfo::default() };
     for (name, value) in frame.value().pairs().into_iter().flatten() {
         let text = || value.as_str().unwrap_or_default().to_owned();
         match name.as_str() {
-            Some("server") => greeting.server = text(),
-            Some("version") => greeting.version = text(),
-            Some("mode") => greeting.mode = text(),
-            Some("role") => greeting.role = text(),
-            Some("id") => greeting.connection_id = value.as_i64().unwrap_or_default(),
+            Some("server") => server_info.server = text(),
+            Some("version") => server_info.version = text(),
+            Some("mode") => server_info.mode = text(),
+            Some("role") => server_info.role = text(),
+            Some("id") => server_info.connection_id = value.as_i64().unwrap_or_default(),
             _ => {}
         }
     }
-    greeting
+    server_info
 }

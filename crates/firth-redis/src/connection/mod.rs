@@ -1,19 +1,20 @@
 //! One connection: a task that owns the socket, and cloneable handles that give it requests.
 //!
-//! `state`, `pipeline`, `pulse` and `inner` are pure; `shared` is the lock between handles and task around `inner`;
-//! `driver` is the loop of an open connection; `actor` is its whole life; `flight` is one request.
+//! `state`, `pipeline`, `liveness` and `locked_state` are pure. `shared` holds the lock between
+//! handles and task around `locked_state`. `driver` is the loop of an open connection, `actor` the
+//! task over all its reconnections, and `pending_request` one request.
 
 mod actor;
 mod driver;
 mod events;
-pub(crate) mod feed;
-mod flight;
 mod handshake;
-mod inner;
-mod input;
-mod opinion;
+mod liveness;
+mod locked_state;
+mod pending_request;
 pub(crate) mod pipeline;
-mod pulse;
+mod probe;
+pub(crate) mod push_queue;
+mod read_buffer;
 mod request;
 mod shared;
 mod state;
@@ -22,75 +23,74 @@ mod tls;
 mod transport;
 
 use std::{sync::Arc, time::Duration};
-
 use tokio::sync::broadcast;
 
 #[cfg(feature = "tls")]
 pub(crate) use self::tls::{TlsCache, check as check_tls};
 pub use self::{
-    events::{ConnectionEvent, ConnectionEvents, EventKind, Stage},
-    handshake::Greeting,
-    state::State,
-};
-use self::{
-    feed::Feed,
-    shared::{Condition, Shared},
+    events::{ConnectionEvent, ConnectionEventKind, ConnectionEvents, ConnectionPhase},
+    handshake::ServerInfo,
+    state::ConnectionState,
 };
 pub(crate) use self::{
-    flight::Flight,
     handshake::{Established, establish},
+    pending_request::PendingRequest,
     pipeline::Replies,
     request::Request,
     transport::Endpoint,
 };
+use self::{
+    push_queue::PushQueue,
+    shared::{ConnectionShared, ConnectionStatus},
+};
 use crate::{
     config::Config,
     error::{CallError, ConnectError, LostCause},
-    lanes::Lease,
+    lanes::PooledConnection,
     resp::Frame,
 };
 
 /// A handle on a connection. When the last one is dropped, the connection is closed at once.
 #[derive(Clone)]
 pub(crate) struct Connection {
-    shared: Arc<Shared>,
+    shared: Arc<ConnectionShared>,
     /// Counts the handles, and only those.
-    _alive: Arc<Alive>,
+    _close_guard: Arc<CloseOnLastHandle>,
 }
 
-struct Alive(Arc<Shared>);
+struct CloseOnLastHandle(Arc<ConnectionShared>);
 
-impl Drop for Alive {
+impl Drop for CloseOnLastHandle {
     fn drop(&mut self) {
         self.0.begin_close(true);
     }
 }
 
 impl Connection {
-    /// Starts a connection; requests may be given to it at once.
+    /// Starts a connection. Requests may be sent at once.
     pub(crate) fn spawn(config: Config, lane: &'static str) -> Self {
-        Self::run(Shared::new(config, lane, None))
+        Self::run(ConnectionShared::new(config, lane, None))
     }
 
-    /// Starts a connection whose pushes go to `pushes`, which others may share.
+    /// Starts a connection whose pushes go to `pushes`, which other connections may share.
     pub(crate) fn spawn_pushing(
         config: Config,
         lane: &'static str,
         pushes: broadcast::Sender<Arc<Frame>>,
     ) -> Self {
-        let mut shared = Shared::new(config, lane, None);
+        let mut shared = ConnectionShared::new(config, lane, None);
         shared.pushes = pushes;
         Self::run(shared)
     }
 
-    /// Starts a connection without requests, whose every frame goes to `feed`.
-    pub(crate) fn spawn_feeding(config: Config, lane: &'static str, feed: Arc<Feed>) -> Self {
-        Self::run(Shared::new(config, lane, Some(feed)))
+    /// Starts a connection without requests. All frames go to `push_queue`.
+    pub(crate) fn spawn_subscriber(config: Config, lane: &'static str, push_queue: Arc<PushQueue>) -> Self {
+        Self::run(ConnectionShared::new(config, lane, Some(push_queue)))
     }
 
-    fn run(shared: Shared) -> Self {
+    fn run(shared: ConnectionShared) -> Self {
         let shared = Arc::new(shared);
-        let connection = Self { _alive: Arc::new(Alive(shared.clone())), shared };
+        let connection = Self { _close_guard: Arc::new(CloseOnLastHandle(shared.clone())), shared };
         connection.start();
         connection
     }
@@ -104,7 +104,7 @@ impl Connection {
         fresh
     }
 
-    pub(crate) fn shared(&self) -> &Arc<Shared> {
+    pub(crate) fn shared(&self) -> &Arc<ConnectionShared> {
         &self.shared
     }
 
@@ -117,7 +117,7 @@ impl Connection {
         &self.shared.config
     }
 
-    pub(crate) fn state(&self) -> State {
+    pub(crate) fn state(&self) -> ConnectionState {
         self.shared.state()
     }
 
@@ -135,8 +135,8 @@ impl Connection {
         self.shared.last_error()
     }
 
-    pub(crate) fn greeting(&self) -> Option<Greeting> {
-        self.shared.greeting()
+    pub(crate) fn server_info(&self) -> Option<ServerInfo> {
+        self.shared.server_info()
     }
 
     pub(crate) fn events(&self) -> ConnectionEvents {
@@ -148,39 +148,41 @@ impl Connection {
     }
 
     /// Sends a request over this connection.
-    pub(crate) fn send<'c>(&'c self, request: Request<'c>, timeout: Option<Duration>) -> Flight<'c> {
-        Flight::new(Route::Borrowed(self), request, timeout)
+    pub(crate) fn send<'c>(&'c self, request: Request<'c>, timeout: Option<Duration>) -> PendingRequest<'c> {
+        PendingRequest::new(RequestRoute::Borrowed(self), request, timeout)
     }
 
-    /// Sends operations up to `op`, whose answers go to the feed, if the connection of this
-    /// generation still stands.
+    /// Sends operations up to `op`, whose answers go to the push queue, if the connection of this
+    /// generation is still open.
     pub(crate) fn send_unpaired(&self, generation: u64, op: u64, bytes: &[u8]) -> bool {
         self.shared.send_unpaired(generation, op, bytes)
     }
 
-    /// Breaks the connection, which then starts afresh.
+    /// Breaks the connection, which then reconnects.
     pub(crate) fn reset(&self) {
         self.shared.reset();
     }
 
-    /// Waits until the connection stands, or is closed, or (with `fail_fast`, for a new connection) until a try failed.
+    /// Waits until the connection is open or closed, or (with `fail_fast`, for a new connection)
+    /// until an attempt failed.
     pub(crate) async fn opened(&self, fail_fast: bool) -> Result<(), ConnectError> {
-        let mut condition = self.shared.watch_condition();
+        let mut status = self.shared.watch_status();
         let failures = if fail_fast { 0 } else { u64::MAX };
-        let wanted = |c: &Condition| {
-            matches!(c.state, State::Open | State::Closing | State::Closed) || c.failures > failures
+        let wanted = |c: &ConnectionStatus| {
+            matches!(c.state, ConnectionState::Open | ConnectionState::Closing | ConnectionState::Closed)
+                || c.failures > failures
         };
-        let reached = condition.wait_for(wanted).await.map_or(State::Closed, |c| c.state);
-        match (reached, self.shared.blame()) {
-            (State::Open, _) => Ok(()),
+        let reached = status.wait_for(wanted).await.map_or(ConnectionState::Closed, |c| c.state);
+        match (reached, self.shared.unexpected_error()) {
+            (ConnectionState::Open, _) => Ok(()),
             (_, Some(LostCause::Reconnect(error))) => Err((*error).clone()),
             (_, Some(cause)) => Err(ConnectError::Broken { endpoint: "the server".into(), source: cause }),
             (_, None) => Err(ConnectError::Closed),
         }
     }
 
-    /// Finishes what is under way, then ends; what is not done within the configured time fails. Returns when the task
-    /// is gone.
+    /// Finishes the requests in flight, then ends; those not done within the configured time fail.
+    /// Returns when the task is gone.
     pub(crate) async fn close(&self) {
         self.shared.begin_close(false);
         let mut running = self.shared.watch_running();
@@ -194,7 +196,7 @@ impl Connection {
         self.shared.begin_close(true);
     }
 
-    /// Ends at once; whatever is under way fails. Returns when the task is gone.
+    /// Ends at once; requests in flight fail. Returns when the task is gone.
     pub(crate) async fn abort(&self) {
         self.close_now();
         // The sender lives in `shared`, which we hold.
@@ -202,29 +204,29 @@ impl Connection {
     }
 }
 
-/// Which connection a request goes over, and who keeps that connection alive meanwhile.
-pub(crate) enum Route<'c> {
+/// Connection of a request, kept alive while the request is in flight.
+pub(crate) enum RequestRoute<'c> {
     Borrowed(&'c Connection),
     Owned(Connection),
     /// A connection of the blocking lane, returned when the answer has come.
-    Leased(Lease),
+    Pooled(PooledConnection),
 }
 
-impl Route<'_> {
+impl RequestRoute<'_> {
     #[inline]
-    fn shared(&self) -> &Arc<Shared> {
+    fn shared(&self) -> &Arc<ConnectionShared> {
         match self {
             Self::Borrowed(connection) => connection.shared(),
             Self::Owned(connection) => connection.shared(),
-            Self::Leased(lease) => lease.connection().shared(),
+            Self::Pooled(pooled) => pooled.connection().shared(),
         }
     }
 
     /// The request is over; a leased connection that gave its answer may be used again.
     #[inline]
-    fn landed(&mut self, result: &Result<Replies, CallError>) {
-        if let (Self::Leased(lease), Ok(_)) = (self, result) {
-            lease.give_back();
+    fn finished_request(&mut self, result: &Result<Replies, CallError>) {
+        if let (Self::Pooled(pooled), Ok(_)) = (self, result) {
+            pooled.mark_reusable();
         }
     }
 }

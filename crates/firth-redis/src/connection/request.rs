@@ -1,10 +1,9 @@
 //! One request as the connection sees it: bytes to send and a number of replies to expect.
 
+use crate::command::{Command, CommandClass, Pipe, pipe};
 use std::borrow::Cow;
 
-use crate::command::{Command, Nature, Pipe, pipe};
-
-/// A command, or commands that go out in one piece; lent where somebody may need them again.
+/// A command, or a pipeline; borrowed where the caller may need it again.
 #[derive(Debug)]
 pub(crate) enum Request<'a> {
     One(Cow<'a, Command>),
@@ -60,23 +59,24 @@ impl Request<'_> {
     }
 
     #[inline]
-    pub(crate) fn nature(&self) -> Nature {
+    pub(crate) fn class(&self) -> CommandClass {
         match self {
-            Self::One(command) => command.nature(),
-            Self::Many(pipe) => pipe.nature(),
+            Self::One(command) => command.class(),
+            Self::Many(pipe) => pipe.class(),
         }
     }
 
-    /// Whether silence is no sign of death while this is under way.
+    /// Whether silence is no sign of a dead connection while this is in flight.
     #[inline]
-    pub(crate) fn is_patient(&self) -> bool {
+    pub(crate) fn is_blocking(&self) -> bool {
         match self {
-            Self::One(command) => command.nature().is_patient(),
-            Self::Many(pipe) => pipe.is_patient(),
+            Self::One(command) => command.class().is_blocking(),
+            Self::Many(pipe) => pipe.is_blocking(),
         }
     }
 
-    /// The command that keeps the request from being sent over a shared connection, or the only one.
+    /// The command that keeps the request from being sent over a shared connection, or the only
+    /// one.
     pub(crate) fn culprit(&self) -> &str {
         match self {
             Self::One(command) => command.name(),

@@ -1,83 +1,81 @@
-//! What the handles of a connection and its task share: the state, the pipeline and the output buffer, under one lock
-//! that is held for a few dozen nanoseconds. Callers encode straight into the output; the task swaps it out whole.
-//! Bounded by requests and bytes (invariant 4).
+//! State that the handles of a connection and its task share: under one lock that is held for a few
+//! dozen nanoseconds. Callers encode straight into the output; the task swaps it out whole. Bounded
+//! by requests and bytes (invariant 4).
 
+use super::{
+    events::{self, ConnectionEvent, ConnectionEventKind, ConnectionPhase},
+    handshake::ServerInfo,
+    locked_state::{LockedState, Submitted},
+    pipeline::{NEVER, RequestFailure, RequestMeta, RequestOutcome},
+    push_queue::{PushItem, PushQueue},
+    request::Request,
+    state::ConnectionState,
+    transport::Endpoint,
+};
+use crate::{
+    config::Config,
+    error::{ErrorChain, LostCause},
+    metrics::ConnectionMeter,
+    resp::Frame,
+};
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::Waker,
     time::Duration,
 };
-
 use tokio::{
     sync::{Notify, broadcast, watch},
     time::Instant,
 };
 
-use super::{
-    events::{self, ConnectionEvent, EventKind, Stage},
-    feed::{Feed, FeedItem},
-    handshake::Greeting,
-    inner::{Inner, Submitted},
-    pipeline::{Failure, NEVER, Outcome, Ticket},
-    request::Request,
-    state::State,
-    transport::Endpoint,
-};
-use crate::{
-    config::Config,
-    error::{Chain, LostCause},
-    metrics::Meter,
-    resp::Frame,
-};
-
-/// So many ms are longer than any process lives.
+/// Longer than any process lives, in ms.
 const FOR_EVER: u64 = 1 << 40;
 
 /// How many pushes are kept for a slow listener of [`Client::pushes`](crate::Client::pushes).
 const PUSH_CAPACITY: usize = 1024;
 
-pub(crate) struct Shared {
+pub(crate) struct ConnectionShared {
     pub(crate) config: Config,
     pub(crate) lane: &'static str,
-    pub(crate) meter: Meter,
-    /// Set for a connection without requests: everything that comes goes there.
-    pub(crate) feed: Option<Arc<Feed>>,
+    pub(crate) meter: ConnectionMeter,
+    /// Set for a connection without requests: all frames go there.
+    pub(crate) push_queue: Option<Arc<PushQueue>>,
     pub(crate) pushes: broadcast::Sender<Arc<Frame>>,
-    inner: Mutex<Inner>,
+    inner: Mutex<LockedState>,
     room: Arc<Notify>,
     base: Instant,
-    condition: watch::Sender<Condition>,
+    status: watch::Sender<ConnectionStatus>,
     running: watch::Sender<bool>,
     events: broadcast::Sender<ConnectionEvent>,
 }
 
-/// What is published of a connection.
+/// Published state of a connection.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Condition {
-    pub(crate) state: State,
-    /// Counts failures, so that one is not missed although the next try has already begun.
+pub(crate) struct ConnectionStatus {
+    pub(crate) state: ConnectionState,
+    /// Counts failures, so that a watcher misses none although the next attempt has begun.
     pub(crate) failures: u64,
 }
 
-impl Shared {
-    pub(crate) fn new(config: Config, lane: &'static str, feed: Option<Arc<Feed>>) -> Self {
+impl ConnectionShared {
+    pub(crate) fn new(config: Config, lane: &'static str, push_queue: Option<Arc<PushQueue>>) -> Self {
         Self {
-            meter: Meter::new(lane, config.tls.is_some()),
+            meter: ConnectionMeter::new(lane, config.tls.is_some()),
             config,
             lane,
-            feed,
+            push_queue,
             pushes: broadcast::Sender::new(PUSH_CAPACITY),
-            inner: Mutex::new(Inner::new()),
+            inner: Mutex::new(LockedState::new()),
             room: Arc::new(Notify::new()),
             base: Instant::now(),
-            condition: watch::Sender::new(Condition { state: State::Init, failures: 0 }),
+            status: watch::Sender::new(ConnectionStatus { state: ConnectionState::Init, failures: 0 }),
             running: watch::Sender::new(false),
             events: broadcast::Sender::new(events::CAPACITY),
         }
     }
 
     #[inline]
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, LockedState> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -86,12 +84,12 @@ impl Shared {
         u64::try_from(self.base.elapsed().as_millis()).unwrap_or(NEVER - 1)
     }
 
-    /// The instant of a time in ms; of one beyond all plans, some decades from now.
+    /// Instant of a time in ms; for `NEVER`, some decades from now.
     pub(crate) fn instant(&self, at: u64) -> Instant {
         self.base + Duration::from_millis(at.min(FOR_EVER))
     }
 
-    /// Puts a request into the output and the line, if there is room.
+    /// Puts a request into the output and the pipeline, if there is room.
     #[inline]
     pub(crate) fn submit(
         &self,
@@ -114,20 +112,19 @@ impl Shared {
         request.encode(&mut inner.out);
         let usual = self.config.timeouts.request;
         let long = timeout.is_none_or(|limit| usual.is_some_and(|usual| limit > usual));
-        let patient = request.is_patient();
-        let ticket = Ticket { replies: request.replies(), start, deadline, patient, long };
-        let slot = inner.pipeline.push(ticket, waker.clone());
+        let blocking = request.is_blocking();
+        let meta = RequestMeta { replies: request.replies(), start, deadline, blocking, long };
+        let slot = inner.pipeline.push(meta, waker.clone());
         drop(inner);
         wake(task);
         Submitted::Queued(slot)
     }
 
-    /// Sends operations up to `op`, whose answers go to the feed, if this very connection still
-    /// stands. Never refused for lack of room: what a feed's owner sends is bounded by what it
-    /// wants subscribed.
+    /// Sends operations up to `op`, whose answers go to the push queue, if this very connection is
+    /// still open. Never refused for lack of room: the wanted subscriptions bound what a mux sends.
     pub(crate) fn send_unpaired(&self, generation: u64, op: u64, bytes: &[u8]) -> bool {
         let mut inner = self.lock();
-        if inner.machine.generation() != generation || inner.machine.state() != State::Open {
+        if inner.machine.generation() != generation || inner.machine.state() != ConnectionState::Open {
             return false;
         }
         inner.out.extend_from_slice(bytes);
@@ -138,7 +135,7 @@ impl Shared {
         true
     }
 
-    /// Breaks the connection, which then starts afresh.
+    /// Breaks the connection, which then reconnects.
     pub(crate) fn reset(&self) {
         let mut inner = self.lock();
         inner.reset = true;
@@ -147,9 +144,9 @@ impl Shared {
         wake(task);
     }
 
-    /// The outcome of a request, or the promise to wake.
+    /// Outcome of a request; else the waker is stored.
     #[inline]
-    pub(crate) fn poll_outcome(&self, slot: usize, waker: &Waker) -> Option<Outcome> {
+    pub(crate) fn poll_outcome(&self, slot: usize, waker: &Waker) -> Option<RequestOutcome> {
         self.lock().pipeline.poll(slot, waker)
     }
 
@@ -162,8 +159,8 @@ impl Shared {
         self.lock().pipeline.unfinished()
     }
 
-    /// Ends the requests whose time is up; those that are not with the task yet are never sent.
-    pub(crate) fn expire(&self, inner: &mut Inner, wakers: &mut Vec<Waker>) {
+    /// Ends requests whose deadline has passed; those that the task has not taken are never sent.
+    pub(crate) fn expire(&self, inner: &mut LockedState, wakers: &mut Vec<Waker>) {
         if inner.now < inner.pipeline.earliest() {
             return;
         }
@@ -174,8 +171,8 @@ impl Shared {
         self.make_room(inner, freed);
     }
 
-    /// Waits until a request of this size may enter, or must be refused. Somebody else may be quicker: try, and
-    /// wait again.
+    /// Waits until a request of this size may enter, or must be refused. Another caller may be
+    /// quicker: then try and wait again.
     pub(crate) async fn wait_for_room(self: Arc<Self>, bytes: usize) {
         let _counted = RoomWait::new(&self);
         loop {
@@ -190,21 +187,21 @@ impl Shared {
     }
 
     /// Lets as many waiters try again as requests were answered.
-    pub(crate) fn make_room(&self, inner: &Inner, freed: usize) {
+    pub(crate) fn make_room(&self, inner: &LockedState, freed: usize) {
         for _ in 0..freed.min(inner.waiting) {
             self.room.notify_one();
         }
     }
 
-    // ---- state -------------------------------------------------------------------------------------------------
+    // ---- state ------------------------------------------------------------------------------
 
-    /// Begins a life; false if one is under way.
+    /// Starts the connection; false if it runs.
     pub(crate) fn start(&self) -> bool {
         let mut inner = self.lock();
         if *self.running.borrow() || !inner.machine.start() {
             return false;
         }
-        (inner.asked_to_close, inner.hurry) = (false, false);
+        (inner.asked_to_close, inner.abort) = (false, false);
         self.running.send_replace(true);
         self.publish(&inner);
         true
@@ -215,49 +212,49 @@ impl Shared {
         self.running.send_replace(false);
     }
 
-    pub(crate) fn opened(&self, endpoint: &Endpoint, greeting: &Greeting) -> bool {
+    pub(crate) fn opened(&self, endpoint: &Endpoint, server_info: &ServerInfo) -> bool {
         let mut inner = self.lock();
         if !inner.machine.opened() {
             return false;
         }
-        inner.greeting = Some(greeting.clone());
+        inner.server_info = Some(server_info.clone());
         inner.node = self.config.trace.as_ref().map(|_| endpoint.to_string().into());
         inner.reset = false;
         let freed = inner.withdraw();
         self.make_room(&inner, freed);
         self.publish(&inner);
         self.meter.opened.increment(1);
-        self.tell(&inner, EventKind::Connected, Stage::Connect, None);
-        if let Some(feed) = &self.feed {
+        self.tell(&inner, ConnectionEventKind::Connected, ConnectionPhase::Connect, None);
+        if let Some(push_queue) = &self.push_queue {
             let generation = inner.machine.generation();
-            feed.notice(FeedItem::Opened { generation, greeting: greeting.clone() });
+            push_queue.push(PushItem::Opened { generation, server_info: server_info.clone() });
         }
         true
     }
 
-    /// The connection, or a try, failed: every request ends, and until the next try new ones are refused. `sent` is
-    /// the number of bytes that the network has taken.
-    pub(crate) fn failed(&self, cause: &LostCause, stage: Stage, sent: u64) {
+    /// The connection, or an attempt, failed: every request ends, and new ones are refused until
+    /// the next attempt. `sent` is the number of bytes that the network has taken.
+    pub(crate) fn failed(&self, cause: &LostCause, phase: ConnectionPhase, sent: u64) {
         let mut inner = self.lock();
         let news = inner.machine.failed();
-        if !news && inner.machine.state() != State::Closing {
+        if !news && inner.machine.state() != ConnectionState::Closing {
             return;
         }
-        let failure = |sent| Failure::Lost { sent, cause: cause.clone() };
+        let failure = |sent| RequestFailure::Lost { sent, cause: cause.clone() };
         let wakers = inner.end_all(sent, failure);
         self.meter.in_flight.set(0);
         inner.last_error = Some(cause.clone());
-        self.condition.send_modify(|c| c.failures += 1);
+        self.status.send_modify(|c| c.failures += 1);
         self.publish(&inner);
         self.make_room(&inner, usize::MAX);
-        match stage {
-            Stage::Runtime => self.meter.lost.increment(1),
+        match phase {
+            ConnectionPhase::Runtime => self.meter.lost.increment(1),
             _ => self.meter.failed_attempts.increment(1),
         }
-        self.tell(&inner, EventKind::Disconnected, stage, Some(cause.clone()));
+        self.tell(&inner, ConnectionEventKind::Disconnected, phase, Some(cause.clone()));
         drop(inner);
-        if let Some(feed) = &self.feed {
-            feed.notice(FeedItem::Lost(cause.clone()));
+        if let Some(push_queue) = &self.push_queue {
+            push_queue.push(PushItem::Lost(cause.clone()));
         }
         wakers.into_iter().for_each(Waker::wake);
     }
@@ -271,38 +268,39 @@ impl Shared {
         retried
     }
 
-    /// The end: whatever still waits fails. `sent` is the number of bytes that the network has taken, if known.
+    /// Closes the connection: requests that still wait fail. `sent` is the number of bytes that the
+    /// network has taken, if known.
     pub(crate) fn closed(&self, sent: Option<u64>) {
         let mut inner = self.lock();
         inner.machine.give_up();
         // What the task has taken may have been sent.
         let sent = sent.unwrap_or(inner.taken);
-        let wakers = inner.end_all(sent, |sent| Failure::Closed { sent });
+        let wakers = inner.end_all(sent, |sent| RequestFailure::Closed { sent });
         self.meter.in_flight.set(0);
-        let news = self.state() != State::Closed;
+        let news = self.state() != ConnectionState::Closed;
         self.publish(&inner);
         self.make_room(&inner, usize::MAX);
         if news {
             let cause = inner.last_error.clone().filter(|_| !inner.asked_to_close);
-            self.tell(&inner, EventKind::Closed, Stage::Close, cause);
+            self.tell(&inner, ConnectionEventKind::Closed, ConnectionPhase::Close, cause);
         }
         let task = inner.task.take();
         drop(inner);
-        if let Some(feed) = self.feed.as_ref().filter(|_| news) {
-            feed.notice(FeedItem::Closed);
+        if let Some(push_queue) = self.push_queue.as_ref().filter(|_| news) {
+            push_queue.push(PushItem::Closed);
         }
         wakers.into_iter().for_each(Waker::wake);
         wake(task);
     }
 
-    /// Asks for an end: an open connection finishes what is under way, unless that is in a `hurry`. The task is told;
-    /// it knows best what was sent.
-    pub(crate) fn begin_close(&self, hurry: bool) {
+    /// Requests the end. An open connection finishes its requests, unless `abort` is set. The task
+    /// is told, because it knows best what was sent.
+    pub(crate) fn begin_close(&self, abort: bool) {
         let mut inner = self.lock();
-        inner.hurry |= hurry;
+        inner.abort |= abort;
         match inner.machine.state() {
-            State::Closed => {}
-            State::Open | State::Closing => {
+            ConnectionState::Closed => {}
+            ConnectionState::Open | ConnectionState::Closing => {
                 inner.asked_to_close = true;
                 inner.machine.close();
                 self.publish(&inner);
@@ -319,27 +317,38 @@ impl Shared {
         }
     }
 
-    fn publish(&self, inner: &Inner) {
+    fn publish(&self, inner: &LockedState) {
         let state = inner.machine.state();
-        self.condition.send_modify(|c| c.state = state);
+        self.status.send_modify(|c| c.state = state);
     }
 
-    fn tell(&self, inner: &Inner, kind: EventKind, stage: Stage, cause: Option<LostCause>) {
-        let (generation, attempts) = (inner.machine.generation(), inner.machine.attempts());
-        let first = if kind == EventKind::Connected { 1 } else { 0 };
-        let stage = if stage == Stage::Connect && generation > first { Stage::Reconnect } else { stage };
-        let why = cause.as_ref().map(|c| tracing::field::display(Chain(c)));
-        tracing::debug!(?kind, ?stage, generation, attempts, cause = why, "connection");
-        // Nobody may be watching: then there is nobody to tell.
-        let _ = self.events.send(ConnectionEvent { kind, stage, generation, attempts, cause });
+    fn tell(
+        &self,
+        inner: &LockedState,
+        kind: ConnectionEventKind,
+        phase: ConnectionPhase,
+        cause: Option<LostCause>,
+    ) {
+        let generation = inner.machine.generation();
+        let attempts = inner.machine.attempts();
+        let first = if kind == ConnectionEventKind::Connected { 1 } else { 0 };
+        let phase = if phase == ConnectionPhase::Connect && generation > first {
+            ConnectionPhase::Reconnect
+        } else {
+            phase
+        };
+        let why = cause.as_ref().map(|c| tracing::field::display(ErrorChain(c)));
+        tracing::debug!(?kind, ?phase, generation, attempts, cause = why, "connection");
+        // The send fails only without a watcher.
+        let _ = self.events.send(ConnectionEvent { kind, phase, generation, attempts, cause });
     }
 
-    pub(crate) fn state(&self) -> State {
-        self.condition.borrow().state
+    pub(crate) fn state(&self) -> ConnectionState {
+        self.status.borrow().state
     }
 
-    pub(crate) fn watch_condition(&self) -> watch::Receiver<Condition> {
-        self.condition.subscribe()
+    pub(crate) fn watch_status(&self) -> watch::Receiver<ConnectionStatus> {
+        self.status.subscribe()
     }
 
     pub(crate) fn watch_running(&self) -> watch::Receiver<bool> {
@@ -354,14 +363,14 @@ impl Shared {
         self.lock().last_error.clone()
     }
 
-    /// The error to blame for the state, if the end was not asked for.
-    pub(crate) fn blame(&self) -> Option<LostCause> {
+    /// Error that caused the state, unless the end was requested.
+    pub(crate) fn unexpected_error(&self) -> Option<LostCause> {
         let inner = self.lock();
         inner.last_error.clone().filter(|_| !inner.asked_to_close)
     }
 
-    pub(crate) fn greeting(&self) -> Option<Greeting> {
-        self.lock().greeting.clone()
+    pub(crate) fn server_info(&self) -> Option<ServerInfo> {
+        self.lock().server_info.clone()
     }
 
     /// Where the connection leads; known only with a trace hook.
@@ -374,11 +383,11 @@ impl Shared {
     }
 }
 
-/// Counts a caller that waits for room. When it is done, with or without success, the next one may look.
-struct RoomWait<'a>(&'a Shared);
+/// Counts a caller that waits for room. When it is done, the next one may try.
+struct RoomWait<'a>(&'a ConnectionShared);
 
 impl<'a> RoomWait<'a> {
-    fn new(shared: &'a Shared) -> Self {
+    fn new(shared: &'a ConnectionShared) -> Self {
         shared.lock().waiting += 1;
         Self(shared)
     }

@@ -1,5 +1,5 @@
-//! The life of a connection as a pure state machine. The task in `actor` drives it; handles read it to know whether
-//! a request may be queued.
+//! The life of a connection as a pure state machine. The task in `actor` drives it; handles read it
+//! to know whether a request may be queued.
 //!
 //! ```text
 //!            start            opened
@@ -15,12 +15,14 @@
 //!     └───────► CONNECTING   start (a closed connection can be opened again)
 //! ```
 //!
-//! FAILED is the backoff window: requests are refused, nothing is queued. CONNECTING and RECONNECTING queue within
-//! the bounds of the connection. A second report of the same failure changes nothing.
+//! FAILED is the backoff window: requests are refused, nothing is queued. CONNECTING and
+//! RECONNECTING queue within the bounds of the connection. A second report of the same failure
+//! changes nothing.
 
 /// Where a connection is in its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum State {
+#[non_exhaustive]
+pub enum ConnectionState {
     /// Made, but not started.
     Init,
     /// The first connection is being made; requests are queued.
@@ -37,7 +39,7 @@ pub enum State {
     Closed,
 }
 
-impl State {
+impl ConnectionState {
     /// Whether a request may be queued now.
     pub fn accepts(self) -> bool {
         matches!(self, Self::Init | Self::Connecting | Self::Open | Self::Reconnecting)
@@ -46,20 +48,20 @@ impl State {
 
 /// The state with its two counters.
 #[derive(Debug, Clone)]
-pub(crate) struct Machine {
-    state: State,
+pub(crate) struct StateMachine {
+    state: ConnectionState,
     /// Counts the connections that stood; 1 is the first.
     generation: u64,
     /// Failed tries since the connection last stood.
     attempts: u32,
 }
 
-impl Machine {
+impl StateMachine {
     pub(crate) fn new() -> Self {
-        Self { state: State::Init, generation: 0, attempts: 0 }
+        Self { state: ConnectionState::Init, generation: 0, attempts: 0 }
     }
 
-    pub(crate) fn state(&self) -> State {
+    pub(crate) fn state(&self) -> ConnectionState {
         self.state
     }
 
@@ -71,11 +73,11 @@ impl Machine {
         self.attempts
     }
 
-    /// Begins a life. False if one is under way.
+    /// Starts the connection. False if it runs.
     pub(crate) fn start(&mut self) -> bool {
-        let fresh = matches!(self.state, State::Init | State::Closed);
+        let fresh = matches!(self.state, ConnectionState::Init | ConnectionState::Closed);
         if fresh {
-            self.state = State::Connecting;
+            self.state = ConnectionState::Connecting;
             self.attempts = 0;
         }
         fresh
@@ -83,29 +85,33 @@ impl Machine {
 
     /// The handshake succeeded. False if the connection is no longer wanted.
     pub(crate) fn opened(&mut self) -> bool {
-        let expected = matches!(self.state, State::Connecting | State::Reconnecting);
+        let expected = matches!(self.state, ConnectionState::Connecting | ConnectionState::Reconnecting);
         if expected {
-            self.state = State::Open;
+            self.state = ConnectionState::Open;
             self.generation += 1;
             self.attempts = 0;
         }
         expected
     }
 
-    /// A try or the connection failed. False for a repeated report, or when closing made it meaningless.
+    /// A try or the connection failed. False for a repeated report, or when closing made it
+    /// meaningless.
     pub(crate) fn failed(&mut self) -> bool {
-        let news = matches!(self.state, State::Connecting | State::Open | State::Reconnecting);
+        let news = matches!(
+            self.state,
+            ConnectionState::Connecting | ConnectionState::Open | ConnectionState::Reconnecting
+        );
         if news {
-            self.state = State::Failed;
+            self.state = ConnectionState::Failed;
         }
         news
     }
 
     /// The backoff is over: try again.
     pub(crate) fn retry(&mut self) -> bool {
-        let waiting = self.state == State::Failed;
+        let waiting = self.state == ConnectionState::Failed;
         if waiting {
-            self.state = State::Reconnecting;
+            self.state = ConnectionState::Reconnecting;
             self.attempts = self.attempts.saturating_add(1);
         }
         waiting
@@ -113,14 +119,14 @@ impl Machine {
 
     /// No (further) reconnection: over.
     pub(crate) fn give_up(&mut self) {
-        self.state = State::Closed;
+        self.state = ConnectionState::Closed;
     }
 
     /// Asks for the end. Only an open connection has something to finish first.
-    pub(crate) fn close(&mut self) -> State {
+    pub(crate) fn close(&mut self) -> ConnectionState {
         self.state = match self.state {
-            State::Open | State::Closing => State::Closing,
-            _ => State::Closed,
+            ConnectionState::Open | ConnectionState::Closing => ConnectionState::Closing,
+            _ => ConnectionState::Closed,
         };
         self.state
     }
@@ -130,30 +136,30 @@ impl Machine {
 mod tests {
     use super::*;
 
-    fn open() -> Machine {
-        let mut m = Machine::new();
+    fn open() -> StateMachine {
+        let mut m = StateMachine::new();
         assert!(m.start() && m.opened());
         m
     }
 
     #[test]
     fn the_drawn_path_is_walked() {
-        let mut m = Machine::new();
-        assert_eq!(m.state(), State::Init);
+        let mut m = StateMachine::new();
+        assert_eq!(m.state(), ConnectionState::Init);
         assert!(m.start());
-        assert_eq!(m.state(), State::Connecting);
+        assert_eq!(m.state(), ConnectionState::Connecting);
         assert!(m.opened());
-        assert_eq!((m.state(), m.generation()), (State::Open, 1));
+        assert_eq!((m.state(), m.generation()), (ConnectionState::Open, 1));
         assert!(m.failed());
         assert!(m.retry());
-        assert_eq!((m.state(), m.attempts()), (State::Reconnecting, 1));
+        assert_eq!((m.state(), m.attempts()), (ConnectionState::Reconnecting, 1));
         assert!(m.failed() && m.retry());
         assert_eq!(m.attempts(), 2);
         assert!(m.opened());
         assert_eq!((m.generation(), m.attempts()), (2, 0), "success resets the counter");
-        assert_eq!(m.close(), State::Closing);
+        assert_eq!(m.close(), ConnectionState::Closing);
         m.give_up();
-        assert_eq!(m.state(), State::Closed);
+        assert_eq!(m.state(), ConnectionState::Closed);
     }
 
     #[test]
@@ -180,7 +186,7 @@ mod tests {
         m.close();
         m.give_up();
         assert!(!m.opened() && !m.failed() && !m.retry());
-        assert_eq!(m.state(), State::Closed);
+        assert_eq!(m.state(), ConnectionState::Closed);
         assert!(m.start());
         assert!(m.opened());
         assert_eq!(m.generation(), 2);
@@ -188,9 +194,9 @@ mod tests {
 
     #[test]
     fn closing_before_it_stands_ends_at_once() {
-        let mut m = Machine::new();
+        let mut m = StateMachine::new();
         m.start();
-        assert_eq!(m.close(), State::Closed);
+        assert_eq!(m.close(), ConnectionState::Closed);
         assert!(!m.opened(), "a handshake that ends later does not bring it back");
     }
 }

@@ -1,24 +1,23 @@
-//! Turns [`Tls`] settings into a rustls configuration, once for all connections of a client, so
-//! that certificates are parsed once and sessions can be resumed. TLS 1.2 and newer; the server's
-//! name is always checked.
+//! Builds the rustls configuration from [`TlsOptions`], once for all connections of a client.
 //!
-//! **Files.** Before each new connection the files that the settings name are looked at; if one of
-//! them changed, all are read again. If the new ones cannot be used (a certificate whose key is not
-//! there yet), the old ones stay in use.
+//! Certificates are parsed once, and sessions can be resumed. TLS 1.2 and newer; the server's name
+//! is always checked.
+//!
+//! **Files.** Each new connection checks the files that the options name. If one of them changed,
+//! all are read again. If the new files cannot be used (a certificate whose key is not there yet),
+//! the old ones stay in use.
 
-use std::{path::Path, sync::Arc, time::SystemTime};
-
+use crate::{config::TlsOptions, error::ConnectError};
 use rustls::{
     ClientConfig, RootCertStore,
     pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject},
 };
+use std::{path::Path, sync::Arc, time::SystemTime};
 use tokio::sync::Mutex;
 use tokio_rustls::TlsConnector;
 
-use crate::{config::Tls, error::ConnectError};
-
 /// Refuses what cannot work with any server, before one is asked.
-pub(crate) fn check(tls: &Tls) -> Result<(), ConnectError> {
+pub(crate) fn check(tls: &TlsOptions) -> Result<(), ConnectError> {
     if let Some(name) = &tls.server_name {
         server_name(name)?;
     }
@@ -31,32 +30,33 @@ pub(crate) fn check(tls: &Tls) -> Result<(), ConnectError> {
 
 /// What the connections of one client share of TLS.
 #[derive(Default)]
-pub(crate) struct TlsCache(Mutex<Option<Built>>);
+pub(crate) struct TlsCache(Mutex<Option<BuiltConfig>>);
 
-struct Built {
+struct BuiltConfig {
     config: Arc<ClientConfig>,
-    stamps: Stamps,
+    stamps: FileStamps,
 }
 
 /// When each of the files was changed, and how long it is.
-type Stamps = [Option<(SystemTime, u64)>; 3];
+type FileStamps = [Option<(SystemTime, u64)>; 3];
 
 impl TlsCache {
     /// The connector for a host, and the name to expect there. Files and the system's certificates
     /// are read on a thread that may block.
     pub(crate) async fn connector(
         self: &Arc<Self>,
-        tls: &Tls,
+        tls: &TlsOptions,
         host: &str,
     ) -> Result<(TlsConnector, ServerName<'static>), ConnectError> {
         let name = server_name(tls.server_name.as_deref().unwrap_or(host))?;
-        let (cache, tls) = (self.clone(), tls.clone());
+        let cache = self.clone();
+        let tls = tls.clone();
         let current = tokio::task::spawn_blocking(move || cache.current(&tls));
         let lost = |_| ConnectError::config("tls", "the runtime ended");
         Ok((TlsConnector::from(current.await.map_err(lost)??), name))
     }
 
-    fn current(&self, tls: &Tls) -> Result<Arc<ClientConfig>, ConnectError> {
+    fn current(&self, tls: &TlsOptions) -> Result<Arc<ClientConfig>, ConnectError> {
         // Held while certificates are read: connections that start together read them once.
         let mut built = self.0.blocking_lock();
         let stamps = stamps(tls);
@@ -66,7 +66,7 @@ impl TlsCache {
         match (build(tls), &mut *built) {
             (Ok(config), built) => {
                 let config = Arc::new(config);
-                *built = Some(Built { config: config.clone(), stamps });
+                *built = Some(BuiltConfig { config: config.clone(), stamps });
                 Ok(config)
             }
             (Err(problem), Some(old)) => {
@@ -84,7 +84,7 @@ impl std::fmt::Debug for TlsCache {
     }
 }
 
-fn stamps(tls: &Tls) -> Stamps {
+fn stamps(tls: &TlsOptions) -> FileStamps {
     let stamp = |path: &Path| {
         let about = std::fs::metadata(path).ok()?;
         Some((about.modified().ok()?, about.len()))
@@ -93,7 +93,7 @@ fn stamps(tls: &Tls) -> Stamps {
     [&files.ca, &files.certificate, &files.key].map(|path| path.as_deref().and_then(stamp))
 }
 
-fn build(tls: &Tls) -> Result<ClientConfig, ConnectError> {
+fn build(tls: &TlsOptions) -> Result<ClientConfig, ConnectError> {
     let mut tls = tls.clone();
     tls.read_files()?;
     let roots = roots(&tls)?;
@@ -105,7 +105,7 @@ fn server_name(name: &str) -> Result<ServerName<'static>, ConnectError> {
         .map_err(|_| ConnectError::config("tls_name", "is neither a host name nor an IP address"))
 }
 
-fn client_config(tls: &Tls, roots: RootCertStore) -> Result<ClientConfig, ConnectError> {
+fn client_config(tls: &TlsOptions, roots: RootCertStore) -> Result<ClientConfig, ConnectError> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
@@ -126,7 +126,7 @@ fn client_config(tls: &Tls, roots: RootCertStore) -> Result<ClientConfig, Connec
     }
 }
 
-fn roots(tls: &Tls) -> Result<RootCertStore, ConnectError> {
+fn roots(tls: &TlsOptions) -> Result<RootCertStore, ConnectError> {
     let mut roots = RootCertStore::empty();
     let Some(ca) = &tls.ca else {
         let (added, _) = roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);

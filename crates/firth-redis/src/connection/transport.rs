@@ -1,5 +1,10 @@
-//! The socket under a connection: TCP, Unix or TLS, opened within its time limits. Used by `establish` only.
+//! The socket under a connection: TCP, Unix or TLS, opened within its time limits. Used by
+//! `establish` only.
 
+use crate::{
+    config::{Address, Config},
+    error::{ConnectError, ConnectStage},
+};
 use std::{
     future::Future,
     io,
@@ -9,16 +14,10 @@ use std::{
     task::{Context, Poll},
     time::Duration,
 };
-
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::{TcpStream, UnixStream},
     time::Instant,
-};
-
-use crate::{
-    config::{Address, Config},
-    error::{ConnectError, ConnectStage},
 };
 
 /// An address that a socket can be opened to.
@@ -108,8 +107,8 @@ async fn resolve(
     }
 }
 
-/// Tries the addresses in order. Each gets an equal share of the time that is left, so that one which swallows
-/// everything does not hide those after it.
+/// Tries the addresses in order. Each gets an equal share of the time that is left, so that an
+/// address that never answers does not hide those after it.
 async fn first_reachable(
     limit: Option<Duration>,
     endpoint: &Endpoint,
@@ -132,8 +131,9 @@ async fn first_reachable(
     Err(refused(endpoint, last))
 }
 
-/// No delay for small writes. A peer that vanishes is given up after half a minute, by keepalive while nothing is sent
-/// and by a limit on unconfirmed bytes otherwise: while a blocking command waits, nothing else would notice.
+/// Disables the delay of small writes. A peer that vanishes is given up after half a minute: by
+/// keepalive while nothing is sent, by a limit on unconfirmed bytes otherwise. While a blocking
+/// command waits, nothing else would notice.
 fn tune(tcp: &TcpStream) -> io::Result<()> {
     tcp.set_nodelay(true)?;
     #[cfg(target_os = "linux")]
@@ -202,11 +202,9 @@ impl AsyncWrite for Transport {
 
 #[cfg(test)]
 mod tests {
-    use std::net::SocketAddr;
-
-    use tokio::net::{TcpListener, TcpSocket};
-
     use super::*;
+    use std::net::SocketAddr;
+    use tokio::net::{TcpListener, TcpSocket};
 
     /// A listener that takes no more connections: the system ignores those who ask.
     async fn full() -> (TcpListener, Vec<TcpStream>, SocketAddr) {

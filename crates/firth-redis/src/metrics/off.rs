@@ -2,26 +2,26 @@
 
 /// Counts nothing.
 #[derive(Clone)]
-pub(crate) struct Counter;
+pub(crate) struct NoCounter;
 
-impl Counter {
+impl NoCounter {
     pub(crate) fn increment(&self, _by: u64) {}
 }
 
 /// Holds nothing.
 #[derive(Clone)]
-pub(crate) struct Gauge;
+pub(crate) struct NoGauge;
 
-impl Gauge {
+impl NoGauge {
     pub(crate) fn increment(&self, _by: f64) {}
     pub(crate) fn decrement(&self, _by: f64) {}
 }
 
 /// Records nothing.
 #[derive(Clone)]
-pub(crate) struct Histogram;
+pub(crate) struct NoHistogram;
 
-impl Histogram {
+impl NoHistogram {
     pub(crate) fn noop() -> Self {
         Self
     }

@@ -8,12 +8,11 @@ use std::time::Duration;
 pub struct MuxConfig {
     /// Which nodes of a cluster serve subscriptions.
     pub nodes: NodePreference,
-    /// Whether channels that lost their node are subscribed anew without being asked for.
+    /// Whether channels that lost their node are subscribed again by themselves.
     ///
-    /// **Why it is on.** A subscriber that must ask for itself loses messages for longer, and one
-    /// that forgets to ask loses them for good; the signals tell of the gap either way. Turn it off
-    /// to decide by the signals, and call
-    /// [`Subscription::resubscribe`](super::Subscription::resubscribe) or
+    /// **Why it is on.** A subscriber that must ask loses messages for longer, and one that forgets
+    /// to ask loses them for good. The signals tell of the gap either way. Turn it off to decide by
+    /// the signals, and call [`Subscription::resubscribe`](super::Subscription::resubscribe) or
     /// [`CallbackSubscription::resubscribe`](super::CallbackSubscription::resubscribe).
     pub auto_resubscribe: bool,
     /// After this long without a node, `Stalled` is signalled. At least 100 ms.
@@ -69,9 +68,9 @@ impl MuxConfig {
 /// Which nodes of a cluster serve subscriptions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NodePreference {
-    /// Masters only: a subscriber on a replica misses messages when replication breaks, and nobody can tell. While a
-    /// master is out of reach one of its replicas stands in for it, unless more than 1 000 channels look for a node; the
-    /// gap goes on until there is a master again.
+    /// Masters only. A subscriber on a replica misses messages when replication breaks, and no
+    /// signal can tell. While a master is out of reach one of its replicas serves instead, unless
+    /// more than 1 000 channels wait for a node. The gap lasts until a master serves again.
     Masters,
     /// Masters and replicas alike, evenly.
     Balanced,
@@ -85,12 +84,12 @@ pub struct Buffer {
     /// Bytes that it holds, bookkeeping included. At least 1 KiB; one message is always accepted.
     pub bytes: usize,
     /// What happens to messages when it is full.
-    pub overflow: Overflow,
+    pub overflow: OverflowPolicy,
 }
 
 impl Default for Buffer {
     fn default() -> Self {
-        Self { bytes: 1 << 20, overflow: Overflow::DropOldest }
+        Self { bytes: 1 << 20, overflow: OverflowPolicy::DropOldest }
     }
 }
 
@@ -100,12 +99,13 @@ impl Buffer {
     }
 }
 
-/// What happens to messages when a subscription's buffer is full. Whatever is dropped is told by
-/// [`Signal::Lagged`](super::Signal::Lagged), at the place where it is missing.
+/// What happens to messages when a subscription's buffer is full.
+/// [`Signal::Lagged`](super::Signal::Lagged) tells of dropped messages, at the place where they are
+/// missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Overflow {
-    /// Reading from the node stops until there is room. This holds up every other subscription on the same node, and
-    /// a server that cannot get rid of its messages cuts the connection in the end: that is then a `Gap`.
+pub enum OverflowPolicy {
+    /// Reading from the node stops until there is room. This delays every other subscription on the
+    /// same node. If the server's buffer overflows, it closes the connection: that is then a `Gap`.
     Block,
     /// The oldest messages go: what is read is fresh.
     DropOldest,

@@ -1,16 +1,14 @@
 //! What a subscriber sees: messages, and signals about holes between them.
 
+use crate::config::Address;
+pub use crate::resp::pubsub::SubscriptionKind;
+use bytes::Bytes;
 use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use bytes::Bytes;
-
-use crate::config::Address;
-pub use crate::resp::pubsub::Kind;
-
-impl Kind {
+impl SubscriptionKind {
     /// All kinds, in the order of their index.
     pub(crate) const ALL: [Self; 3] = [Self::Channel, Self::Pattern, Self::Sharded];
 
@@ -35,10 +33,11 @@ impl Kind {
 /// What comes out of a [`Subscription`](super::Subscription), in order.
 #[derive(Debug, Clone)]
 pub enum Event {
-    /// Somebody published.
+    /// A published message.
     Message(Message),
-    /// Something happened to the subscription. Signals stand between the messages around them and are never dropped;
-    /// only if thousands of them wait unread, they are joined to one gap around everything.
+    /// Something happened to the subscription. Signals stand between the messages around them and
+    /// are never dropped; only if thousands of them wait unread, they are joined to one gap around
+    /// everything.
     Signal(Signal),
 }
 
@@ -65,7 +64,7 @@ impl Event {
 #[non_exhaustive]
 pub struct Message {
     /// The kind of subscription that it came for.
-    pub kind: Kind,
+    pub kind: SubscriptionKind,
     /// The channel that it was published to.
     pub channel: Bytes,
     /// The pattern that matched, for subscriptions by pattern.
@@ -78,7 +77,7 @@ pub struct Message {
 
 impl Message {
     pub(crate) fn new(
-        kind: Kind,
+        kind: SubscriptionKind,
         channel: Bytes,
         pattern: Option<Bytes>,
         payload: Bytes,
@@ -162,14 +161,15 @@ pub enum Signal {
         /// The channels.
         channels: Names,
     },
-    /// These channels have been without a node for so long that somebody should look; the search goes on.
+    /// These channels have been without a node for so long that an operator should check; the
+    /// search goes on.
     TimedOut {
         /// For how long.
         after: Duration,
         /// The channels.
         channels: Names,
     },
-    /// The subscriber was too slow: so many messages were dropped exactly here.
+    /// The subscriber was too slow: messages were dropped exactly here.
     Lagged {
         /// How many.
         dropped: u64,

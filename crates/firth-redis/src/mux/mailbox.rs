@@ -1,34 +1,34 @@
-//! The bounded buffer of one subscription. Messages are subject to its overflow policy; signals are always kept, in
-//! order. The subscriber swaps the whole content out in one go, so there is room again when it has done so, and not
-//! before: whoever was refused waits for that.
+//! Bounded buffer of one subscription. Messages are subject to its overflow policy; signals are
+//! always kept, in order.
+//!
+//! The subscriber swaps the whole content out at once. Only then there is room again, and a link
+//! that was refused waits for that.
 
+use super::{
+    config::{Buffer, OverflowPolicy},
+    event::{Event, Message, Signal},
+    meter::Backlog,
+    summary,
+};
+use bytes::{Bytes, BytesMut};
 use std::{
     collections::VecDeque,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::{Context, Poll, Waker},
 };
 
-use bytes::{Bytes, BytesMut};
-
-use super::{
-    config::{Buffer, Overflow},
-    event::{Event, Message, Signal},
-    meter::Backlog,
-    summary,
-};
-
 /// What a queued message costs beside its payload and channel.
 const OVERHEAD: usize = std::mem::size_of::<Event>();
 
 #[derive(Debug)]
-pub(crate) struct Mailbox {
-    state: Mutex<State>,
+pub(crate) struct EventMailbox {
+    state: Mutex<MailboxState>,
     buffer: Buffer,
     backlog: Arc<Backlog>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct MailboxState {
     queue: VecDeque<Event>,
     /// Of messages.
     bytes: usize,
@@ -43,12 +43,13 @@ struct State {
     closed: bool,
 }
 
-/// A subscriber with so many events unread is behind.
+/// A subscriber with this many unread events is behind.
 const BEHIND: usize = 8;
-/// So many bytes that came together are most of what they were read with.
+/// If this many bytes came together, they fill most of their read buffer.
 const DENSE: usize = 32 << 10;
 
-/// Up to so many signals are kept whatever they cost; more than so many, or than so many bytes of them, are joined.
+/// Up to `FEW_SIGNALS` signals are kept at any cost. Beyond that, signals are joined when they
+/// exceed `MANY_SIGNALS` or `SIGNAL_BYTES`.
 const FEW_SIGNALS: usize = 64;
 const MANY_SIGNALS: usize = 4096;
 const SIGNAL_BYTES: usize = 4 << 20;
@@ -62,8 +63,8 @@ fn is_sparse(messages: &VecDeque<Message>) -> bool {
     messages.len() < DENSE / OVERHEAD && messages.iter().map(cost).sum::<usize>() < DENSE
 }
 
-/// The same message in memory of its own. Messages are slices of large read buffers; one that may wait for long would
-/// keep its whole buffer.
+/// Copies a message into memory of its own. Messages are slices of large read buffers, so one that
+/// waits for long would keep its whole buffer.
 fn compact(message: Message) -> Message {
     let Message { kind, channel, pattern, payload, received } = message;
     let size = channel.len() + payload.len() + pattern.as_ref().map_or(0, Bytes::len);
@@ -72,41 +73,45 @@ fn compact(message: Message) -> Message {
         all.extend_from_slice(bytes);
         all.split().freeze()
     };
-    let (channel, pattern, payload) = (copy(&channel), pattern.as_ref().map(&mut copy), copy(&payload));
+    let channel = copy(&channel);
+    let pattern = pattern.as_ref().map(&mut copy);
+    let payload = copy(&payload);
     Message { kind, channel, pattern, payload, received }
 }
 
-impl Mailbox {
+impl EventMailbox {
     pub(crate) fn new(buffer: Buffer, backlog: Arc<Backlog>) -> Self {
         Self { state: Mutex::default(), buffer: buffer.sanitised(), backlog }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, MailboxState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes messages from the front of `messages` until all are taken, or (policy `Block`) until it is full; then the
-    /// rest stays. Returns how many were dropped, and whom to wake.
+    /// Takes messages from the front of `messages` until all are taken, or (policy `Block`) until
+    /// it is full; then the rest stays. Returns how many were dropped, and the waker of the
+    /// subscriber.
     pub(crate) fn deliver(&self, messages: &mut VecDeque<Message>) -> (u64, Option<Waker>) {
         let mut state = self.lock();
         if state.closed {
             messages.clear();
             return (0, None);
         }
-        let (mut dropped, before) = (0, state.queue.len());
+        let mut dropped = 0;
+        let before = state.queue.len();
         let compacts = state.queue.len() >= BEHIND && is_sparse(messages);
         while let Some(message) = messages.front() {
             let size = cost(message);
             if state.bytes > 0 && state.bytes + size > self.buffer.bytes {
                 match self.buffer.overflow {
-                    Overflow::Block => break,
-                    Overflow::DropNewest => {
+                    OverflowPolicy::Block => break,
+                    OverflowPolicy::DropNewest => {
                         messages.pop_front();
                         state.dropped_newest += 1;
                         dropped += 1;
                         continue;
                     }
-                    Overflow::DropOldest => {
+                    OverflowPolicy::DropOldest => {
                         dropped += state.drop_oldest(self.buffer.bytes.saturating_sub(size));
                     }
                 }
@@ -121,8 +126,8 @@ impl Mailbox {
         (dropped, state.reader.take())
     }
 
-    /// Adds a signal; it is never refused. Returns how many messages were dropped, which happens only to a subscriber
-    /// whose signals alone fill the memory, and whom to wake.
+    /// Adds a signal; it is never refused. Returns the waker of the subscriber, and how many
+    /// messages were dropped: some only if unread signals alone fill the memory.
     pub(crate) fn signal(&self, signal: Signal) -> (u64, Option<Waker>) {
         let mut state = self.lock();
         if state.closed {
@@ -138,7 +143,7 @@ impl Mailbox {
         (dropped, state.reader.take())
     }
 
-    /// Whether a link that was refused may go on; remembers whom to wake.
+    /// Whether a link that was refused may go on; else stores its waker.
     pub(crate) fn poll_room(&self, cx: &Context<'_>) -> Poll<()> {
         let mut state = self.lock();
         if state.closed || state.bytes == 0 {
@@ -188,15 +193,16 @@ impl Mailbox {
     }
 }
 
-impl Drop for Mailbox {
+impl Drop for EventMailbox {
     fn drop(&mut self) {
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
         self.backlog.changed(state.queue.len(), 0);
     }
 }
 
-impl State {
-    /// Drops messages from the front until at most `limit` bytes are left, and leaves one marker in their place.
+impl MailboxState {
+    /// Drops messages from the front until at most `limit` bytes are left, and leaves one marker in
+    /// their place.
     fn drop_oldest(&mut self, limit: usize) -> u64 {
         let mut dropped = 0;
         while self.bytes > limit {
@@ -219,7 +225,7 @@ impl State {
         self.signals > FEW_SIGNALS && (self.signals > MANY_SIGNALS || self.signal_bytes > SIGNAL_BYTES)
     }
 
-    /// Joins everything that waits to one gap; returns how many messages went.
+    /// Joins everything that waits to one gap; returns how many messages were dropped.
     fn summarise(&mut self) -> u64 {
         let (summary, dropped) = summary::summarise(std::mem::take(&mut self.queue));
         self.queue = summary;
@@ -227,7 +233,7 @@ impl State {
         dropped
     }
 
-    /// The place for the notice of messages dropped at the tail is before whatever comes next.
+    /// Puts the notice of messages dropped at the tail before the next event.
     fn mark_drops(&mut self) {
         if self.dropped_newest > 0 {
             let dropped = std::mem::take(&mut self.dropped_newest);
@@ -239,25 +245,31 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mux::event::Kind;
+    use crate::mux::event::SubscriptionKind;
 
     fn message(n: u32) -> Message {
         let payload = Bytes::from(n.to_string());
-        Message::new(Kind::Channel, Bytes::from_static(b"c"), None, payload, std::time::Instant::now())
+        Message::new(
+            SubscriptionKind::Channel,
+            Bytes::from_static(b"c"),
+            None,
+            payload,
+            std::time::Instant::now(),
+        )
     }
 
-    fn mailbox(room_for: usize, overflow: Overflow) -> Mailbox {
+    fn mailbox(room_for: usize, overflow: OverflowPolicy) -> EventMailbox {
         let bytes = room_for * cost(&message(0));
-        Mailbox { state: Mutex::default(), buffer: Buffer { bytes, overflow }, backlog: Arc::default() }
+        EventMailbox { state: Mutex::default(), buffer: Buffer { bytes, overflow }, backlog: Arc::default() }
     }
 
-    fn send(mailbox: &Mailbox, numbers: std::ops::Range<u32>) -> usize {
+    fn send(mailbox: &EventMailbox, numbers: std::ops::Range<u32>) -> usize {
         let mut messages: VecDeque<Message> = numbers.map(message).collect();
         mailbox.deliver(&mut messages);
         messages.len()
     }
 
-    fn read(mailbox: &Mailbox) -> String {
+    fn read(mailbox: &EventMailbox) -> String {
         let mut events = VecDeque::new();
         let cx = Context::from_waker(Waker::noop());
         match mailbox.poll_take(&cx, &mut events) {
@@ -279,7 +291,7 @@ mod tests {
 
     #[test]
     fn dropping_the_oldest_marks_the_hole_where_it_is() {
-        let m = mailbox(3, Overflow::DropOldest);
+        let m = mailbox(3, OverflowPolicy::DropOldest);
         assert_eq!(send(&m, 0..5), 0);
         assert_eq!(read(&m), "-2 2 3 4");
         m.signal(some_signal());
@@ -289,7 +301,7 @@ mod tests {
 
     #[test]
     fn dropping_the_newest_marks_the_hole_where_it_is() {
-        let m = mailbox(3, Overflow::DropNewest);
+        let m = mailbox(3, OverflowPolicy::DropNewest);
         assert_eq!(send(&m, 0..5), 0);
         m.signal(some_signal());
         assert_eq!(read(&m), "0 1 2 -2 s");
@@ -299,7 +311,7 @@ mod tests {
 
     #[test]
     fn blocking_keeps_what_does_not_fit_with_the_sender() {
-        let m = mailbox(3, Overflow::Block);
+        let m = mailbox(3, OverflowPolicy::Block);
         assert_eq!(send(&m, 0..5), 2);
         let cx = Context::from_waker(Waker::noop());
         assert!(m.poll_room(&cx).is_pending());
@@ -310,9 +322,9 @@ mod tests {
     #[test]
     fn there_is_no_room_until_the_reader_has_come() {
         let cost = cost(&message(0));
-        let m = Mailbox {
+        let m = EventMailbox {
             state: Mutex::default(),
-            buffer: Buffer { bytes: cost + cost / 2, overflow: Overflow::Block },
+            buffer: Buffer { bytes: cost + cost / 2, overflow: OverflowPolicy::Block },
             backlog: Arc::default(),
         };
         assert_eq!(send(&m, 0..2), 1, "the second does not fit, though some bytes are free");
@@ -324,25 +336,32 @@ mod tests {
 
     #[test]
     fn one_message_is_always_accepted() {
-        for overflow in [Overflow::Block, Overflow::DropNewest, Overflow::DropOldest] {
+        for overflow in [OverflowPolicy::Block, OverflowPolicy::DropNewest, OverflowPolicy::DropOldest] {
             let m = mailbox(0, overflow);
             m.signal(some_signal());
             send(&m, 0..1);
             assert_eq!(read(&m), "s 0", "{overflow:?}: signals take no room");
         }
-        let m = mailbox(0, Overflow::Block);
+        let m = mailbox(0, OverflowPolicy::Block);
         assert_eq!(send(&m, 0..2), 1);
         assert_eq!(read(&m), "0");
     }
 
     #[test]
     fn a_reader_who_is_behind_does_not_keep_the_read_buffers() {
-        let m = mailbox(1000, Overflow::Block);
+        let m = mailbox(1000, OverflowPolicy::Block);
         let buffer = Bytes::from(vec![b'1'; 1 << 20]);
         for _ in 0..20 {
-            let (channel, payload) = (buffer.slice(..1), buffer.slice(1..3));
+            let channel = buffer.slice(..1);
+            let payload = buffer.slice(1..3);
             let now = std::time::Instant::now();
-            m.deliver(&mut VecDeque::from([Message::new(Kind::Channel, channel, None, payload, now)]));
+            m.deliver(&mut VecDeque::from([Message::new(
+                SubscriptionKind::Channel,
+                channel,
+                None,
+                payload,
+                now,
+            )]));
         }
         let place = buffer.slice(1..3).as_ptr();
         let kept = |event: &&Event| event.message().is_some_and(|m| m.payload.as_ptr() == place);
@@ -353,7 +372,7 @@ mod tests {
 
     #[test]
     fn signals_that_nobody_reads_are_joined_in_the_end() {
-        let m = mailbox(1000, Overflow::DropOldest);
+        let m = mailbox(1000, OverflowPolicy::DropOldest);
         for n in 0..20_000 {
             let gap = Signal::Gap {
                 reason: super::super::event::GapReason::NodeLost,
@@ -375,7 +394,7 @@ mod tests {
 
     #[test]
     fn a_closed_mailbox_can_be_read_to_its_end() {
-        let m = mailbox(3, Overflow::Block);
+        let m = mailbox(3, OverflowPolicy::Block);
         send(&m, 0..2);
         m.close();
         assert_eq!(send(&m, 2..3), 0);

@@ -1,17 +1,17 @@
-//! The metrics of a mux: all of their names, and handles made once per mux, so that recording is a few nanoseconds.
-//! Labels are bounded: the kind of a name and the reason of a gap, never a channel, a pattern or a slot. Gauges are
-//! told by how much they change, so that several muxes of one process add up, and fall back when a mux ends.
+//! The metrics of a mux: all of their names, and handles made once per mux, so that recording is a
+//! few nanoseconds. Labels are bounded: the kind of a name and the reason of a gap, never a
+//! channel, a pattern or a slot. Gauges are told by how much they change, so that several muxes of
+//! one process add up, and fall back when a mux ends.
 
+use super::{
+    event::{GapReason, Message, SubscriptionKind},
+    stats::{MuxCounters, MuxStats},
+};
+use crate::metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
 use std::sync::{
     Arc, Mutex, PoisonError,
     atomic::{AtomicUsize, Ordering},
 };
-
-use super::{
-    event::{GapReason, Kind, Message},
-    stats::{MuxStats, Tally},
-};
-use crate::metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
 
 /// Handles made once per mux.
 pub(crate) struct MuxMeter {
@@ -30,7 +30,7 @@ pub(crate) struct MuxMeter {
     connections_lost: Counter,
     connections_failed: Counter,
     names: [Gauge; 3],
-    homeless: Gauge,
+    unserved: Gauge,
     connections: Gauge,
     subscriptions: Gauge,
     queued: Gauge,
@@ -60,7 +60,7 @@ impl std::fmt::Debug for Backlog {
 }
 
 impl Backlog {
-    /// A mailbox held so many events, and now holds so many.
+    /// A mailbox held `before` events, and now holds `now`.
     pub(crate) fn changed(&self, before: usize, now: usize) {
         if before != now {
             self.events.fetch_add(now.wrapping_sub(before), Ordering::Relaxed);
@@ -102,7 +102,8 @@ pub(crate) struct CallbackMeter {
 
 impl MuxMeter {
     pub(crate) fn new() -> Self {
-        let each = |name: &'static str| Kind::ALL.map(|kind| counter!(name, "kind" => kind.label()));
+        let each =
+            |name: &'static str| SubscriptionKind::ALL.map(|kind| counter!(name, "kind" => kind.label()));
         Self {
             received: each("firth_mux_messages_received_total"),
             asked: each("firth_mux_subscribe_attempts_total"),
@@ -118,8 +119,9 @@ impl MuxMeter {
             connections_opened: counter!("firth_mux_connections_opened_total"),
             connections_lost: counter!("firth_mux_connections_lost_total"),
             connections_failed: counter!("firth_mux_connections_failed_total"),
-            names: Kind::ALL.map(|kind| gauge!("firth_mux_server_subscriptions", "kind" => kind.label())),
-            homeless: gauge!("firth_mux_homeless_channels"),
+            names: SubscriptionKind::ALL
+                .map(|kind| gauge!("firth_mux_server_subscriptions", "kind" => kind.label())),
+            unserved: gauge!("firth_mux_homeless_channels"),
             connections: gauge!("firth_mux_connections"),
             subscriptions: gauge!("firth_mux_subscriptions"),
             queued: gauge!("firth_mux_queued_events"),
@@ -144,8 +146,8 @@ impl MuxMeter {
     }
 
     /// Hands over the counts of a turn.
-    pub(crate) fn record(&self, tally: &mut Tally) {
-        let turn = std::mem::take(&mut tally.turn);
+    pub(crate) fn record(&self, counters: &mut MuxCounters) {
+        let turn = std::mem::take(&mut counters.turn);
         each(&self.received, &turn.received);
         each(&self.asked, &turn.asked);
         each(&self.confirmed, &turn.confirmed);
@@ -177,7 +179,7 @@ impl MuxMeter {
         change(channels, |s| s.channels);
         change(patterns, |s| s.patterns);
         change(sharded, |s| s.sharded);
-        change(&self.homeless, |s| s.homeless);
+        change(&self.unserved, |s| s.unserved);
         change(&self.connections, |s| s.connections);
         change(&self.subscriptions, |s| s.subscriptions);
         change(&self.queued, |s| s.queued);

@@ -1,4 +1,5 @@
-//! The pub/sub multiplexer: any number of subscriptions over one connection per node, with no silent gap.
+//! The pub/sub multiplexer: any number of subscriptions over one connection per node, with no
+//! silent gap.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -16,51 +17,51 @@
 //! # }
 //! ```
 //!
-//! **What is promised.** Pub/sub delivers at most once. Every message that the server sent on a confirmed subscription is
-//! given to its subscriber, in order, unless a [`Signal`] says that some may be missing: [`Signal::Gap`] to
-//! [`Signal::Resumed`] around a change of the cluster, [`Signal::Lagged`] where a full buffer dropped some. The nodes of a
-//! cluster also hand messages to each other, in their own time: after a gap in which a channel changed its node, one that
-//! was published before may come late, or once more.
+//! **What is promised.** Pub/sub delivers at most once. Every message that the server sent on a
+//! confirmed subscription is given to its subscriber, in order, unless a [`Signal`] says that some
+//! may be missing: [`Signal::Gap`] to [`Signal::Resumed`] around a change of the cluster,
+//! [`Signal::Lagged`] where a full buffer dropped some. The nodes of a cluster also forward
+//! messages to each other, with a delay. So after a gap in which a channel changed its node, an
+//! earlier message may come late, or twice.
 //!
 //! **Keyspace notifications.** A node of a cluster tells only of its own keys. So the mux
-//! subscribes names that begin with `__keyspace@` or `__keyevent@`, and patterns that begin with
-//! `__key` and may match such a name, at every master, and follows the masters as they change.
-//! [`Signal::NodeLost`] names the node; the gap ends when all masters are heard. Other patterns
-//! that match such names too, for example `*`, hear of the keys of one node only.
+//! subscribes such names at every master, and follows the masters as they change. These are names
+//! that begin with `__keyspace@` or `__keyevent@`, and patterns that begin with `__key` and may
+//! match such a name. [`Signal::NodeLost`] names the node; the gap ends when all masters serve.
+//! Other patterns that match such names too, for example `*`, get the keys of one node only.
 //!
-//! **How it works.** The `core` is a pure state: the desired set of (kind, name), the nodes that serve it, and one
-//! reconcile step. The `hub` carries out its orders. Subscriptions live on connections of their own, so that a push can
-//! never be taken for the reply of a request.
+//! **How it works.** The `core` is a pure state: the desired set of (kind, name), the nodes that
+//! serve it, and one reconcile step. The `driver` performs its actions. Subscriptions have
+//! connections of their own, so that a push can never be taken for the reply of a request.
 
+mod callbacks;
+mod client_muxes;
 mod config;
 mod core;
+mod driver;
 mod event;
-mod hub;
 mod link;
 mod mailbox;
 mod meter;
 mod placement;
-mod pool;
 mod registry;
-mod roster;
 mod stats;
 mod subscription;
 mod summary;
 mod wire;
 
+use bytes::Bytes;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock, atomic::Ordering};
 
-use bytes::Bytes;
-
-pub(crate) use self::roster::Roster;
+pub(crate) use self::client_muxes::ClientMuxes;
+use self::{callbacks::CallbackPool, driver::MuxDriver};
 pub use self::{
-    config::{Buffer, MuxConfig, NodePreference, Overflow},
-    event::{Event, GapReason, Kind, Message, Names, Signal},
-    pool::CallbackSubscription,
+    callbacks::CallbackSubscription,
+    config::{Buffer, MuxConfig, NodePreference, OverflowPolicy},
+    event::{Event, GapReason, Message, Names, Signal, SubscriptionKind},
     stats::MuxStats,
-    subscription::{Subscribe, Subscription},
+    subscription::{SubscribeCall, Subscription},
 };
-use self::{hub::Hub, pool::Pool};
 use crate::{cluster::monitor::Monitor, config::Config};
 
 /// A multiplexer of subscriptions. Cheap to clone; lives as long as a clone or a subscription does.
@@ -69,102 +70,112 @@ use crate::{cluster::monitor::Monitor, config::Config};
 /// mux, without the subscriptions that it had.
 #[derive(Clone)]
 pub struct Mux {
-    inner: Arc<Inner>,
+    inner: Arc<MuxInner>,
 }
 
-struct Inner {
+struct MuxInner {
     config: MuxConfig,
-    live: RwLock<Arc<Live>>,
+    open_mux: RwLock<Arc<OpenMux>>,
 }
 
 /// What runs from one opening to the next close.
-pub(crate) struct Live {
-    pub(crate) hub: Arc<Hub>,
-    pool: OnceLock<Arc<Pool>>,
+pub(crate) struct OpenMux {
+    pub(crate) driver: Arc<MuxDriver>,
+    pool: OnceLock<Arc<CallbackPool>>,
 }
 
-impl Live {
-    fn new(hub: Arc<Hub>) -> Arc<Self> {
-        Arc::new(Self { hub, pool: OnceLock::new() })
+impl OpenMux {
+    fn new(driver: Arc<MuxDriver>) -> Arc<Self> {
+        Arc::new(Self { driver, pool: OnceLock::new() })
     }
 
     /// The workers of callbacks, made when first asked for.
-    fn pool(&self, config: &MuxConfig) -> &Arc<Pool> {
-        self.pool.get_or_init(|| Pool::new(&self.hub, config.callback_workers, config.max_callbacks))
+    fn pool(&self, config: &MuxConfig) -> &Arc<CallbackPool> {
+        self.pool
+            .get_or_init(|| CallbackPool::new(&self.driver, config.callback_workers, config.max_callbacks))
     }
 }
 
-impl Drop for Live {
+impl Drop for OpenMux {
     fn drop(&mut self) {
         if let Some(pool) = self.pool.get() {
             pool.abort();
         }
-        self.hub.shut();
+        self.driver.shut_down();
     }
 }
 
 impl Mux {
     pub(crate) fn start(base: Config, config: MuxConfig, monitor: Option<Monitor>) -> Self {
         let config = config.sanitised();
-        let live = Live::new(Hub::start(base, config.clone(), monitor));
-        Self { inner: Arc::new(Inner { config, live: RwLock::new(live) }) }
+        let open_mux = OpenMux::new(MuxDriver::start(base, config.clone(), monitor));
+        Self { inner: Arc::new(MuxInner { config, open_mux: RwLock::new(open_mux) }) }
     }
 
     /// Starts anew if it is closed.
     fn reopen(&self) {
-        let mut live = self.inner.live.write().unwrap_or_else(PoisonError::into_inner);
-        if live.hub.closing.is_cancelled() {
-            *live = Live::new(live.hub.again(self.inner.config.clone()));
+        let mut open_mux = self.inner.open_mux.write().unwrap_or_else(PoisonError::into_inner);
+        if open_mux.driver.closing.is_cancelled() {
+            *open_mux = OpenMux::new(open_mux.driver.restart(self.inner.config.clone()));
         }
     }
 
     /// What runs now.
-    pub(crate) fn live(&self) -> Arc<Live> {
-        self.inner.live.read().unwrap_or_else(PoisonError::into_inner).clone()
+    pub(crate) fn open_mux(&self) -> Arc<OpenMux> {
+        self.inner.open_mux.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Subscribes to channels by their exact names.
-    pub fn subscribe<N: Into<Bytes>>(&self, names: impl IntoIterator<Item = N>) -> Subscribe<'_> {
-        self.prepare(Kind::Channel, names)
+    pub fn subscribe<N: Into<Bytes>>(&self, names: impl IntoIterator<Item = N>) -> SubscribeCall<'_> {
+        self.prepare(SubscriptionKind::Channel, names)
     }
 
     /// Subscribes to all channels that match patterns such as `news.*`.
-    pub fn subscribe_pattern<N: Into<Bytes>>(&self, patterns: impl IntoIterator<Item = N>) -> Subscribe<'_> {
-        self.prepare(Kind::Pattern, patterns)
+    pub fn subscribe_pattern<N: Into<Bytes>>(
+        &self,
+        patterns: impl IntoIterator<Item = N>,
+    ) -> SubscribeCall<'_> {
+        self.prepare(SubscriptionKind::Pattern, patterns)
     }
 
-    /// Subscribes to sharded channels, which live in the slot of their name (Redis 7 and newer, Valkey).
-    pub fn subscribe_sharded<N: Into<Bytes>>(&self, names: impl IntoIterator<Item = N>) -> Subscribe<'_> {
-        self.prepare(Kind::Sharded, names)
+    /// Subscribes to sharded channels, which live in the slot of their name (Redis 7 and newer,
+    /// Valkey).
+    pub fn subscribe_sharded<N: Into<Bytes>>(&self, names: impl IntoIterator<Item = N>) -> SubscribeCall<'_> {
+        self.prepare(SubscriptionKind::Sharded, names)
     }
 
-    fn prepare<N: Into<Bytes>>(&self, kind: Kind, names: impl IntoIterator<Item = N>) -> Subscribe<'_> {
-        Subscribe::new(self, kind, names.into_iter().map(Into::into).collect())
+    fn prepare<N: Into<Bytes>>(
+        &self,
+        kind: SubscriptionKind,
+        names: impl IntoIterator<Item = N>,
+    ) -> SubscribeCall<'_> {
+        SubscribeCall::new(self, kind, names.into_iter().map(Into::into).collect())
     }
 
     /// What the mux has done and what it holds.
     pub fn stats(&self) -> MuxStats {
-        let live = self.live();
-        let mut stats = live.hub.stats();
-        if let Some(pool) = live.pool.get() {
+        let open_mux = self.open_mux();
+        let mut stats = open_mux.driver.stats();
+        if let Some(pool) = open_mux.pool.get() {
             stats.callbacks = pool.runs.load(Ordering::Relaxed);
             stats.callback_panics = pool.panics.load(Ordering::Relaxed);
         }
         stats
     }
 
-    /// Ends all subscriptions: what was received can still be read, callbacks may finish it within the configured
-    /// time, and a stuck callback is abandoned. Every task of the mux is gone when this returns, but for such a one.
+    /// Ends all subscriptions: what was received can still be read, callbacks may finish it within
+    /// the configured time, and a stuck callback is abandoned. Every task of the mux is gone when
+    /// this returns, but for such a one.
     pub async fn close(&self) {
-        let live = self.live();
-        let hub = &live.hub;
-        let connections = hub.take_connections();
-        hub.shut();
+        let open_mux = self.open_mux();
+        let driver = &open_mux.driver;
+        let connections = driver.take_connections();
+        driver.shut_down();
         for connection in connections {
             connection.abort().await;
         }
-        hub.tasks.wait().await;
-        if let Some(pool) = live.pool.get() {
+        driver.tasks.wait().await;
+        if let Some(pool) = open_mux.pool.get() {
             pool.close(self.inner.config.close_timeout).await;
         }
     }
@@ -172,7 +183,7 @@ impl Mux {
     /// Changes how many tasks run callbacks (at least 1), while they run. It begins with
     /// [`MuxConfig::callback_workers`].
     pub fn set_callback_workers(&self, workers: usize) {
-        self.live().pool(self.config()).resize(workers.max(1));
+        self.open_mux().pool(self.config()).resize(workers.max(1));
     }
 
     /// The settings that this mux was made with.

@@ -1,12 +1,14 @@
-//! Which node serves a channel. Pure: sharded channels follow their slot, the others may be anywhere; the preference
-//! says which roles are wanted, and among equals the least loaded wins, so that load spreads first and then balances.
+//! Chooses the node of a channel. Pure.
+//!
+//! Sharded channels follow their slot; others may be anywhere. The preference says which roles are
+//! wanted. Among equals the least loaded node wins, so that load spreads first and then balances.
 
 use super::config::NodePreference;
 use crate::{cluster::topology::Topology, config::Address};
 
 /// What placement knows of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Load {
+pub(crate) struct NodeLoad {
     /// Channels that it serves.
     pub(crate) channels: usize,
     /// Whether the connection to it is broken now.
@@ -18,7 +20,7 @@ pub(crate) fn for_slot(
     topology: &Topology,
     slot: u16,
     preference: NodePreference,
-    load: impl Fn(&Address) -> Load,
+    load: impl Fn(&Address) -> NodeLoad,
 ) -> Option<&Address> {
     let shard = topology.shard_of(slot)?;
     let master = std::iter::once(&shard.master);
@@ -30,7 +32,11 @@ pub(crate) fn for_slot(
 }
 
 /// The least loaded reachable replica of a slot's shard.
-pub(crate) fn stand_in(topology: &Topology, slot: u16, load: impl Fn(&Address) -> Load) -> Option<&Address> {
+pub(crate) fn fallback_replica(
+    topology: &Topology,
+    slot: u16,
+    load: impl Fn(&Address) -> NodeLoad,
+) -> Option<&Address> {
     let replicas = topology.shard_of(slot)?.replicas.iter();
     replicas.filter(|node| !load(node).down).min_by_key(|node| load(node).channels)
 }
@@ -39,7 +45,7 @@ pub(crate) fn stand_in(topology: &Topology, slot: u16, load: impl Fn(&Address) -
 pub(crate) fn for_any(
     topology: &Topology,
     preference: NodePreference,
-    load: impl Fn(&Address) -> Load,
+    load: impl Fn(&Address) -> NodeLoad,
 ) -> Option<&Address> {
     let masters = topology.shards().iter().map(|s| &s.master);
     let replicas = topology.shards().iter().flat_map(|s| &s.replicas);
@@ -58,17 +64,17 @@ pub(crate) fn serves(topology: &Topology, slot: u16, preference: NodePreference,
     })
 }
 
-/// The least loaded reachable node of the wanted ones, then of the others; if none is reachable, a wanted one: its
-/// connection is being made again.
+/// The least loaded reachable node of the wanted ones, then of the others; if none is reachable, a
+/// wanted one: its connection is being made again.
 fn choose<'t>(
     wanted: impl Iterator<Item = &'t Address>,
     fallback: impl Iterator<Item = &'t Address>,
-    load: impl Fn(&Address) -> Load,
+    load: impl Fn(&Address) -> NodeLoad,
 ) -> Option<&'t Address> {
     let wanted = wanted.map(|node| (node, false));
     let all = wanted.chain(fallback.map(|node| (node, true)));
     let rank = |(node, second): &(&Address, bool)| {
-        let Load { channels, down } = load(node);
+        let NodeLoad { channels, down } = load(node);
         (down, *second, channels)
     };
     all.min_by_key(rank).map(|(node, _)| node)
@@ -76,10 +82,9 @@ fn choose<'t>(
 
 #[cfg(test)]
 mod tests {
-    use std::collections::HashMap;
-
     use super::*;
-    use crate::cluster::topology::Shard;
+    use crate::cluster::topology::ClusterShard;
+    use std::collections::HashMap;
 
     fn node(port: u16) -> Address {
         Address::new("n", port)
@@ -87,12 +92,12 @@ mod tests {
 
     /// Masters 1, 2, 3 with replicas 11, 12, 13.
     fn topology() -> Topology {
-        let shard = |n| Shard { master: node(n), replicas: vec![node(10 + n)] };
+        let shard = |n| ClusterShard { master: node(n), replicas: vec![node(10 + n)] };
         Topology::from_ranges([(0..=5460, shard(1)), (5461..=10922, shard(2)), (10923..=16383, shard(3))])
     }
 
-    fn idle(_: &Address) -> Load {
-        Load { channels: 0, down: false }
+    fn idle(_: &Address) -> NodeLoad {
+        NodeLoad { channels: 0, down: false }
     }
 
     #[test]
@@ -101,7 +106,7 @@ mod tests {
         let at = |preference| for_slot(&t, 6000, preference, idle).cloned();
         assert_eq!(at(NodePreference::Masters), Some(node(2)));
         assert_eq!(at(NodePreference::Replicas), Some(node(12)));
-        let busy = |n: &Address| Load { channels: usize::from(n.port == 2), down: false };
+        let busy = |n: &Address| NodeLoad { channels: usize::from(n.port == 2), down: false };
         assert_eq!(for_slot(&t, 6000, NodePreference::Balanced, busy), Some(&node(12)));
         assert_eq!(for_slot(&Topology::empty(), 1, NodePreference::Masters, idle), None);
     }
@@ -109,9 +114,9 @@ mod tests {
     #[test]
     fn a_dead_replica_gives_way_to_its_master() {
         let t = topology();
-        let dead = |n: &Address| Load { channels: 0, down: n.port == 12 };
+        let dead = |n: &Address| NodeLoad { channels: 0, down: n.port == 12 };
         assert_eq!(for_slot(&t, 6000, NodePreference::Replicas, dead), Some(&node(2)));
-        let all_dead = |_: &Address| Load { channels: 0, down: true };
+        let all_dead = |_: &Address| NodeLoad { channels: 0, down: true };
         assert_eq!(for_slot(&t, 6000, NodePreference::Masters, all_dead), Some(&node(2)));
     }
 
@@ -120,7 +125,7 @@ mod tests {
         let t = topology();
         let mut loads: HashMap<Address, usize> = HashMap::new();
         for _ in 0..300 {
-            let chosen = for_any(&t, NodePreference::Masters, |n| Load {
+            let chosen = for_any(&t, NodePreference::Masters, |n| NodeLoad {
                 channels: loads.get(n).copied().unwrap_or(0),
                 down: false,
             });

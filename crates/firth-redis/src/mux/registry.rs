@@ -1,5 +1,14 @@
-//! Who listens to what, and where it is served: the desired set, keyed by (kind, name). Pure.
+//! Desired set of subscriptions, keyed by (kind, name): its listeners, and where each is served.
+//! Pure.
 
+use super::{
+    event::{GapReason, SubscriptionKind},
+    mailbox::EventMailbox,
+};
+use crate::{cluster::slot, config::Address, error::CallError};
+use bytes::Bytes;
+use slab::Slab;
+use smallvec::SmallVec;
 use std::{
     cell::Cell,
     collections::{HashMap, hash_map::Entry},
@@ -7,17 +16,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
-
-use bytes::Bytes;
-use slab::Slab;
-use smallvec::SmallVec;
 use tokio::{sync::Notify, time::Instant};
-
-use super::{
-    event::{GapReason, Kind},
-    mailbox::Mailbox,
-};
-use crate::{cluster::slot, config::Address, error::CallError};
 
 /// A refused channel that has subscribers is asked for again after this long, and longer each time.
 const REFUSAL_PAUSE: Duration = Duration::from_secs(1);
@@ -30,61 +29,61 @@ pub(crate) type LinkId = usize;
 
 /// Where a channel is served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Home {
-    /// Nowhere: the next reconcile step looks for a node.
-    Homeless,
+pub(crate) enum Placement {
+    /// No node: the next reconcile step chooses one.
+    None,
     /// The subscription was sent as this operation and is not confirmed.
-    Asked { link: LinkId, op: u64 },
+    Requested { link: LinkId, op: u64 },
     /// The server confirmed it.
     Live { link: LinkId },
-    /// Nobody listens; the end of the subscription was sent as this operation.
+    /// No listener is left; the unsubscribe was sent as this operation.
     Leaving { link: LinkId, op: u64 },
 }
 
-impl Home {
+impl Placement {
     pub(crate) fn link(self) -> Option<LinkId> {
         match self {
-            Self::Homeless => None,
-            Self::Asked { link, .. } | Self::Live { link } | Self::Leaving { link, .. } => Some(link),
+            Self::None => None,
+            Self::Requested { link, .. } | Self::Live { link } | Self::Leaving { link, .. } => Some(link),
         }
     }
 }
 
 /// A hole in what a channel's listeners receive.
 #[derive(Debug, Clone)]
-pub(crate) struct Gap {
+pub(crate) struct ChannelGap {
     pub(crate) reason: GapReason,
     pub(crate) since: Instant,
-    /// Who served the channel before.
+    /// Node that served the channel before.
     pub(crate) from: Address,
     pub(crate) stalled: bool,
     pub(crate) timed_out: bool,
-    /// Since when a node serves the channel of which it is not sure that it still is the master.
-    pub(crate) doubt: Option<Instant>,
+    /// Since when a node serves the channel that may no longer be its master.
+    pub(crate) unverified_since: Option<Instant>,
 }
 
-impl Gap {
+impl ChannelGap {
     pub(crate) fn new(reason: GapReason, from: Address, since: Instant) -> Self {
-        Self { reason, since, from, stalled: false, timed_out: false, doubt: None }
+        Self { reason, since, from, stalled: false, timed_out: false, unverified_since: None }
     }
 }
 
-/// One channel or pattern that somebody wants.
+/// A wanted channel or pattern.
 #[derive(Debug)]
 pub(crate) struct Channel {
-    pub(crate) kind: Kind,
+    pub(crate) kind: SubscriptionKind,
     pub(crate) name: Bytes,
     pub(crate) slot: u16,
-    pub(crate) home: Home,
-    /// A former home, whose messages are taken until it has confirmed the end of the subscription.
-    pub(crate) former: Option<LinkId>,
-    pub(crate) listeners: SmallVec<[Arc<Mailbox>; 1]>,
-    pub(crate) waiters: Vec<Arc<Confirm>>,
-    pub(crate) gap: Option<Box<Gap>>,
-    /// How many of the listeners know of the gap: the first ones, since newcomers come last.
-    pub(crate) aware: u32,
-    /// Its place in the list of the homeless.
-    pub(crate) place: Option<NonZeroU32>,
+    pub(crate) placement: Placement,
+    /// Previous node, whose messages are taken until it has confirmed the unsubscribe.
+    pub(crate) previous: Option<LinkId>,
+    pub(crate) listeners: SmallVec<[Arc<EventMailbox>; 1]>,
+    pub(crate) waiters: Vec<Arc<Confirmation>>,
+    pub(crate) gap: Option<Box<ChannelGap>>,
+    /// Number of listeners that were told of the gap: the first ones, since new ones come last.
+    pub(crate) informed: u32,
+    /// Position in the list of unplaced channels, plus one.
+    pub(crate) unplaced_index: Option<NonZeroU32>,
     /// Redirections in a row, and refusals in a row.
     pub(crate) redirections: u8,
     pub(crate) refusals: u8,
@@ -93,59 +92,59 @@ pub(crate) struct Channel {
 }
 
 impl Channel {
-    /// Whether what this link delivers is for us: a node that we left may still send a little.
+    /// Whether messages of this link belong to this channel: a previous node may still send some.
     pub(crate) fn accepts(&self, from: LinkId) -> bool {
-        self.home.link() == Some(from) || self.former == Some(from)
+        self.placement.link() == Some(from) || self.previous == Some(from)
     }
 
-    /// The server refused it: it is asked for again after a pause, which grows.
+    /// The server refused it: it is requested again after a pause, which grows.
     pub(crate) fn pause_after_refusal(&mut self, now: Instant) {
         let pause = REFUSAL_PAUSE.saturating_mul(1 << self.refusals.min(8)).min(LONGEST_REFUSAL_PAUSE);
         self.retry_at = Some(now + pause);
         self.refusals = self.refusals.saturating_add(1);
     }
 
-    pub(crate) fn drop_listener(&mut self, mailbox: &Arc<Mailbox>) {
+    pub(crate) fn drop_listener(&mut self, mailbox: &Arc<EventMailbox>) {
         if let Some(at) = self.listeners.iter().position(|m| Arc::ptr_eq(m, mailbox)) {
             self.listeners.remove(at);
-            self.aware -= u32::from(at < self.aware as usize);
+            self.informed -= u32::from(at < self.informed as usize);
         }
     }
 }
 
 /// The desired set.
 #[derive(Debug, Default)]
-pub(crate) struct Registry {
+pub(crate) struct ChannelRegistry {
     channels: Slab<Channel>,
     index: [HashMap<Bytes, ChannelId, foldhash::fast::RandomState>; 3],
     /// The channel that was found last: messages often come in runs.
     last: Cell<Option<ChannelId>>,
-    counts: Counts,
+    counts: ChannelCounts,
 }
 
 /// How many channels are served, and how many wait for it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Counts {
+pub(crate) struct ChannelCounts {
     /// Confirmed by a server, by kind.
     pub(crate) live: [usize; 3],
     /// Wanted and not confirmed.
     pub(crate) unserved: usize,
 }
 
-impl Counts {
-    /// The number that a channel with this home is part of.
-    fn of(&mut self, kind: Kind, home: Home) -> Option<&mut usize> {
-        match home {
-            Home::Live { .. } => Some(&mut self.live[kind.index()]),
-            Home::Homeless | Home::Asked { .. } => Some(&mut self.unserved),
-            Home::Leaving { .. } => None,
+impl ChannelCounts {
+    /// Count that includes a channel with this placement.
+    fn of(&mut self, kind: SubscriptionKind, placement: Placement) -> Option<&mut usize> {
+        match placement {
+            Placement::Live { .. } => Some(&mut self.live[kind.index()]),
+            Placement::None | Placement::Requested { .. } => Some(&mut self.unserved),
+            Placement::Leaving { .. } => None,
         }
     }
 }
 
-impl Registry {
+impl ChannelRegistry {
     #[inline]
-    pub(crate) fn find(&self, kind: Kind, name: &[u8]) -> Option<ChannelId> {
+    pub(crate) fn find(&self, kind: SubscriptionKind, name: &[u8]) -> Option<ChannelId> {
         if let Some(last) = self.last.get()
             && self.channels.get(last).is_some_and(|c| c.kind == kind && c.name == name)
         {
@@ -158,7 +157,7 @@ impl Registry {
         found
     }
 
-    pub(crate) fn find_or_insert(&mut self, kind: Kind, name: &Bytes) -> ChannelId {
+    pub(crate) fn find_or_insert(&mut self, kind: SubscriptionKind, name: &Bytes) -> ChannelId {
         if let Some(id) = self.find(kind, name) {
             return id;
         }
@@ -168,19 +167,19 @@ impl Registry {
     }
 
     /// Adds a channel that is not found by its name.
-    pub(crate) fn insert(&mut self, kind: Kind, name: &Bytes) -> ChannelId {
+    pub(crate) fn insert(&mut self, kind: SubscriptionKind, name: &Bytes) -> ChannelId {
         self.counts.unserved += 1;
         self.channels.insert(Channel {
             kind,
             name: name.clone(),
             slot: slot(name),
-            home: Home::Homeless,
-            former: None,
+            placement: Placement::None,
+            previous: None,
             listeners: SmallVec::new(),
             waiters: Vec::new(),
             gap: None,
-            aware: 0,
-            place: None,
+            informed: 0,
+            unplaced_index: None,
             redirections: 0,
             refusals: 0,
             retry_at: None,
@@ -188,24 +187,25 @@ impl Registry {
     }
 
     /// Changes where a channel is served; returns where it was.
-    pub(crate) fn set_home(&mut self, id: ChannelId, home: Home) -> Home {
+    pub(crate) fn set_placement(&mut self, id: ChannelId, placement: Placement) -> Placement {
         let channel = &mut self.channels[id];
-        let before = std::mem::replace(&mut channel.home, home);
+        let before = std::mem::replace(&mut channel.placement, placement);
         if let Some(count) = self.counts.of(channel.kind, before) {
             *count -= 1;
         }
-        if let Some(count) = self.counts.of(channel.kind, home) {
+        if let Some(count) = self.counts.of(channel.kind, placement) {
             *count += 1;
         }
         before
     }
 
-    pub(crate) fn counts(&self) -> Counts {
+    pub(crate) fn counts(&self) -> ChannelCounts {
         self.counts
     }
 
-    /// Makes room for this many more names at once, where growing step by step would leave much of it unused.
-    pub(crate) fn reserve(&mut self, kind: Kind, names: usize) {
+    /// Reserves room for this many more names at once; growing step by step would leave much of it
+    /// unused.
+    pub(crate) fn reserve(&mut self, kind: SubscriptionKind, names: usize) {
         if names > self.channels.len() {
             self.channels.reserve_exact(names);
             self.index[kind.index()].reserve(names);
@@ -217,7 +217,7 @@ impl Registry {
         if self.last.get() == Some(id) {
             self.last.set(None);
         }
-        if let Some(count) = self.counts.of(channel.kind, channel.home) {
+        if let Some(count) = self.counts.of(channel.kind, channel.placement) {
             *count -= 1;
         }
         if let Entry::Occupied(known) = self.index[channel.kind.index()].entry(channel.name)
@@ -240,7 +240,7 @@ impl Registry {
     }
 }
 
-impl std::ops::Index<ChannelId> for Registry {
+impl std::ops::Index<ChannelId> for ChannelRegistry {
     type Output = Channel;
 
     fn index(&self, id: ChannelId) -> &Channel {
@@ -248,20 +248,20 @@ impl std::ops::Index<ChannelId> for Registry {
     }
 }
 
-impl std::ops::IndexMut<ChannelId> for Registry {
+impl std::ops::IndexMut<ChannelId> for ChannelRegistry {
     fn index_mut(&mut self, id: ChannelId) -> &mut Channel {
         &mut self.channels[id]
     }
 }
 
-/// Somebody waits until the server has confirmed a number of things, or refused one.
+/// Lets a caller wait until the server has confirmed a number of operations, or refused one.
 #[derive(Debug)]
-pub(crate) struct Confirm {
+pub(crate) struct Confirmation {
     state: Mutex<(usize, Option<CallError>)>,
     changed: Notify,
 }
 
-impl Confirm {
+impl Confirmation {
     pub(crate) fn new(count: usize) -> Arc<Self> {
         Arc::new(Self { state: Mutex::new((count, None)), changed: Notify::new() })
     }

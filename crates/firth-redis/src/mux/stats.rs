@@ -1,11 +1,10 @@
-//! What a mux has done and what it holds, in plain numbers. The core counts; the driver hands the counts of each turn to
-//! the metrics (`meter`).
+//! Counters of a mux, in plain numbers. The core counts; the driver hands the counts of each turn
+//! to the metrics (`meter`).
 
+use super::event::{GapReason, SubscriptionKind};
 use std::time::Duration;
 
-use super::event::{GapReason, Kind};
-
-/// A look at a mux.
+/// Snapshot of a mux.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MuxStats {
@@ -18,8 +17,8 @@ pub struct MuxStats {
     pub patterns: usize,
     /// Sharded channels that a server has confirmed, each counted once.
     pub sharded: usize,
-    /// Names that somebody wants and no server has confirmed.
-    pub homeless: usize,
+    /// Wanted names that no server has confirmed.
+    pub unserved: usize,
     /// Nodes with a connection.
     pub connections: usize,
     /// Events that wait in the buffers of subscribers.
@@ -44,16 +43,16 @@ pub struct MuxStats {
     pub callback_panics: u64,
 }
 
-/// Counts of one turn, and totals.
+/// ChannelCounts of one turn, and totals.
 #[derive(Debug, Default)]
-pub(crate) struct Tally {
+pub(crate) struct MuxCounters {
     pub(crate) totals: MuxStats,
-    pub(super) turn: Turn,
+    pub(super) turn: PendingCounts,
 }
 
-/// Counts since the metrics were last told.
+/// ChannelCounts since the metrics were last told.
 #[derive(Debug, Default)]
-pub(super) struct Turn {
+pub(super) struct PendingCounts {
     pub(super) received: [u64; 3],
     pub(super) asked: [u64; 3],
     pub(super) confirmed: [u64; 3],
@@ -70,21 +69,21 @@ pub(super) struct Turn {
     pub(super) ended: Vec<Duration>,
 }
 
-impl Tally {
-    pub(crate) fn received(&mut self, kind: Kind) {
+impl MuxCounters {
+    pub(crate) fn received(&mut self, kind: SubscriptionKind) {
         self.turn.received[kind.index()] += 1;
         self.totals.received += 1;
     }
 
-    pub(crate) fn asked(&mut self, kind: Kind, count: usize) {
+    pub(crate) fn asked(&mut self, kind: SubscriptionKind, count: usize) {
         self.turn.asked[kind.index()] += count as u64;
     }
 
-    pub(crate) fn confirmed(&mut self, kind: Kind) {
+    pub(crate) fn confirmed(&mut self, kind: SubscriptionKind) {
         self.turn.confirmed[kind.index()] += 1;
     }
 
-    pub(crate) fn refused(&mut self, kind: Kind, count: usize) {
+    pub(crate) fn refused(&mut self, kind: SubscriptionKind, count: usize) {
         self.turn.refused[kind.index()] += count as u64;
     }
 

@@ -1,5 +1,17 @@
-//! The handles of subscribers: [`Subscribe`], the call being prepared, and [`Subscription`], the stream of events.
+//! The handles of subscribers: [`SubscribeCall`], the call in preparation, and [`Subscription`],
+//! the stream of events.
 
+use super::{
+    Mux, OpenMux,
+    callbacks::CallbackSubscription,
+    config::Buffer,
+    core::SubscriberNames,
+    event::{Event, SubscriptionKind},
+    mailbox::EventMailbox,
+    registry::Confirmation,
+};
+use crate::error::CallError;
+use bytes::Bytes;
 use std::{
     collections::VecDeque,
     future::{Future, IntoFuture, poll_fn},
@@ -8,39 +20,27 @@ use std::{
     task::{Context, Poll, ready},
     time::Duration,
 };
-
-use bytes::Bytes;
 use tokio_util::sync::CancellationToken;
-
-use super::{
-    Live, Mux,
-    config::Buffer,
-    core::Want,
-    event::{Event, Kind},
-    mailbox::Mailbox,
-    pool::CallbackSubscription,
-    registry::Confirm,
-};
-use crate::error::CallError;
 
 /// Names in one call at most.
 const MAX_NAMES: usize = 1_000_000;
 /// The longest name.
 const MAX_NAME: usize = 64 << 10;
 
-/// A subscription being prepared: set what you like, then await it. It is there when the *server* has confirmed every
-/// name; if one is refused, or the time is up, or the future is dropped, none is kept.
+/// A subscription being prepared: set what you like, then await it. It is there when the *server*
+/// has confirmed every name; if one is refused, or the time is up, or the future is dropped, none
+/// is kept.
 #[must_use = "nothing is subscribed until this is awaited"]
-pub struct Subscribe<'m> {
+pub struct SubscribeCall<'m> {
     mux: &'m Mux,
-    kind: Kind,
+    kind: SubscriptionKind,
     names: Vec<Bytes>,
     buffer: Buffer,
     timeout: Duration,
 }
 
-impl<'m> Subscribe<'m> {
-    pub(crate) fn new(mux: &'m Mux, kind: Kind, names: Vec<Bytes>) -> Self {
+impl<'m> SubscribeCall<'m> {
+    pub(crate) fn new(mux: &'m Mux, kind: SubscriptionKind, names: Vec<Bytes>) -> Self {
         let config = mux.config();
         Self { mux, kind, names, buffer: config.buffer, timeout: config.subscribe_timeout }
     }
@@ -57,8 +57,9 @@ impl<'m> Subscribe<'m> {
         self
     }
 
-    /// Subscribes, and runs `callback` for each event on the mux's workers: one at a time and in order for this
-    /// subscription, concurrently with others. The token is cancelled when the mux closes.
+    /// Subscribes, and runs `callback` for each event on the mux's workers: one at a time and in
+    /// order for this subscription, concurrently with others. The token is cancelled when the mux
+    /// closes.
     pub async fn for_each<F, Fut>(self, callback: F) -> Result<CallbackSubscription, CallError>
     where
         F: Fn(Event, CancellationToken) -> Fut + Send + Sync + 'static,
@@ -66,35 +67,36 @@ impl<'m> Subscribe<'m> {
     {
         let mux = self.mux.clone();
         let subscription = self.run().await?;
-        let live = subscription.live.clone();
-        live.pool(mux.config()).adopt(subscription, callback)
+        let open_mux = subscription.open_mux.clone();
+        open_mux.pool(mux.config()).serve(subscription, callback)
     }
 
     async fn run(mut self) -> Result<Subscription, CallError> {
         self.check()?;
-        let live = self.mux.live();
-        let hub = &live.hub;
-        if hub.closing.is_cancelled() {
+        let open_mux = self.mux.open_mux();
+        let driver = &open_mux.driver;
+        if driver.closing.is_cancelled() {
             return Err(CallError::Closed { sent: false });
         }
-        let confirm = Confirm::new(self.names.len());
+        let confirm = Confirmation::new(self.names.len());
         let subscription = Subscription {
-            mailbox: Arc::new(Mailbox::new(self.buffer, hub.meter.backlog.clone())),
+            mailbox: Arc::new(EventMailbox::new(self.buffer, driver.meter.backlog.clone())),
             mux: self.mux.clone(),
-            live: live.clone(),
+            open_mux: open_mux.clone(),
             kind: self.kind,
             names: self.names.into(),
             ready: VecDeque::new(),
             joined: true,
         };
-        hub.subscriptions.fetch_add(1, Ordering::Relaxed);
-        hub.with(|core, now| core.join(subscription.want(), &confirm, now));
-        // An error, or a caller that goes away, drops the subscription, which takes back what was joined.
+        driver.subscriptions.fetch_add(1, Ordering::Relaxed);
+        driver.with(|core, now| core.join(subscription.names_wanted(), &confirm, now));
+        // An error, or a caller that goes away, drops the subscription, which takes back what was
+        // joined.
         tokio::select! {
             biased;
-            () = hub.closing.cancelled() => Err(CallError::Closed { sent: false }),
+            () = driver.closing.cancelled() => Err(CallError::Closed { sent: false }),
             outcome = confirm.wait(self.timeout) => {
-                outcome.unwrap_or_else(|| Err(hub.excuse(subscription.want(), self.timeout)))
+                outcome.unwrap_or_else(|| Err(driver.timeout_reason(subscription.names_wanted(), self.timeout)))
             }
         }?;
         Ok(subscription)
@@ -119,7 +121,7 @@ impl<'m> Subscribe<'m> {
     }
 }
 
-impl<'m> IntoFuture for Subscribe<'m> {
+impl<'m> IntoFuture for SubscribeCall<'m> {
     type Output = Result<Subscription, CallError>;
     type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send + 'm>>;
 
@@ -131,10 +133,10 @@ impl<'m> IntoFuture for Subscribe<'m> {
 /// A subscriber: a stream of events. Dropping it ends its subscriptions, and only its own.
 pub struct Subscription {
     mux: Mux,
-    live: Arc<Live>,
-    kind: Kind,
+    open_mux: Arc<OpenMux>,
+    kind: SubscriptionKind,
     names: Arc<[Bytes]>,
-    mailbox: Arc<Mailbox>,
+    mailbox: Arc<EventMailbox>,
     /// Taken from the mailbox and not yet given out.
     ready: VecDeque<Event>,
     joined: bool,
@@ -146,7 +148,8 @@ impl Subscription {
         poll_fn(|cx| self.poll_event(cx)).await
     }
 
-    /// Everything that has come, in one go; waits if nothing has. Empty when the mux is closed and everything was read.
+    /// Everything that has come, in one go; waits if nothing has. Empty when the mux is closed and
+    /// everything was read.
     pub async fn next_batch(&mut self) -> VecDeque<Event> {
         if self.ready.is_empty() {
             poll_fn(|cx| self.mailbox.poll_take(cx, &mut self.ready)).await;
@@ -160,7 +163,7 @@ impl Subscription {
     }
 
     /// The kind of its names.
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> SubscriptionKind {
         self.kind
     }
 
@@ -169,13 +172,14 @@ impl Subscription {
         self.ready.len() + self.mailbox.len()
     }
 
-    /// Ends the subscription and waits until the server has confirmed what only this subscriber wanted.
+    /// Ends the subscription and waits until the server has confirmed what only this subscriber
+    /// wanted.
     pub async fn unsubscribe(mut self) -> Result<(), CallError> {
-        let confirm = Confirm::new(0);
+        let confirm = Confirmation::new(0);
         self.leave(Some(&confirm));
         let limit = self.mux.config().subscribe_timeout;
         tokio::select! {
-            () = self.live.hub.closing.cancelled() => Ok(()),
+            () = self.open_mux.driver.closing.cancelled() => Ok(()),
             outcome = confirm.wait(limit) => {
                 outcome.unwrap_or(Err(CallError::Timeout { after: limit, sent: true }))
             }
@@ -184,14 +188,14 @@ impl Subscription {
 
     /// Subscribes anew what lost its node, where the mux was told not to do so by itself.
     pub fn resubscribe(&self) {
-        self.live.hub.with(|core, now| core.revive(self.kind, &self.names, now));
+        self.open_mux.driver.with(|core, now| core.resubscribe(self.kind, &self.names, now));
     }
 
-    fn want(&self) -> Want<'_> {
-        Want { kind: self.kind, names: &self.names, mailbox: &self.mailbox }
+    fn names_wanted(&self) -> SubscriberNames<'_> {
+        SubscriberNames { kind: self.kind, names: &self.names, mailbox: &self.mailbox }
     }
 
-    pub(crate) fn mailbox(&self) -> &Arc<Mailbox> {
+    pub(crate) fn mailbox(&self) -> &Arc<EventMailbox> {
         &self.mailbox
     }
 
@@ -199,11 +203,11 @@ impl Subscription {
         &self.names
     }
 
-    fn leave(&mut self, confirm: Option<&Arc<Confirm>>) {
+    fn leave(&mut self, confirm: Option<&Arc<Confirmation>>) {
         if std::mem::take(&mut self.joined) {
-            let hub = &self.live.hub;
-            hub.subscriptions.fetch_sub(1, Ordering::Relaxed);
-            hub.with(|core, _| core.leave(self.want(), confirm));
+            let driver = &self.open_mux.driver;
+            driver.subscriptions.fetch_sub(1, Ordering::Relaxed);
+            driver.with(|core, _| core.leave(self.names_wanted(), confirm));
         }
     }
 

@@ -1,28 +1,28 @@
-//! What is told to a subscriber who has not read for so long that even its signals fill the memory: one gap around
-//! everything, instead of hundreds. Pure; called by the mailbox.
+//! Summary for a subscriber whose unread signals fill the memory: one gap around everything,
+//! instead of hundreds. Pure; called by the mailbox.
 
+use super::event::{Event, GapReason, Names, Signal};
+use bytes::Bytes;
 use std::{
     collections::{HashMap, VecDeque},
     time::{Duration, Instant},
 };
 
-use bytes::Bytes;
-
-use super::event::{Event, GapReason, Names, Signal};
-
-/// What is known so far of one name.
-struct Story {
+/// Gaps of one name so far.
+struct NameGaps {
     /// When its first gap began, and its last one.
     since: Instant,
     again: Instant,
     ended: Option<Instant>,
 }
 
-/// The shortest true account of these events: from here on messages may be missing, so many were dropped here, and from
-/// here on nothing is missing, except for the names that are still in a gap. Also how many messages it leaves out.
+/// Shortest correct summary of these events, and how many messages it leaves out. It has a gap, the
+/// number of dropped messages, and the end of the gap for names that are served again.
 pub(crate) fn summarise(events: VecDeque<Event>) -> (VecDeque<Event>, u64) {
-    let mut stories: HashMap<Bytes, Story> = HashMap::new();
-    let (mut cause, mut messages, mut lagged) = (GapReason::NodeLost, 0, 0);
+    let mut gaps: HashMap<Bytes, NameGaps> = HashMap::new();
+    let mut cause = GapReason::NodeLost;
+    let mut messages = 0;
+    let mut lagged = 0;
     for event in events {
         match event {
             Event::Message(_) => messages += 1,
@@ -30,38 +30,38 @@ pub(crate) fn summarise(events: VecDeque<Event>) -> (VecDeque<Event>, u64) {
             Event::Signal(Signal::Gap { reason, since, channels }) => {
                 cause = reason;
                 for name in channels.iter() {
-                    let new = Story { since, again: since, ended: None };
-                    let story = stories.entry(name.clone()).or_insert(new);
-                    (story.again, story.ended) = (since, None);
+                    let new = NameGaps { since, again: since, ended: None };
+                    let gap = gaps.entry(name.clone()).or_insert(new);
+                    (gap.again, gap.ended) = (since, None);
                 }
             }
             Event::Signal(Signal::Resumed { after, channels }) => {
                 for name in channels.iter() {
-                    if let Some(story) = stories.get_mut(name) {
-                        story.ended = Some(story.again + after);
+                    if let Some(gap) = gaps.get_mut(name) {
+                        gap.ended = Some(gap.again + after);
                     }
                 }
             }
             Event::Signal(_) => {}
         }
     }
-    (retell(&stories, cause, messages + lagged), messages)
+    (signals(&gaps, cause, messages + lagged), messages)
 }
 
-fn retell(stories: &HashMap<Bytes, Story>, reason: GapReason, dropped: u64) -> VecDeque<Event> {
+fn signals(gaps: &HashMap<Bytes, NameGaps>, reason: GapReason, dropped: u64) -> VecDeque<Event> {
     let names = |ended: bool| -> Names {
-        let some = stories.iter().filter(|(_, story)| !ended || story.ended.is_some());
+        let some = gaps.iter().filter(|(_, gap)| !ended || gap.ended.is_some());
         some.map(|(name, _)| name.clone()).collect()
     };
     let mut summary = VecDeque::new();
-    let since = stories.values().map(|story| story.since).min();
+    let since = gaps.values().map(|gap| gap.since).min();
     if let Some(since) = since {
         summary.push_back(Signal::Gap { reason, since, channels: names(false) });
     }
     if dropped > 0 {
         summary.push_back(Signal::Lagged { dropped });
     }
-    let last = stories.values().filter_map(|story| story.ended).max();
+    let last = gaps.values().filter_map(|gap| gap.ended).max();
     if let (Some(since), Some(last)) = (since, last) {
         let after = last.checked_duration_since(since).unwrap_or(Duration::ZERO);
         summary.push_back(Signal::Resumed { after, channels: names(true) });
@@ -72,7 +72,7 @@ fn retell(stories: &HashMap<Bytes, Story>, reason: GapReason, dropped: u64) -> V
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mux::event::{Kind, Message};
+    use crate::mux::event::{Message, SubscriptionKind};
 
     fn names(names: &[&'static str]) -> Names {
         names.iter().map(|name| Bytes::from_static(name.as_bytes())).collect()
@@ -86,7 +86,7 @@ mod tests {
             |since, channels| Event::Signal(Signal::Gap { reason: GapReason::Migrated, since, channels });
         let resumed =
             |ms, channels| Event::Signal(Signal::Resumed { after: Duration::from_millis(ms), channels });
-        let message = Message::new(Kind::Channel, Bytes::new(), None, Bytes::new(), start);
+        let message = Message::new(SubscriptionKind::Channel, Bytes::new(), None, Bytes::new(), start);
         let events = VecDeque::from([
             gap(at(0), names(&["a", "b"])),
             resumed(10, names(&["a"])),

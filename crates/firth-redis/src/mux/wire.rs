@@ -1,26 +1,30 @@
 //! The commands that a mux sends, as bytes. Pure. (What it gets back is read in `resp/pubsub`.)
 
-use bytes::Bytes;
-
-use super::event::Kind;
+use super::event::SubscriptionKind;
 use crate::command::{Command, cmd};
+use bytes::Bytes;
 
 /// Names in one command at most, so that neither side has to swallow a giant.
 const NAMES_PER_COMMAND: usize = 512;
 
-fn verb(kind: Kind, on: bool) -> &'static str {
+fn verb(kind: SubscriptionKind, on: bool) -> &'static str {
     match (kind, on) {
-        (Kind::Channel, true) => "SUBSCRIBE",
-        (Kind::Channel, false) => "UNSUBSCRIBE",
-        (Kind::Pattern, true) => "PSUBSCRIBE",
-        (Kind::Pattern, false) => "PUNSUBSCRIBE",
-        (Kind::Sharded, true) => "SSUBSCRIBE",
-        (Kind::Sharded, false) => "SUNSUBSCRIBE",
+        (SubscriptionKind::Channel, true) => "SUBSCRIBE",
+        (SubscriptionKind::Channel, false) => "UNSUBSCRIBE",
+        (SubscriptionKind::Pattern, true) => "PSUBSCRIBE",
+        (SubscriptionKind::Pattern, false) => "PUNSUBSCRIBE",
+        (SubscriptionKind::Sharded, true) => "SSUBSCRIBE",
+        (SubscriptionKind::Sharded, false) => "SUNSUBSCRIBE",
     }
 }
 
 /// A command that subscribes (or unsubscribes) names; the caller keeps to [`chunks`].
-pub(crate) fn change<'a>(kind: Kind, on: bool, names: impl Iterator<Item = &'a Bytes>, out: &mut Vec<u8>) {
+pub(crate) fn change<'a>(
+    kind: SubscriptionKind,
+    on: bool,
+    names: impl Iterator<Item = &'a Bytes>,
+    out: &mut Vec<u8>,
+) {
     names.fold(cmd(verb(kind, on)), Command::arg).encode(out);
 }
 

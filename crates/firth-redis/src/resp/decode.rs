@@ -1,30 +1,29 @@
 //! The incremental decoder: a read buffer in, whole frames out.
 //!
-//! The connection calls [`Decoder::decode`] after each read until it says `None`. The decoder remembers where it
-//! stopped inside a frame that is not whole yet, so that any split of the input costs the same and gives the same
-//! frames. Nothing is allocated because of a declared length: nodes are collected in a scratch list that grows
-//! with the bytes that are really there. After an error the decoder keeps giving it; the connection is of no more
-//! use.
+//! The connection calls [`Decoder::decode`] after each read until it returns `None`. The decoder
+//! remembers where it stopped inside an incomplete frame. So any split of the input costs the same
+//! and gives the same frames.
+//!
+//! Nothing is allocated because of a declared length: the list of nodes grows with the bytes that
+//! came. After an error the decoder repeats it, and the connection must be closed.
 
-use std::fmt;
-
-use bytes::{Buf, Bytes, BytesMut};
-
-use super::frame::{Frame, Node, Nodes};
-use super::kind::Kind;
-use super::limits::{Limits, ProtocolError};
-use super::parse::{self, Step};
+use super::frame::{Frame, FrameNode, FrameNodes};
+use super::kind::ValueKind;
+use super::limits::{ProtocolError, ReplyLimits};
+use super::parse::{self, ParseStep};
 use super::partial::Partial;
-use super::pubsub::{self, Said};
+use super::pubsub::{self, PubSubFrame};
 use super::quick::{Quick, quick};
+use bytes::{Buf, Bytes, BytesMut};
+use std::fmt;
 
 /// The commonest reply.
 const OK: &[u8] = b"+OK\r\n";
 
 /// Takes frames off the front of a read buffer.
 pub struct Decoder {
-    limits: Limits,
-    /// How long the buffer must be before another look is of use.
+    limits: ReplyLimits,
+    /// Length of the buffer at which another attempt may succeed.
     need: usize,
     /// Bytes of the current frame that are done with.
     pos: usize,
@@ -35,15 +34,16 @@ pub struct Decoder {
 
 impl Decoder {
     /// A decoder at the start of a connection.
-    pub fn new(limits: Limits) -> Self {
+    pub fn new(limits: ReplyLimits) -> Self {
         let limits = limits.clamped();
         Self { limits, need: 1, pos: 0, missing: 0, failed: None, partial: Partial::default() }
     }
 
-    /// Takes the next whole frame off the front of `buf`, or says `None` when more bytes are needed.
+    /// Takes the next whole frame off the front of `buf`, or says `None` when more bytes are
+    /// needed.
     ///
-    /// Between calls `buf` may only grow at its end. What has been seen is not scanned again: any split of the
-    /// input gives the same frames at the same total cost.
+    /// Between calls `buf` may only grow at its end. What has been seen is not scanned again: any
+    /// split of the input gives the same frames at the same total cost.
     ///
     /// # Errors
     /// The bytes are not RESP or exceed the limits; every later call says the same.
@@ -56,7 +56,7 @@ impl Decoder {
             if buf.starts_with(OK) {
                 // No share of the read buffer is needed for this one.
                 buf.advance(OK.len());
-                let node = Node::text(Kind::SimpleString, 1, OK.len() - 3);
+                let node = FrameNode::text(ValueKind::SimpleString, 1, OK.len() - 3);
                 return Ok(Some(self.scalar(Bytes::from_static(OK), node, OK.len())));
             }
             match quick(&self.limits, self.within_frame(buf), 0) {
@@ -73,29 +73,34 @@ impl Decoder {
         self.resume(buf)
     }
 
-    /// As [`decode`](Self::decode), for a connection of subscriptions: what the frame says, and its bytes on the wire.
-    /// Whole messages are taken apart without making a frame of them.
+    /// As [`decode`](Self::decode), for a connection of subscriptions: what the frame says, and its
+    /// bytes on the wire. Whole messages are taken apart without making a frame of them.
     #[inline]
-    pub(crate) fn said(&mut self, buf: &mut BytesMut) -> Result<Option<(Said, usize)>, ProtocolError> {
+    pub(crate) fn decode_pubsub(
+        &mut self,
+        buf: &mut BytesMut,
+    ) -> Result<Option<(PubSubFrame, usize)>, ProtocolError> {
         if self.pos == 0
             && self.failed.is_none()
-            && let Some((said, end)) = pubsub::quick_message(&self.limits, buf)
+            && let Some((frame, end)) = pubsub::quick_message(&self.limits, buf)
         {
             (self.need, self.missing) = (1, 0);
-            return Ok(Some((said, end)));
+            return Ok(Some((frame, end)));
         }
-        Ok(self.decode(buf)?.map(|frame| (Said::read(&frame), frame.wire_len())))
+        Ok(self.decode(buf)?.map(|frame| (PubSubFrame::read(&frame), frame.wire_len())))
     }
 
-    /// How many bytes more than it last saw the current frame is known to need: a lower bound, 0 if unknown.
+    /// How many bytes more than it last saw the current frame is known to need: a lower bound, 0 if
+    /// unknown.
     ///
-    /// Lets the reader reserve once for a large bulk string. The figure is the server's word, checked only against
-    /// the limits.
+    /// Lets the reader reserve once for a large bulk string. The figure is the server's word,
+    /// checked only against the limits.
     pub fn missing(&self) -> usize {
         self.missing
     }
 
-    /// Bytes of memory held beside the read buffer; for tests of the promise that it follows what really came.
+    /// Bytes of memory held beside the read buffer; for tests of the promise that it follows what
+    /// really came.
     pub(crate) fn held(&self) -> usize {
         self.partial.held()
     }
@@ -116,11 +121,11 @@ impl Decoder {
                 return Ok(Some(self.finish(buf, root, end)));
             }
             match self.step(bytes) {
-                Ok(Step::Item(item, end)) => match self.partial.accept(&self.limits, item, end) {
+                Ok(ParseStep::Element(item, end)) => match self.partial.accept(&self.limits, item, end) {
                     Ok(()) => self.pos = end,
                     Err(error) => return Err(self.fail(error)),
                 },
-                Ok(Step::More(need)) => {
+                Ok(ParseStep::More(need)) => {
                     self.need = need;
                     return self.wait(bytes.len());
                 }
@@ -129,14 +134,15 @@ impl Decoder {
         }
     }
 
-    /// One look at the next element.
-    fn step(&self, bytes: &[u8]) -> Result<Step, ProtocolError> {
+    /// Parses the next element.
+    fn step(&self, bytes: &[u8]) -> Result<ParseStep, ProtocolError> {
         if self.pos == bytes.len() {
-            return Ok(Step::More(self.pos + 1));
+            return Ok(ParseStep::More(self.pos + 1));
         }
-        // A line that was cut was searched up to where the bytes ended, which is one less than it needs.
+        // A line that was cut was searched up to where the bytes ended, which is one less than it
+        // needs.
         match parse::element(&self.limits, bytes, self.pos, self.need - 1)? {
-            Step::Item(_, end) if end > self.limits.frame => {
+            ParseStep::Element(_, end) if end > self.limits.frame => {
                 Err(ProtocolError::FrameTooLarge { limit: self.limits.frame })
             }
             step => Ok(step),
@@ -166,13 +172,13 @@ impl Decoder {
 
     /// A frame of one scalar, without touching the list of nodes.
     #[inline(always)]
-    fn scalar(&mut self, chunk: Bytes, root: Node, end: usize) -> Frame {
+    fn scalar(&mut self, chunk: Bytes, root: FrameNode, end: usize) -> Frame {
         (self.need, self.missing) = (1, 0);
-        Frame { chunk, root, wire: end as u32, nodes: Nodes::default() }
+        Frame { chunk, root, wire: end as u32, nodes: FrameNodes::default() }
     }
 
     #[inline(always)]
-    fn finish(&mut self, buf: &mut BytesMut, root: Node, end: usize) -> Frame {
+    fn finish(&mut self, buf: &mut BytesMut, root: FrameNode, end: usize) -> Frame {
         (self.need, self.pos, self.missing) = (1, 0, 0);
         let mut chunk = buf.split_to(end);
         self.partial.join_texts(&mut chunk);
@@ -180,9 +186,10 @@ impl Decoder {
     }
 }
 
-/// Cuts a frame of one scalar off the buffer; one that carries its value in its node needs no bytes.
+/// Cuts a frame of one scalar off the buffer; one that carries its value in its node needs no
+/// bytes.
 #[inline(always)]
-fn take(buf: &mut BytesMut, node: Node, end: usize) -> Bytes {
+fn take(buf: &mut BytesMut, node: FrameNode, end: usize) -> Bytes {
     if node.is_text() {
         return buf.split_to(end).freeze();
     }

@@ -1,29 +1,27 @@
 //! Writes commands: arrays of bulk strings, without copies on the way.
 //!
-//! The command builder and whoever else sends bytes to a server uses these. An argument lends its bytes
-//! ([`ToArg::with_bytes`]) and [`put_bulk`] frames them, so that no implementation can write a malformed command,
-//! and numbers are formatted on the stack.
+//! An argument lends its bytes ([`ToArg::with_bytes`]) and [`put_bulk`] frames them, so that no
+//! implementation can write a malformed command. Numbers are formatted on the stack.
 
+use bytes::{Bytes, BytesMut};
 use std::borrow::Cow;
 use std::fmt::Write;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use bytes::{Bytes, BytesMut};
-
 /// Somewhere bytes can be appended.
-pub trait Sink {
+pub trait ByteSink {
     /// Appends `bytes`.
     fn put(&mut self, bytes: &[u8]);
 
-    /// Says that so many bytes follow.
+    /// Announces that this many bytes follow.
     #[inline]
     fn reserve(&mut self, additional: usize) {
         let _ = additional;
     }
 }
 
-impl Sink for Vec<u8> {
+impl ByteSink for Vec<u8> {
     #[inline]
     fn put(&mut self, bytes: &[u8]) {
         self.extend_from_slice(bytes);
@@ -35,7 +33,7 @@ impl Sink for Vec<u8> {
     }
 }
 
-impl Sink for BytesMut {
+impl ByteSink for BytesMut {
     #[inline]
     fn put(&mut self, bytes: &[u8]) {
         self.extend_from_slice(bytes);
@@ -49,7 +47,7 @@ impl Sink for BytesMut {
 
 /// Writes `bytes` as one bulk string: `$5 hello`.
 #[inline]
-pub fn put_bulk<S: Sink + ?Sized>(out: &mut S, bytes: &[u8]) {
+pub fn put_bulk<S: ByteSink + ?Sized>(out: &mut S, bytes: &[u8]) {
     out.reserve(bytes.len() + 16);
     put_header(out, b'$', bytes.len());
     out.put(bytes);
@@ -58,12 +56,12 @@ pub fn put_bulk<S: Sink + ?Sized>(out: &mut S, bytes: &[u8]) {
 
 /// Writes the header of an array of `len` elements, which a command is.
 #[inline]
-pub fn put_array_header<S: Sink + ?Sized>(out: &mut S, len: usize) {
+pub fn put_array_header<S: ByteSink + ?Sized>(out: &mut S, len: usize) {
     put_header(out, b'*', len);
 }
 
 #[inline]
-fn put_header<S: Sink + ?Sized>(out: &mut S, tag: u8, len: usize) {
+fn put_header<S: ByteSink + ?Sized>(out: &mut S, tag: u8, len: usize) {
     match len {
         0..10 => out.put(&[tag, b'0' + len as u8, b'\r', b'\n']),
         10..100 => out.put(&[tag, b'0' + (len / 10) as u8, b'0' + (len % 10) as u8, b'\r', b'\n']),
@@ -82,7 +80,7 @@ pub trait ToArg {
 
     /// Writes the argument as one bulk string.
     #[inline]
-    fn write_arg<S: Sink + ?Sized>(&self, out: &mut S) {
+    fn write_arg<S: ByteSink + ?Sized>(&self, out: &mut S) {
         self.with_bytes(|bytes| put_bulk(out, bytes));
     }
 }
@@ -143,7 +141,7 @@ macro_rules! floats {
         /// The shortest text that reads back as the same number.
         impl ToArg for $type {
             fn with_bytes<R>(&self, read: impl FnOnce(&[u8]) -> R) -> R {
-                let mut text = Text::default();
+                let mut text = StackText::default();
                 let size = self.abs();
                 // Plain notation of very large and small numbers would be hundreds of digits long.
                 let written = if size == 0.0 || !size.is_finite() || (1e-5..1e16).contains(&size) {
@@ -161,12 +159,12 @@ floats!(f32, f64);
 
 /// A little text on the stack.
 #[derive(Default)]
-struct Text {
+struct StackText {
     bytes: [u8; 32],
     len: usize,
 }
 
-impl Write for Text {
+impl Write for StackText {
     fn write_str(&mut self, part: &str) -> std::fmt::Result {
         let end = self.len + part.len();
         let room = self.bytes.get_mut(self.len..end).ok_or(std::fmt::Error)?;
@@ -260,7 +258,9 @@ mod tests {
 
     #[test]
     fn every_sink_receives_the_same_bytes() {
-        let (mut vec, mut bytes, mut small) = (Vec::new(), BytesMut::new(), crate::body::Body::new());
+        let mut vec = Vec::new();
+        let mut bytes = BytesMut::new();
+        let mut small = crate::inline_buffer::InlineBuffer::new();
         for part in ["", "GET", &"k".repeat(200)] {
             part.write_arg(&mut vec);
             part.write_arg(&mut bytes);

@@ -1,27 +1,26 @@
 //! A decoded frame: the bytes as they came plus a flat list of nodes.
 //!
-//! The decoder makes frames, the connection moves them to whoever waits, and they are read through
-//! [`Value`]. An aggregate costs one allocation whatever it holds, a scalar none. Invariant: offsets and links of
-//! nodes were checked against the chunk when the frame was made, so that reading never fails; `Debug` never prints a
-//! payload.
+//! The decoder makes frames, the connection moves them to the callers, and callers read them
+//! through [`Value`]. An aggregate costs one allocation of any size, a scalar none.
+//!
+//! Invariant: offsets and links of nodes were checked against the chunk when the frame was made, so
+//! that reading never fails. `Debug` never prints a payload.
 
-use std::fmt;
-
-use bytes::{Buf, Bytes};
-
-use super::kind::Kind;
+use super::kind::ValueKind;
 use super::value::Value;
+use bytes::{Buf, Bytes};
+use std::fmt;
 
 /// One whole reply or push: the bytes as they came plus a flat list of nodes.
 ///
-/// Cheap to move; a scalar carries no heap allocation of its own. Holding a frame (or [`Bytes`] taken from it)
-/// keeps the read buffer alive that it arrived in.
+/// Cheap to move; a scalar carries no heap allocation of its own. Holding a frame (or [`Bytes`]
+/// taken from it) keeps the read buffer alive that it arrived in.
 #[derive(Clone)]
 pub struct Frame {
     pub(super) chunk: Bytes,
-    pub(super) root: Node,
+    pub(super) root: FrameNode,
     pub(super) wire: u32,
-    pub(super) nodes: Nodes,
+    pub(super) nodes: FrameNodes,
 }
 
 impl Frame {
@@ -33,14 +32,14 @@ impl Frame {
 
     /// The type of the value.
     #[inline]
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> ValueKind {
         self.root.kind
     }
 
     /// Whether this came out of band, so that it answers no request.
     #[inline]
     pub fn is_push(&self) -> bool {
-        self.root.kind == Kind::Push
+        self.root.kind == ValueKind::Push
     }
 
     /// The attributes in front of the value, if the server sent any.
@@ -77,7 +76,7 @@ impl fmt::Debug for Frame {
 }
 
 /// The nodes of a frame below its root.
-pub(super) type Nodes = Box<[Node]>;
+pub(super) type FrameNodes = Box<[FrameNode]>;
 
 /// One element of a frame, in preorder.
 ///
@@ -88,35 +87,36 @@ pub(super) type Nodes = Box<[Node]>;
 /// | boolean | – | 0 or 1 |
 /// | aggregates | index after the last descendant | children (two for each pair) |
 ///
-/// A scalar's next sibling is the next node, an aggregate's stands at `a`: skipping a sibling is one step.
+/// A scalar's next sibling is the next node, an aggregate's stands at `a`: skipping a sibling is
+/// one step.
 #[derive(Clone, Copy)]
-pub(super) struct Node {
-    pub(super) kind: Kind,
+pub(super) struct FrameNode {
+    pub(super) kind: ValueKind,
     /// Of the root only: nodes[0] is the attribute of the whole frame.
     pub(super) attributed: bool,
     pub(super) a: u32,
     pub(super) b: u32,
 }
 
-impl Node {
+impl FrameNode {
     #[inline]
-    pub(super) fn text(kind: Kind, at: usize, len: usize) -> Self {
-        // Limits::clamped keeps every offset within 32 bits.
+    pub(super) fn text(kind: ValueKind, at: usize, len: usize) -> Self {
+        // ReplyLimits::clamped keeps every offset within 32 bits.
         Self { kind, attributed: false, a: at as u32, b: len as u32 }
     }
 
     #[inline]
-    pub(super) fn bits(kind: Kind, bits: u64) -> Self {
+    pub(super) fn bits(kind: ValueKind, bits: u64) -> Self {
         Self { kind, attributed: false, a: bits as u32, b: (bits >> 32) as u32 }
     }
 
     #[inline]
-    pub(super) fn flag(kind: Kind, on: bool) -> Self {
+    pub(super) fn flag(kind: ValueKind, on: bool) -> Self {
         Self { kind, attributed: false, a: 0, b: u32::from(on) }
     }
 
     #[inline]
-    pub(super) fn aggregate(kind: Kind, children: u32) -> Self {
+    pub(super) fn aggregate(kind: ValueKind, children: u32) -> Self {
         Self { kind, attributed: false, a: 0, b: children }
     }
 
@@ -130,12 +130,12 @@ impl Node {
     pub(super) fn is_text(self) -> bool {
         matches!(
             self.kind,
-            Kind::SimpleString
-                | Kind::SimpleError
-                | Kind::BlobString
-                | Kind::BlobError
-                | Kind::BigNumber
-                | Kind::Verbatim
+            ValueKind::SimpleString
+                | ValueKind::SimpleError
+                | ValueKind::BlobString
+                | ValueKind::BlobError
+                | ValueKind::BigNumber
+                | ValueKind::Verbatim
         )
     }
 

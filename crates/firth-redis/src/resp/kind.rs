@@ -2,9 +2,9 @@
 
 use std::fmt;
 
-/// The type of a RESP value. RESP2 nulls (`$-1`, `*-1`) are [`Kind::Null`].
+/// The type of a RESP value. RESP2 nulls (`$-1`, `*-1`) are [`ValueKind::Null`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub enum ValueKind {
     /// `+OK`
     SimpleString,
     /// `-ERR message`
@@ -33,11 +33,12 @@ pub enum Kind {
     Set,
     /// `>2`, out of band
     Push,
-    /// `|1`, about the value after it; met only through [`Value::attributes`](super::Value::attributes)
+    /// `|1`, about the value after it; met only through
+    /// [`Value::attributes`](super::Value::attributes)
     Attribute,
 }
 
-impl Kind {
+impl ValueKind {
     /// Whether values of this kind have children.
     #[inline]
     pub fn is_aggregate(self) -> bool {
@@ -51,7 +52,7 @@ impl Kind {
     }
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for ValueKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::SimpleString => "simple string",

@@ -1,14 +1,15 @@
-//! What the decoder accepts, and how it says no.
+//! What the decoder accepts, and its errors.
 //!
-//! A reply comes from the network, so that nothing in it is believed: each limit here bounds the memory that a
-//! hostile or broken server can make us hold. After a [`ProtocolError`] the two sides no longer agree on where
-//! frames begin, hence the connection must be closed. Messages carry counts and type bytes, never payloads.
+//! A reply comes from the network, so each limit bounds the memory that a hostile or broken server
+//! can make the client hold. After a [`ProtocolError`] the two sides no longer agree on where
+//! frames begin, hence the connection must be closed. Messages carry counts and type bytes, never
+//! payloads.
 
 /// Bounds on what one frame may hold.
 ///
 /// Memory for one frame is at most `frame` bytes of text plus twelve bytes for each element in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Limits {
+pub struct ReplyLimits {
     /// Aggregates inside one another.
     pub depth: usize,
     /// Bytes of one line: simple strings and errors, big numbers, doubles.
@@ -21,13 +22,13 @@ pub struct Limits {
     pub frame: usize,
 }
 
-impl Default for Limits {
+impl Default for ReplyLimits {
     fn default() -> Self {
         Self { depth: 32, line: 64 << 10, bulk: 512 << 20, container: 1_000_000, frame: 1 << 30 }
     }
 }
 
-impl Limits {
+impl ReplyLimits {
     /// Brings the limits into the range that 32-bit offsets and counts can express.
     pub(super) fn clamped(self) -> Self {
         let frame = self.frame.min(u32::MAX as usize);
@@ -41,7 +42,7 @@ impl Limits {
     }
 }
 
-/// The bytes received are not RESP, or more than [`Limits`] allow: close the connection.
+/// The bytes received are not RESP, or more than [`ReplyLimits`] allow: close the connection.
 #[derive(thiserror::Error, Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ProtocolError {
@@ -75,7 +76,7 @@ pub enum ProtocolError {
     /// A line is longer than allowed.
     #[error("line longer than the limit of {limit} bytes")]
     LineTooLong {
-        /// [`Limits::line`]
+        /// [`ReplyLimits::line`]
         limit: usize,
     },
     /// A bulk string is longer than allowed.
@@ -83,7 +84,7 @@ pub enum ProtocolError {
     BulkTooLarge {
         /// Length declared, or reached by a streamed string.
         len: u64,
-        /// [`Limits::bulk`]
+        /// [`ReplyLimits::bulk`]
         limit: usize,
     },
     /// An aggregate has more elements than allowed.
@@ -91,19 +92,19 @@ pub enum ProtocolError {
     ContainerTooLarge {
         /// Count declared, or reached by a streamed aggregate.
         len: u64,
-        /// [`Limits::container`]
+        /// [`ReplyLimits::container`]
         limit: usize,
     },
     /// The whole frame is longer than allowed.
     #[error("frame longer than the limit of {limit} bytes")]
     FrameTooLarge {
-        /// [`Limits::frame`]
+        /// [`ReplyLimits::frame`]
         limit: usize,
     },
     /// Aggregates are nested deeper than allowed.
     #[error("aggregates nested deeper than the limit of {limit}")]
     DepthExceeded {
-        /// [`Limits::depth`]
+        /// [`ReplyLimits::depth`]
         limit: usize,
     },
     /// A streamed aggregate ends where none is open, or in the middle of a pair.

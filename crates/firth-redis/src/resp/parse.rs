@@ -1,26 +1,28 @@
 //! Reads one element (a scalar, or the header of an aggregate) out of a byte slice.
 //!
-//! Called by the decoder for each element that [`quick`](super::quick) does not know. A pure function of the bytes from the element's start: it
-//! answers with the element, or with how many bytes it must see before another look is of use. Invariant: an error
-//! depends only on a prefix of the input, so that however the bytes are split, the same error comes. Nothing is
-//! read twice but a header line of at most [`DIGITS`] characters that was cut.
+//! The decoder calls it for each element that [`quick`](super::quick) does not know. It is a pure
+//! function of the bytes from the element's start. It returns the element, or the number of bytes
+//! that the next attempt needs.
+//!
+//! Invariant: an error depends only on a prefix of the input, so every split of the bytes gives the
+//! same error. Only a header line of at most [`DIGITS`] characters that was cut is read twice.
 
-use super::frame::Node;
-use super::kind::Kind;
-use super::limits::{Limits, ProtocolError};
+use super::frame::FrameNode;
+use super::kind::ValueKind;
+use super::limits::{ProtocolError, ReplyLimits};
 
 /// Longest number in a header or integer, sign included: `-9223372036854775808`.
 const DIGITS: usize = 20;
 
 /// What stands at one position of a frame.
-pub(super) enum Item {
+pub(super) enum Element {
     /// A scalar.
-    Leaf(Node),
-    /// An aggregate with so many children.
-    Open(Kind, u32),
-    /// An aggregate whose end is marked by [`Item::End`].
-    OpenStreamed(Kind),
-    /// A string that comes in [`Item::Chunk`]s.
+    Leaf(FrameNode),
+    /// An aggregate with this many children.
+    Open(ValueKind, u32),
+    /// An aggregate whose end is marked by [`Element::End`].
+    OpenStreamed(ValueKind),
+    /// A string that comes in [`Element::Chunk`]s.
     Text,
     /// A piece of a streamed string; an empty one is the last.
     Chunk { at: usize, len: usize },
@@ -28,47 +30,55 @@ pub(super) enum Item {
     End,
 }
 
-/// Outcome of one look.
-pub(super) enum Step {
+/// Outcome of one attempt.
+pub(super) enum ParseStep {
     /// The element, and the position after it.
-    Item(Item, usize),
+    Element(Element, usize),
     /// Any shorter slice than this gives the same answer.
     More(usize),
 }
 
-type Parsed = Result<Step, ProtocolError>;
+type Parsed = Result<ParseStep, ProtocolError>;
 
-/// One look at the element that starts at `pos`, where there is at least one byte. A line is known to have no end
-/// before `seen`.
+/// One look at the element that starts at `pos`, where there is at least one byte. A line is known
+/// to have no end before `seen`.
 #[inline(never)]
-pub(super) fn element(limits: &Limits, bytes: &[u8], pos: usize, seen: usize) -> Parsed {
+pub(super) fn element(limits: &ReplyLimits, bytes: &[u8], pos: usize, seen: usize) -> Parsed {
     let at = pos + 1;
     match bytes[pos] {
-        b'$' => blob(limits, bytes, at, Kind::BlobString),
-        b'*' => aggregate(limits, bytes, at, Kind::Array),
+        b'$' => blob(limits, bytes, at, ValueKind::BlobString),
+        b'*' => aggregate(limits, bytes, at, ValueKind::Array),
         b':' => integer(bytes, at),
-        b'+' => line(limits, bytes, at, seen, Kind::SimpleString),
-        b'%' => aggregate(limits, bytes, at, Kind::Map),
-        b'>' => aggregate(limits, bytes, at, Kind::Push),
+        b'+' => line(limits, bytes, at, seen, ValueKind::SimpleString),
+        b'%' => aggregate(limits, bytes, at, ValueKind::Map),
+        b'>' => aggregate(limits, bytes, at, ValueKind::Push),
         other => rare(limits, bytes, at, seen, other),
     }
 }
 
 #[inline(never)]
-fn rare(limits: &Limits, bytes: &[u8], at: usize, seen: usize, tag: u8) -> Parsed {
+fn rare(limits: &ReplyLimits, bytes: &[u8], at: usize, seen: usize, tag: u8) -> Parsed {
     match tag {
-        b'-' => line(limits, bytes, at, seen, Kind::SimpleError),
-        b'!' => blob(limits, bytes, at, Kind::BlobError),
-        b'=' => blob(limits, bytes, at, Kind::Verbatim),
-        b'(' => line(limits, bytes, at, seen, Kind::BigNumber),
-        b',' => line(limits, bytes, at, seen, Kind::Double),
-        b'~' => aggregate(limits, bytes, at, Kind::Set),
-        b'|' => aggregate(limits, bytes, at, Kind::Attribute),
-        b'_' => fixed(bytes, at, 0, |_| Some(Node::flag(Kind::Null, false)), ProtocolError::BadNull),
+        b'-' => line(limits, bytes, at, seen, ValueKind::SimpleError),
+        b'!' => blob(limits, bytes, at, ValueKind::BlobError),
+        b'=' => blob(limits, bytes, at, ValueKind::Verbatim),
+        b'(' => line(limits, bytes, at, seen, ValueKind::BigNumber),
+        b',' => line(limits, bytes, at, seen, ValueKind::Double),
+        b'~' => aggregate(limits, bytes, at, ValueKind::Set),
+        b'|' => aggregate(limits, bytes, at, ValueKind::Attribute),
+        b'_' => {
+            fixed(bytes, at, 0, |_| Some(FrameNode::flag(ValueKind::Null, false)), ProtocolError::BadNull)
+        }
         b'#' => fixed(bytes, at, 1, boolean, ProtocolError::BadBoolean),
         b'.' => {
-            match fixed(bytes, at, 0, |_| Some(Node::flag(Kind::Null, false)), ProtocolError::MissingCrlf)? {
-                Step::Item(_, end) => Ok(Step::Item(Item::End, end)),
+            match fixed(
+                bytes,
+                at,
+                0,
+                |_| Some(FrameNode::flag(ValueKind::Null, false)),
+                ProtocolError::MissingCrlf,
+            )? {
+                ParseStep::Element(_, end) => Ok(ParseStep::Element(Element::End, end)),
                 more => Ok(more),
             }
         }
@@ -77,32 +87,39 @@ fn rare(limits: &Limits, bytes: &[u8], at: usize, seen: usize, tag: u8) -> Parse
     }
 }
 
-fn boolean(text: &[u8]) -> Option<Node> {
+fn boolean(text: &[u8]) -> Option<FrameNode> {
     match text {
-        b"t" => Some(Node::flag(Kind::Boolean, true)),
-        b"f" => Some(Node::flag(Kind::Boolean, false)),
+        b"t" => Some(FrameNode::flag(ValueKind::Boolean, true)),
+        b"f" => Some(FrameNode::flag(ValueKind::Boolean, false)),
         _ => None,
     }
 }
 
-/// An element of `len` characters and CR LF; whatever is wrong with it is `bad`, at the first byte that shows it.
-fn fixed(bytes: &[u8], at: usize, len: usize, read: fn(&[u8]) -> Option<Node>, bad: ProtocolError) -> Parsed {
+/// An element of `len` characters and CR LF. Any defect is reported as `bad`, at the first byte
+/// that shows it.
+fn fixed(
+    bytes: &[u8],
+    at: usize,
+    len: usize,
+    read: fn(&[u8]) -> Option<FrameNode>,
+    bad: ProtocolError,
+) -> Parsed {
     let end = at + len + 2;
     let have = &bytes[at..end.min(bytes.len())];
     if have.len() < len {
-        return Ok(Step::More(at + len));
+        return Ok(ParseStep::More(at + len));
     }
     let (text, tail) = have.split_at(len);
     let node = read(text).ok_or(bad)?;
     match tail {
-        b"\r\n" => Ok(Step::Item(Item::Leaf(node), end)),
-        b"" | b"\r" => Ok(Step::More(bytes.len() + 1)),
+        b"\r\n" => Ok(ParseStep::Element(Element::Leaf(node), end)),
+        b"" | b"\r" => Ok(ParseStep::More(bytes.len() + 1)),
         _ => Err(bad),
     }
 }
 
 /// A number that ends in CR LF.
-enum Number {
+enum ParsedNumber {
     Is(u64, usize),
     /// Another byte than a digit stands at the start.
     Not,
@@ -111,19 +128,19 @@ enum Number {
 
 /// Reads digits up to CR LF.
 #[inline(always)]
-fn number(bytes: &[u8], at: usize, bad: ProtocolError) -> Result<Number, ProtocolError> {
+fn number(bytes: &[u8], at: usize, bad: ProtocolError) -> Result<ParsedNumber, ProtocolError> {
     let mut value: u64 = 0;
     let mut i = at;
     loop {
-        let Some(&byte) = bytes.get(i) else { return Ok(Number::More(i + 1)) };
+        let Some(&byte) = bytes.get(i) else { return Ok(ParsedNumber::More(i + 1)) };
         let digit = byte.wrapping_sub(b'0');
         if digit > 9 {
             return match byte {
-                _ if i == at => Ok(Number::Not),
+                _ if i == at => Ok(ParsedNumber::Not),
                 b'\r' => match bytes.get(i + 1) {
-                    Some(b'\n') => Ok(Number::Is(value, i + 2)),
+                    Some(b'\n') => Ok(ParsedNumber::Is(value, i + 2)),
                     Some(_) => Err(ProtocolError::MissingCrlf),
-                    None => Ok(Number::More(i + 2)),
+                    None => Ok(ParsedNumber::More(i + 2)),
                 },
                 _ => Err(bad),
             };
@@ -145,27 +162,29 @@ fn integer(bytes: &[u8], at: usize) -> Parsed {
         _ => (false, at),
     };
     match number(bytes, start, ProtocolError::BadInteger)? {
-        Number::Is(value, end) if value <= i64::MAX as u64 + u64::from(negative) => {
+        ParsedNumber::Is(value, end) if value <= i64::MAX as u64 + u64::from(negative) => {
             let value = if negative { (value as i64).wrapping_neg() } else { value as i64 };
-            Ok(Step::Item(Item::Leaf(Node::bits(Kind::Integer, value as u64)), end))
+            Ok(ParseStep::Element(Element::Leaf(FrameNode::bits(ValueKind::Integer, value as u64)), end))
         }
-        Number::Is(..) | Number::Not => Err(ProtocolError::BadInteger),
-        Number::More(need) => Ok(Step::More(need)),
+        ParsedNumber::Is(..) | ParsedNumber::Not => Err(ProtocolError::BadInteger),
+        ParsedNumber::More(need) => Ok(ParseStep::More(need)),
     }
 }
 
 /// Reads what may stand instead of a length: `?` if allowed, `-1` if allowed.
 #[inline(never)]
-fn no_length(bytes: &[u8], at: usize, null: bool, stream: Option<Item>) -> Parsed {
+fn no_length(bytes: &[u8], at: usize, null: bool, stream: Option<Element>) -> Parsed {
     match (bytes[at], stream) {
         (b'-', _) if null => match number(bytes, at + 1, ProtocolError::BadLength)? {
-            Number::Is(1, end) => Ok(Step::Item(Item::Leaf(Node::flag(Kind::Null, false)), end)),
-            Number::Is(..) | Number::Not => Err(ProtocolError::BadLength),
-            Number::More(need) => Ok(Step::More(need)),
+            ParsedNumber::Is(1, end) => {
+                Ok(ParseStep::Element(Element::Leaf(FrameNode::flag(ValueKind::Null, false)), end))
+            }
+            ParsedNumber::Is(..) | ParsedNumber::Not => Err(ProtocolError::BadLength),
+            ParsedNumber::More(need) => Ok(ParseStep::More(need)),
         },
         (b'?', Some(item)) => match bytes.get(at + 1..(at + 3).min(bytes.len())).unwrap_or_default() {
-            b"\r\n" => Ok(Step::Item(item, at + 3)),
-            b"" | b"\r" => Ok(Step::More(bytes.len() + 1)),
+            b"\r\n" => Ok(ParseStep::Element(item, at + 3)),
+            b"" | b"\r" => Ok(ParseStep::More(bytes.len() + 1)),
             _ => Err(ProtocolError::BadLength),
         },
         _ => Err(ProtocolError::BadLength),
@@ -174,34 +193,34 @@ fn no_length(bytes: &[u8], at: usize, null: bool, stream: Option<Item>) -> Parse
 
 /// A string that is preceded by its length.
 #[inline]
-fn blob(limits: &Limits, bytes: &[u8], at: usize, kind: Kind) -> Parsed {
+fn blob(limits: &ReplyLimits, bytes: &[u8], at: usize, kind: ValueKind) -> Parsed {
     match number(bytes, at, ProtocolError::BadLength)? {
-        Number::Is(len, start) => {
+        ParsedNumber::Is(len, start) => {
             let (len, end) = body(limits, len, start)?;
             if bytes.len() < end {
-                return Ok(Step::More(end));
+                return Ok(ParseStep::More(end));
             }
             if bytes[end - 2..end] != *b"\r\n" {
                 return Err(ProtocolError::MissingCrlf);
             }
-            let node = if kind == Kind::Verbatim {
+            let node = if kind == ValueKind::Verbatim {
                 verbatim(&bytes[start..start + len], start)?
             } else {
-                Node::text(kind, start, len)
+                FrameNode::text(kind, start, len)
             };
-            Ok(Step::Item(Item::Leaf(node), end))
+            Ok(ParseStep::Element(Element::Leaf(node), end))
         }
-        Number::More(need) => Ok(Step::More(need)),
-        Number::Not => {
-            let string = kind == Kind::BlobString;
-            no_length(bytes, at, string, string.then_some(Item::Text))
+        ParsedNumber::More(need) => Ok(ParseStep::More(need)),
+        ParsedNumber::Not => {
+            let string = kind == ValueKind::BlobString;
+            no_length(bytes, at, string, string.then_some(Element::Text))
         }
     }
 }
 
 /// Checks a declared length against the limits, before any of the bytes are there.
 #[inline(always)]
-fn body(limits: &Limits, len: u64, start: usize) -> Result<(usize, usize), ProtocolError> {
+fn body(limits: &ReplyLimits, len: u64, start: usize) -> Result<(usize, usize), ProtocolError> {
     if len > limits.bulk as u64 {
         return Err(ProtocolError::BulkTooLarge { len, limit: limits.bulk });
     }
@@ -213,57 +232,59 @@ fn body(limits: &Limits, len: u64, start: usize) -> Result<(usize, usize), Proto
 }
 
 /// `txt:` and the text; the node points at the text.
-fn verbatim(text: &[u8], at: usize) -> Result<Node, ProtocolError> {
+fn verbatim(text: &[u8], at: usize) -> Result<FrameNode, ProtocolError> {
     match text {
-        [_, _, _, b':', rest @ ..] => Ok(Node::text(Kind::Verbatim, at + 4, rest.len())),
+        [_, _, _, b':', rest @ ..] => Ok(FrameNode::text(ValueKind::Verbatim, at + 4, rest.len())),
         _ => Err(ProtocolError::BadVerbatim),
     }
 }
 
 /// A piece of a streamed string: like a blob, but the empty one has no body.
-fn chunk(limits: &Limits, bytes: &[u8], at: usize) -> Parsed {
+fn chunk(limits: &ReplyLimits, bytes: &[u8], at: usize) -> Parsed {
     match number(bytes, at, ProtocolError::BadLength)? {
-        Number::Is(0, start) => Ok(Step::Item(Item::Chunk { at: start, len: 0 }, start)),
-        Number::Is(len, start) => {
+        ParsedNumber::Is(0, start) => Ok(ParseStep::Element(Element::Chunk { at: start, len: 0 }, start)),
+        ParsedNumber::Is(len, start) => {
             let (len, end) = body(limits, len, start)?;
             if bytes.len() < end {
-                return Ok(Step::More(end));
+                return Ok(ParseStep::More(end));
             }
             if bytes[end - 2..end] != *b"\r\n" {
                 return Err(ProtocolError::MissingCrlf);
             }
-            Ok(Step::Item(Item::Chunk { at: start, len }, end))
+            Ok(ParseStep::Element(Element::Chunk { at: start, len }, end))
         }
-        Number::More(need) => Ok(Step::More(need)),
-        Number::Not => Err(ProtocolError::BadLength),
+        ParsedNumber::More(need) => Ok(ParseStep::More(need)),
+        ParsedNumber::Not => Err(ProtocolError::BadLength),
     }
 }
 
 #[inline]
-fn aggregate(limits: &Limits, bytes: &[u8], at: usize, kind: Kind) -> Parsed {
+fn aggregate(limits: &ReplyLimits, bytes: &[u8], at: usize, kind: ValueKind) -> Parsed {
     match number(bytes, at, ProtocolError::BadLength)? {
-        Number::Is(len, end) => {
+        ParsedNumber::Is(len, end) => {
             if len > limits.container as u64 {
                 return Err(ProtocolError::ContainerTooLarge { len, limit: limits.container });
             }
-            let children = if matches!(kind, Kind::Map | Kind::Attribute) { len * 2 } else { len };
-            Ok(Step::Item(Item::Open(kind, children as u32), end))
+            let children = if matches!(kind, ValueKind::Map | ValueKind::Attribute) { len * 2 } else { len };
+            Ok(ParseStep::Element(Element::Open(kind, children as u32), end))
         }
-        Number::More(need) => Ok(Step::More(need)),
-        Number::Not => no_length(bytes, at, kind == Kind::Array, Some(Item::OpenStreamed(kind))),
+        ParsedNumber::More(need) => Ok(ParseStep::More(need)),
+        ParsedNumber::Not => {
+            no_length(bytes, at, kind == ValueKind::Array, Some(Element::OpenStreamed(kind)))
+        }
     }
 }
 
 /// An element that goes up to the next CR LF.
 #[inline]
-fn line(limits: &Limits, bytes: &[u8], at: usize, seen: usize, kind: Kind) -> Parsed {
+fn line(limits: &ReplyLimits, bytes: &[u8], at: usize, seen: usize, kind: ValueKind) -> Parsed {
     let longest = at + limits.line + 2;
     let window = longest.min(limits.frame);
     let from = seen.max(at);
     let have = window.min(bytes.len());
     let Some(found) = bytes.get(from..have).and_then(|part| memchr::memchr(b'\n', part)) else {
         return match have {
-            _ if bytes.len() < window => Ok(Step::More(bytes.len() + 1)),
+            _ if bytes.len() < window => Ok(ParseStep::More(bytes.len() + 1)),
             _ if longest <= limits.frame => Err(ProtocolError::LineTooLong { limit: limits.line }),
             _ => Err(ProtocolError::FrameTooLarge { limit: limits.frame }),
         };
@@ -271,23 +292,23 @@ fn line(limits: &Limits, bytes: &[u8], at: usize, seen: usize, kind: Kind) -> Pa
     let end = from + found + 1;
     let [text @ .., b'\r', b'\n'] = &bytes[at..end] else { return Err(ProtocolError::MissingCrlf) };
     let node = match kind {
-        Kind::Double => Node::bits(Kind::Double, double(text)?.to_bits()),
-        Kind::BigNumber => big_number(text, at)?,
-        _ => Node::text(kind, at, text.len()),
+        ValueKind::Double => FrameNode::bits(ValueKind::Double, double(text)?.to_bits()),
+        ValueKind::BigNumber => big_number(text, at)?,
+        _ => FrameNode::text(kind, at, text.len()),
     };
-    Ok(Step::Item(Item::Leaf(node), end))
+    Ok(ParseStep::Element(Element::Leaf(node), end))
 }
 
 fn double(text: &[u8]) -> Result<f64, ProtocolError> {
     std::str::from_utf8(text).ok().and_then(|text| text.parse().ok()).ok_or(ProtocolError::BadDouble)
 }
 
-fn big_number(text: &[u8], at: usize) -> Result<Node, ProtocolError> {
+fn big_number(text: &[u8], at: usize) -> Result<FrameNode, ProtocolError> {
     let digits = text.strip_prefix(b"-").or_else(|| text.strip_prefix(b"+")).unwrap_or(text);
     if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
         return Err(ProtocolError::BadBigNumber);
     }
-    Ok(Node::text(Kind::BigNumber, at, text.len()))
+    Ok(FrameNode::text(ValueKind::BigNumber, at, text.len()))
 }
 
 #[cfg(test)]
@@ -296,14 +317,15 @@ mod tests {
 
     #[test]
     fn a_line_is_not_searched_where_it_was_searched_before() {
-        // The line end at 3 is out of sight, which only holds if the search starts where it is told to.
-        let step = element(&Limits::default(), b"+ab\r\ncd\r\n", 0, 6).unwrap();
-        assert!(matches!(step, Step::Item(Item::Leaf(_), 9)));
+        // The line end at 3 is out of sight, which only holds if the search starts where it is told
+        // to.
+        let step = element(&ReplyLimits::default(), b"+ab\r\ncd\r\n", 0, 6).unwrap();
+        assert!(matches!(step, ParseStep::Element(Element::Leaf(_), 9)));
     }
 
     #[test]
     fn a_string_that_is_cut_asks_for_all_its_bytes_at_once() {
-        let step = element(&Limits::default(), b"$1000\r\nab", 0, 0).unwrap();
-        assert!(matches!(step, Step::More(1009)));
+        let step = element(&ReplyLimits::default(), b"$1000\r\nab", 0, 0).unwrap();
+        assert!(matches!(step, ParseStep::More(1009)));
     }
 }

@@ -1,19 +1,20 @@
 //! A frame that is being put together, element by element.
 //!
-//! The decoder hands elements over; this keeps the list of nodes, the aggregates that still miss children, and the
-//! streamed strings that have not ended. Pure bookkeeping, bounded by the limits: one node for each element that
-//! has really come, one level for each open aggregate. Invariant: whenever [`Partial::whole`] gives a root, the
-//! nodes are its descendants in preorder, each linked to its next sibling.
+//! The decoder hands elements over; this keeps the list of nodes, the aggregates that still miss
+//! children, and the streamed strings that have not ended. Pure bookkeeping, bounded by the limits:
+//! one node for each element that has really come, one level for each open aggregate. Invariant:
+//! whenever [`Partial::whole`] gives a root, the nodes are its descendants in preorder, each linked
+//! to its next sibling.
 
+use super::frame::{FrameNode, FrameNodes};
+use super::kind::ValueKind;
+use super::limits::{ProtocolError, ReplyLimits};
+use super::parse::Element;
+use super::quick::{Quick, quick};
 use bytes::BytesMut;
 
-use super::frame::{Node, Nodes};
-use super::kind::Kind;
-use super::limits::{Limits, ProtocolError};
-use super::parse::Item;
-use super::quick::{Quick, quick};
-
-/// A scratch list above this many nodes is given away with its frame instead of being copied and kept.
+/// A scratch list above this many nodes is given away with its frame instead of being copied and
+/// kept.
 const SCRATCH: usize = 4096;
 
 /// Stands for the root among indices of nodes.
@@ -23,10 +24,10 @@ const ROOT: u32 = u32::MAX;
 #[derive(Default)]
 pub(super) struct Partial {
     /// Root of the frame, once it has come.
-    root: Option<Node>,
-    nodes: Vec<Node>,
+    root: Option<FrameNode>,
+    nodes: Vec<FrameNode>,
     /// Aggregates that still miss children, outermost first.
-    open: Vec<Level>,
+    open: Vec<OpenAggregate>,
     /// The last thing read was an attribute, so that a value must follow.
     attributed: bool,
     /// A streamed string that has not ended: where its text starts, and how much of it there is.
@@ -36,11 +37,11 @@ pub(super) struct Partial {
 }
 
 /// An aggregate that still misses children.
-struct Level {
+struct OpenAggregate {
     node: u32,
     /// Children still to come; of a streamed aggregate, children that came.
     count: u32,
-    kind: Kind,
+    kind: ValueKind,
     streamed: bool,
 }
 
@@ -53,18 +54,18 @@ struct Move {
 impl Partial {
     /// Begins a frame with an aggregate that has children; says no if the limits forbid it.
     #[inline(always)]
-    pub(super) fn begin(&mut self, limits: &Limits, kind: Kind, children: u32) -> bool {
+    pub(super) fn begin(&mut self, limits: &ReplyLimits, kind: ValueKind, children: u32) -> bool {
         if limits.depth == 0 {
             return false;
         }
-        self.root = Some(Node::aggregate(kind, children));
-        self.open.push(Level { node: ROOT, count: children, kind, streamed: false });
+        self.root = Some(FrameNode::aggregate(kind, children));
+        self.open.push(OpenAggregate { node: ROOT, count: children, kind, streamed: false });
         true
     }
 
     /// Takes common elements from `pos` on, as long as there are any, and says where it stopped.
     #[inline(always)]
-    pub(super) fn fill(&mut self, limits: &Limits, bytes: &[u8], mut pos: usize) -> usize {
+    pub(super) fn fill(&mut self, limits: &ReplyLimits, bytes: &[u8], mut pos: usize) -> usize {
         let Some(mut left) = self.plainly_missing() else { return pos };
         loop {
             match quick(limits, bytes, pos) {
@@ -75,8 +76,8 @@ impl Partial {
                 Quick::Open(kind, children, end) if self.open.len() < limits.depth => {
                     self.set_count(left);
                     let node = self.nodes.len() as u32;
-                    self.nodes.push(Node::aggregate(kind, children));
-                    self.open.push(Level { node, count: children, kind, streamed: false });
+                    self.nodes.push(FrameNode::aggregate(kind, children));
+                    self.open.push(OpenAggregate { node, count: children, kind, streamed: false });
                     (pos, left) = (end, children);
                 }
                 _ => {
@@ -95,7 +96,8 @@ impl Partial {
         }
     }
 
-    /// Children that the innermost aggregate still misses, if nothing out of the ordinary is going on.
+    /// Children that the innermost aggregate still misses, if nothing out of the ordinary is going
+    /// on.
     #[inline(always)]
     fn plainly_missing(&self) -> Option<u32> {
         let top = self.open.last()?;
@@ -110,35 +112,40 @@ impl Partial {
     }
 
     /// Adds any element; `end` is the position after it.
-    pub(super) fn accept(&mut self, limits: &Limits, item: Item, end: usize) -> Result<(), ProtocolError> {
-        if self.text.is_some() && !matches!(item, Item::Chunk { .. }) {
+    pub(super) fn accept(
+        &mut self,
+        limits: &ReplyLimits,
+        item: Element,
+        end: usize,
+    ) -> Result<(), ProtocolError> {
+        if self.text.is_some() && !matches!(item, Element::Chunk { .. }) {
             return Err(ProtocolError::UnexpectedChunk);
         }
         self.open.last().map_or(Ok(()), |top| top.check(limits))?;
         match item {
-            Item::Leaf(node) => {
+            Element::Leaf(node) => {
                 self.attach(node);
                 self.count_child();
             }
-            Item::Open(kind, children) => self.open(limits, kind, children, false)?,
-            Item::OpenStreamed(kind) => self.open(limits, kind, 0, true)?,
-            Item::Text => self.text = Some((end, 0)),
-            Item::Chunk { at, len } => self.chunk(limits, at, len)?,
-            Item::End => self.end()?,
+            Element::Open(kind, children) => self.open(limits, kind, children, false)?,
+            Element::OpenStreamed(kind) => self.open(limits, kind, 0, true)?,
+            Element::Text => self.text = Some((end, 0)),
+            Element::Chunk { at, len } => self.chunk(limits, at, len)?,
+            Element::End => self.end()?,
         }
         Ok(())
     }
 
     /// The root, once everything below it has come.
     #[inline(always)]
-    pub(super) fn whole(&mut self) -> Option<Node> {
+    pub(super) fn whole(&mut self) -> Option<FrameNode> {
         if self.open.is_empty() { self.root.take() } else { None }
     }
 
     /// Bytes of memory held.
     pub(super) fn held(&self) -> usize {
-        self.nodes.capacity() * size_of::<Node>()
-            + self.open.capacity() * size_of::<Level>()
+        self.nodes.capacity() * size_of::<FrameNode>()
+            + self.open.capacity() * size_of::<OpenAggregate>()
             + self.moves.capacity() * size_of::<Move>()
     }
 
@@ -155,19 +162,19 @@ impl Partial {
 
     /// The nodes of a whole frame, in at most one allocation, of the right size.
     #[inline(always)]
-    pub(super) fn take_nodes(&mut self) -> Nodes {
+    pub(super) fn take_nodes(&mut self) -> FrameNodes {
         if self.nodes.len() > SCRATCH {
             return std::mem::take(&mut self.nodes).into();
         }
-        let nodes = Nodes::from(self.nodes.as_slice());
+        let nodes = FrameNodes::from(self.nodes.as_slice());
         self.nodes.clear();
         nodes
     }
 
     /// Puts a node in its place and says which that is.
-    fn attach(&mut self, mut node: Node) -> u32 {
+    fn attach(&mut self, mut node: FrameNode) -> u32 {
         let attributed = std::mem::take(&mut self.attributed);
-        if self.open.is_empty() && node.kind != Kind::Attribute {
+        if self.open.is_empty() && node.kind != ValueKind::Attribute {
             node.attributed = attributed;
             self.root = Some(node);
             return ROOT;
@@ -176,16 +183,22 @@ impl Partial {
         self.nodes.len() as u32 - 1
     }
 
-    fn open(&mut self, limits: &Limits, kind: Kind, count: u32, streamed: bool) -> Result<(), ProtocolError> {
+    fn open(
+        &mut self,
+        limits: &ReplyLimits,
+        kind: ValueKind,
+        count: u32,
+        streamed: bool,
+    ) -> Result<(), ProtocolError> {
         if self.open.len() >= limits.depth {
             return Err(ProtocolError::DepthExceeded { limit: limits.depth });
         }
-        if kind == Kind::Attribute && self.attributed {
+        if kind == ValueKind::Attribute && self.attributed {
             return Err(ProtocolError::DanglingAttribute);
         }
-        let node = self.attach(Node::aggregate(kind, count));
+        let node = self.attach(FrameNode::aggregate(kind, count));
         if count > 0 || streamed {
-            self.open.push(Level { node, count, kind, streamed });
+            self.open.push(OpenAggregate { node, count, kind, streamed });
         } else {
             self.seal(node, kind);
         }
@@ -204,10 +217,11 @@ impl Partial {
             if top.count > 0 {
                 return;
             }
-            let (node, kind) = (top.node, top.kind);
+            let node = top.node;
+            let kind = top.kind;
             self.open.pop();
             self.link(node);
-            if kind == Kind::Attribute {
+            if kind == ValueKind::Attribute {
                 self.attributed = true;
                 return;
             }
@@ -224,10 +238,11 @@ impl Partial {
         }
     }
 
-    /// An aggregate is whole: an attribute waits for its value, any other is one child more for its parent.
-    fn seal(&mut self, node: u32, kind: Kind) {
+    /// An aggregate is whole: an attribute waits for its value, any other is one child more for its
+    /// parent.
+    fn seal(&mut self, node: u32, kind: ValueKind) {
         self.link(node);
-        if kind == Kind::Attribute {
+        if kind == ValueKind::Attribute {
             self.attributed = true;
         } else {
             self.count_child();
@@ -239,7 +254,9 @@ impl Partial {
             return Err(ProtocolError::DanglingAttribute);
         }
         match self.open.pop() {
-            Some(Level { node, count, kind, streamed: true }) if !paired(kind) || count.is_multiple_of(2) => {
+            Some(OpenAggregate { node, count, kind, streamed: true })
+                if !paired(kind) || count.is_multiple_of(2) =>
+            {
                 let own = if node == ROOT { self.root.as_mut() } else { self.nodes.get_mut(node as usize) };
                 own.expect("an open aggregate has its node").b = count;
                 self.seal(node, kind);
@@ -249,7 +266,7 @@ impl Partial {
         }
     }
 
-    fn chunk(&mut self, limits: &Limits, at: usize, len: usize) -> Result<(), ProtocolError> {
+    fn chunk(&mut self, limits: &ReplyLimits, at: usize, len: usize) -> Result<(), ProtocolError> {
         let Some((start, sum)) = self.text else { return Err(ProtocolError::UnexpectedChunk) };
         if sum + len > limits.bulk {
             return Err(ProtocolError::BulkTooLarge { len: (sum + len) as u64, limit: limits.bulk });
@@ -259,16 +276,17 @@ impl Partial {
             self.text = Some((start, sum + len));
         } else {
             self.text = None;
-            self.attach(Node::text(Kind::BlobString, start, sum));
+            self.attach(FrameNode::text(ValueKind::BlobString, start, sum));
             self.count_child();
         }
         Ok(())
     }
 }
 
-impl Level {
-    /// The limit on elements, which an aggregate that did not declare how many it has reaches on the way.
-    fn check(&self, limits: &Limits) -> Result<(), ProtocolError> {
+impl OpenAggregate {
+    /// The limit on elements, which an aggregate that did not declare how many it has reaches on
+    /// the way.
+    fn check(&self, limits: &ReplyLimits) -> Result<(), ProtocolError> {
         let len = if paired(self.kind) { self.count.div_ceil(2) } else { self.count };
         if self.streamed && len as usize > limits.container {
             return Err(ProtocolError::ContainerTooLarge { len: len.into(), limit: limits.container });
@@ -277,6 +295,6 @@ impl Level {
     }
 }
 
-fn paired(kind: Kind) -> bool {
-    matches!(kind, Kind::Map | Kind::Attribute)
+fn paired(kind: ValueKind) -> bool {
+    matches!(kind, ValueKind::Map | ValueKind::Attribute)
 }

@@ -1,9 +1,8 @@
 //! Entries of Redis streams, as XRANGE, XREAD, XREADGROUP, XCLAIM and XAUTOCLAIM answer with them.
 
-use bytes::Bytes;
-
-use super::convert::{ConvertError, FromValue, Problem, Segment};
+use super::convert::{ConvertError, ConvertProblem, FromValue, Segment};
 use super::value::Value;
+use bytes::Bytes;
 
 /// One entry of a Redis stream; shares the bytes of its frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,7 +31,7 @@ impl FromValue for StreamEntry {
         let mut parts = value.iter();
         let (Some(id), Some(fields), None) = (parts.next(), parts.next(), parts.next()) else {
             return Err(match value.kind().is_aggregate() {
-                true => ConvertError::new(Problem::SizeMismatch { expected: 2, found: value.len() }),
+                true => ConvertError::new(ConvertProblem::SizeMismatch { expected: 2, found: value.len() }),
                 false => ConvertError::mismatch("stream entry", value),
             });
         };

@@ -3,8 +3,8 @@
 //! [`Tree::encode`] is the inverse of the decoder; property tests hold the two against each other.
 
 use super::convert::{ConvertError, FromValue};
-use super::encode::Sink;
-use super::kind::Kind;
+use super::encode::ByteSink;
+use super::kind::ValueKind;
 use super::value::Value;
 
 /// A RESP value that owns what it holds.
@@ -88,7 +88,8 @@ fn map(out: &mut Vec<u8>, tag: u8, pairs: &[(Tree, Tree)]) {
 }
 
 impl From<Value<'_>> for Tree {
-    /// Copies a value out of its frame. Recursion is bounded by [`Limits::depth`](super::Limits::depth).
+    /// Copies a value out of its frame. Recursion is bounded by
+    /// [`ReplyLimits::depth`](super::ReplyLimits::depth).
     fn from(value: Value<'_>) -> Self {
         let bare = bare(value);
         match value.attributes() {
@@ -101,20 +102,20 @@ impl From<Value<'_>> for Tree {
 fn bare(value: Value<'_>) -> Tree {
     let text = || value.as_bytes().or(value.error_bytes()).unwrap_or_default().to_vec();
     match value.kind() {
-        Kind::SimpleString => Tree::SimpleString(text()),
-        Kind::SimpleError => Tree::SimpleError(text()),
-        Kind::BlobString => Tree::BlobString(text()),
-        Kind::BlobError => Tree::BlobError(text()),
-        Kind::Integer => Tree::Integer(value.as_i64().unwrap_or_default()),
-        Kind::Double => Tree::Double(value.as_f64().unwrap_or_default()),
-        Kind::BigNumber => Tree::BigNumber(value.as_str().unwrap_or_default().to_owned()),
-        Kind::Boolean => Tree::Boolean(value.as_bool().unwrap_or_default()),
-        Kind::Null => Tree::Null,
-        Kind::Verbatim => Tree::Verbatim(value.verbatim_format().unwrap_or_default(), text()),
-        Kind::Array => Tree::Array(value.iter().map(Tree::from).collect()),
-        Kind::Set => Tree::Set(value.iter().map(Tree::from).collect()),
-        Kind::Push => Tree::Push(value.iter().map(Tree::from).collect()),
-        Kind::Map | Kind::Attribute => Tree::Map(pairs(value)),
+        ValueKind::SimpleString => Tree::SimpleString(text()),
+        ValueKind::SimpleError => Tree::SimpleError(text()),
+        ValueKind::BlobString => Tree::BlobString(text()),
+        ValueKind::BlobError => Tree::BlobError(text()),
+        ValueKind::Integer => Tree::Integer(value.as_i64().unwrap_or_default()),
+        ValueKind::Double => Tree::Double(value.as_f64().unwrap_or_default()),
+        ValueKind::BigNumber => Tree::BigNumber(value.as_str().unwrap_or_default().to_owned()),
+        ValueKind::Boolean => Tree::Boolean(value.as_bool().unwrap_or_default()),
+        ValueKind::Null => Tree::Null,
+        ValueKind::Verbatim => Tree::Verbatim(value.verbatim_format().unwrap_or_default(), text()),
+        ValueKind::Array => Tree::Array(value.iter().map(Tree::from).collect()),
+        ValueKind::Set => Tree::Set(value.iter().map(Tree::from).collect()),
+        ValueKind::Push => Tree::Push(value.iter().map(Tree::from).collect()),
+        ValueKind::Map | ValueKind::Attribute => Tree::Map(pairs(value)),
     }
 }
 

@@ -1,14 +1,12 @@
 //! Views into a frame: typed access to scalars, iteration over aggregates.
 //!
-//! Conversions and users read frames through these. A view is two words and `Copy`; it borrows the frame and follows
-//! the links that the decoder laid, stepping over a sibling, however large, in one step.
+//! Conversions and users read frames through these. A view is two words and `Copy`. It borrows the
+//! frame, follows the links that the decoder made, and skips a sibling of any size in one step.
 
-use std::fmt;
-
+use super::frame::{Frame, FrameNode};
+use super::kind::ValueKind;
 use bytes::Bytes;
-
-use super::frame::{Frame, Node};
-use super::kind::Kind;
+use std::fmt;
 
 /// Index that stands for the root; its successor is the first node.
 const ROOT: u32 = u32::MAX;
@@ -31,7 +29,7 @@ impl<'a> Value<'a> {
 
     /// The type of the value.
     #[inline]
-    pub fn kind(self) -> Kind {
+    pub fn kind(self) -> ValueKind {
         self.node().kind
     }
 
@@ -63,7 +61,7 @@ impl<'a> Value<'a> {
     pub fn as_i64(self) -> Option<i64> {
         let node = self.node();
         match node.kind {
-            Kind::Integer => Some(node.to_bits() as i64),
+            ValueKind::Integer => Some(node.to_bits() as i64),
             _ => self.as_str()?.parse().ok(),
         }
     }
@@ -73,8 +71,8 @@ impl<'a> Value<'a> {
     pub fn as_f64(self) -> Option<f64> {
         let node = self.node();
         match node.kind {
-            Kind::Double => Some(f64::from_bits(node.to_bits())),
-            Kind::Integer => Some(node.to_bits() as i64 as f64),
+            ValueKind::Double => Some(f64::from_bits(node.to_bits())),
+            ValueKind::Integer => Some(node.to_bits() as i64 as f64),
             _ => self.as_str()?.parse().ok(),
         }
     }
@@ -84,8 +82,8 @@ impl<'a> Value<'a> {
     pub fn as_bool(self) -> Option<bool> {
         let node = self.node();
         match node.kind {
-            Kind::Boolean => Some(node.b != 0),
-            Kind::Integer if node.to_bits() <= 1 => Some(node.to_bits() == 1),
+            ValueKind::Boolean => Some(node.b != 0),
+            ValueKind::Integer if node.to_bits() <= 1 => Some(node.to_bits() == 1),
             _ => None,
         }
     }
@@ -93,12 +91,13 @@ impl<'a> Value<'a> {
     /// Whether this is a null of RESP3 or RESP2.
     #[inline]
     pub fn is_null(self) -> bool {
-        self.kind() == Kind::Null
+        self.kind() == ValueKind::Null
     }
 
     /// Code (the first word) and message of an error from the server.
     ///
-    /// A message that is not UTF-8 ends where it stops being so; [`ServerError`](super::ServerError) replaces such bytes instead.
+    /// A message that is not UTF-8 ends where it stops being so;
+    /// [`ServerError`](super::ServerError) replaces such bytes instead.
     pub fn error(self) -> Option<(&'a str, &'a str)> {
         let text = self.error_bytes()?;
         let text = text.utf8_chunks().next().map_or("", |chunk| chunk.valid());
@@ -109,7 +108,7 @@ impl<'a> Value<'a> {
     pub fn verbatim_format(self) -> Option<[u8; 3]> {
         let node = self.node();
         let at = node.a as usize;
-        if node.kind == Kind::Verbatim { self.frame.chunk[at - 4..at - 1].try_into().ok() } else { None }
+        if node.kind == ValueKind::Verbatim { self.frame.chunk[at - 4..at - 1].try_into().ok() } else { None }
     }
 
     /// How many children [`iter`](Self::iter) gives: 0 for scalars, two for each pair of a map.
@@ -136,12 +135,13 @@ impl<'a> Value<'a> {
         Children { frame: self.frame, at, left: self.len() as u32 }
     }
 
-    /// Keys and values of a map, or of an array of even length (how RESP2 sends maps); `None` for anything else.
+    /// Keys and values of a map, or of an array of even length (how RESP2 sends maps); `None` for
+    /// anything else.
     #[inline]
     pub fn pairs(self) -> Option<Pairs<'a>> {
         match self.kind() {
-            Kind::Map | Kind::Attribute => Some(Pairs(self.iter())),
-            Kind::Array if self.len().is_multiple_of(2) => Some(Pairs(self.iter())),
+            ValueKind::Map | ValueKind::Attribute => Some(Pairs(self.iter())),
+            ValueKind::Array if self.len().is_multiple_of(2) => Some(Pairs(self.iter())),
             _ => None,
         }
     }
@@ -152,7 +152,8 @@ impl<'a> Value<'a> {
         self.iter().nth(index)
     }
 
-    /// The attributes in front of this value, as a value of kind [`Kind::Attribute`] that has [`pairs`](Self::pairs).
+    /// The attributes in front of this value, as a value of kind [`ValueKind::Attribute`] that has
+    /// [`pairs`](Self::pairs).
     #[inline]
     pub fn attributes(self) -> Option<Self> {
         (self.attribute != NONE).then_some(Self { frame: self.frame, index: self.attribute, attribute: NONE })
@@ -189,12 +190,12 @@ impl<'a> Value<'a> {
     }
 
     #[inline]
-    fn node(self) -> Node {
+    fn node(self) -> FrameNode {
         if self.index == ROOT { self.frame.root } else { self.frame.nodes[self.index as usize] }
     }
 
     #[inline]
-    fn text(self, node: Node) -> &'a [u8] {
+    fn text(self, node: FrameNode) -> &'a [u8] {
         let at = node.a as usize;
         &self.frame.chunk[at..at + node.b as usize]
     }
@@ -242,9 +243,10 @@ impl<'a> Iterator for Children<'a> {
     #[inline]
     fn next(&mut self) -> Option<Value<'a>> {
         self.left = self.left.checked_sub(1)?;
-        let (mut index, mut attribute) = (self.at, NONE);
+        let mut index = self.at;
+        let mut attribute = NONE;
         let mut node = self.frame.nodes[index as usize];
-        if node.kind == Kind::Attribute {
+        if node.kind == ValueKind::Attribute {
             (attribute, index) = (index, node.a);
             node = self.frame.nodes[index as usize];
         }

@@ -1,16 +1,14 @@
-//! From replies to the caller's types: what fits is read whatever its form, what does not names the element at fault,
-//! and one bad answer of a pipeline does not hide the others.
+//! Conversions from replies to the caller's types: every form of a value is read, and an error
+//! names the place.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
-
+use crate::support::*;
 use bytes::Bytes;
 use firth_redis::{
     CallError, Client, Unpack, cmd, pipe,
-    resp::{Frame, Ignore, Kind, Problem, StreamEntry},
+    resp::{ConvertProblem, Frame, Ignore, StreamEntry, ValueKind},
 };
 use firth_testkit::{Flavor, RedisServer, on_both};
-
-use crate::kit::*;
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 on_both!(
     answers_are_read_as_the_usual_types,
@@ -34,7 +32,10 @@ async fn answers_are_read_as_the_usual_types(flavor: Flavor) {
     assert_eq!(client.call::<Bytes>(cmd("GET").key(&b"\0key"[..])).await.unwrap(), binary);
     assert_eq!(client.call::<Vec<u8>>(cmd("GET").key(&b"\0key"[..])).await.unwrap(), binary);
     let error = client.call::<String>(cmd("GET").key(&b"\0key"[..])).await.unwrap_err();
-    assert!(matches!(&error, CallError::Convert(e) if e.problem() == &Problem::InvalidUtf8), "{error:?}");
+    assert!(
+        matches!(&error, CallError::Convert(e) if e.problem() == &ConvertProblem::InvalidUtf8),
+        "{error:?}"
+    );
 
     client.call::<i64>(cmd("HSET").key("h").field("a", 1).field("b", 2)).await.unwrap();
     let map: HashMap<String, u8> = client.call(cmd("HGETALL").key("h")).await.unwrap();
@@ -54,7 +55,7 @@ async fn answers_are_read_as_the_usual_types(flavor: Flavor) {
     let entries: Vec<StreamEntry> = client.call(cmd("XRANGE").key("x").arg("-").arg("+")).await.unwrap();
     assert_eq!(entries.len(), 1);
     let frame: Frame = client.call(cmd("HGETALL").key("h")).await.unwrap();
-    assert_eq!(frame.kind(), Kind::Map);
+    assert_eq!(frame.kind(), ValueKind::Map);
     let _: Ignore = client.call(cmd("GET").key("none")).await.unwrap();
     let nothing = client.call::<()>(cmd("SET").key("h2").arg(1).arg("XX")).await.unwrap_err();
     assert!(matches!(nothing, CallError::Convert(_)), "SET … XX did not set: {nothing:?}");
@@ -88,16 +89,19 @@ async fn an_answer_that_does_not_fit_names_the_element(flavor: Flavor) {
     };
     let (path, problem) = convert(client.call::<Vec<i64>>(list()).await.unwrap_err());
     assert_eq!(path, "[2]");
-    assert!(matches!(problem, Problem::TypeMismatch { expected: "integer", found: Kind::BlobString }));
+    assert!(matches!(
+        problem,
+        ConvertProblem::TypeMismatch { expected: "integer", found: ValueKind::BlobString }
+    ));
     let (path, problem) = convert(client.call::<(u8, u8, String, u16)>(list()).await.unwrap_err());
-    assert_eq!((path.as_str(), problem), ("[3]", Problem::OutOfRange { target: "u16" }));
+    assert_eq!((path.as_str(), problem), ("[3]", ConvertProblem::OutOfRange { target: "u16" }));
     let (path, problem) = convert(client.call::<(i64, i64)>(list()).await.unwrap_err());
-    assert_eq!((path.as_str(), problem), ("", Problem::SizeMismatch { expected: 2, found: 4 }));
+    assert_eq!((path.as_str(), problem), ("", ConvertProblem::SizeMismatch { expected: 2, found: 4 }));
     client.call::<()>(cmd("HSET").key("h").field("price", "dear")).await.unwrap();
     let (path, _) = convert(client.call::<HashMap<String, f64>>(cmd("HGETALL").key("h")).await.unwrap_err());
     assert_eq!(path, "[\"price\"]");
     let (_, problem) = convert(client.call::<i64>(cmd("GET").key("none")).await.unwrap_err());
-    assert!(matches!(problem, Problem::UnexpectedNull { .. }));
+    assert!(matches!(problem, ConvertProblem::UnexpectedNull { .. }));
 }
 
 async fn one_bad_answer_does_not_hide_the_others(flavor: Flavor) {

@@ -1,13 +1,13 @@
-//! Passwords, users and their rights: right ones work in one step, wrong ones are clear errors and never a storm.
+//! Passwords, users and their rights: right ones work in one step, wrong ones are clear errors and
+//! never a storm.
 
-use std::time::Instant;
-
+use crate::support::*;
 use firth_redis::{
-    Backoff, CallError, Client, ConnectError, EventKind, Fault, LostCause, Script, Stage, State, cmd, pipe,
+    Backoff, CallError, Client, ConnectError, ConnectionEventKind, ConnectionPhase, ConnectionState, Fault,
+    LostCause, Script, cmd, pipe,
 };
 use firth_testkit::{Flavor, RedisServer, on_both, wait};
-
-use crate::kit::*;
+use std::time::Instant;
 
 on_both!(
     a_password_is_given_in_the_first_step,
@@ -55,13 +55,13 @@ async fn a_wrong_password_is_a_clear_error_and_no_storm(flavor: Flavor) {
     for attempts in first.attempts + 1..first.attempts + 5 {
         let event = soon(events.next()).await.unwrap();
         assert_eq!(
-            (event.kind, event.stage, event.attempts),
-            (EventKind::Disconnected, Stage::Handshake, attempts)
+            (event.kind, event.phase, event.attempts),
+            (ConnectionEventKind::Disconnected, ConnectionPhase::Handshake, attempts)
         );
     }
     // at least 40 + 80 + 160 + 320: refused tries never follow each other at once
     assert!(begun.elapsed() >= ms(590), "{:?}", begun.elapsed());
-    reaches(&client, State::Failed).await;
+    reaches(&client, ConnectionState::Failed).await;
     let error = client.call::<String>(cmd("PING")).await.unwrap_err();
     let CallError::Down { cause: LostCause::Reconnect(why) } = &error else { panic!("{error:?}") };
     assert!(matches!(**why, ConnectError::Refused { .. }) && !error.is_retryable() && !error.may_have_run());

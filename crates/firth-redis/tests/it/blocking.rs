@@ -1,11 +1,9 @@
-//! Blocking commands never hold up others, and a blocked command that nobody waits for takes nothing.
+//! Blocking commands never hold up others, and a blocked command without a caller takes nothing.
 
-use std::time::Instant;
-
+use crate::support::*;
 use firth_redis::{CallError, Unpack, cmd, pipe, resp::StreamEntry};
 use firth_testkit::{Flavor, RedisServer, on_both, wait};
-
-use crate::kit::*;
+use std::time::Instant;
 
 on_both!(
     blocked_commands_hold_up_nobody,
@@ -17,7 +15,7 @@ on_both!(
     waiting_for_replicas_belongs_behind_the_writes,
 );
 
-/// Waits until so many clients are blocked at the server.
+/// Waits until this many clients are blocked at the server.
 async fn blocked(server: &RedisServer, count: &str) {
     wait::until(LONG, format!("{count} clients are blocked"), async || {
         server.info("clients").await["blocked_clients"] == count

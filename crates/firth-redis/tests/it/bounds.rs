@@ -1,14 +1,13 @@
-//! Nothing is unbounded (invariant 4): requests, bytes and blocking commands, with the choice of failing or waiting.
+//! Nothing is unbounded (invariant 4): requests, bytes and blocking commands, with the choice of
+//! failing or waiting.
 
-use std::time::Instant;
-
+use crate::support::*;
 use firth_redis::{
     CallError, Client, Config, Fault, cmd,
-    config::{QueueLimits, WhenFull},
+    config::{FullQueuePolicy, QueueLimits},
 };
 use firth_testkit::{Direction, Flavor, Proxy, RedisServer, on_both, wait};
-
-use crate::kit::*;
+use std::time::Instant;
 
 on_both!(
     a_full_queue_fails_or_makes_wait_as_configured,
@@ -31,7 +30,7 @@ async fn stalled(flavor: Flavor, change: impl FnOnce(&mut Config)) -> (RedisServ
 
 async fn a_full_queue_fails_or_makes_wait_as_configured(flavor: Flavor) {
     let limits = |when_full| QueueLimits { requests: 4, when_full, ..QueueLimits::default() };
-    let (_server, proxy, client) = stalled(flavor, |c| c.queue = limits(WhenFull::Fail)).await;
+    let (_server, proxy, client) = stalled(flavor, |c| c.queue = limits(FullQueuePolicy::Fail)).await;
     let first = Many::<usize>::start(&client, 4, |n| cmd("ECHO").arg(n)).await;
     let full = client.call::<usize>(cmd("ECHO").arg(9)).await.unwrap_err();
     assert!(matches!(full, CallError::Full { limit: 4, .. }), "{full:?}");
@@ -39,7 +38,7 @@ async fn a_full_queue_fails_or_makes_wait_as_configured(flavor: Flavor) {
     proxy.heal().await;
     assert!(first.results().await.into_iter().enumerate().all(|(n, answer)| answer.unwrap() == n));
 
-    let (_server, proxy, client) = stalled(flavor, |c| c.queue = limits(WhenFull::Wait)).await;
+    let (_server, proxy, client) = stalled(flavor, |c| c.queue = limits(FullQueuePolicy::Wait)).await;
     let calls: Vec<_> = (0..500usize)
         .map(|n| {
             let client = client.clone();
@@ -112,7 +111,7 @@ async fn unsent_bytes_are_bounded() {
     const LIMIT: usize = 1 << 20;
     const VALUE: usize = 100 << 10;
     let (_server, proxy, client) = stalled(Flavor::Redis, |c| {
-        c.queue = QueueLimits { bytes: LIMIT, when_full: WhenFull::Fail, ..QueueLimits::default() };
+        c.queue = QueueLimits { bytes: LIMIT, when_full: FullQueuePolicy::Fail, ..QueueLimits::default() };
     })
     .await;
     let value = "x".repeat(VALUE);
@@ -138,7 +137,8 @@ async fn unsent_bytes_are_bounded() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiters_for_bytes_are_all_served() {
     let (_server, proxy, client) = stalled(Flavor::Redis, |c| {
-        c.queue = QueueLimits { bytes: 256 << 10, when_full: WhenFull::Wait, ..QueueLimits::default() };
+        c.queue =
+            QueueLimits { bytes: 256 << 10, when_full: FullQueuePolicy::Wait, ..QueueLimits::default() };
     })
     .await;
     let calls: Vec<_> = (0..400usize)

@@ -1,11 +1,10 @@
-//! The end: drained when asked, in time whatever the server does, and with nothing left behind (invariant 9).
+//! The end of a client: drained on request, in time with any server, and with nothing left behind
+//! (invariant 9).
 
-use std::time::Instant;
-
-use firth_redis::{CallError, Client, ConnectError, State, cmd, pipe};
+use crate::{fake::Fake, support::*};
+use firth_redis::{CallError, Client, ConnectError, ConnectionState, cmd, pipe};
 use firth_testkit::{Certs, Direction, Flavor, Proxy, RedisServer, on_both, wait};
-
-use crate::{fake::Fake, kit::*};
+use std::time::Instant;
 
 on_both!(
     close_finishes_what_is_under_way,
@@ -25,7 +24,7 @@ async fn close_finishes_what_is_under_way(flavor: Flavor) {
         let client = client.clone();
         async move { client.close().await }
     });
-    reaches(&client, State::Closing).await;
+    reaches(&client, ConnectionState::Closing).await;
     let refused = client.call::<i64>(cmd("INCR").key("n")).await.unwrap_err();
     assert!(matches!(refused, CallError::Closed { sent: false }) && !refused.may_have_run(), "{refused:?}");
     assert!(!closing.is_finished());
@@ -34,7 +33,7 @@ async fn close_finishes_what_is_under_way(flavor: Flavor) {
         assert_eq!(answer.unwrap(), n);
     }
     soon(closing).await.unwrap();
-    assert_eq!(client.state(), State::Closed);
+    assert_eq!(client.state(), ConnectionState::Closed);
     assert!(matches!(client.ready().await, Err(ConnectError::Closed)));
 }
 
@@ -46,7 +45,8 @@ async fn close_on_a_stuck_server_ends_within_its_time(flavor: Flavor) {
     server.freeze();
     let pending = Many::<i64>::start(&client, 10, |n| cmd("INCR").key(n)).await;
     let bulk = {
-        let (client, value) = (client.clone(), "x".repeat(200 << 10));
+        let client = client.clone();
+        let value = "x".repeat(200 << 10);
         tokio::spawn(async move { client.call::<()>(cmd("SET").key("k").arg(value)).no_timeout().await })
     };
     wait::until(LONG, "the big one is under way", async || client.in_flight() == 11).await;
@@ -91,7 +91,7 @@ async fn a_closed_client_can_be_opened_again(flavor: Flavor) {
         client.call::<()>(cmd("SET").key("big").arg("x".repeat(200 << 10))).await.unwrap();
         client.call::<Option<(String, String)>>(cmd("BLPOP").key("l").arg(0.01)).await.unwrap();
         client.close().await;
-        assert_eq!(client.state(), State::Closed, "round {round}");
+        assert_eq!(client.state(), ConnectionState::Closed, "round {round}");
         for command in
             [cmd("PING"), cmd("SET").key("b").arg("x".repeat(200 << 10)), cmd("BLPOP").key("l").arg(1)]
         {
@@ -136,7 +136,7 @@ async fn close_is_prompt_while_connecting_and_while_backing_off() {
     }
     let gone = Fake::bare(|_, _| async {}).await;
     let client = Client::lazy(once(gone.url())).unwrap();
-    reaches(&client, State::Failed).await;
+    reaches(&client, ConnectionState::Failed).await;
     client.close().await;
     assert!(begun.elapsed() < ms(2000), "{:?}", begun.elapsed());
 }
@@ -172,14 +172,14 @@ async fn a_connection_lost_while_closing_tells_what_may_have_run() {
         let client = client.clone();
         async move { client.close().await }
     });
-    reaches(&client, State::Closing).await;
+    reaches(&client, ConnectionState::Closing).await;
     server.kill().await;
     for error in pending.results().await {
         let error = error.unwrap_err();
         assert!(matches!(error, CallError::Lost { sent: true, .. }), "the cause is told, too: {error:?}");
     }
     soon(closing).await.unwrap();
-    assert_eq!(client.state(), State::Closed);
+    assert_eq!(client.state(), ConnectionState::Closed);
 }
 
 #[test]

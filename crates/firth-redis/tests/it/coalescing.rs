@@ -1,10 +1,10 @@
-//! One write carries what many callers ask for meanwhile, and a lone caller never waits for company.
+//! One write carries what many callers ask for meanwhile, and a lone caller never waits for
+//! company.
 
+use crate::support::*;
 use firth_redis::{Client, cmd};
 use firth_testkit::{Flavor, RedisServer, on_both};
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
-
-use crate::kit::*;
 
 on_both!(many_callers_share_writes, a_lone_caller_is_written_at_once);
 
@@ -51,7 +51,8 @@ async fn many_callers_share_writes(flavor: Flavor) {
         soon(task).await.unwrap();
     }
     let count = counters(&snapshotter);
-    let (replies, writes) = (count("firth_redis_replies_total"), count("firth_redis_writes_total"));
+    let replies = count("firth_redis_replies_total");
+    let writes = count("firth_redis_writes_total");
     assert_eq!(replies, (TASKS * EACH) as u64);
     assert!(replies / writes >= 16, "{replies} commands in {writes} writes");
     assert_eq!(count("firth_redis_connections_opened_total"), 1);

@@ -1,19 +1,17 @@
 //! Deadlines per request, on tokio's paused clock where the server has nothing to say.
 
-use std::time::Duration;
-
-use firth_redis::{CallError, Client, LostCause, Script, State, cmd, pipe};
+use crate::{fake::Fake, support::*};
+use firth_redis::{CallError, Client, ConnectionState, LostCause, Script, cmd, pipe};
 use firth_testkit::{Flavor, RedisServer};
+use std::time::Duration;
 use tokio::time::Instant;
-
-use crate::{fake::Fake, kit::*};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A client of a server that greets and then falls silent; the clock is paused once it is connected. Nothing but
-/// deadlines and pings can happen.
+/// A client of a server that greets and then falls silent; the clock is paused once it is
+/// connected. Nothing but deadlines and pings can happen.
 async fn before_silence(change: impl FnOnce(&mut firth_redis::Config)) -> (Fake, Client) {
-    let fake = Fake::greeting(|_, peer| peer.fall_silent()).await;
+    let fake = Fake::answering_hello(|_, peer| peer.fall_silent()).await;
     let mut config = quick(fake.url());
     config.liveness = None;
     change(&mut config);
@@ -38,7 +36,7 @@ async fn each_request_has_its_own_deadline() {
     for (took, limit) in futures_util::future::join_all(calls).await.into_iter().zip(limits) {
         assert!(took >= ms(limit) && took <= ms(limit + 4), "{took:?} instead of {limit} ms");
     }
-    assert_eq!(client.state(), State::Open, "an expired request does not harm the connection");
+    assert_eq!(client.state(), ConnectionState::Open, "an expired request does not harm the connection");
 }
 
 #[tokio::test]
@@ -77,7 +75,7 @@ async fn requests_queued_while_connecting_expire_on_time() {
         assert!(matches!(outcome, Err(CallError::Timeout { sent: false, .. })), "{outcome:?}");
         assert!(took >= limit && took <= limit + ms(4), "{took:?} instead of {limit:?}");
     }
-    assert_eq!(client.state(), State::Connecting);
+    assert_eq!(client.state(), ConnectionState::Connecting);
 }
 
 #[tokio::test]
@@ -114,7 +112,7 @@ async fn the_idle_ping_finds_a_silent_server_on_time() {
 #[tokio::test]
 async fn c11_a_lost_connection_is_found_out_though_a_request_waits_without_a_limit() {
     // The first connection hears nothing any more, a new one is served.
-    let fake = Fake::greeting(|number, mut peer| async move {
+    let fake = Fake::answering_hello(|number, mut peer| async move {
         if number == 0 {
             return peer.fall_silent().await;
         }
@@ -189,7 +187,7 @@ async fn c20_scripts_and_sessions_have_deadlines_of_their_own() {
 #[tokio::test]
 async fn c20_a_script_that_is_sent_twice_has_one_deadline() {
     // Takes its time to say that it does not know the script, and is then silent.
-    let fake = Fake::greeting(|_, mut peer| async move {
+    let fake = Fake::answering_hello(|_, mut peer| async move {
         while let Some(words) = peer.command().await {
             if words[0] == "EVALSHA" {
                 tokio::time::sleep(ms(150)).await;

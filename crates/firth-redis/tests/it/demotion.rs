@@ -1,16 +1,14 @@
 //! A master that is demoted behind a name that leads elsewhere by now: the client follows the name,
 //! and a client that was given a replica on purpose is left alone.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-
-use firth_redis::{CallError, Client, EventKind, LostCause, Script, State, cmd};
-use firth_testkit::{Flavor, Proxy, RedisServer, on_both, wait};
-
 use crate::{
     fake::{Fake, Peer},
-    kit::*,
+    support::*,
 };
+use firth_redis::{CallError, Client, ConnectionEventKind, ConnectionState, LostCause, Script, cmd};
+use firth_testkit::{Flavor, Proxy, RedisServer, on_both, wait};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 on_both!(
     c01_a_demoted_master_behind_a_name_is_left_for_its_successor,
@@ -109,12 +107,15 @@ struct Sentinel {
 
 impl Sentinel {
     async fn naming(server: &RedisServer) -> Self {
-        let (asked, silent) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
+        let asked = Arc::new(AtomicUsize::new(0));
+        let silent = Arc::new(AtomicBool::new(false));
         let port = server.port().to_string();
         let answer = format!("*2\r\n$9\r\n127.0.0.1\r\n${}\r\n{port}\r\n", port.len());
-        let (count, gone) = (asked.clone(), silent.clone());
+        let count = asked.clone();
+        let gone = silent.clone();
         let fake =
-            Fake::greeting(move |_, peer| tell(peer, answer.clone(), count.clone(), gone.clone())).await;
+            Fake::answering_hello(move |_, peer| tell(peer, answer.clone(), count.clone(), gone.clone()))
+                .await;
         Self { fake, asked, silent }
     }
 
@@ -151,7 +152,8 @@ async fn tell(mut peer: Peer, answer: String, asked: Arc<AtomicUsize>, gone: Arc
 async fn c02_a_stale_sentinel_neither_blocks_nor_misleads(flavor: Flavor) {
     let master = RedisServer::start(flavor).await;
     let old = replica_of(&master, flavor).await;
-    let (right, stale) = (Sentinel::naming(&master).await, Sentinel::naming(&old).await);
+    let right = Sentinel::naming(&master).await;
+    let stale = Sentinel::naming(&old).await;
     let url = format!("redis+sentinel://{},{}/m", right.host(), stale.host());
     // The order is drawn by lot: the stale one is first often enough.
     for round in 0..8 {
@@ -179,19 +181,20 @@ async fn c16_a_far_sentinel_has_the_time_that_is_configured() {
 async fn c02_a_stale_sentinel_that_is_listened_to_throws_no_connection_off_its_master(flavor: Flavor) {
     let master = RedisServer::start(flavor).await;
     let old = replica_of(&master, flavor).await;
-    let (right, stale) = (Sentinel::naming(&master).await, Sentinel::naming(&old).await);
+    let right = Sentinel::naming(&master).await;
+    let stale = Sentinel::naming(&old).await;
     let client = connect(format!("redis+sentinel://{},{}/m", right.host(), stale.host())).await;
     let mut events = client.events();
     wait::until(LONG, "the right one is listened to", async || right.asked() >= 2).await;
     right.die();
     let before = stale.asked();
     wait::until(LONG, "the stale one was asked", async || stale.asked() >= before + 2).await;
-    assert_eq!(client.state(), State::Open);
+    assert_eq!(client.state(), ConnectionState::Open);
     client.call::<()>(cmd("SET").key("k").arg(1)).await.unwrap();
     let told = tokio::time::timeout(ms(10), events.next()).await;
     assert!(told.is_err(), "{told:?}");
     client.close().await;
-    assert_eq!(soon(events.next()).await.unwrap().kind, EventKind::Closed);
+    assert_eq!(soon(events.next()).await.unwrap().kind, ConnectionEventKind::Closed);
     let gone = client.call::<()>(cmd("PING")).await;
     assert!(matches!(gone, Err(CallError::Closed { .. })), "{gone:?}");
 }

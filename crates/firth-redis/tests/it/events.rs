@@ -1,20 +1,26 @@
 //! What a watcher of a connection sees, and what the client says of itself.
 
-use firth_redis::{Client, ConnectionEvent, ConnectionEvents, EventKind, LostCause, Stage, State, cmd};
+use crate::support::*;
+use firth_redis::{
+    Client, ConnectionEvent, ConnectionEventKind, ConnectionEvents, ConnectionPhase, ConnectionState,
+    LostCause, cmd,
+};
 use firth_testkit::{Direction, Flavor, Proxy, RedisServer, on_both};
-
-use crate::kit::*;
 
 on_both!(the_whole_life_is_told_in_order);
 
 /// The next event of a kind; retries that fail in between are skipped.
-async fn next(events: &mut ConnectionEvents, kind: EventKind) -> ConnectionEvent {
+async fn next(events: &mut ConnectionEvents, kind: ConnectionEventKind) -> ConnectionEvent {
     loop {
         let event = soon(events.next()).await.expect("the client lives");
         if event.kind == kind {
             return event;
         }
-        assert_eq!((event.kind, event.stage), (EventKind::Disconnected, Stage::Reconnect), "{event:?}");
+        assert_eq!(
+            (event.kind, event.phase),
+            (ConnectionEventKind::Disconnected, ConnectionPhase::Reconnect),
+            "{event:?}"
+        );
     }
 }
 
@@ -23,47 +29,50 @@ async fn the_whole_life_is_told_in_order(flavor: Flavor) {
     let proxy = Proxy::start(server.addr()).await;
     proxy.stall(Direction::Both);
     let client = Client::lazy(quick(proxy.url())).unwrap();
-    assert!(matches!(client.state(), State::Init | State::Connecting));
+    assert!(matches!(client.state(), ConnectionState::Init | ConnectionState::Connecting));
     let mut events = client.events();
     assert!(client.last_error().is_none() && client.server().is_none());
     proxy.heal().await;
-    let first = next(&mut events, EventKind::Connected).await;
-    assert_eq!((first.stage, first.generation, first.attempts), (Stage::Connect, 1, 0));
-    assert!(first.cause.is_none() && client.state() == State::Open && client.server().is_some());
+    let first = next(&mut events, ConnectionEventKind::Connected).await;
+    assert_eq!((first.phase, first.generation, first.attempts), (ConnectionPhase::Connect, 1, 0));
+    assert!(first.cause.is_none() && client.state() == ConnectionState::Open && client.server().is_some());
 
     server.kill().await;
-    let lost = next(&mut events, EventKind::Disconnected).await;
-    assert_eq!((lost.stage, lost.generation, lost.attempts), (Stage::Runtime, 1, 0));
+    let lost = next(&mut events, ConnectionEventKind::Disconnected).await;
+    assert_eq!((lost.phase, lost.generation, lost.attempts), (ConnectionPhase::Runtime, 1, 0));
     assert!(matches!(lost.cause, Some(LostCause::Eof | LostCause::Io(_))), "{lost:?}");
     proxy.refuse().await;
     let mut before = 0;
     loop {
         let failed = soon(events.next()).await.unwrap();
-        assert_eq!((failed.kind, failed.generation), (EventKind::Disconnected, 1));
+        assert_eq!((failed.kind, failed.generation), (ConnectionEventKind::Disconnected, 1));
         assert!(matches!(failed.cause, Some(LostCause::Reconnect(_))), "{failed:?}");
         assert_eq!(failed.attempts, before + 1, "every try is told");
         before = failed.attempts;
-        if failed.stage == Stage::Reconnect && before > 3 {
+        if failed.phase == ConnectionPhase::Reconnect && before > 3 {
             break;
         }
-        // the proxy was still open, but nobody behind it
-        assert!(matches!(failed.stage, Stage::Handshake | Stage::Reconnect), "{failed:?}");
+        // the proxy was still open, with no server behind it
+        assert!(
+            matches!(failed.phase, ConnectionPhase::Handshake | ConnectionPhase::Reconnect),
+            "{failed:?}"
+        );
     }
     server.restart().await;
     proxy.heal().await;
-    let again = next(&mut events, EventKind::Connected).await;
-    assert_eq!((again.stage, again.generation, again.attempts), (Stage::Reconnect, 2, 0));
+    let again = next(&mut events, ConnectionEventKind::Connected).await;
+    assert_eq!((again.phase, again.generation, again.attempts), (ConnectionPhase::Reconnect, 2, 0));
     assert!(matches!(client.last_error(), Some(LostCause::Reconnect(_))), "the last error is kept");
 
     client.close().await;
-    let closed = next(&mut events, EventKind::Closed).await;
-    assert_eq!((closed.stage, closed.generation), (Stage::Close, 2));
+    let closed = next(&mut events, ConnectionEventKind::Closed).await;
+    assert_eq!((closed.phase, closed.generation), (ConnectionPhase::Close, 2));
     assert!(closed.cause.is_none(), "all is well: it was asked for");
     assert!(client.reopen());
-    let third = next(&mut events, EventKind::Connected).await;
-    assert_eq!((third.stage, third.generation), (Stage::Reconnect, 3));
+    let third = next(&mut events, ConnectionEventKind::Connected).await;
+    assert_eq!((third.phase, third.generation), (ConnectionPhase::Reconnect, 3));
     drop(client);
-    assert_eq!(next(&mut events, EventKind::Closed).await.generation, 3);
+    assert_eq!(next(&mut events, ConnectionEventKind::Closed).await.generation, 3);
     assert!(soon(events.next()).await.is_none(), "nothing follows when the client is gone");
 }
 
@@ -80,7 +89,7 @@ async fn a_slow_watcher_misses_events_but_holds_up_nobody() {
     }
     let mut seen = 1;
     let mut last = soon(events.next()).await.unwrap();
-    while last.generation < 101 || last.kind != EventKind::Connected {
+    while last.generation < 101 || last.kind != ConnectionEventKind::Connected {
         last = soon(events.next()).await.unwrap();
         seen += 1;
     }
@@ -100,5 +109,5 @@ async fn ready_waits_through_failures() {
     assert!(!waiting.is_finished());
     server.restart().await;
     soon(waiting).await.unwrap().unwrap();
-    assert_eq!(client.state(), State::Open);
+    assert_eq!(client.state(), ConnectionState::Open);
 }

@@ -8,7 +8,6 @@ use std::{
         atomic::{AtomicUsize, Ordering},
     },
 };
-
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
     net::{TcpListener, TcpStream},
@@ -27,9 +26,9 @@ pub struct Fake {
 }
 
 impl Fake {
-    /// Greets every client as a RESP3 server, then lets `script` go on. The script gets the number of the
-    /// connection, 0 being the first.
-    pub async fn greeting<F, R>(script: F) -> Self
+    /// Greets every client as a RESP3 server, then lets `script` go on. The script gets the number
+    /// of the connection, 0 being the first.
+    pub async fn answering_hello<F, R>(script: F) -> Self
     where
         F: Fn(usize, Peer) -> R + Send + Sync + 'static,
         R: Future<Output = ()> + Send + 'static,
@@ -70,7 +69,7 @@ impl Fake {
     /// Answers each command, on the first connection with `bytes`, on later ones with `+OK`.
     pub async fn once_saying(bytes: impl Into<Vec<u8>>) -> Self {
         let bytes: Arc<[u8]> = bytes.into().into();
-        Self::greeting(move |number, mut peer| {
+        Self::answering_hello(move |number, mut peer| {
             let bytes = bytes.clone();
             async move {
                 while peer.command().await.is_some() {
@@ -145,7 +144,7 @@ impl Peer {
         self.say(format!("${}\r\n{text}\r\n", text.len()).as_bytes()).await;
     }
 
-    /// Reads so many bytes in pieces, with a rest after each.
+    /// Reads this many bytes in pieces, with a rest after each.
     pub async fn take_slowly(&mut self, total: usize, piece: usize, rest: std::time::Duration) {
         let mut taken = 0;
         let mut bytes = vec![0; piece];
@@ -155,7 +154,7 @@ impl Peer {
         }
     }
 
-    /// Reads whatever comes and says nothing more.
+    /// Reads everything and answers nothing more.
     pub async fn fall_silent(mut self) {
         let _ = tokio::io::copy(&mut self.0, &mut tokio::io::sink()).await;
     }

@@ -1,12 +1,10 @@
-//! Broken networks and broken servers: every request ends with the right error in time, the connection recovers
-//! without help, and no reply goes astray.
+//! Broken networks and broken servers: every request ends with the right error in time, the
+//! connection recovers without help, and no reply goes astray.
 
-use std::time::Instant;
-
-use firth_redis::{CallError, Client, EventKind, LostCause, State, Unpack, cmd, pipe};
+use crate::support::*;
+use firth_redis::{CallError, Client, ConnectionEventKind, ConnectionState, LostCause, Unpack, cmd, pipe};
 use firth_testkit::{Direction, Flavor, Proxy, RedisServer, on_both, wait};
-
-use crate::kit::*;
+use std::time::Instant;
 
 on_both!(
     one_byte_at_a_time_changes_nothing,
@@ -121,7 +119,7 @@ async fn a_half_open_peer_is_found_out_and_replaced(flavor: Flavor) {
         assert!(matches!(late, CallError::Timeout { sent: true, .. }) && late.may_have_run(), "{late:?}");
         assert!(begun.elapsed() >= ms(59) && begun.elapsed() < ms(1000), "{:?}", begun.elapsed());
         let lost = soon(events.next()).await.unwrap();
-        assert_eq!((lost.kind, lost.generation), (EventKind::Disconnected, 1));
+        assert_eq!((lost.kind, lost.generation), (ConnectionEventKind::Disconnected, 1));
         assert!(matches!(lost.cause, Some(LostCause::Silent(_))), "{lost:?}");
         proxy.heal().await;
         soon(client.ready()).await.unwrap();
@@ -161,7 +159,7 @@ async fn a_late_reply_is_thrown_away_and_the_connection_lives_on(flavor: Flavor)
     for (n, answer) in next.results().await.into_iter().enumerate() {
         assert_eq!(answer.unwrap(), 1000 + n);
     }
-    assert_eq!((proxy.connections(), client.in_flight(), client.state()), (1, 0, State::Open));
+    assert_eq!((proxy.connections(), client.in_flight(), client.state()), (1, 0, ConnectionState::Open));
 }
 
 async fn requests_in_flight_end_at_once_when_the_server_is_killed(flavor: Flavor) {

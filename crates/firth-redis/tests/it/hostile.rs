@@ -1,14 +1,13 @@
-//! Servers that lie: a protocol error, bounded memory and a fresh connection, never a panic, a hang or a shifted reply.
+//! Servers that lie: a protocol error, bounded memory and a fresh connection, never a panic, a hang
+//! or a shifted reply.
 
-use std::collections::HashMap;
-
+use crate::{fake::Fake, support::*};
 use firth_redis::{
-    CallError, Client, EventKind, LostCause, Push, Unpack, cmd, pipe,
-    resp::{Problem, ProtocolError},
+    CallError, Client, ConnectionEventKind, LostCause, Push, Unpack, cmd, pipe,
+    resp::{ConvertProblem, ProtocolError},
 };
 use firth_testkit::{Flavor, Proxy, RedisServer, wait};
-
-use crate::{fake::Fake, kit::*};
+use std::collections::HashMap;
 
 #[tokio::test]
 async fn malformed_and_hostile_replies_give_a_protocol_error_and_a_fresh_connection() {
@@ -108,7 +107,7 @@ fn resident_kib() -> usize {
 
 #[tokio::test]
 async fn a_reply_that_nobody_asked_for_ends_the_connection() {
-    let fake = Fake::greeting(|number, mut peer| async move {
+    let fake = Fake::answering_hello(|number, mut peer| async move {
         if number == 0 {
             peer.say(b"+surprise\r\n").await;
         }
@@ -122,7 +121,7 @@ async fn a_reply_that_nobody_asked_for_ends_the_connection() {
     let mut causes = Vec::new();
     while fake.connections() < 2 {
         let event = soon(events.next()).await.unwrap();
-        causes.extend(event.cause.filter(|_| event.kind == EventKind::Disconnected));
+        causes.extend(event.cause.filter(|_| event.kind == ConnectionEventKind::Disconnected));
     }
     assert!(matches!(causes[..], [LostCause::Unsolicited]), "{causes:?}");
     soon(client.ready()).await.unwrap();
@@ -131,7 +130,7 @@ async fn a_reply_that_nobody_asked_for_ends_the_connection() {
 
 #[tokio::test]
 async fn pushes_between_replies_never_shift_them() {
-    let fake = Fake::greeting(|_, mut peer| async move {
+    let fake = Fake::answering_hello(|_, mut peer| async move {
         peer.say(b">2\r\n+before\r\n:0\r\n").await;
         while let Some(words) = peer.command().await {
             peer.say(b">2\r\n$5\r\nnews!\r\n:1\r\n").await;
@@ -155,7 +154,7 @@ async fn pushes_between_replies_never_shift_them() {
 
 #[tokio::test]
 async fn attributes_before_replies_never_shift_them() {
-    let fake = Fake::greeting(|_, mut peer| async move {
+    let fake = Fake::answering_hello(|_, mut peer| async move {
         while let Some(words) = peer.command().await {
             peer.say(b"|1\r\n+key-popularity\r\n%1\r\n$1\r\na\r\n,0.5\r\n").await;
             peer.say_text(&words[1]).await;
@@ -172,7 +171,7 @@ async fn attributes_before_replies_never_shift_them() {
 
 #[tokio::test]
 async fn replies_of_the_wrong_kind_fail_their_request_alone() {
-    let fake = Fake::greeting(|_, mut peer| async move {
+    let fake = Fake::answering_hello(|_, mut peer| async move {
         while let Some(words) = peer.command().await {
             match words[0].as_str() {
                 "GET" => peer.say(b"%1\r\n+a\r\n*2\r\n:1\r\n+b\r\n").await,
@@ -193,7 +192,7 @@ async fn replies_of_the_wrong_kind_fail_their_request_alone() {
     let two = pipe().then(cmd("INCR").key("a")).then(cmd("INCR").key("b"));
     let error = client.transaction::<(i64, i64)>(two).await.unwrap_err();
     let CallError::Convert(error) = error else { panic!("{error:?}") };
-    assert_eq!(error.problem(), &Problem::SizeMismatch { expected: 2, found: 1 });
+    assert_eq!(error.problem(), &ConvertProblem::SizeMismatch { expected: 2, found: 1 });
     assert_eq!(fake.connections(), 1);
 }
 
@@ -226,7 +225,7 @@ async fn a_flipped_byte_anywhere_is_survived() {
 
 #[tokio::test]
 async fn a_server_that_never_stops_pushing_is_read_in_bounded_memory() {
-    let fake = Fake::greeting(|_, mut peer| async move {
+    let fake = Fake::answering_hello(|_, mut peer| async move {
         let push = format!(">2\r\n+noise\r\n$65536\r\n{}\r\n", "x".repeat(65536)).repeat(8);
         for _ in 0..512 {
             peer.say(push.as_bytes()).await;

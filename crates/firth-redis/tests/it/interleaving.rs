@@ -1,6 +1,9 @@
-//! Many tasks, one connection, a network that breaks again and again: every answer belongs to its request, and
-//! dropping futures at any point neither leaks nor shifts anything.
+//! Many tasks, one connection, a network that breaks again and again: every answer belongs to its
+//! request, and dropping futures at any point neither leaks nor shifts anything.
 
+use crate::support::*;
+use firth_redis::{Backoff, CallError, Client, Config, Unpack, cmd, config::QueueLimits, pipe};
+use firth_testkit::{Flavor, Proxy, RedisServer, on_both, wait};
 use std::{
     sync::{
         Arc,
@@ -8,11 +11,6 @@ use std::{
     },
     time::Duration,
 };
-
-use firth_redis::{Backoff, CallError, Client, Config, Unpack, cmd, config::QueueLimits, pipe};
-use firth_testkit::{Flavor, Proxy, RedisServer, on_both, wait};
-
-use crate::kit::*;
 
 on_both!(
     every_answer_belongs_to_its_request_under_repeated_cuts,
@@ -33,12 +31,12 @@ fn stubborn(url: String) -> Config {
 
 /// What happened to the requests of one run.
 #[derive(Default)]
-struct Tally {
+struct DropCounts {
     answered: AtomicU64,
     failed: AtomicU64,
 }
 
-impl Tally {
+impl DropCounts {
     fn total(&self) -> u64 {
         self.answered.load(Ordering::Relaxed) + self.failed.load(Ordering::Relaxed)
     }
@@ -58,7 +56,7 @@ async fn every_answer_belongs_to_its_request_under_repeated_cuts(flavor: Flavor)
     let server = RedisServer::start(flavor).await;
     let proxy = Proxy::start(server.addr()).await;
     let client = connect(stubborn(proxy.url())).await;
-    let tally = Arc::new(Tally::default());
+    let tally = Arc::new(DropCounts::default());
     let tasks: Vec<_> =
         (0..TASKS).map(|task| tokio::spawn(ask_and_check(client.clone(), tally.clone(), task))).collect();
     for cut in 1..=CUTS {
@@ -78,7 +76,7 @@ async fn every_answer_belongs_to_its_request_under_repeated_cuts(flavor: Flavor)
 }
 
 /// One task: single calls and pipelines in turn, each with texts of its own.
-async fn ask_and_check(client: Client, tally: Arc<Tally>, task: u64) {
+async fn ask_and_check(client: Client, tally: Arc<DropCounts>, task: u64) {
     let mut n = 0;
     while tally.total() < REQUESTS {
         n += 1;
@@ -90,7 +88,7 @@ async fn ask_and_check(client: Client, tally: Arc<Tally>, task: u64) {
         } else {
             tally.count(echo(&client, &format!("{task}/{n}")).await, 1);
         }
-        if client.state() != firth_redis::State::Open {
+        if client.state() != firth_redis::ConnectionState::Open {
             tokio::task::yield_now().await; // a refused call is ready at once: let others run
         }
     }
@@ -122,7 +120,7 @@ async fn dropping_futures_anywhere_neither_leaks_nor_shifts(flavor: Flavor) {
     .await;
 }
 
-/// Starts calls of every kind and drops most of them at whatever point they have reached.
+/// Starts calls of every kind and drops most of them at a random point.
 async fn drop_at_random(client: Client, seed: u64) {
     let mut random = fastrand::Rng::with_seed(seed);
     for n in 0..1500u64 {

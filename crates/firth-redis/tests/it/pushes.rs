@@ -1,9 +1,8 @@
-//! What the server says unasked on the shared connection: it reaches whoever listens, and never passes for a reply.
+//! Pushes on the shared connection reach every listener, and never pass for a reply.
 
+use crate::support::*;
 use firth_redis::{Client, Config, Push, cmd};
 use firth_testkit::{Flavor, RedisServer, on_both};
-
-use crate::kit::*;
 
 on_both!(
     client_tracking_tells_of_changes_and_shifts_no_reply,

@@ -1,18 +1,18 @@
-//! FAILED refuses, RECONNECTING queues, tries keep their distance, and one loss starts one reconnection.
-
-use std::{
-    sync::{Arc, Mutex},
-    time::{Duration, Instant},
-};
-
-use firth_redis::{
-    Backoff, CallError, Client, ConnectError, EventKind, LostCause, Stage, State, cmd, config::Liveness,
-};
-use firth_testkit::{Direction, Flavor, Proxy, RedisServer, on_both, wait};
+//! FAILED refuses, RECONNECTING queues, tries keep their distance, and one loss starts one
+//! reconnection.
 
 use crate::{
     fake::{Fake, Peer},
-    kit::*,
+    support::*,
+};
+use firth_redis::{
+    Backoff, CallError, Client, ConnectError, ConnectionEventKind, ConnectionPhase, ConnectionState,
+    LostCause, cmd, config::Liveness,
+};
+use firth_testkit::{Direction, Flavor, Proxy, RedisServer, on_both, wait};
+use std::{
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
 };
 
 on_both!(
@@ -28,7 +28,7 @@ async fn while_failed_requests_are_refused_and_have_not_run(flavor: Flavor) {
     let server = RedisServer::start(flavor).await;
     let client = connect(once(server.tcp_url())).await;
     server.kill().await;
-    reaches(&client, State::Failed).await;
+    reaches(&client, ConnectionState::Failed).await;
     let error = client.call::<i64>(cmd("INCR").key("n")).await.unwrap_err();
     assert!(matches!(error, CallError::Down { .. }), "{error:?}");
     assert!(!error.may_have_run() && error.is_retryable());
@@ -44,14 +44,14 @@ async fn reconnecting(flavor: Flavor) -> (RedisServer, Proxy, Client) {
     let client = connect(quick(proxy.url())).await;
     proxy.stall(Direction::Both);
     proxy.cut().await;
-    reaches(&client, State::Reconnecting).await;
+    reaches(&client, ConnectionState::Reconnecting).await;
     (server, proxy, client)
 }
 
 async fn while_reconnecting_requests_are_queued_and_then_answered(flavor: Flavor) {
     let (_server, proxy, client) = reconnecting(flavor).await;
     let queued = Many::<usize>::start(&client, 50, |n| cmd("ECHO").arg(n)).await;
-    assert_eq!((client.state(), client.in_flight()), (State::Reconnecting, 50));
+    assert_eq!((client.state(), client.in_flight()), (ConnectionState::Reconnecting, 50));
     proxy.heal().await;
     for (n, answer) in queued.results().await.into_iter().enumerate() {
         assert_eq!(answer.unwrap(), n);
@@ -101,7 +101,7 @@ async fn many_lost_requests_start_one_reconnection(flavor: Flavor) {
     proxy.heal().await;
     soon(client.ready()).await.unwrap();
     let kinds = [soon(events.next()).await.unwrap().kind, soon(events.next()).await.unwrap().kind];
-    assert_eq!(kinds, [EventKind::Disconnected, EventKind::Connected]);
+    assert_eq!(kinds, [ConnectionEventKind::Disconnected, ConnectionEventKind::Connected]);
     echo(&client, "one").await.unwrap();
     assert_eq!(proxy.connections(), 2);
 }
@@ -114,7 +114,7 @@ async fn an_idle_connection_notices_that_its_peer_is_gone(flavor: Flavor) {
     let mut events = client.events();
     server.kill().await;
     let lost = soon(events.next()).await.unwrap();
-    assert_eq!((lost.kind, lost.stage), (EventKind::Disconnected, Stage::Runtime));
+    assert_eq!((lost.kind, lost.phase), (ConnectionEventKind::Disconnected, ConnectionPhase::Runtime));
     assert!(matches!(lost.cause, Some(LostCause::Eof | LostCause::Io(_))), "{lost:?}");
 }
 
@@ -143,12 +143,12 @@ async fn tries_keep_the_distance_that_the_schedule_says() {
 
 #[tokio::test]
 async fn connections_that_break_at_once_are_no_storm() {
-    let fake = Fake::greeting(|_, _peer: Peer| async {}).await;
+    let fake = Fake::answering_hello(|_, _peer: Peer| async {}).await;
     let mut config = quick(fake.url());
     config.reconnect = Some(Backoff { immediate: 3, ..Backoff::fixed(Duration::from_secs(3600)) });
     let client = Client::lazy(config).unwrap();
     wait::until(LONG, "the immediate tries are used up", async || fake.connections() >= 3).await;
-    reaches(&client, State::Failed).await;
+    reaches(&client, ConnectionState::Failed).await;
     let error = client.call::<String>(cmd("PING")).await.unwrap_err();
     assert!(matches!(error, CallError::Down { cause: LostCause::Eof | LostCause::Io(_) }), "{error:?}");
     assert_eq!(fake.connections(), 3);
@@ -174,11 +174,11 @@ async fn without_reconnection_a_lost_connection_stays_closed_and_keeps_its_error
     let client = connect(config).await;
     let mut events = client.events();
     server.kill().await;
-    reaches(&client, State::Closed).await;
+    reaches(&client, ConnectionState::Closed).await;
     assert!(matches!(client.last_error(), Some(LostCause::Eof | LostCause::Io(_))));
-    assert_eq!(soon(events.next()).await.unwrap().kind, EventKind::Disconnected);
+    assert_eq!(soon(events.next()).await.unwrap().kind, ConnectionEventKind::Disconnected);
     let closed = soon(events.next()).await.unwrap();
-    assert_eq!((closed.kind, closed.stage), (EventKind::Closed, Stage::Close));
+    assert_eq!((closed.kind, closed.phase), (ConnectionEventKind::Closed, ConnectionPhase::Close));
     assert!(closed.cause.is_some(), "nobody asked for this end");
     assert!(matches!(client.ready().await, Err(ConnectError::Broken { .. })));
     server.restart().await;
@@ -191,7 +191,7 @@ async fn without_reconnection_a_lost_connection_stays_closed_and_keeps_its_error
 async fn a_slow_upload_is_a_sign_of_life() {
     const SIZE: usize = 24 << 20;
     // about 8 MB/s, which takes longer than a silent server is given
-    let fake = Fake::greeting(|_, mut peer| async move {
+    let fake = Fake::answering_hello(|_, mut peer| async move {
         peer.take_slowly(SIZE, 160 << 10, ms(20)).await;
         peer.say(b"+OK\r\n").await;
         peer.fall_silent().await;

@@ -1,9 +1,9 @@
-//! `redis+sentinel://`: the master is found, followed through failovers, and its absence is explained.
+//! `redis+sentinel://`: the master is found, followed through failovers, and its absence is
+//! explained.
 
-use firth_redis::{CallError, Client, ConnectError, State, cmd};
+use crate::support::*;
+use firth_redis::{CallError, Client, ConnectError, ConnectionState, cmd};
 use firth_testkit::{Flavor, RedisServer, SentinelSet, on_both, ports::Port, wait};
-
-use crate::kit::*;
 
 on_both!(
     the_master_is_found_and_followed_through_failovers,
@@ -50,7 +50,7 @@ async fn the_master_is_found_and_followed_through_failovers(flavor: Flavor) {
     let new = set.wait_new_master(old).await;
     write(&client, "third").await;
     assert_eq!(new.command(&["GET", "third"]).await.int(), 1, "after the death of the master");
-    assert_eq!(client.state(), State::Open);
+    assert_eq!(client.state(), ConnectionState::Open);
     client.close().await;
     wait::until(LONG, "no task is left", async || tasks() == 0).await;
 }

@@ -1,12 +1,10 @@
-//! Servers in trouble: loading, out of memory, read only, full: each error tells whose fault it is, whether the
-//! command has run, and whether to try again; none of them harms the connection.
+//! Servers in trouble: loading, out of memory, read only, full: each error tells whose fault it is,
+//! whether the command has run, and whether to try again; none of them harms the connection.
 
-use std::time::Instant;
-
+use crate::support::*;
 use firth_redis::{CallError, Client, ConnectError, Fault, LostCause, Script, cmd, pipe};
 use firth_testkit::{Flavor, Persist, RedisServer, on_both, wait};
-
-use crate::kit::*;
+use std::time::Instant;
 
 on_both!(
     a_loading_server_answers_so_until_it_has_loaded,

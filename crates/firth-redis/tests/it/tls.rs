@@ -1,11 +1,10 @@
-//! TLS: own authority, own certificate, and no word to a server that is not who it should be. The packaged Valkey has
-//! no TLS, so Redis only.
+//! TLS: own authority, own certificate, and no word to a server that is not who it should be. The
+//! packaged Valkey has no TLS, so Redis only.
 
-use firth_redis::{Client, ConnectError, cmd, config::Tls};
+use crate::support::*;
+use firth_redis::{Client, ConnectError, cmd, config::TlsOptions};
 use firth_testkit::{Certs, Proxy, RedisServer, wait};
 use metrics_util::debugging::DebugValue;
-
-use crate::kit::*;
 
 /// URL options as a user writes them.
 fn options(server: &RedisServer, options: &[(&str, &std::path::Path)]) -> String {
@@ -36,7 +35,9 @@ async fn an_own_authority_is_trusted_and_no_other() {
 async fn a_client_shows_its_certificate_where_one_is_wanted() {
     let certs = Certs::new();
     let server = RedisServer::builder().mutual_tls(&certs).start().await;
-    let (ca, cert, key) = (certs.ca_path(), certs.client_cert_path(), certs.client_key_path());
+    let ca = certs.ca_path();
+    let cert = certs.client_cert_path();
+    let key = certs.client_key_path();
     let url = options(&server, &[("tls_ca", &ca), ("tls_cert", &cert), ("tls_key", &key)]);
     echo(&connect(url).await, "known").await.unwrap();
     let error = Client::connect(options(&server, &[("tls_ca", &ca)])).await.unwrap_err();
@@ -46,11 +47,11 @@ async fn a_client_shows_its_certificate_where_one_is_wanted() {
     );
     let stranger = certs.stranger();
     let mut config = quick(options(&server, &[("tls_ca", &ca)]));
-    config.tls = Some(Tls {
+    config.tls = Some(TlsOptions {
         ca: Some(certs.ca_pem().into()),
         certificate: Some(stranger.cert_pem.into()),
         key: Some(stranger.key_pem.into()),
-        ..Tls::default()
+        ..TlsOptions::default()
     });
     let error = Client::connect(config).await.unwrap_err();
     assert!(matches!(&error, ConnectError::Tls { .. } | ConnectError::Broken { .. }), "{error:?}");
@@ -81,7 +82,8 @@ async fn an_expired_certificate_is_not_trusted() {
 
 #[tokio::test]
 async fn settings_that_cannot_work_are_refused_before_a_server_is_asked() {
-    let (certs, other) = (Certs::new(), Certs::new());
+    let certs = Certs::new();
+    let other = Certs::new();
     let base = "rediss://localhost:1/";
     for (query, field) in [
         (format!("tls_cert={}", certs.client_cert_path().display()), "tls_key"),
@@ -144,11 +146,14 @@ fn replace(file: &std::path::Path, with: &std::path::Path) {
 
 #[tokio::test]
 async fn c17_certificates_that_are_renewed_on_disk_are_used_from_then_on() {
-    let (old, new) = (Certs::new(), Certs::new());
+    let old = Certs::new();
+    let new = Certs::new();
     let first = RedisServer::builder().mutual_tls(&old).start().await;
     let second = RedisServer::builder().mutual_tls(&new).start().await;
     let name = Proxy::start(first.addr()).await;
-    let (ca, cert, key) = (old.ca_path(), old.client_cert_path(), old.client_key_path());
+    let ca = old.ca_path();
+    let cert = old.client_cert_path();
+    let key = old.client_key_path();
     let files = format!("tls_ca={}&tls_cert={}&tls_key={}", ca.display(), cert.display(), key.display());
     let client = connect(quick(format!("rediss://127.0.0.1:{}/?{files}", name.port()))).await;
     echo(&client, "with the first").await.unwrap();

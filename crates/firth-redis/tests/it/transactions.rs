@@ -1,9 +1,8 @@
 //! MULTI/EXEC, sessions with WATCH, scripts, and the commands that belong to no shared connection.
 
+use crate::support::*;
 use firth_redis::{CallError, Client, Script, Unpack, cmd, pipe};
 use firth_testkit::{Flavor, RedisServer, on_both};
-
-use crate::kit::*;
 
 on_both!(
     a_transaction_runs_whole_and_each_command_has_its_own_result,

@@ -1,18 +1,17 @@
-//! What can be seen from outside: the trace hook sees every request but no argument, and no password ever shows.
+//! What can be seen from outside: the trace hook sees every request but no argument, and no
+//! password ever shows.
 
+use crate::{fake::Fake, support::*};
+use firth_redis::{
+    CallError, Client, Config, ConnectError, RequestKind, RequestStart, RequestTrace, Secret, TraceHook, cmd,
+    config::TlsOptions, pipe,
+};
+use firth_testkit::{Certs, Direction, Flavor, Proxy, RedisServer, on_both, wait};
+use metrics_util::debugging::DebugValue;
 use std::{
     io::Write,
     sync::{Arc, Mutex},
 };
-
-use firth_redis::{
-    CallError, Client, Config, ConnectError, RequestKind, RequestStart, RequestTrace, Secret, TraceHook, cmd,
-    config::Tls, pipe,
-};
-use firth_testkit::{Certs, Direction, Flavor, Proxy, RedisServer, on_both, wait};
-use metrics_util::debugging::DebugValue;
-
-use crate::{fake::Fake, kit::*};
 
 on_both!(the_hook_sees_every_request_and_no_argument);
 
@@ -61,7 +60,8 @@ async fn the_hook_is_told_of_starts_nodes_and_handshakes() {
     client.call::<()>(cmd("SET").key("k").arg(SECRET)).await.unwrap();
     let kinds = |kind| seen.lock().unwrap().iter().filter(|t| t.kind == kind).count();
     wait::until(LONG, "all is told", async || kinds(RequestKind::Handshake) == 2).await;
-    let (traces, starts) = (seen.lock().unwrap().clone(), starts.lock().unwrap().clone());
+    let traces = seen.lock().unwrap().clone();
+    let starts = starts.lock().unwrap().clone();
     let address = server.addr().to_string();
     assert!(traces.iter().all(|t| t.node.as_deref() == Some(address.as_str())), "{traces:?}");
     let of = |id| starts.iter().find(|start: &&RequestStart| start.id == id).expect("it was said to start");
@@ -113,9 +113,9 @@ async fn the_hook_runs_with_the_caller_and_its_panic_harms_nobody_else() {
 
 /// Collects log lines of this thread.
 #[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
+struct LogCapture(Arc<Mutex<Vec<u8>>>);
 
-impl Write for Log {
+impl Write for LogCapture {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         self.0.lock().unwrap().extend_from_slice(bytes);
         Ok(bytes.len())
@@ -126,7 +126,7 @@ impl Write for Log {
     }
 }
 
-impl Log {
+impl LogCapture {
     /// Everything from the most talkative level on, of all crates.
     fn listen() -> (Self, tracing::subscriber::DefaultGuard) {
         let log = Self::default();
@@ -149,7 +149,7 @@ const SECRET: &str = "hunter2-planted";
 // One thread, so that the connection's task logs to the same listener.
 #[tokio::test]
 async fn a_password_shows_nowhere_in_a_whole_life() {
-    let (log, _guard) = Log::listen();
+    let (log, _guard) = LogCapture::listen();
     let mut shown = String::new();
     let server = RedisServer::builder()
         .password(SECRET)
@@ -230,11 +230,11 @@ fn keys_and_secrets_of_a_configuration_are_not_shown() {
     let certs = Certs::new();
     let mut config =
         Config::from_url(&format!("rediss+sentinel://app:{SECRET}@h/m?sentinel_password={SECRET}")).unwrap();
-    config.tls = Some(Tls {
+    config.tls = Some(TlsOptions {
         ca: Some(certs.ca_pem().into()),
         certificate: Some(certs.client_cert_pem().into()),
         key: Some(Secret::new(certs.client_key_pem())),
-        ..Tls::default()
+        ..TlsOptions::default()
     });
     let shown = format!("{config:?} {config:#?}");
     assert!(!shown.contains(SECRET) && !shown.contains("PRIVATE KEY"), "{shown}");

@@ -1,16 +1,15 @@
 //! Replies as both servers send them.
 
-use bytes::BytesMut;
-
 use super::*;
 use crate::{
     cluster::topology::tests::node,
-    resp::{Decoder, Frame, Limits},
+    resp::{Decoder, Frame, ReplyLimits},
 };
+use bytes::BytesMut;
 
 fn frame(wire: &str) -> Frame {
     let mut bytes = BytesMut::from(wire);
-    let frame = Decoder::new(Limits::default()).decode(&mut bytes).expect("valid RESP");
+    let frame = Decoder::new(ReplyLimits::default()).decode(&mut bytes).expect("valid RESP");
     assert!(bytes.is_empty(), "the whole reply was read");
     frame.expect("a whole reply")
 }
@@ -23,9 +22,9 @@ fn shards(wire: &str) -> Option<Topology> {
     plain().shards(frame(wire).value())
 }
 
-fn plain() -> Reader<'static> {
+fn plain() -> TopologyReader<'static> {
     static ASKED: std::sync::LazyLock<Address> = std::sync::LazyLock::new(|| node(7_801));
-    Reader { asked: &ASKED, seed: true, map: None, tls: false }
+    TopologyReader { asked: &ASKED, seed: true, map: None, tls: false }
 }
 
 fn local(port: u16) -> Address {
@@ -49,8 +48,8 @@ const SHARDS: &str = "*2\r\n%3\r\n$5\r\nslots\r\n*2\r\n:8192\r\n:16383\r\n$5\r\n
 
 fn expected() -> Topology {
     Topology::from_ranges([
-        (0..=8_191, Shard { master: local(7_801), replicas: vec![local(7_803)] }),
-        (8_192..=16_383, Shard { master: local(7_802), replicas: vec![] }),
+        (0..=8_191, ClusterShard { master: local(7_801), replicas: vec![local(7_803)] }),
+        (8_192..=16_383, ClusterShard { master: local(7_802), replicas: vec![] }),
     ])
 }
 
@@ -98,7 +97,7 @@ fn a_node_without_a_name_is_reached_by_its_ip_or_left_out() {
 fn every_announced_address_is_translated() {
     let map = AddressMap::new(|a: &Address| Address::new("proxy", a.port + 10_000));
     let asked = local(7_801);
-    let reader = Reader { asked: &asked, seed: true, map: Some(&map), tls: false };
+    let reader = TopologyReader { asked: &asked, seed: true, map: Some(&map), tls: false };
     let proxy = |port| Address::new("proxy", port);
     let topology = reader.slots(frame(SLOTS).value()).unwrap();
     assert_eq!(topology.nodes().collect::<Vec<_>>(), [&proxy(17_801), &proxy(17_803), &proxy(17_802)]);
@@ -111,7 +110,7 @@ fn with_tls_the_tls_port_is_taken() {
         SHARDS.replace("$4\r\nport\r\n:7802\r\n", "$4\r\nport\r\n:7802\r\n$8\r\ntls-port\r\n:9802\r\n");
     let both = both.replacen("%7\r\n", "%8\r\n", 1);
     let asked = local(7_801);
-    let reader = Reader { asked: &asked, seed: true, map: None, tls: true };
+    let reader = TopologyReader { asked: &asked, seed: true, map: None, tls: true };
     let topology = reader.shards(frame(&both).value()).unwrap();
     assert_eq!(
         (topology.master_of(16_383), topology.master_of(0)),
@@ -143,9 +142,9 @@ fn nonsense_is_refused() {
 #[test]
 fn standing_is_read_from_info() {
     let info = "cluster_state:ok\r\ncluster_slots_assigned:16384\r\ncluster_current_epoch:12\r\ncluster_my_epoch:1\r\n";
-    assert_eq!(standing(info), Some(Standing { ok: true, epoch: 12 }));
-    assert_eq!(standing(&info.replace("ok", "fail")), Some(Standing { ok: false, epoch: 12 }));
-    assert_eq!(standing("cluster_state:ok\r\n"), None);
+    assert_eq!(node_view(info), Some(NodeView { ok: true, epoch: 12 }));
+    assert_eq!(node_view(&info.replace("ok", "fail")), Some(NodeView { ok: false, epoch: 12 }));
+    assert_eq!(node_view("cluster_state:ok\r\n"), None);
 }
 
 #[test]
@@ -163,7 +162,7 @@ fn redirections_name_a_host_and_a_port() {
 fn c20_a_host_that_was_translated_is_not_translated_again() {
     let asked = Address::new("outside.inside", 9_801);
     let map = AddressMap::new(|a: &Address| Address::new(format!("outside.{}", a.host), a.port + 2_000));
-    let reader = Reader { asked: &asked, seed: false, map: Some(&map), tls: false };
+    let reader = TopologyReader { asked: &asked, seed: false, map: Some(&map), tls: false };
     assert_eq!(reader.address("", 7_802), Address::new("outside.inside", 9_802));
     assert_eq!(reader.address("inside", 7_802), Address::new("outside.inside", 9_802));
 }

@@ -1,48 +1,47 @@
-//! Holes in what subscribers receive, and the signals about them. Signals are gathered per subscriber: one signal
-//! names all of its channels that the event touched.
+//! Gaps of subscriptions, and the signals about them. Signals are gathered per subscriber: one
+//! signal names all of its channels that the event touched.
 
-use std::{collections::HashMap, ops::Range, sync::Arc, time::Duration};
-
-use bytes::Bytes;
-use tokio::time::Instant;
-
-use super::{Core, local::is_node_local};
+use super::{MuxCore, keyspace::is_node_local};
 use crate::{
     config::Address,
     mux::{
-        event::{GapReason, Kind, Names, Signal},
-        mailbox::Mailbox,
-        registry::{ChannelId, Gap, Home, LinkId},
+        event::{GapReason, Names, Signal, SubscriptionKind},
+        mailbox::EventMailbox,
+        registry::{ChannelGap, ChannelId, LinkId, Placement},
     },
 };
+use bytes::Bytes;
+use std::{collections::HashMap, ops::Range, sync::Arc, time::Duration};
+use tokio::time::Instant;
 
-/// If nobody can tell the topology for so long, a node that serves is believed.
-const LONGEST_DOUBT: Duration = Duration::from_secs(2);
+/// If no refresh succeeds for this long, a node that serves counts as the master.
+const LONGEST_UNVERIFIED: Duration = Duration::from_secs(2);
 
-impl Core {
-    /// These channels are served no longer: tells their subscribers and puts them on the list of the homeless.
+impl MuxCore {
+    /// These channels are no longer served: tells their subscribers and queues the channels.
     pub(super) fn begin_gap(&mut self, ids: &[ChannelId], reason: &GapReason, now: Instant) {
-        let (mut news, mut begun) = (Vec::new(), 0);
+        let mut news = Vec::new();
+        let mut begun = 0;
         for &id in ids {
-            let Some(link) = self.registry[id].home.link() else { continue };
+            let Some(link) = self.registry[id].placement.link() else { continue };
             let from = self.links[link].address.clone();
             let channel = &mut self.registry[id];
             let listeners = u32::try_from(channel.listeners.len()).unwrap_or(u32::MAX);
             match &mut channel.gap {
-                Some(gap) => gap.doubt = None,
+                Some(gap) => gap.unverified_since = None,
                 none => {
-                    *none = Some(Box::new(Gap::new(reason.clone(), from, now)));
+                    *none = Some(Box::new(ChannelGap::new(reason.clone(), from, now)));
                     self.gapped.push(id);
-                    (begun, channel.aware) = (begun + 1, 0);
+                    (begun, channel.informed) = (begun + 1, 0);
                 }
             }
-            // A gap that was not over goes on; those who came meanwhile have not heard of it.
-            news.push((id, channel.aware..listeners));
-            channel.aware = listeners;
-            self.settle_at(id, Home::Homeless);
-            self.look_for_home(id);
+            // An open gap goes on; subscribers that came meanwhile were not told of it.
+            news.push((id, channel.informed..listeners));
+            channel.informed = listeners;
+            self.place_at(id, Placement::None);
+            self.queue_for_placement(id);
         }
-        self.tally.gaps_begun(reason, begun);
+        self.counters.gaps_begun(reason, begun);
         let since = now.into_std();
         self.tell_some(&news, |channels| Signal::Gap { reason: reason.clone(), since, channels });
     }
@@ -52,13 +51,14 @@ impl Core {
         for &id in ids {
             let channel = &mut self.registry[id];
             if channel.gap.is_none() {
-                channel.aware = u32::try_from(channel.listeners.len()).unwrap_or(u32::MAX);
+                channel.informed = u32::try_from(channel.listeners.len()).unwrap_or(u32::MAX);
             }
         }
         self.tell(ids, |channels| Signal::NodeLost { node: node.clone(), channels });
     }
 
-    /// Tells of channels that were confirmed again. Called before the next message, so that the order is right.
+    /// Tells of channels that were confirmed again. Called before the next message, so that the
+    /// order is right.
     pub(super) fn tell_resumed(&mut self, now: Instant) {
         if self.resumed.is_empty() {
             return;
@@ -67,16 +67,16 @@ impl Core {
         let mut ended: HashMap<Duration, Vec<ChannelId>> = HashMap::new();
         for id in std::mem::take(&mut self.resumed) {
             let Some(channel) = self.registry.get_mut(id) else { continue };
-            let Home::Live { link } = channel.home else { continue };
+            let Placement::Live { link } = channel.placement else { continue };
             let Some(gap) = channel.gap.take() else { continue };
             let to = self.links[link].address.clone();
-            if channel.kind == Kind::Sharded && gap.from != to {
+            if channel.kind == SubscriptionKind::Sharded && gap.from != to {
                 moves.entry((channel.slot, gap.from, to)).or_default().push(id);
-                self.tally.moved();
+                self.counters.moved();
             }
             let after = now - gap.since;
-            self.tally.gap_ended(after);
-            if self.gap_goes_on(id, gap.since) {
+            self.counters.gap_ended(after);
+            if self.continue_gap(id, gap.since) {
                 continue;
             }
             ended.entry(after).or_default().push(id);
@@ -89,16 +89,18 @@ impl Core {
         }
     }
 
-    /// The topology was asked for at this time, and the core has learned the answer: whoever confirmed a channel
-    /// before, and still is its master, has it for good.
-    pub(crate) fn looked(&mut self, begun: Instant, now: Instant) {
-        self.settle_doubts(now, |since| since <= begun);
+    /// A refresh that began at this time has ended, and the core has its topology. A node that
+    /// confirmed a channel before and still is its master is verified.
+    pub(crate) fn topology_refreshed(&mut self, begun: Instant, now: Instant) {
+        self.verify(now, |since| since <= begun);
     }
 
-    /// Time passes: looks again for homes, and tells of gaps that last.
+    /// Handles a tick: retries placement, and tells of gaps that last.
     pub(crate) fn tick(&mut self, now: Instant) {
-        let (stalled_after, timed_out_after) = (self.config.stalled_after, self.config.timed_out_after);
-        let (mut stalled, mut timed_out) = (Vec::new(), Vec::new());
+        let stalled_after = self.config.stalled_after;
+        let timed_out_after = self.config.timed_out_after;
+        let mut stalled = Vec::new();
+        let mut timed_out = Vec::new();
         let registry = &mut self.registry;
         self.gapped.retain(|&id| {
             let Some(gap) = registry.get_mut(id).and_then(|c| c.gap.as_mut()) else { return false };
@@ -111,29 +113,29 @@ impl Core {
             }
             !gap.timed_out
         });
-        self.tally.stalled(stalled.len());
-        self.tally.timed_out(timed_out.len());
+        self.counters.stalled(stalled.len());
+        self.counters.timed_out(timed_out.len());
         self.tell(&stalled, |channels| Signal::Stalled { after: stalled_after, channels });
         self.tell(&timed_out, |channels| Signal::TimedOut { after: timed_out_after, channels });
-        self.stirred |= self.is_time_to_look(now);
+        self.recheck_all |= self.is_check_due(now);
         self.reconcile(now);
-        self.settle_doubts(now, |since| now - since > LONGEST_DOUBT);
-        if !self.doubtful.is_empty() || (self.searching && !self.homeless.is_empty()) {
-            self.orders.push(super::Order::Refresh);
+        self.verify(now, |since| now - since > LONGEST_UNVERIFIED);
+        if !self.unverified.is_empty() || (self.searching && !self.unplaced.is_empty()) {
+            self.actions.push(super::MuxAction::Refresh);
         }
     }
 
-    /// Gives each subscriber of these channels one signal that names its own. Those who came after the gap began hear
-    /// nothing of it.
+    /// Gives each subscriber of these channels one signal that names its own. Subscribers that came
+    /// after the gap began get none.
     pub(super) fn tell(&mut self, ids: &[ChannelId], signal: impl Fn(Names) -> Signal) {
-        let known = ids.iter().filter_map(|&id| Some((id, 0..self.registry.get(id)?.aware)));
+        let known = ids.iter().filter_map(|&id| Some((id, 0..self.registry.get(id)?.informed)));
         let known: Vec<_> = known.collect();
         self.tell_some(&known, signal);
     }
 
     /// Tells some of the subscribers of each channel, by their place in its list.
     pub(super) fn tell_some(&mut self, whom: &[(ChannelId, Range<u32>)], signal: impl Fn(Names) -> Signal) {
-        let mut per_mailbox: HashMap<*const Mailbox, (Arc<Mailbox>, Vec<Bytes>)> = HashMap::new();
+        let mut per_mailbox: HashMap<*const EventMailbox, (Arc<EventMailbox>, Vec<Bytes>)> = HashMap::new();
         for (id, some) in whom {
             let channel = &self.registry[*id];
             for mailbox in &channel.listeners[some.start as usize..some.end as usize] {
@@ -147,7 +149,7 @@ impl Core {
         }
         for (mailbox, names) in per_mailbox.into_values() {
             let (dropped, waker) = mailbox.signal(signal(names.into()));
-            self.tally.dropped(dropped);
+            self.counters.dropped(dropped);
             self.wakers.extend(waker);
         }
     }

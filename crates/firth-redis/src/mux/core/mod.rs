@@ -1,33 +1,24 @@
-//! The mux's mind: a desired set of channels, the nodes that serve them, and one reconcile step. Every event (a
-//! subscriber comes or goes, a frame, a broken connection, a new topology, a tick) only changes this state; what must
-//! be done about it comes out as [`Order`]s. No I/O and no clock: `now` is a parameter.
+//! Core of the mux: a desired set of channels, the nodes that serve them, and one reconcile step.
+//!
+//! Every event (a subscriber comes or goes, a frame, a broken connection, a new topology, a tick)
+//! only changes this state. What must be done comes out as [`MuxAction`]s. No I/O and no clock:
+//! `now` is a parameter.
 
+mod fallback;
 mod gaps;
-mod hear;
-mod local;
+mod incoming;
+mod keyspace;
 mod reconcile;
-mod standin;
 #[cfg(test)]
 mod tests;
 
-use std::{
-    collections::{HashMap, VecDeque},
-    num::NonZeroU32,
-    sync::Arc,
-    task::Waker,
-};
-
-use bytes::Bytes;
-use slab::Slab;
-use tokio::time::Instant;
-
 use super::{
     config::MuxConfig,
-    event::{GapReason, Kind},
-    link::{Link, LinkState, Op},
-    mailbox::Mailbox,
-    registry::{ChannelId, Confirm, Home, LinkId, Registry},
-    stats::Tally,
+    event::{GapReason, SubscriptionKind},
+    link::{Link, LinkState, PendingOp},
+    mailbox::EventMailbox,
+    registry::{ChannelId, ChannelRegistry, Confirmation, LinkId, Placement},
+    stats::MuxCounters,
     wire,
 };
 use crate::{
@@ -35,135 +26,145 @@ use crate::{
     config::{Address, AddressMap},
     error::{CallError, LostCause},
 };
+use bytes::Bytes;
+use slab::Slab;
+use std::{
+    collections::{HashMap, VecDeque},
+    num::NonZeroU32,
+    sync::Arc,
+    task::Waker,
+};
+use tokio::time::Instant;
 
-/// A connection that serves nothing is kept for so long.
+/// An idle connection is kept for this long.
 const IDLE: std::time::Duration = std::time::Duration::from_secs(10);
 
 /// What the driver must do.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Order {
-    /// Make a connection to this node.
+pub(crate) enum MuxAction {
+    /// Open a connection to this node.
     Open(LinkId, Address),
     /// Send these bytes to this node; this operation is the last one in them.
     Send(LinkId, u64, Vec<u8>),
     /// The connection to this node is no longer needed.
     Close(LinkId),
-    /// The node's answers make no sense: start its connection afresh.
+    /// The node's answers do not fit: reconnect.
     Reset(LinkId),
     /// Ask for the topology now.
     Refresh,
-    /// A node said that this slot lives there.
+    /// A node redirected this slot to this address.
     Moved(u16, Address),
 }
 
-/// What one subscriber wants, or wants no longer.
+/// Names that one subscriber wants, or no longer wants.
 #[derive(Clone, Copy)]
-pub(crate) struct Want<'a> {
-    pub(crate) kind: Kind,
+pub(crate) struct SubscriberNames<'a> {
+    pub(crate) kind: SubscriptionKind,
     pub(crate) names: &'a [Bytes],
-    pub(crate) mailbox: &'a Arc<Mailbox>,
+    pub(crate) mailbox: &'a Arc<EventMailbox>,
 }
 
-pub(crate) struct Core {
+pub(crate) struct MuxCore {
     pub(crate) config: MuxConfig,
-    pub(crate) registry: Registry,
+    pub(crate) registry: ChannelRegistry,
     pub(crate) links: Slab<Link>,
-    /// Names that each master speaks of for itself.
-    locals: local::Locals,
-    pub(crate) tally: Tally,
+    /// Keyspace names, which are subscribed at every master.
+    keyspace_names: keyspace::KeyspaceNames,
+    pub(crate) counters: MuxCounters,
     by_address: HashMap<Address, LinkId>,
     topology: Arc<Topology>,
     /// Owners learned from a redirection, until the topology changes.
     hints: HashMap<u16, Address>,
-    /// Channels that wait for a home. Each knows its place here.
-    homeless: Vec<ChannelId>,
-    /// Those of them that nobody has looked at yet.
-    fresh: Vec<ChannelId>,
-    /// Something changed that may give any homeless channel its home; without it, only the fresh
-    /// ones are looked at.
-    stirred: bool,
-    /// When all homeless channels were last looked at, and when the first of them may be asked for
+    /// Channels without a node. Each knows its position here.
+    unplaced: Vec<ChannelId>,
+    /// Unplaced channels that no reconcile step has checked yet.
+    newly_unplaced: Vec<ChannelId>,
+    /// An event may have made a node available for any unplaced channel. Without it, a reconcile
+    /// step checks only the new ones.
+    recheck_all: bool,
+    /// When all unplaced channels were last checked, and when the first of them may be requested
     /// again.
-    looked_at: Option<Instant>,
+    checked_at: Option<Instant>,
     retry_at: Option<Instant>,
-    /// A homeless channel waits for a node, rather than for its time: news of the topology would help.
+    /// An unplaced channel waits for a node, and not only for its time: a refresh of the topology
+    /// would help.
     searching: bool,
-    /// Whether very many channels were without a home when homes were looked for last.
-    storm: bool,
+    /// Whether very many channels were unplaced at the last reconcile step.
+    many_unplaced: bool,
     next_op: u64,
-    orders: Vec<Order>,
+    actions: Vec<MuxAction>,
     wakers: Vec<Waker>,
     /// Messages for one mailbox that came in a row, delivered together.
     run: VecDeque<super::Message>,
-    run_for: Option<Arc<Mailbox>>,
-    /// A message of the node that is being heard found no room: nothing more is taken from it now.
-    jammed: bool,
+    run_for: Option<Arc<EventMailbox>>,
+    /// A message of the current node found no room: no more is taken from it now.
+    blocked: bool,
     /// Channels that were confirmed again since the last message, told before the next one.
     resumed: Vec<ChannelId>,
     /// Channels with a gap whose age still matters.
     gapped: Vec<ChannelId>,
-    /// Channels that a node serves of which it is not sure that it still is their master.
-    doubtful: Vec<ChannelId>,
-    place: Place,
+    /// Channels that are served by a node that may no longer be their master.
+    unverified: Vec<ChannelId>,
+    deployment: MuxDeployment,
 }
 
-/// Where the mux lives.
+/// Kind of servers that the mux uses.
 #[derive(Debug, Clone, Default)]
-pub(crate) enum Place {
-    /// At one server, or wherever the sentinels say.
+pub(crate) enum MuxDeployment {
+    /// One server, or the master that the sentinels name.
     #[default]
     Single,
-    /// In a cluster, whose nodes may be known here by other addresses.
+    /// A cluster, whose nodes may have other addresses for this client.
     Cluster(Option<AddressMap>),
 }
 
-impl Core {
-    pub(crate) fn new(config: MuxConfig, topology: Arc<Topology>, place: Place) -> Self {
+impl MuxCore {
+    pub(crate) fn new(config: MuxConfig, topology: Arc<Topology>, deployment: MuxDeployment) -> Self {
         Self {
             config,
-            registry: Registry::default(),
+            registry: ChannelRegistry::default(),
             links: Slab::new(),
-            locals: local::Locals::default(),
-            tally: Tally::default(),
+            keyspace_names: keyspace::KeyspaceNames::default(),
+            counters: MuxCounters::default(),
             by_address: HashMap::new(),
             topology,
             hints: HashMap::new(),
-            homeless: Vec::new(),
-            fresh: Vec::new(),
-            stirred: false,
-            looked_at: None,
+            unplaced: Vec::new(),
+            newly_unplaced: Vec::new(),
+            recheck_all: false,
+            checked_at: None,
             retry_at: None,
             searching: false,
-            storm: false,
+            many_unplaced: false,
             next_op: 1,
-            orders: Vec::new(),
+            actions: Vec::new(),
             wakers: Vec::new(),
             run: VecDeque::new(),
             run_for: None,
-            jammed: false,
+            blocked: false,
             resumed: Vec::new(),
             gapped: Vec::new(),
-            doubtful: Vec::new(),
-            place,
+            unverified: Vec::new(),
+            deployment,
         }
     }
 
-    /// What is to be done since the last time, and whom to wake once no lock is held.
-    pub(crate) fn drain(&mut self, orders: &mut Vec<Order>, wakers: &mut Vec<Waker>) {
-        orders.append(&mut self.orders);
+    /// Takes the actions since the last call, and the wakers to wake once no lock is held.
+    pub(crate) fn drain(&mut self, actions: &mut Vec<MuxAction>, wakers: &mut Vec<Waker>) {
+        actions.append(&mut self.actions);
         wakers.append(&mut self.wakers);
     }
 
-    /// Whether a tick has anything to look at.
+    /// Whether a tick would change nothing.
     pub(crate) fn is_settled(&self) -> bool {
-        self.homeless.is_empty() && self.gapped.is_empty() && self.doubtful.is_empty()
+        self.unplaced.is_empty() && self.gapped.is_empty() && self.unverified.is_empty()
     }
 
-    // ---- subscribers ---------------------------------------------------------------------------------------------
+    // ---- subscribers ------------------------------------------------------------------------
 
-    /// A subscriber wants these names; `confirm` hears when each is served.
-    pub(crate) fn join(&mut self, want: Want<'_>, confirm: &Arc<Confirm>, now: Instant) {
-        let Want { kind, names, mailbox } = want;
+    /// A subscriber wants these names; `confirm` counts those that are served.
+    pub(crate) fn join(&mut self, want: SubscriberNames<'_>, confirm: &Arc<Confirmation>, now: Instant) {
+        let SubscriberNames { kind, names, mailbox } = want;
         self.registry.reserve(kind, names.len());
         for name in names {
             if !self.join_parts(want, name, confirm) {
@@ -174,26 +175,26 @@ impl Core {
         self.reconcile(now);
     }
 
-    fn listen(&mut self, id: ChannelId, mailbox: &Arc<Mailbox>, confirm: &Arc<Confirm>) {
-        let stood_in_for = self.is_stood_in_for(&self.registry[id]);
+    fn listen(&mut self, id: ChannelId, mailbox: &Arc<EventMailbox>, confirm: &Arc<Confirmation>) {
+        let on_fallback = self.is_on_fallback(&self.registry[id]);
         let channel = &mut self.registry[id];
         channel.listeners.push(mailbox.clone());
-        if !stood_in_for && let Home::Live { .. } = channel.home {
+        if !on_fallback && let Placement::Live { .. } = channel.placement {
             return confirm.done();
         }
         channel.waiters.push(confirm.clone());
         channel.retry_at = None;
-        if let Home::Leaving { .. } = channel.home {
-            self.settle_at(id, Home::Homeless);
+        if let Placement::Leaving { .. } = channel.placement {
+            self.place_at(id, Placement::None);
         }
-        self.look_for_home(id);
+        self.queue_for_placement(id);
     }
 
-    /// A subscriber no longer wants these names. The last one out ends the subscription on the server; `confirm` then
-    /// has one more thing to wait for.
-    pub(crate) fn leave(&mut self, want: Want<'_>, confirm: Option<&Arc<Confirm>>) {
-        let Want { kind, names, mailbox } = want;
-        let mut goodbyes: HashMap<LinkId, Vec<ChannelId>> = HashMap::new();
+    /// A subscriber no longer wants these names. The last subscriber ends the subscription on the
+    /// server; `confirm` then has one more operation to wait for.
+    pub(crate) fn leave(&mut self, want: SubscriberNames<'_>, confirm: Option<&Arc<Confirmation>>) {
+        let SubscriberNames { kind, names, mailbox } = want;
+        let mut unsubscribes: HashMap<LinkId, Vec<ChannelId>> = HashMap::new();
         let mut forgotten = Vec::new();
         let ids: Vec<ChannelId> = names.iter().flat_map(|name| self.ids_of(kind, name)).collect();
         names.iter().for_each(|name| self.leave_parts(want, name));
@@ -205,16 +206,18 @@ impl Core {
             }
             channel.gap = None;
             channel.waiters.clear();
-            if let Some(former) = channel.former.take() {
-                goodbyes.entry(former).or_default().push(id);
+            if let Some(previous) = channel.previous.take() {
+                unsubscribes.entry(previous).or_default().push(id);
             }
-            match channel.home {
-                Home::Homeless => forgotten.push(id),
-                Home::Asked { link, .. } | Home::Live { link } => goodbyes.entry(link).or_default().push(id),
-                Home::Leaving { .. } => {}
+            match channel.placement {
+                Placement::None => forgotten.push(id),
+                Placement::Requested { link, .. } | Placement::Live { link } => {
+                    unsubscribes.entry(link).or_default().push(id);
+                }
+                Placement::Leaving { .. } => {}
             }
         }
-        for (link, channels) in goodbyes {
+        for (link, channels) in unsubscribes {
             self.unsubscribe(link, kind, &channels, confirm);
         }
         forgotten.into_iter().for_each(|id| self.forget(id));
@@ -224,9 +227,9 @@ impl Core {
     fn unsubscribe(
         &mut self,
         link: LinkId,
-        kind: Kind,
+        kind: SubscriptionKind,
         channels: &[ChannelId],
-        confirm: Option<&Arc<Confirm>>,
+        confirm: Option<&Arc<Confirmation>>,
     ) {
         if self.links[link].state != LinkState::Open {
             // The connection is gone, and its subscriptions with it.
@@ -240,9 +243,9 @@ impl Core {
                 wire::barrier(id, &mut bytes);
                 for &channel in chunk {
                     if self.registry[channel].listeners.is_empty()
-                        && self.registry[channel].home.link() == Some(link)
+                        && self.registry[channel].placement.link() == Some(link)
                     {
-                        self.settle_at(channel, Home::Leaving { link, op: id });
+                        self.place_at(channel, Placement::Leaving { link, op: id });
                     }
                 }
                 if let Some(confirm) = confirm {
@@ -250,23 +253,23 @@ impl Core {
                 }
                 let waiter = confirm.cloned();
                 let channels = chunk.to_vec();
-                let op = Op::Unsubscribe { id, kind, left: channels.len(), channels, waiter };
+                let op = PendingOp::Unsubscribe { id, kind, left: channels.len(), channels, waiter };
                 self.links[link].ops.push_back(op);
-                self.orders.push(Order::Send(link, id, bytes));
+                self.actions.push(MuxAction::Send(link, id, bytes));
             }
         }
     }
 
     fn forget_unless_wanted(&mut self, id: ChannelId, link: LinkId) {
-        if self.registry[id].listeners.is_empty() && self.registry[id].home.link() == Some(link) {
-            self.settle_at(id, Home::Homeless);
+        if self.registry[id].listeners.is_empty() && self.registry[id].placement.link() == Some(link) {
+            self.place_at(id, Placement::None);
             self.forget(id);
         }
     }
 
     /// Channels that may go into one command: sharded ones only with those of the same slot.
-    fn by_slot(&self, kind: Kind, channels: &[ChannelId]) -> Vec<Vec<ChannelId>> {
-        if kind != Kind::Sharded {
+    fn by_slot(&self, kind: SubscriptionKind, channels: &[ChannelId]) -> Vec<Vec<ChannelId>> {
+        if kind != SubscriptionKind::Sharded {
             return vec![channels.to_vec()];
         }
         let mut sorted: Vec<ChannelId> = channels.to_vec();
@@ -277,39 +280,39 @@ impl Core {
             .collect()
     }
 
-    /// Subscribes what was given up because automatic resubscription is off.
-    pub(crate) fn revive(&mut self, kind: Kind, names: &[Bytes], now: Instant) {
+    /// Subscribes channels that wait for their subscriber because automatic resubscription is off.
+    pub(crate) fn resubscribe(&mut self, kind: SubscriptionKind, names: &[Bytes], now: Instant) {
         let ids: Vec<ChannelId> = names.iter().flat_map(|name| self.ids_of(kind, name)).collect();
         for id in ids {
-            if self.registry[id].home == Home::Homeless {
+            if self.registry[id].placement == Placement::None {
                 self.registry[id].retry_at = None;
                 self.queue(id);
-                self.fresh.push(id);
+                self.newly_unplaced.push(id);
             }
         }
         self.reconcile(now);
     }
 
-    /// Why these names are not served although the time is up; `None` if no node is known to blame.
-    pub(crate) fn excuse(
+    /// Error of a subscribe call that timed out; `None` if no node explains it.
+    pub(crate) fn timeout_reason(
         &mut self,
-        want: Want<'_>,
+        want: SubscriberNames<'_>,
         limit: std::time::Duration,
         now: Instant,
     ) -> Option<CallError> {
         let names = want.names.iter();
         let ids: Vec<ChannelId> = names.flat_map(|name| self.ids_of(want.kind, name)).collect();
-        let sent = ids.iter().any(|&id| matches!(self.registry[id].home, Home::Asked { .. }));
+        let sent = ids.iter().any(|&id| matches!(self.registry[id].placement, Placement::Requested { .. }));
         let late = CallError::Timeout { after: limit, sent };
-        let homeless = ids.iter().copied().find(|&id| self.registry[id].home == Home::Homeless);
-        match homeless {
-            Some(id) => self.place(id, now).map(|link| self.links[link].excuse().unwrap_or(late)),
+        let unplaced = ids.iter().copied().find(|&id| self.registry[id].placement == Placement::None);
+        match unplaced {
+            Some(id) => self.place(id, now).map(|link| self.links[link].failure().unwrap_or(late)),
             None if ids.is_empty() => None,
             None => Some(late),
         }
     }
 
-    // ---- bookkeeping ---------------------------------------------------------------------------------------------
+    // ---- bookkeeping ------------------------------------------------------------------------
 
     fn take_op(&mut self) -> u64 {
         self.next_op += 1;
@@ -317,72 +320,72 @@ impl Core {
     }
 
     /// Changes where a channel is served and keeps the loads right.
-    fn settle_at(&mut self, id: ChannelId, home: Home) {
-        let counted = |home: Home| match home {
-            Home::Asked { link, .. } | Home::Live { link } => Some(link),
-            Home::Homeless | Home::Leaving { .. } => None,
+    fn place_at(&mut self, id: ChannelId, placement: Placement) {
+        let counted = |placement: Placement| match placement {
+            Placement::Requested { link, .. } | Placement::Live { link } => Some(link),
+            Placement::None | Placement::Leaving { .. } => None,
         };
-        let before = self.registry.set_home(id, home);
+        let before = self.registry.set_placement(id, placement);
         if let Some(link) = counted(before).and_then(|link| self.links.get_mut(link)) {
             link.load -= 1;
         }
-        if let Some(link) = counted(home) {
+        if let Some(link) = counted(placement) {
             self.links[link].load += 1;
         }
     }
 
-    /// Puts a channel without a home on the list, unless it waits to be revived by its subscriber.
-    fn look_for_home(&mut self, id: ChannelId) {
+    /// Queues a channel without a node, unless it waits for `resubscribe`.
+    fn queue_for_placement(&mut self, id: ChannelId) {
         let channel = &self.registry[id];
         let given_up = channel.gap.is_some() && !self.config.auto_resubscribe && channel.waiters.is_empty();
-        if channel.home == Home::Homeless && !given_up {
+        if channel.placement == Placement::None && !given_up {
             self.queue(id);
-            self.fresh.push(id);
+            self.newly_unplaced.push(id);
         }
     }
 
-    /// Puts a channel at the end of the list of the homeless, unless it stands there.
+    /// Appends a channel to the unplaced list, unless it is there.
     fn queue(&mut self, id: ChannelId) {
         let channel = &mut self.registry[id];
-        if channel.place.is_none() {
-            self.homeless.push(id);
-            channel.place = u32::try_from(self.homeless.len()).ok().and_then(NonZeroU32::new);
+        if channel.unplaced_index.is_none() {
+            self.unplaced.push(id);
+            channel.unplaced_index = u32::try_from(self.unplaced.len()).ok().and_then(NonZeroU32::new);
         }
     }
 
-    /// Takes a channel off the list of the homeless, whose last one gets its place. False if it did
-    /// not stand there.
+    /// Removes a channel from the unplaced list; the last one takes its position. False if it was
+    /// not there.
     fn unqueue(&mut self, id: ChannelId) -> bool {
-        let Some(place) = self.registry.get_mut(id).and_then(|channel| channel.place.take()) else {
+        let Some(place) = self.registry.get_mut(id).and_then(|channel| channel.unplaced_index.take()) else {
             return false;
         };
         let at = place.get() as usize - 1;
-        self.homeless.swap_remove(at);
-        if let Some(&moved) = self.homeless.get(at) {
-            self.registry[moved].place = Some(place);
+        self.unplaced.swap_remove(at);
+        if let Some(&moved) = self.unplaced.get(at) {
+            self.registry[moved].unplaced_index = Some(place);
         }
         true
     }
 
-    /// Nobody wants this channel, and no server has it.
+    /// Removes a channel that has no subscriber and no server.
     fn forget(&mut self, id: ChannelId) {
         self.unqueue(id);
         self.registry.remove(id);
     }
 
-    // ---- nodes ---------------------------------------------------------------------------------------------------
+    // ---- nodes ------------------------------------------------------------------------------
 
-    /// A connection stands; the server knows of no subscription on it.
+    /// A connection opened; the server has no subscription on it.
     pub(crate) fn opened(&mut self, link: LinkId, generation: u64, now: Instant) {
         let Some(node) = self.links.get_mut(link) else { return };
         node.state = LinkState::Open;
         node.cause = None;
         node.generation = generation;
         node.failures = 0;
-        node.unproved(now);
-        self.tally.connected();
-        self.stirred = true;
-        self.call_home(link);
+        node.start_probation(now);
+        self.counters.connected();
+        self.recheck_all = true;
+        self.return_to_master(link);
         self.reconcile(now);
     }
 
@@ -390,88 +393,92 @@ impl Core {
     pub(crate) fn lost(&mut self, link: LinkId, cause: LostCause, now: Instant) {
         let Some(node) = self.links.get_mut(link) else { return };
         debug_assert!(
-            node.stuck.is_empty(),
+            node.blocked.is_empty(),
             "what came before the break was delivered before it is dealt with"
         );
         let stood = node.state == LinkState::Open;
-        self.tally.disconnected(stood);
+        self.counters.disconnected(stood);
         node.state = LinkState::Down;
         node.cause = Some(cause);
-        node.keeps_ghosts = false;
+        node.has_stale_subscriptions = false;
         node.failures = node.failures.saturating_add(1);
-        self.stirred = true;
+        self.recheck_all = true;
         let ops = std::mem::take(&mut node.ops);
         for op in ops {
-            if let Op::Unsubscribe { waiter: Some(waiter), .. } = op {
+            if let PendingOp::Unsubscribe { waiter: Some(waiter), .. } = op {
                 waiter.done();
             }
         }
-        let touched = |c: &super::registry::Channel| c.home.link() == Some(link) || c.former == Some(link);
-        // A connection that never stood has no channels: a failed try need not look for them.
+        let touched =
+            |c: &super::registry::Channel| c.placement.link() == Some(link) || c.previous == Some(link);
+        // A connection that never opened has no channels: a failed attempt need not search for
+        // them.
         let all = stood.then(|| self.registry.iter()).into_iter().flatten();
         let ids: Vec<ChannelId> = all.filter(|(_, c)| touched(c)).map(|(id, _)| id).collect();
-        let mut silent = Vec::new();
+        let mut interrupted = Vec::new();
         for id in ids {
-            self.forget_link(id, link, &mut silent);
+            self.forget_link(id, link, &mut interrupted);
         }
-        self.tell_node_lost(link, &silent);
-        self.begin_gap(&silent, &GapReason::NodeLost, now);
-        self.orders.push(Order::Refresh);
+        self.tell_node_lost(link, &interrupted);
+        self.begin_gap(&interrupted, &GapReason::NodeLost, now);
+        self.actions.push(MuxAction::Refresh);
         self.reconcile(now);
     }
 
-    fn forget_link(&mut self, id: ChannelId, link: LinkId, silent: &mut Vec<ChannelId>) {
+    fn forget_link(&mut self, id: ChannelId, link: LinkId, interrupted: &mut Vec<ChannelId>) {
         let channel = &mut self.registry[id];
-        if channel.former == Some(link) {
-            channel.former = None;
+        if channel.previous == Some(link) {
+            channel.previous = None;
         }
-        match channel.home {
-            Home::Live { link: at } if at == link => silent.push(id),
-            Home::Asked { link: at, .. } if at == link => {
-                self.settle_at(id, Home::Homeless);
-                self.look_for_home(id);
+        match channel.placement {
+            Placement::Live { link: at } if at == link => interrupted.push(id),
+            Placement::Requested { link: at, .. } if at == link => {
+                self.place_at(id, Placement::None);
+                self.queue_for_placement(id);
             }
-            Home::Leaving { link: at, .. } if at == link => self.forget(id),
+            Placement::Leaving { link: at, .. } if at == link => self.forget(id),
             _ => {}
         }
     }
 
-    /// The cluster looks different now: channels whose node is no longer the right one move.
-    pub(crate) fn retopologise(&mut self, topology: Arc<Topology>, now: Instant) {
+    /// Applies a new topology: channels whose node is no longer right move.
+    pub(crate) fn set_topology(&mut self, topology: Arc<Topology>, now: Instant) {
         if Arc::ptr_eq(&self.topology, &topology) {
             return;
         }
         self.topology = topology;
         self.hints.clear();
-        self.stirred = true;
+        self.recheck_all = true;
         self.follow_masters(now);
         let misplaced: Vec<ChannelId> =
             self.registry.iter().filter(|(_, c)| self.is_misplaced(c)).map(|(id, _)| id).collect();
-        let (mut silent, mut goodbyes) = (Vec::new(), HashMap::<(LinkId, Kind), Vec<ChannelId>>::new());
+        let mut interrupted = Vec::new();
+        let mut unsubscribes = HashMap::<(LinkId, SubscriptionKind), Vec<ChannelId>>::new();
         for id in misplaced {
             let channel = &mut self.registry[id];
             let kind = channel.kind;
-            match channel.home {
-                // What the old owner still sends is still ours, and comes from nobody else.
-                Home::Live { link } if kind == Kind::Sharded => {
-                    channel.former = Some(link);
-                    silent.push(id);
+            match channel.placement {
+                // Only the old owner sends what was published there, so its messages are still
+                // taken.
+                Placement::Live { link } if kind == SubscriptionKind::Sharded => {
+                    channel.previous = Some(link);
+                    interrupted.push(id);
                 }
-                Home::Live { link } => {
-                    goodbyes.entry((link, kind)).or_default().push(id);
-                    silent.push(id);
+                Placement::Live { link } => {
+                    unsubscribes.entry((link, kind)).or_default().push(id);
+                    interrupted.push(id);
                 }
                 // Its answer may never come, or come too late.
-                Home::Asked { link, .. } => {
-                    goodbyes.entry((link, kind)).or_default().push(id);
-                    self.settle_at(id, Home::Homeless);
-                    self.look_for_home(id);
+                Placement::Requested { link, .. } => {
+                    unsubscribes.entry((link, kind)).or_default().push(id);
+                    self.place_at(id, Placement::None);
+                    self.queue_for_placement(id);
                 }
-                Home::Homeless | Home::Leaving { .. } => {}
+                Placement::None | Placement::Leaving { .. } => {}
             }
         }
-        self.begin_gap(&silent, &GapReason::Reassigned, now);
-        for ((link, kind), ids) in goodbyes {
+        self.begin_gap(&interrupted, &GapReason::Reassigned, now);
+        for ((link, kind), ids) in unsubscribes {
             self.unsubscribe(link, kind, &ids, None);
         }
         self.reconcile(now);
@@ -479,25 +486,30 @@ impl Core {
     }
 
     fn is_misplaced(&self, channel: &super::registry::Channel) -> bool {
-        let (Home::Live { link } | Home::Asked { link, .. }) = channel.home else { return false };
+        let (Placement::Live { link } | Placement::Requested { link, .. }) = channel.placement else {
+            return false;
+        };
         let node = &self.links[link].address;
         match channel.kind {
-            Kind::Sharded => !super::placement::serves(&self.topology, channel.slot, self.config.nodes, node),
-            Kind::Channel | Kind::Pattern => !self.topology.contains(node),
+            SubscriptionKind::Sharded => {
+                !super::placement::serves(&self.topology, channel.slot, self.config.nodes, node)
+            }
+            SubscriptionKind::Channel | SubscriptionKind::Pattern => !self.topology.contains(node),
         }
     }
 
-    /// Closes connections that serve nothing: at once if the node has left the cluster, else after a while.
+    /// Closes connections that serve nothing: at once if the node has left the cluster, else after
+    /// a while.
     pub(crate) fn sweep(&mut self, now: Instant) {
         let mut idle: Vec<LinkId> = Vec::new();
         for (id, link) in &mut self.links {
             let hinted = !self.hints.is_empty() && self.hints.values().any(|node| *node == link.address);
-            if link.load > 0 || link.is_owed_answers() || !link.stuck.is_empty() || hinted {
+            if link.load > 0 || link.is_owed_answers() || !link.blocked.is_empty() || hinted {
                 link.idle_since = None;
                 continue;
             }
             let since = *link.idle_since.get_or_insert(now);
-            let needless = link.keeps_ghosts || (now - since >= IDLE && !self.searching);
+            let needless = link.has_stale_subscriptions || (now - since >= IDLE && !self.searching);
             if needless || !self.topology.contains(&link.address) {
                 idle.push(id);
             }
@@ -506,12 +518,12 @@ impl Core {
             return;
         }
         for (_, channel) in self.registry.iter() {
-            idle.retain(|&id| channel.former != Some(id));
+            idle.retain(|&id| channel.previous != Some(id));
         }
         for id in idle {
             let link = self.links.remove(id);
             self.by_address.remove(&link.address);
-            self.orders.push(Order::Close(id));
+            self.actions.push(MuxAction::Close(id));
         }
     }
 }

@@ -1,48 +1,45 @@
-//! The one step that gives homeless channels a home: choose a node for each, open what is not open, and subscribe
-//! many names in as few commands as the server allows.
+//! The reconcile step: chooses a node for each unplaced channel, opens missing connections, and
+//! subscribes many names in few commands.
 
-use std::{collections::BTreeMap, time::Duration};
-
-use tokio::time::Instant;
-
-use super::{Core, Order, standin::MOST_STOOD_IN_FOR};
+use super::{MuxAction, MuxCore, fallback::FALLBACK_LIMIT};
 use crate::{
     config::Address,
     mux::{
-        event::Kind,
-        link::{Link, Op, Readiness},
-        placement::{self, Load},
-        registry::{Channel, ChannelId, Home, LinkId},
+        event::SubscriptionKind,
+        link::{Link, PendingOp, Readiness},
+        placement::{self, NodeLoad},
+        registry::{Channel, ChannelId, LinkId, Placement},
         wire,
     },
 };
+use std::{collections::BTreeMap, time::Duration};
+use tokio::time::Instant;
 
-/// All homeless channels are looked at this often, whether or not anything seems to have changed.
+/// Longest time between two checks of all unplaced channels.
 const LONGEST_REST: Duration = Duration::from_secs(1);
 
-impl Core {
-    /// Looks after the homeless channels: all of them if something has changed that concerns them,
-    /// else only those that are new on the list. Those that cannot be served now stay on it. May be
-    /// called after every event.
+impl MuxCore {
+    /// Places unplaced channels: all of them if an event concerns them, else only the new ones.
+    /// Those that cannot be served now stay in the list. May be called after every event.
     pub(crate) fn reconcile(&mut self, now: Instant) {
-        let all = self.stirred;
-        self.storm = self.homeless.len() > MOST_STOOD_IN_FOR;
-        let ids = self.take_homeless(now);
+        let all = self.recheck_all;
+        self.many_unplaced = self.unplaced.len() > FALLBACK_LIMIT;
+        let ids = self.take_unplaced(now);
         if !ids.is_empty() {
-            self.find_homes(ids, now);
+            self.place_all(ids, now);
         }
         if all {
-            self.links.iter_mut().for_each(|(_, link)| link.seen = Some(link.outlook(now)));
+            self.links.iter_mut().for_each(|(_, link)| link.checked_health = Some(link.health(now)));
         }
     }
 
-    fn find_homes(&mut self, ids: Vec<ChannelId>, now: Instant) {
+    fn place_all(&mut self, ids: Vec<ChannelId>, now: Instant) {
         let mut plan: BTreeMap<(LinkId, usize), Vec<ChannelId>> = BTreeMap::new();
         let mut nowhere = false;
-        let mut turned_away = Vec::new();
+        let mut rejected_channels = Vec::new();
         for id in ids {
-            let Channel { kind, home, retry_at, .. } = self.registry[id];
-            if home != Home::Homeless {
+            let Channel { kind, placement, retry_at, .. } = self.registry[id];
+            if placement != Placement::None {
                 continue;
             }
             if let Some(at) = retry_at.filter(|at| now < *at) {
@@ -55,8 +52,8 @@ impl Core {
                     plan.entry((link, kind.index())).or_default().push(id);
                     self.links[link].load += 1;
                 }
-                place => match place.and_then(|link| self.links[link].refusal()) {
-                    Some(error) => turned_away.push((id, error)),
+                place => match place.and_then(|link| self.links[link].permanent_error()) {
+                    Some(error) => rejected_channels.push((id, error)),
                     None => {
                         nowhere |= place.is_none();
                         self.searching = true;
@@ -65,14 +62,14 @@ impl Core {
                 },
             }
         }
-        // The loads above were only to spread this very batch; subscribing counts them for good.
+        // The loads above only spread this batch; subscribing counts them for good.
         for ((link, _), ids) in &plan {
             self.links[*link].load -= ids.len();
         }
         for ((link, kind), ids) in plan {
-            self.subscribe(link, Kind::ALL[kind], &ids, now);
+            self.subscribe(link, SubscriptionKind::ALL[kind], &ids, now);
         }
-        for (id, error) in turned_away {
+        for (id, error) in rejected_channels {
             self.rejected(&[id], &error, now);
             // Those with subscribers wait until the node changes.
             if self.registry[id].gap.is_some() {
@@ -80,58 +77,59 @@ impl Core {
             }
         }
         if nowhere {
-            self.orders.push(Order::Refresh);
+            self.actions.push(MuxAction::Refresh);
         }
     }
 
-    /// Takes the channels off the list that are to be looked at.
-    fn take_homeless(&mut self, now: Instant) -> Vec<ChannelId> {
-        let mut fresh = std::mem::take(&mut self.fresh);
-        if !std::mem::take(&mut self.stirred) {
-            fresh.retain(|&id| self.unqueue(id));
-            return fresh;
+    /// Takes the channels to be checked off the list.
+    fn take_unplaced(&mut self, now: Instant) -> Vec<ChannelId> {
+        let mut newly_unplaced = std::mem::take(&mut self.newly_unplaced);
+        if !std::mem::take(&mut self.recheck_all) {
+            newly_unplaced.retain(|&id| self.unqueue(id));
+            return newly_unplaced;
         }
-        (self.looked_at, self.retry_at, self.searching) = (Some(now), None, false);
-        let all = std::mem::take(&mut self.homeless);
+        (self.checked_at, self.retry_at, self.searching) = (Some(now), None, false);
+        let all = std::mem::take(&mut self.unplaced);
         for &id in &all {
-            self.registry[id].place = None;
+            self.registry[id].unplaced_index = None;
         }
         all
     }
 
-    /// Whether time alone may have given a homeless channel its home: a pause is over, or a node
-    /// counts as slow.
-    pub(super) fn is_time_to_look(&self, now: Instant) -> bool {
+    /// Whether time alone may allow a placement: a pause is over, or a node counts as slow.
+    pub(super) fn is_check_due(&self, now: Instant) -> bool {
         let due = |at: Option<Instant>, after: Duration| at.is_some_and(|at| now >= at + after);
         due(self.retry_at, Duration::ZERO)
-            || due(self.looked_at, LONGEST_REST)
-            || self.links.iter().any(|(_, link)| link.seen != Some(link.outlook(now)))
+            || due(self.checked_at, LONGEST_REST)
+            || self.links.iter().any(|(_, link)| link.checked_health != Some(link.health(now)))
     }
 
-    /// The node for a channel; a connection to it is ordered if there is none.
+    /// Node for a channel; requests a connection to it if there is none.
     pub(super) fn place(&mut self, id: ChannelId, now: Instant) -> Option<LinkId> {
         if let Some(node) = self.node_of_part(id) {
             return Some(self.link_to(&node, now));
         }
         let Channel { kind, slot, .. } = self.registry[id];
-        if kind == Kind::Sharded
+        if kind == SubscriptionKind::Sharded
             && let Some(owner) = self.hints.get(&slot).cloned()
         {
             let link = self.link_to(&owner, now);
             if !self.links[link].is_down(now) {
                 return Some(link);
             }
-            // It cannot be reached: whoever named it may have been wrong.
+            // The hint leads to an unreachable node: drop it.
             self.hints.remove(&slot);
         }
         let load = |node: &Address| match self.by_address.get(node).and_then(|&link| self.links.get(link)) {
-            Some(link) => Load { channels: link.load, down: link.is_down(now) },
-            None => Load { channels: 0, down: false },
+            Some(link) => NodeLoad { channels: link.load, down: link.is_down(now) },
+            None => NodeLoad { channels: 0, down: false },
         };
         let node = match kind {
-            Kind::Sharded => placement::for_slot(&self.topology, slot, self.config.nodes, load)
-                .map(|node| self.stand_in(&self.registry[id], node, load).unwrap_or(node)),
-            Kind::Channel | Kind::Pattern => placement::for_any(&self.topology, self.config.nodes, load),
+            SubscriptionKind::Sharded => placement::for_slot(&self.topology, slot, self.config.nodes, load)
+                .map(|node| self.fallback_replica(&self.registry[id], node, load).unwrap_or(node)),
+            SubscriptionKind::Channel | SubscriptionKind::Pattern => {
+                placement::for_any(&self.topology, self.config.nodes, load)
+            }
         };
         let node = node?.clone();
         Some(self.link_to(&node, now))
@@ -143,19 +141,20 @@ impl Core {
         }
         let link = self.links.insert(Link::new(node.clone(), now));
         self.by_address.insert(node.clone(), link);
-        self.orders.push(Order::Open(link, node.clone()));
+        self.actions.push(MuxAction::Open(link, node.clone()));
         link
     }
 
-    /// Sends subscriptions of one kind to a node: everything in one write, or one probe if the node has yet to show
-    /// that it serves.
-    fn subscribe(&mut self, link: LinkId, kind: Kind, ids: &[ChannelId], now: Instant) {
+    /// Sends subscriptions of one kind to a node: everything in one write, or one probe if the node
+    /// has not served yet.
+    fn subscribe(&mut self, link: LinkId, kind: SubscriptionKind, ids: &[ChannelId], now: Instant) {
         let mut groups = self.by_slot(kind, ids);
         if let Some(last) = self.links[link].last_probe() {
             let next = groups.iter().position(|group| self.registry[group[0]].slot > last);
             groups.rotate_left(next.unwrap_or(0));
         }
-        let (mut last, mut bytes) = (0, Vec::new());
+        let mut last = 0;
+        let mut bytes = Vec::new();
         for chunk in groups.iter().flat_map(|group| wire::chunks(group)) {
             match self.links[link].readiness(now) {
                 Readiness::Ready => {}
@@ -168,49 +167,49 @@ impl Core {
             last = self.ask(link, kind, chunk, &mut bytes);
         }
         if !bytes.is_empty() {
-            self.orders.push(Order::Send(link, last, bytes));
+            self.actions.push(MuxAction::Send(link, last, bytes));
         }
     }
 
     /// Sends one more subscription to a node that has just answered.
-    pub(super) fn subscribe_now(&mut self, link: LinkId, kind: Kind, ids: &[ChannelId]) {
+    pub(super) fn subscribe_now(&mut self, link: LinkId, kind: SubscriptionKind, ids: &[ChannelId]) {
         let mut bytes = Vec::new();
         let op = self.ask(link, kind, ids, &mut bytes);
-        self.orders.push(Order::Send(link, op, bytes));
+        self.actions.push(MuxAction::Send(link, op, bytes));
     }
 
-    fn ask(&mut self, link: LinkId, kind: Kind, ids: &[ChannelId], bytes: &mut Vec<u8>) -> u64 {
+    fn ask(&mut self, link: LinkId, kind: SubscriptionKind, ids: &[ChannelId], bytes: &mut Vec<u8>) -> u64 {
         let op = self.take_op();
         wire::change(kind, true, ids.iter().map(|&id| &self.registry[id].name), bytes);
         for &id in ids {
-            self.settle_at(id, Home::Asked { link, op });
+            self.place_at(id, Placement::Requested { link, op });
         }
-        self.tally.asked(kind, ids.len());
+        self.counters.asked(kind, ids.len());
         let channels = ids.to_vec();
-        self.links[link].ops.push_back(Op::Subscribe { id: op, kind, channels, confirmed: 0 });
-        self.leave_twins(link, ids);
+        self.links[link].ops.push_back(PendingOp::Subscribe { id: op, kind, channels, confirmed: 0 });
+        self.leave_same_shard(link, ids);
         op
     }
 
-    /// Masters and replicas of one shard deliver the same messages. So whoever asks one of them listens to the other no
-    /// longer, or would hear some twice.
-    fn leave_twins(&mut self, link: LinkId, ids: &[ChannelId]) {
-        let mut twins: BTreeMap<LinkId, Vec<ChannelId>> = BTreeMap::new();
+    /// Unsubscribes from the previous node of the same shard. Masters and replicas of one shard
+    /// deliver the same messages, so subscribers would get some twice.
+    fn leave_same_shard(&mut self, link: LinkId, ids: &[ChannelId]) {
+        let mut same_shard: BTreeMap<LinkId, Vec<ChannelId>> = BTreeMap::new();
         for &id in ids {
             let channel = &mut self.registry[id];
-            let Some(former) = channel.former else { continue };
-            let is_twin = |node: LinkId| {
+            let Some(previous) = channel.previous else { continue };
+            let is_in_shard = |node: LinkId| {
                 let shard = self.topology.shard_of(channel.slot);
                 shard.is_some_and(|shard| shard.nodes().any(|n| *n == self.links[node].address))
             };
-            if former == link || (is_twin(former) && is_twin(link)) {
-                channel.former = None;
-                twins.entry(former).or_default().push(id);
+            if previous == link || (is_in_shard(previous) && is_in_shard(link)) {
+                channel.previous = None;
+                same_shard.entry(previous).or_default().push(id);
             }
         }
-        twins.remove(&link);
-        for (former, ids) in twins {
-            self.unsubscribe(former, Kind::Sharded, &ids, None);
+        same_shard.remove(&link);
+        for (previous, ids) in same_shard {
+            self.unsubscribe(previous, SubscriptionKind::Sharded, &ids, None);
         }
     }
 }

@@ -1,38 +1,40 @@
 //! Why a reply could not be read as the type asked for, and where in the reply.
 //!
-//! Made by the conversions beside this file; the path grows from the inside out while the error travels up.
+//! Made by the conversions beside this file; the path grows from the inside out while the error
+//! travels up.
 
+use crate::resp::kind::ValueKind;
+use crate::resp::value::Value;
 use std::fmt;
 
-use crate::resp::kind::Kind;
-use crate::resp::value::Value;
-
-/// A reply that does not fit the type asked for: `at [1].fields["price"]: expected integer, found blob string`.
+/// A reply that does not fit the type asked for:
+/// `at [1].fields["price"]: expected integer, found blob string`.
 ///
 /// Names kinds, sizes and the path, never a payload.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ConvertError(Box<Inner>);
+pub struct ConvertError(Box<ConvertErrorInner>);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Inner {
-    path: Path,
-    problem: Problem,
+struct ConvertErrorInner {
+    path: ValuePath,
+    problem: ConvertProblem,
 }
 
 impl ConvertError {
     /// An error about the whole value; callers inside aggregates add the path.
     #[cold]
-    pub fn new(problem: Problem) -> Self {
-        Self(Box::new(Inner { path: Path(Vec::new()), problem }))
+    pub fn new(problem: ConvertProblem) -> Self {
+        Self(Box::new(ConvertErrorInner { path: ValuePath(Vec::new()), problem }))
     }
 
-    /// The usual error: the value is not what was `expected`, be it an error, a null or another kind.
+    /// The usual error: the value is not what was `expected`, be it an error, a null or another
+    /// kind.
     #[cold]
     pub fn mismatch(expected: &'static str, value: Value<'_>) -> Self {
         Self::new(match ServerError::from_value(value) {
-            Some(error) => Problem::Server(error),
-            None if value.is_null() => Problem::UnexpectedNull { expected },
-            None => Problem::TypeMismatch { expected, found: value.kind() },
+            Some(error) => ConvertProblem::Server(error),
+            None if value.is_null() => ConvertProblem::UnexpectedNull { expected },
+            None => ConvertProblem::TypeMismatch { expected, found: value.kind() },
         })
     }
 
@@ -45,12 +47,12 @@ impl ConvertError {
     }
 
     /// Where in the reply.
-    pub fn path(&self) -> &Path {
+    pub fn path(&self) -> &ValuePath {
         &self.0.path
     }
 
     /// What is wrong there.
-    pub fn problem(&self) -> &Problem {
+    pub fn problem(&self) -> &ConvertProblem {
         &self.0.problem
     }
 }
@@ -69,14 +71,14 @@ impl std::error::Error for ConvertError {}
 /// What is wrong with a value.
 #[derive(thiserror::Error, Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Problem {
+pub enum ConvertProblem {
     /// Another kind of value, or text that does not read as what was asked for.
     #[error("expected {expected}, found {found}")]
     TypeMismatch {
         /// What the type asks for.
         expected: &'static str,
         /// What came.
-        found: Kind,
+        found: ValueKind,
     },
     /// A null where there must be a value; `Option` takes both.
     #[error("expected {expected}, found null (ask for an Option if it may be absent)")]
@@ -101,7 +103,7 @@ pub enum Problem {
         /// Elements that came.
         found: usize,
     },
-    /// Text that is not UTF-8 where a string was asked for.
+    /// StackText that is not UTF-8 where a string was asked for.
     #[error("text is not UTF-8 (ask for Vec<u8> or Bytes if it may be binary)")]
     InvalidUtf8,
     /// An error from the server in place of the value.
@@ -111,9 +113,9 @@ pub enum Problem {
 
 /// Where in a reply something is; printed as `[1].fields["price"]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Path(Vec<Segment>);
+pub struct ValuePath(Vec<Segment>);
 
-impl Path {
+impl ValuePath {
     /// From the outermost element to the innermost.
     pub fn segments(&self) -> impl ExactSizeIterator<Item = &Segment> {
         self.0.iter().rev()
@@ -125,7 +127,7 @@ impl Path {
     }
 }
 
-impl fmt::Display for Path {
+impl fmt::Display for ValuePath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.segments().try_for_each(|segment| match segment {
             Segment::Index(index) => write!(f, "[{index}]"),
@@ -137,6 +139,7 @@ impl fmt::Display for Path {
 
 /// One step into an aggregate.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Segment {
     /// The element at an index; of a map whose key is not text, the pair's.
     Index(usize),
@@ -169,15 +172,15 @@ pub struct ServerError {
     /// The rest of the line. What a server repeats there of the arguments of a command is left out.
     pub message: Box<str>,
     /// What is known beside the code.
-    pub(crate) proof: Proof,
+    pub(crate) execution: Execution,
 }
 
 /// What is known of the command that an error answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) enum Proof {
+pub(crate) enum Execution {
     /// Nothing but the code.
     #[default]
-    None,
+    Unknown,
     /// It has not run.
     NotRun,
     /// It ran, or part of it: the error is that of a script.
@@ -190,11 +193,11 @@ const REPEATED: &str = ", with args beginning with:";
 impl ServerError {
     /// An error of these words.
     pub fn new(code: impl Into<Box<str>>, message: impl Into<Box<str>>) -> Self {
-        Self { code: code.into(), message: message.into(), proof: Proof::None }
+        Self { code: code.into(), message: message.into(), execution: Execution::Unknown }
     }
 
-    pub(crate) fn with(mut self, proof: Proof) -> Self {
-        self.proof = proof;
+    pub(crate) fn with(mut self, execution: Execution) -> Self {
+        self.execution = execution;
         self
     }
 

@@ -1,13 +1,13 @@
 //! Conversions of lists: `Vec` and its kin, sets, fixed arrays, tuples.
 
+use super::map::{self, Entries};
+use super::{ConvertError, ConvertProblem, FromValue, Segment};
+use crate::resp::value::{Children, Value};
 use std::collections::{BTreeSet, HashSet, VecDeque};
 use std::hash::{BuildHasher, Hash};
 
-use super::map::{self, Entries};
-use super::{ConvertError, FromValue, Problem, Segment};
-use crate::resp::value::{Children, Value};
-
-/// Children of any aggregate: a map is the list of its keys and values in turn, which is what RESP2 sends.
+/// Children of any aggregate: a map is the list of its keys and values in turn, which is what RESP2
+/// sends.
 pub(super) fn children(value: Value<'_>) -> Result<Children<'_>, ConvertError> {
     if value.kind().is_aggregate() { Ok(value.iter()) } else { Err(ConvertError::mismatch("array", value)) }
 }
@@ -28,7 +28,7 @@ pub(super) fn vec<T: FromValue>(value: Value<'_>) -> Result<Vec<T>, ConvertError
     Ok(list)
 }
 
-/// Text for `Vec<u8>`, a list for all others.
+/// StackText for `Vec<u8>`, a list for all others.
 impl<T: FromValue> FromValue for Vec<T> {
     #[inline]
     fn from_value(value: Value<'_>) -> Result<Self, ConvertError> {
@@ -55,7 +55,7 @@ impl<T: FromValue, const N: usize> FromValue for [T; N] {
 
 #[cold]
 pub(super) fn size_mismatch(expected: usize, found: usize) -> ConvertError {
-    ConvertError::new(Problem::SizeMismatch { expected, found })
+    ConvertError::new(ConvertProblem::SizeMismatch { expected, found })
 }
 
 impl<T: FromValue + Eq + Hash, S: BuildHasher + Default> FromValue for HashSet<T, S> {

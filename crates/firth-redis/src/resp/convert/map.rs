@@ -1,14 +1,14 @@
-//! Conversions of maps, which servers send in three shapes: a RESP3 map, an array of pairs, a flat array.
+//! Conversions of maps, which servers send in three shapes: a RESP3 map, an array of pairs, a flat
+//! array.
 
+use super::list::size_mismatch;
+use super::{ConvertError, ConvertProblem, FromValue, Segment};
+use crate::resp::kind::ValueKind;
+use crate::resp::value::{Children, Pairs, Value};
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, Hash};
 
-use super::list::size_mismatch;
-use super::{ConvertError, FromValue, Problem, Segment};
-use crate::resp::kind::Kind;
-use crate::resp::value::{Children, Pairs, Value};
-
-/// Keys and values, whatever shape they came in.
+/// Keys and values, from each of the three shapes.
 pub(super) enum Entries<'a> {
     Flat(Pairs<'a>),
     /// Each child is an array of two, and its index.
@@ -19,11 +19,11 @@ impl<'a> Entries<'a> {
     pub(super) fn of(value: Value<'a>) -> Result<Self, ConvertError> {
         // Keys are never aggregates, so that one in the first place means pairs.
         let nested =
-            value.kind() != Kind::Map && value.get(0).is_some_and(|first| first.kind().is_aggregate());
+            value.kind() != ValueKind::Map && value.get(0).is_some_and(|first| first.kind().is_aggregate());
         match value.pairs() {
             _ if nested => Ok(Self::Nested(value.iter().enumerate())),
             Some(pairs) => Ok(Self::Flat(pairs)),
-            None if value.kind() == Kind::Array => Err(size_mismatch(value.len() + 1, value.len())),
+            None if value.kind() == ValueKind::Array => Err(size_mismatch(value.len() + 1, value.len())),
             None => Err(ConvertError::mismatch("map", value)),
         }
     }
@@ -76,7 +76,7 @@ fn collect<K: FromValue, V: FromValue>(
         let entry = entry?;
         let (key, value) = pair(index, entry)?;
         if !insert(key, value) {
-            return Err(ConvertError::new(Problem::DuplicateKey).within(Segment::key(entry.0, index)));
+            return Err(ConvertError::new(ConvertProblem::DuplicateKey).within(Segment::key(entry.0, index)));
         }
     }
     Ok(())

@@ -1,9 +1,11 @@
-//! From a reply to the caller's own type, with an error that names the element at fault.
+//! From a reply to the caller's own type, with an error that names the wrong element.
 //!
-//! `call::<T>` and the typed pipelines end here. Conversions accept what RESP2 and RESP3 send for the same command
-//! (numbers as text, maps as flat arrays or as arrays of pairs), but never lose anything silently: numbers are
-//! checked against their range, tuples and arrays against their size, maps against duplicate keys. Invariant: no
-//! error prints a payload; keys of maps appear in paths, shortened.
+//! `call::<T>` and the typed pipelines end here. Conversions accept what RESP2 and RESP3 send for
+//! the same command: numbers as text, maps as flat arrays or as arrays of pairs. They never lose
+//! anything silently: they check ranges of numbers, sizes of tuples and arrays, and duplicate keys
+//! of maps.
+//!
+//! Invariant: no error prints a payload; keys of maps appear in paths, shortened.
 
 mod error;
 mod list;
@@ -12,8 +14,8 @@ mod scalar;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use error::Proof;
-pub use error::{ConvertError, Path, Problem, Segment, ServerError};
+pub(crate) use error::Execution;
+pub use error::{ConvertError, ConvertProblem, Segment, ServerError, ValuePath};
 
 use super::frame::Frame;
 use super::value::Value;
@@ -23,7 +25,8 @@ pub trait FromValue: Sized {
     /// Reads the value.
     ///
     /// # Errors
-    /// The value is of another kind, out of range, of the wrong size, null, or an error from the server.
+    /// The value is of another kind, out of range, of the wrong size, null, or an error from the
+    /// server.
     fn from_value(value: Value<'_>) -> Result<Self, ConvertError>;
 
     /// Reads a whole frame, which types that share its bytes can keep.
@@ -72,7 +75,7 @@ impl<T: FromValue> FromValue for Result<T, ServerError> {
     }
 }
 
-/// Keeps the reply as it is, whatever it is.
+/// Keeps the reply as it is, of any kind.
 impl FromValue for Frame {
     fn from_value(value: Value<'_>) -> Result<Self, ConvertError> {
         Ok(value.to_frame())
@@ -96,7 +99,8 @@ impl<T: FromValue> FromValue for Box<T> {
 
 /// Any reply but an error or a null: the command did what it is for.
 ///
-/// A null is refused because it usually says the opposite (`SET … NX` on an existing key); [`Ignore`] takes it too.
+/// A null is refused because it usually says the opposite (`SET … NX` on an existing key);
+/// [`Ignore`] takes it too.
 impl FromValue for () {
     fn from_value(value: Value<'_>) -> Result<Self, ConvertError> {
         if value.kind().is_error() || value.is_null() {

@@ -1,14 +1,12 @@
 //! Conversions of scalars: text, numbers, booleans.
 
+use super::{ConvertError, ConvertProblem, FromValue};
+use crate::resp::frame::Frame;
+use crate::resp::kind::ValueKind;
+use crate::resp::value::Value;
+use bytes::Bytes;
 use std::num::IntErrorKind;
 use std::sync::Arc;
-
-use bytes::Bytes;
-
-use super::{ConvertError, FromValue, Problem};
-use crate::resp::frame::Frame;
-use crate::resp::kind::Kind;
-use crate::resp::value::Value;
 
 /// Lends the text of a string, or of a number, which is how RESP2 sends numbers.
 #[inline]
@@ -17,14 +15,14 @@ fn with_text<R>(
     read: impl FnOnce(&[u8]) -> Result<R, ConvertError>,
 ) -> Result<R, ConvertError> {
     match value.kind() {
-        Kind::Integer => read(itoa::Buffer::new().format(value.as_i64().unwrap_or_default()).as_bytes()),
-        Kind::Double => read(value.as_f64().unwrap_or_default().to_string().as_bytes()),
+        ValueKind::Integer => read(itoa::Buffer::new().format(value.as_i64().unwrap_or_default()).as_bytes()),
+        ValueKind::Double => read(value.as_f64().unwrap_or_default().to_string().as_bytes()),
         _ => read(value.as_bytes().ok_or_else(|| ConvertError::mismatch("string", value))?),
     }
 }
 
 fn utf8(text: &[u8]) -> Result<&str, ConvertError> {
-    std::str::from_utf8(text).map_err(|_| ConvertError::new(Problem::InvalidUtf8))
+    std::str::from_utf8(text).map_err(|_| ConvertError::new(ConvertProblem::InvalidUtf8))
 }
 
 macro_rules! strings {
@@ -38,7 +36,8 @@ macro_rules! strings {
 }
 strings!(String, Box<str>, Arc<str>);
 
-/// Shares the frame's bytes. Keeping it keeps the read buffer that it arrived in: copy what is kept for long.
+/// Shares the frame's bytes. Keeping it keeps the read buffer that it arrived in: copy what is kept
+/// for long.
 impl FromValue for Bytes {
     fn from_value(value: Value<'_>) -> Result<Self, ConvertError> {
         match value.bytes() {
@@ -65,8 +64,8 @@ macro_rules! integer {
         impl FromValue for $type {
             #[inline]
             fn from_value(value: Value<'_>) -> Result<Self, ConvertError> {
-                let out_of_range = || ConvertError::new(Problem::OutOfRange { target: stringify!($type) });
-                if let (Kind::Integer, Some(number)) = (value.kind(), value.as_i64()) {
+                let out_of_range = || ConvertError::new(ConvertProblem::OutOfRange { target: stringify!($type) });
+                if let (ValueKind::Integer, Some(number)) = (value.kind(), value.as_i64()) {
                     return Self::try_from(number).map_err(|_| out_of_range());
                 }
                 let Some(text) = value.as_str() else { return Err(ConvertError::mismatch("integer", value)) };
@@ -112,7 +111,7 @@ impl FromValue for f32 {
         let wide = f64::from_value(value)?;
         let narrow = wide as Self;
         if narrow.is_infinite() && wide.is_finite() {
-            return Err(ConvertError::new(Problem::OutOfRange { target: "f32" }));
+            return Err(ConvertError::new(ConvertProblem::OutOfRange { target: "f32" }));
         }
         Ok(narrow)
     }
@@ -125,7 +124,7 @@ impl FromValue for bool {
             (Some(known), _) => Ok(known),
             (None, Some(b"1")) => Ok(true),
             (None, Some(b"0")) => Ok(false),
-            (None, Some(b"OK")) if value.kind() == Kind::SimpleString => Ok(true),
+            (None, Some(b"OK")) if value.kind() == ValueKind::SimpleString => Ok(true),
             _ => Err(ConvertError::mismatch("boolean", value)),
         }
     }

@@ -1,13 +1,11 @@
 //! Laws of the conversions: both protocols, ranges, sizes, paths.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
-use std::sync::Arc;
-
-use bytes::Bytes;
-
 use super::*;
 use crate::resp::tests::whole;
-use crate::resp::{Kind, StreamEntry, Tree};
+use crate::resp::{StreamEntry, Tree, ValueKind};
+use bytes::Bytes;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
+use std::sync::Arc;
 
 fn get<T: FromValue>(wire: &str) -> T {
     let frame = whole(wire.as_bytes());
@@ -21,12 +19,12 @@ fn fail<T: FromValue>(wire: &str) -> ConvertError {
     }
 }
 
-fn problem<T: FromValue>(wire: &str) -> Problem {
+fn problem<T: FromValue>(wire: &str) -> ConvertProblem {
     fail::<T>(wire).problem().clone()
 }
 
-fn mismatch(expected: &'static str, found: Kind) -> Problem {
-    Problem::TypeMismatch { expected, found }
+fn mismatch(expected: &'static str, found: ValueKind) -> ConvertProblem {
+    ConvertProblem::TypeMismatch { expected, found }
 }
 
 #[test]
@@ -40,10 +38,10 @@ fn text_is_read_from_strings_and_numbers() {
         assert_eq!(get::<[u8; 2]>(wire), *b"12");
     }
     assert_eq!(get::<Vec<u8>>("$0\r\n\r\n"), b"");
-    assert_eq!(problem::<String>("*0\r\n"), mismatch("string", Kind::Array));
-    assert_eq!(problem::<Bytes>("#t\r\n"), mismatch("string", Kind::Boolean));
+    assert_eq!(problem::<String>("*0\r\n"), mismatch("string", ValueKind::Array));
+    assert_eq!(problem::<Bytes>("#t\r\n"), mismatch("string", ValueKind::Boolean));
     let binary = crate::resp::tests::whole(b"$1\r\n\xff\r\n");
-    assert_eq!(String::from_value(binary.value()).unwrap_err().problem(), &Problem::InvalidUtf8);
+    assert_eq!(String::from_value(binary.value()).unwrap_err().problem(), &ConvertProblem::InvalidUtf8);
     assert_eq!(Vec::<u8>::from_frame(binary).unwrap(), [0xff]);
 }
 
@@ -54,15 +52,15 @@ fn integers_keep_within_their_range() {
     assert_eq!(get::<u64>("$20\r\n18446744073709551615\r\n"), u64::MAX);
     assert_eq!(get::<i128>("(-170141183460469231731687303715884105728\r\n"), i128::MIN);
     assert_eq!(get::<i64>("+-5\r\n"), -5);
-    assert_eq!(problem::<u8>(":256\r\n"), Problem::OutOfRange { target: "u8" });
-    assert_eq!(problem::<u8>("$3\r\n256\r\n"), Problem::OutOfRange { target: "u8" });
-    assert_eq!(problem::<u64>(":-1\r\n"), Problem::OutOfRange { target: "u64" });
-    assert_eq!(problem::<u64>("$2\r\n-1\r\n"), Problem::OutOfRange { target: "u64" });
-    assert_eq!(problem::<i64>("(9223372036854775808\r\n"), Problem::OutOfRange { target: "i64" });
-    assert_eq!(problem::<i64>("$1\r\nx\r\n"), mismatch("integer", Kind::BlobString));
-    assert_eq!(problem::<i64>("$0\r\n\r\n"), mismatch("integer", Kind::BlobString));
-    assert_eq!(problem::<i64>(",1.5\r\n"), mismatch("integer", Kind::Double));
-    assert_eq!(problem::<i64>("_\r\n"), Problem::UnexpectedNull { expected: "integer" });
+    assert_eq!(problem::<u8>(":256\r\n"), ConvertProblem::OutOfRange { target: "u8" });
+    assert_eq!(problem::<u8>("$3\r\n256\r\n"), ConvertProblem::OutOfRange { target: "u8" });
+    assert_eq!(problem::<u64>(":-1\r\n"), ConvertProblem::OutOfRange { target: "u64" });
+    assert_eq!(problem::<u64>("$2\r\n-1\r\n"), ConvertProblem::OutOfRange { target: "u64" });
+    assert_eq!(problem::<i64>("(9223372036854775808\r\n"), ConvertProblem::OutOfRange { target: "i64" });
+    assert_eq!(problem::<i64>("$1\r\nx\r\n"), mismatch("integer", ValueKind::BlobString));
+    assert_eq!(problem::<i64>("$0\r\n\r\n"), mismatch("integer", ValueKind::BlobString));
+    assert_eq!(problem::<i64>(",1.5\r\n"), mismatch("integer", ValueKind::Double));
+    assert_eq!(problem::<i64>("_\r\n"), ConvertProblem::UnexpectedNull { expected: "integer" });
 }
 
 #[test]
@@ -73,8 +71,8 @@ fn floats_are_read_from_every_kind_of_number() {
     }
     assert_eq!(get::<f64>(":2\r\n"), 2.0);
     assert_eq!(get::<f32>(",inf\r\n"), f32::INFINITY);
-    assert_eq!(problem::<f32>(",1e300\r\n"), Problem::OutOfRange { target: "f32" });
-    assert_eq!(problem::<f64>("+x\r\n"), mismatch("number", Kind::SimpleString));
+    assert_eq!(problem::<f32>(",1e300\r\n"), ConvertProblem::OutOfRange { target: "f32" });
+    assert_eq!(problem::<f64>("+x\r\n"), mismatch("number", ValueKind::SimpleString));
 }
 
 #[test]
@@ -86,7 +84,7 @@ fn booleans_are_read_from_what_means_yes_or_no() {
         assert!(!get::<bool>(no));
     }
     for neither in [":2\r\n", "$2\r\nOK\r\n", "+1x\r\n"] {
-        assert!(matches!(problem::<bool>(neither), Problem::TypeMismatch { .. }));
+        assert!(matches!(problem::<bool>(neither), ConvertProblem::TypeMismatch { .. }));
     }
 }
 
@@ -95,7 +93,7 @@ fn null_is_none_and_nothing_else_is() {
     for null in ["_\r\n", "$-1\r\n", "*-1\r\n"] {
         assert_eq!(get::<Option<String>>(null), None);
         assert_eq!(get::<Option<Vec<i64>>>(null), None);
-        assert_eq!(problem::<Vec<i64>>(null), Problem::UnexpectedNull { expected: "array" });
+        assert_eq!(problem::<Vec<i64>>(null), ConvertProblem::UnexpectedNull { expected: "array" });
     }
     assert_eq!(get::<Option<i64>>(":1\r\n"), Some(1));
     assert_eq!(get::<Option<Bytes>>("$0\r\n\r\n"), Some(Bytes::new()));
@@ -117,9 +115,9 @@ fn lists_are_read_into_every_collection() {
     let twelve =
         get::<(u8, u8, u8, u8, u8, u8, u8, u8, u8, u8, u8, u8)>(&format!("*12\r\n{}", ":7\r\n".repeat(12)));
     assert_eq!((twelve.0, twelve.11), (7, 7));
-    assert_eq!(problem::<[i64; 2]>(wire), Problem::SizeMismatch { expected: 2, found: 3 });
-    assert_eq!(problem::<(i64, i64)>(wire), Problem::SizeMismatch { expected: 2, found: 3 });
-    assert_eq!(problem::<Vec<i64>>("+a\r\n"), mismatch("array", Kind::SimpleString));
+    assert_eq!(problem::<[i64; 2]>(wire), ConvertProblem::SizeMismatch { expected: 2, found: 3 });
+    assert_eq!(problem::<(i64, i64)>(wire), ConvertProblem::SizeMismatch { expected: 2, found: 3 });
+    assert_eq!(problem::<Vec<i64>>("+a\r\n"), mismatch("array", ValueKind::SimpleString));
 }
 
 #[test]
@@ -138,9 +136,9 @@ fn maps_are_read_from_all_three_shapes() {
     assert!(get::<HashMap<String, i64>>("*0\r\n").is_empty());
     assert_eq!(
         problem::<HashMap<String, i64>>("*3\r\n+a\r\n:1\r\n+b\r\n"),
-        Problem::SizeMismatch { expected: 4, found: 3 }
+        ConvertProblem::SizeMismatch { expected: 4, found: 3 }
     );
-    assert_eq!(problem::<HashMap<String, i64>>("+a\r\n"), mismatch("map", Kind::SimpleString));
+    assert_eq!(problem::<HashMap<String, i64>>("+a\r\n"), mismatch("map", ValueKind::SimpleString));
     assert_eq!(
         fail::<HashMap<String, i64>>("*1\r\n*1\r\n+a\r\n").to_string(),
         "at [0]: expected 2 elements, found 1"
@@ -151,7 +149,7 @@ fn maps_are_read_from_all_three_shapes() {
 fn a_duplicate_key_is_an_error_that_names_it() {
     let wire = "%2\r\n+a\r\n:1\r\n+a\r\n:2\r\n";
     assert_eq!(fail::<HashMap<String, i64>>(wire).to_string(), "at [\"a\"]: duplicate key");
-    assert_eq!(problem::<BTreeMap<String, i64>>(wire), Problem::DuplicateKey);
+    assert_eq!(problem::<BTreeMap<String, i64>>(wire), ConvertProblem::DuplicateKey);
     assert_eq!(get::<Vec<(String, i64)>>(wire).len(), 2, "a list of pairs may repeat itself");
 }
 
@@ -189,14 +187,14 @@ fn a_server_error_inside_a_reply_is_a_problem_or_a_value() {
     let exec = "*3\r\n+OK\r\n-ERR value is not an integer\r\n:2\r\n";
     let server = ServerError::new("ERR", "value is not an integer");
     let error = fail::<Vec<String>>(exec);
-    assert_eq!(error.problem(), &Problem::Server(server.clone()));
+    assert_eq!(error.problem(), &ConvertProblem::Server(server.clone()));
     assert_eq!(error.to_string(), "at [1]: server error: ERR value is not an integer");
     let results: Vec<Result<String, ServerError>> = get(exec);
     assert_eq!(results, [Ok("OK".into()), Err(server.clone()), Ok("2".into())]);
     assert_eq!(get::<Result<i64, ServerError>>("-ERR value is not an integer\r\n"), Err(server));
-    assert!(matches!(problem::<Ignore>("-ERR x\r\n"), Problem::Server(_)));
-    assert!(matches!(problem::<()>("-ERR x\r\n"), Problem::Server(_)));
-    assert!(matches!(problem::<Option<i64>>("-ERR x\r\n"), Problem::Server(_)));
+    assert!(matches!(problem::<Ignore>("-ERR x\r\n"), ConvertProblem::Server(_)));
+    assert!(matches!(problem::<()>("-ERR x\r\n"), ConvertProblem::Server(_)));
+    assert!(matches!(problem::<Option<i64>>("-ERR x\r\n"), ConvertProblem::Server(_)));
 }
 
 #[test]
@@ -206,7 +204,7 @@ fn replies_of_no_interest_can_be_let_go() {
         assert_eq!(get::<Ignore>(wire), Ignore);
     }
     assert_eq!(get::<Ignore>("_\r\n"), Ignore);
-    assert!(matches!(problem::<()>("_\r\n"), Problem::UnexpectedNull { .. }));
+    assert!(matches!(problem::<()>("_\r\n"), ConvertProblem::UnexpectedNull { .. }));
 }
 
 #[test]
@@ -231,7 +229,7 @@ fn stream_entries_are_read_from_both_protocols() {
     }
     assert!(matches!(
         problem::<StreamEntry>("*1\r\n+1-1\r\n"),
-        Problem::SizeMismatch { expected: 2, found: 1 }
+        ConvertProblem::SizeMismatch { expected: 2, found: 1 }
     ));
-    assert_eq!(problem::<StreamEntry>("+1-1\r\n"), mismatch("stream entry", Kind::SimpleString));
+    assert_eq!(problem::<StreamEntry>("+1-1\r\n"), mismatch("stream entry", ValueKind::SimpleString));
 }

@@ -2,13 +2,14 @@
 
 use super::*;
 
-fn small() -> Limits {
-    Limits { depth: 3, line: 8, bulk: 16, container: 4, frame: 64 }
+fn small() -> ReplyLimits {
+    ReplyLimits { depth: 3, line: 8, bulk: 16, container: 4, frame: 64 }
 }
 
 /// Feeds `wire` and says how many bytes the decoder holds for it.
 fn held(wire: &[u8]) -> usize {
-    let (mut decoder, mut buf) = (Decoder::new(Limits::default()), BytesMut::from(wire));
+    let mut decoder = Decoder::new(ReplyLimits::default());
+    let mut buf = BytesMut::from(wire);
     assert!(matches!(decoder.decode(&mut buf), Ok(None)), "not whole, and not wrong");
     decoder.held()
 }
@@ -17,22 +18,22 @@ fn held(wire: &[u8]) -> usize {
 fn nesting_up_to_the_limit_is_taken_and_one_more_refused() {
     let nested = |levels: usize| [b"*1\r\n".repeat(levels), b":1\r\n".to_vec()].concat();
     whole(&nested(32));
-    assert_eq!(error(&Limits::default(), &nested(33)), ProtocolError::DepthExceeded { limit: 32 });
+    assert_eq!(error(&ReplyLimits::default(), &nested(33)), ProtocolError::DepthExceeded { limit: 32 });
     assert_eq!(
-        error(&Limits::default(), &nested(100_000)[..4000]),
+        error(&ReplyLimits::default(), &nested(100_000)[..4000]),
         ProtocolError::DepthExceeded { limit: 32 }
     );
     let streamed = b"*?\r\n".repeat(33);
-    assert_eq!(error(&Limits::default(), &streamed), ProtocolError::DepthExceeded { limit: 32 });
+    assert_eq!(error(&ReplyLimits::default(), &streamed), ProtocolError::DepthExceeded { limit: 32 });
     let attributes = b"|1\r\n".repeat(33);
-    assert_eq!(error(&Limits::default(), &attributes), ProtocolError::DepthExceeded { limit: 32 });
-    let none = Limits { depth: 0, ..Limits::default() };
+    assert_eq!(error(&ReplyLimits::default(), &attributes), ProtocolError::DepthExceeded { limit: 32 });
+    let none = ReplyLimits { depth: 0, ..ReplyLimits::default() };
     assert_eq!(error(&none, b"*1\r\n:1\r\n"), ProtocolError::DepthExceeded { limit: 0 });
 }
 
 #[test]
 fn a_giant_length_is_refused_before_its_bytes_come() {
-    let limits = Limits::default();
+    let limits = ReplyLimits::default();
     let expected = ProtocolError::BulkTooLarge { len: (512 << 20) + 1, limit: 512 << 20 };
     assert_eq!(error(&limits, b"$536870913\r\n"), expected);
     assert_eq!(error(&limits, b"!536870913\r\n"), expected);
@@ -48,9 +49,9 @@ fn a_giant_length_is_refused_before_its_bytes_come() {
 #[test]
 fn a_negative_length_is_refused() {
     for wire in ["$-2\r\n", "*-2\r\n", "%-1\r\n", "~-1\r\n", ">-1\r\n", "|-1\r\n", "!-1\r\n", "=-1\r\n"] {
-        assert_eq!(error(&Limits::default(), wire.as_bytes()), ProtocolError::BadLength, "{wire}");
+        assert_eq!(error(&ReplyLimits::default(), wire.as_bytes()), ProtocolError::BadLength, "{wire}");
     }
-    assert_eq!(error(&Limits::default(), b"$?\r\n;-1\r\n"), ProtocolError::BadLength);
+    assert_eq!(error(&ReplyLimits::default(), b"$?\r\n;-1\r\n"), ProtocolError::BadLength);
 }
 
 #[test]
@@ -63,7 +64,8 @@ fn announced_elements_cost_nothing_until_they_come() {
 
 #[test]
 fn the_bytes_a_large_string_misses_are_known() {
-    let (mut decoder, mut buf) = (Decoder::new(Limits::default()), BytesMut::new());
+    let mut decoder = Decoder::new(ReplyLimits::default());
+    let mut buf = BytesMut::new();
     assert_eq!(decoder.missing(), 0);
     buf.extend_from_slice(b"*1\r\n$1000\r\n");
     assert!(decoder.decode(&mut buf).unwrap().is_none());
@@ -118,7 +120,7 @@ fn a_streamed_value_cannot_outgrow_the_limits() {
 
 #[test]
 fn many_small_elements_cannot_outgrow_the_frame() {
-    let limits = Limits { container: 1000, ..small() };
+    let limits = ReplyLimits { container: 1000, ..small() };
     for element in [&b"_\r\n"[..], b":1\r\n", b":-1\r\n", b"*0\r\n", b"+x\r\n", b"$?\r\n;1\r\nx\r\n;0\r\n"] {
         for header in ["*1000\r\n", "*?\r\n"] {
             let endless = [header.as_bytes(), &element.repeat(40)].concat();
@@ -129,8 +131,8 @@ fn many_small_elements_cannot_outgrow_the_frame() {
 
 #[test]
 fn frames_before_an_error_are_delivered_and_the_error_is_final() {
-    let (mut decoder, mut buf) =
-        (Decoder::new(Limits::default()), BytesMut::from(&b"+OK\r\n:1\r\nHTTP/1.1 200"[..]));
+    let mut decoder = Decoder::new(ReplyLimits::default());
+    let mut buf = BytesMut::from(&b"+OK\r\n:1\r\nHTTP/1.1 200"[..]);
     assert!(decoder.decode(&mut buf).unwrap().is_some());
     assert!(decoder.decode(&mut buf).unwrap().is_some());
     for _ in 0..3 {
@@ -149,7 +151,7 @@ fn messages_hold_no_payload() {
         b":secret\r\n",
         b"=6\r\nsecret\r\n",
     ] {
-        let error = error(&Limits::default(), wire);
+        let error = error(&ReplyLimits::default(), wire);
         assert!(!format!("{error} {error:?}").contains("secret"));
     }
 }
@@ -157,7 +159,8 @@ fn messages_hold_no_payload() {
 #[test]
 fn a_frame_of_many_nodes_leaves_no_large_scratch_behind() {
     let wire = [&b"*100000\r\n"[..], &b":1\r\n".repeat(100_000)].concat();
-    let (mut decoder, mut buf) = (Decoder::new(Limits::default()), BytesMut::from(&wire[..]));
+    let mut decoder = Decoder::new(ReplyLimits::default());
+    let mut buf = BytesMut::from(&wire[..]);
     assert_eq!(decoder.decode(&mut buf).unwrap().unwrap().value().len(), 100_000);
     assert!(decoder.held() < 4096, "{}", decoder.held());
 }

@@ -55,10 +55,10 @@ fn streamed_values_equal_those_of_known_length() {
 fn attributes_are_skipped_by_iteration_and_found_by_name() {
     let frame = whole(b"|1\r\n+ttl\r\n:9\r\n*2\r\n:1\r\n|1\r\n+pop\r\n*1\r\n:5\r\n:2\r\n");
     let value = frame.value();
-    assert_eq!(frame.kind(), Kind::Array);
+    assert_eq!(frame.kind(), ValueKind::Array);
     assert_eq!(value.iter().map(Value::as_i64).collect::<Vec<_>>(), [Some(1), Some(2)]);
     let ttl = frame.attributes().unwrap();
-    assert_eq!(ttl.kind(), Kind::Attribute);
+    assert_eq!(ttl.kind(), ValueKind::Attribute);
     assert_eq!(ttl.pairs().unwrap().next().unwrap().1.as_i64(), Some(9));
     assert!(value.get(0).unwrap().attributes().is_none());
     let pop = value.get(1).unwrap().attributes().unwrap();
@@ -112,6 +112,6 @@ fn a_malformed_element_is_refused_with_its_own_error() {
         (b"|1\r\n+a\r\n+b\r\n|0\r\n+c\r\n", DanglingAttribute),
         (b"*?\r\n|0\r\n.\r\n", DanglingAttribute),
     ] {
-        assert_eq!(error(&Limits::default(), wire), expected, "{:?}", String::from_utf8_lossy(wire));
+        assert_eq!(error(&ReplyLimits::default(), wire), expected, "{:?}", String::from_utf8_lossy(wire));
     }
 }

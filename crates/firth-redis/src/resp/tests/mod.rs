@@ -5,16 +5,16 @@ mod kinds;
 mod properties;
 mod views;
 
-use bytes::BytesMut;
-
 use super::*;
+use bytes::BytesMut;
 
 /// Feeds the pieces one by one and gives the frames and the error that came out.
 fn decode_all<'a>(
-    limits: &Limits,
+    limits: &ReplyLimits,
     pieces: impl IntoIterator<Item = &'a [u8]>,
 ) -> (Vec<Frame>, Option<ProtocolError>) {
-    let (mut decoder, mut buf) = (Decoder::new(limits.clone()), BytesMut::new());
+    let mut decoder = Decoder::new(limits.clone());
+    let mut buf = BytesMut::new();
     let mut frames = Vec::new();
     for piece in pieces {
         buf.extend_from_slice(piece);
@@ -31,7 +31,7 @@ fn decode_all<'a>(
 
 /// The one frame that `wire` is.
 pub(super) fn whole(wire: &[u8]) -> Frame {
-    let (mut frames, error) = decode_all(&Limits::default(), [wire]);
+    let (mut frames, error) = decode_all(&ReplyLimits::default(), [wire]);
     assert_eq!((frames.len(), error), (1, None), "{:?}", String::from_utf8_lossy(wire));
     let frame = frames.remove(0);
     assert_eq!(frame.wire_len(), wire.len());
@@ -43,7 +43,7 @@ fn tree(wire: &[u8]) -> Tree {
 }
 
 /// The error that `wire` ends in, given whole and byte by byte.
-fn error(limits: &Limits, wire: &[u8]) -> ProtocolError {
+fn error(limits: &ReplyLimits, wire: &[u8]) -> ProtocolError {
     let (frames, error) = decode_all(limits, [wire]);
     assert!(frames.is_empty());
     assert_eq!(decode_all(limits, wire.chunks(1)).1, error, "{:?}", String::from_utf8_lossy(wire));

@@ -1,12 +1,11 @@
 //! Laws that hold for every value, every split and every garbage.
 
+use super::*;
+use crate::fuzzing;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use super::*;
-use crate::fuzzing;
-
-/// Text that may stand on a line.
+/// StackText that may stand on a line.
 fn line() -> impl Strategy<Value = Vec<u8>> {
     vec(any::<u8>().prop_filter("a line has no line end", |byte| !b"\r\n".contains(byte)), 0..20)
 }
@@ -53,7 +52,7 @@ fn encoded(trees: &[Tree]) -> Vec<u8> {
 }
 
 fn decoded<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> Vec<Tree> {
-    let (frames, error) = decode_all(&Limits::default(), pieces);
+    let (frames, error) = decode_all(&ReplyLimits::default(), pieces);
     assert_eq!(error, None);
     frames.iter().map(|frame| frame.value().into()).collect()
 }

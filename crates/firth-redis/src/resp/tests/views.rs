@@ -1,8 +1,7 @@
 //! What a view shows of a frame.
 
-use bytes::Bytes;
-
 use super::*;
+use bytes::Bytes;
 
 #[test]
 fn frames_can_be_sent_anywhere() {
@@ -106,7 +105,7 @@ fn debug_shows_shapes_and_no_payload() {
 fn an_ok_needs_no_share_of_the_read_buffer() {
     let mut buf = BytesMut::with_capacity(64);
     buf.extend_from_slice(b"+OK\r\n:7\r\n");
-    let mut decoder = Decoder::new(Limits::default());
+    let mut decoder = Decoder::new(ReplyLimits::default());
     let frames = [decoder.decode(&mut buf).unwrap().unwrap(), decoder.decode(&mut buf).unwrap().unwrap()];
     assert!(buf.try_reclaim(64), "frames that carry their value hold no buffer back");
     assert_eq!(frames[0].value().as_str(), Some("OK"));

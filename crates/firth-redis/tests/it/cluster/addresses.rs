@@ -1,20 +1,18 @@
 //! The ways in which nodes announce themselves: over TLS, by IPv6 address, by host name, and not at
 //! all. Each client must follow a redirection there.
 
-use std::time::Duration;
-
+use super::{SOON, keys};
 use firth_redis::{Client, Config, cmd, slot};
 use firth_testkit::{Certs, RedisServer, ports::Port, wait};
-
-use super::{SOON, keys};
+use std::time::Duration;
 
 /// Two masters that share the slots.
-struct Pair {
+struct ClusterPair {
     nodes: [RedisServer; 2],
     _buses: [Port; 2],
 }
 
-impl Pair {
+impl ClusterPair {
     /// Two servers as `build` makes them, which reach each other at `host`.
     async fn start(host: &str, build: impl Fn() -> firth_testkit::RedisServerBuilder) -> Self {
         let buses = [Port::reserve(), Port::reserve()];
@@ -27,7 +25,8 @@ impl Pair {
             node.order(&["CLUSTER", "SET-CONFIG-EPOCH", epoch]).await;
             node.order(&["CLUSTER", "ADDSLOTSRANGE", first, last]).await;
         }
-        let (port, bus) = (nodes[1].port().to_string(), buses[1].number().to_string());
+        let port = nodes[1].port().to_string();
+        let bus = buses[1].number().to_string();
         nodes[0].order(&["CLUSTER", "MEET", host, &port, &bus]).await;
         for node in &nodes {
             wait::until(SOON, "the node sees a whole cluster", async || {
@@ -53,7 +52,7 @@ impl Pair {
 
 /// Keys of both nodes are served, each node is known under `host`, and a redirection leads to the
 /// new owner.
-async fn is_served(pair: &Pair, url: &str, host: &str) {
+async fn is_served(pair: &ClusterPair, url: &str, host: &str) {
     let mut config = Config::from_url(url).unwrap();
     // Nothing but the redirection tells of the move.
     config.cluster.poll = Duration::from_secs(600);
@@ -75,8 +74,9 @@ async fn is_served(pair: &Pair, url: &str, host: &str) {
 async fn a_redirection_leads_to_another_node_over_tls() {
     let certs = Certs::new();
     let build = || RedisServer::builder().tls(&certs).config("tls-cluster yes");
-    let pair = Pair::start("127.0.0.1", build).await;
-    let (port, ca) = (pair.nodes[0].port(), certs.ca_path());
+    let pair = ClusterPair::start("127.0.0.1", build).await;
+    let port = pair.nodes[0].port();
+    let ca = certs.ca_path();
     is_served(&pair, &format!("rediss+cluster://127.0.0.1:{port}?tls_ca={}", ca.display()), "127.0.0.1")
         .await;
 }
@@ -84,7 +84,7 @@ async fn a_redirection_leads_to_another_node_over_tls() {
 #[tokio::test]
 async fn nodes_with_ipv6_addresses_are_reached() {
     let build = || RedisServer::builder().config("bind ::1").config("cluster-announce-ip ::1");
-    let pair = Pair::start("::1", build).await;
+    let pair = ClusterPair::start("::1", build).await;
     is_served(&pair, &format!("redis+cluster://[::1]:{}", pair.nodes[0].port()), "::1").await;
 }
 
@@ -95,7 +95,7 @@ async fn nodes_that_announce_a_host_name_are_reached_by_it() {
             .config("cluster-announce-hostname localhost")
             .config("cluster-preferred-endpoint-type hostname")
     };
-    let pair = Pair::start("127.0.0.1", build).await;
+    let pair = ClusterPair::start("127.0.0.1", build).await;
     let told = |node: &RedisServer| {
         let port = node.port();
         format!("redis+cluster://127.0.0.1:{port}")
@@ -117,6 +117,6 @@ async fn nodes_that_announce_a_host_name_are_reached_by_it() {
 #[tokio::test]
 async fn nodes_that_announce_nothing_are_reached_where_the_first_was() {
     let build = || RedisServer::builder().config("cluster-preferred-endpoint-type unknown-endpoint");
-    let pair = Pair::start("127.0.0.1", build).await;
+    let pair = ClusterPair::start("127.0.0.1", build).await;
     is_served(&pair, &format!("redis+cluster://127.0.0.1:{}", pair.nodes[0].port()), "127.0.0.1").await;
 }

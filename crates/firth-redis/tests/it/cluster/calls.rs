@@ -1,11 +1,11 @@
-//! A cluster without faults: whatever works on one server works here too.
-
-use std::time::Duration;
-
-use firth_redis::{CallError, Client, NodeRole, Script, State, Unpack, cmd, config::ReadFrom, pipe, slot};
-use firth_testkit::{Flavor, RedisCluster, on_both, wait};
+//! A cluster without faults: everything that works on one server works here too.
 
 use super::{SOON, config, connect, errors, keys, runs, sum};
+use firth_redis::{
+    CallError, Client, ConnectionState, NodeRole, Script, Unpack, cmd, config::ReadFrom, pipe, slot,
+};
+use firth_testkit::{Flavor, RedisCluster, on_both, wait};
+use std::time::Duration;
 
 on_both!(a_cluster_serves_what_a_server_serves, reads_go_to_replicas_if_they_may);
 
@@ -209,8 +209,8 @@ async fn the_topology_is_told(cluster: &RedisCluster, client: &Client) {
     let owner = cluster.node(cluster.master_of_key("foo").await).addr();
     let told = masters.iter().find(|node| node.slots.iter().any(|range| range.contains(&slot(b"foo"))));
     assert_eq!(told.map(|node| node.address.port), Some(owner.port()));
-    assert_eq!(client.state(), State::Open);
-    assert_eq!(client.server().map(|greeting| greeting.mode), Some("cluster".to_owned()));
+    assert_eq!(client.state(), ConnectionState::Open);
+    assert_eq!(client.server().map(|server_info| server_info.mode), Some("cluster".to_owned()));
 }
 
 /// A replica counts once the others have heard that it has data.
@@ -229,7 +229,7 @@ async fn close_ends_every_connection(cluster: &RedisCluster, client: &Client) {
     wait::until(SOON, "the nodes have no client left", async || sum(cluster, ours).await == 0).await;
     let error = client.call::<()>(cmd("PING")).await.unwrap_err();
     assert!(matches!(error, CallError::Closed { sent: false }), "{error:?}");
-    assert_eq!(client.state(), State::Closed);
+    assert_eq!(client.state(), ConnectionState::Closed);
     assert!(client.session().await.is_err() && client.ready().await.is_err());
     assert!(client.reopen() && !client.reopen());
     assert_eq!(client.call::<String>(cmd("GET").key("call:1")).await.unwrap(), "call:1");
@@ -245,7 +245,8 @@ async fn reads_go_to_replicas_if_they_may(flavor: Flavor) {
     let writes: firth_redis::Pipe = keys.iter().map(|key| cmd("SET").key(key).arg(key)).collect();
     client.pipeline::<Vec<()>>(writes).await.unwrap().unpack().unwrap();
     all_nodes_are_known(&client).await;
-    let (mut masters, mut replicas) = (Vec::new(), Vec::new());
+    let mut masters = Vec::new();
+    let mut replicas = Vec::new();
     for node in cluster.nodes() {
         if node.is_master().await { masters.push(node) } else { replicas.push(node) }
     }

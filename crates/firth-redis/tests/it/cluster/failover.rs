@@ -1,15 +1,14 @@
-//! Masters that go: callers lose at most what was under way to them, and go on with their successors.
-
-use std::time::Duration;
-
-use firth_redis::{CallError, Client, Config, cmd, config::Liveness, slot};
-use firth_testkit::{ClusterBuilder, Flavor, RedisCluster, on_both, wait};
-use tokio::time::Instant;
+//! Masters that go: callers lose at most what was under way to them, and go on with their
+//! successors.
 
 use super::{
     SOON, config, connect, keys,
-    load::{Load, Way},
+    load::{CallKind, CallLoad},
 };
+use firth_redis::{CallError, Client, Config, cmd, config::Liveness, slot};
+use firth_testkit::{ClusterBuilder, Flavor, RedisCluster, on_both, wait};
+use std::time::Duration;
+use tokio::time::Instant;
 
 on_both!(
     a_killed_master_costs_only_what_was_under_way,
@@ -60,7 +59,11 @@ async fn all_slots_answer_within(client: &Client, limit: Duration) {
 async fn a_killed_master_costs_only_what_was_under_way(flavor: Flavor) {
     let cluster = quick(flavor).start().await;
     let client = connect(watchful(&cluster)).await;
-    let load = Load::start(&client, &tags(), &[Way::Call, Way::Pipeline, Way::Transaction, Way::Script]);
+    let load = CallLoad::start(
+        &client,
+        &tags(),
+        &[CallKind::Call, CallKind::Pipeline, CallKind::Transaction, CallKind::Script],
+    );
     load.proceeds().await;
     let victim = cluster.master_of_key("tag:0").await;
     cluster.kill(victim).await;
@@ -92,7 +95,7 @@ async fn a_killed_master_costs_only_what_was_under_way(flavor: Flavor) {
 async fn a_frozen_master_costs_only_what_was_under_way(flavor: Flavor) {
     let cluster = quick(flavor).start().await;
     let client = connect(watchful(&cluster)).await;
-    let load = Load::start(&client, &tags(), &[Way::Call, Way::Pipeline]);
+    let load = CallLoad::start(&client, &tags(), &[CallKind::Call, CallKind::Pipeline]);
     load.proceeds().await;
     let victim = cluster.master_of_key("tag:0").await;
     cluster.freeze(victim);
@@ -109,10 +112,11 @@ async fn a_frozen_master_costs_only_what_was_under_way(flavor: Flavor) {
 }
 
 async fn planned_changes_cost_nothing(flavor: Flavor) {
-    // Nobody is silent here but for want of time, which neither the client nor the cluster may take for death.
+    // Nodes are silent here only for lack of CPU time. Neither the client nor the cluster may take
+    // that for a failure.
     let cluster = RedisCluster::builder().flavor(flavor).node_timeout(4000).start().await;
     let client = connect(patient(&cluster)).await;
-    let load = Load::start(&client, &tags(), &Way::ALL);
+    let load = CallLoad::start(&client, &tags(), &CallKind::ALL);
     load.proceeds().await;
     let popped = tokio::spawn({
         let client = client.clone();
@@ -130,7 +134,8 @@ async fn planned_changes_cost_nothing(flavor: Flavor) {
     assert_eq!(popped.unwrap().1, "work");
 
     // A node joins, takes a slot over, gives it back, and leaves.
-    let (moving, home) = (slot(b"tag:0"), heir);
+    let moving = slot(b"tag:0");
+    let home = heir;
     let guest = cluster.add_node().await;
     cluster.migrate_slots(moving..=moving, home, guest).await;
     load.proceeds().await;

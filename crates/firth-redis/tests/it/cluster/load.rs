@@ -1,6 +1,10 @@
-//! Writers that count what they did while the cluster changes under them. Each key has one writer, so that the books
-//! can be checked to the last increment: what was acknowledged is there, and nothing was done twice.
+//! Writers that count what they did while the cluster changes under them. Each key has one writer,
+//! so that the books can be checked to the last increment: what was acknowledged is there, and
+//! nothing was done twice.
 
+use super::SOON;
+use firth_redis::{CallError, Client, Script, cmd, pipe};
+use firth_testkit::wait;
 use std::{
     collections::HashMap,
     sync::{
@@ -9,16 +13,11 @@ use std::{
     },
     time::Duration,
 };
-
-use firth_redis::{CallError, Client, Script, cmd, pipe};
-use firth_testkit::wait;
 use tokio::task::JoinSet;
-
-use super::SOON;
 
 /// How a writer increments its two keys.
 #[derive(Debug, Clone, Copy)]
-pub enum Way {
+pub enum CallKind {
     /// One command at a time.
     Call,
     /// Both in one pipeline.
@@ -31,38 +30,38 @@ pub enum Way {
     Together,
 }
 
-impl Way {
+impl CallKind {
     pub const ALL: [Self; 5] = [Self::Call, Self::Pipeline, Self::Transaction, Self::Script, Self::Together];
 }
 
 /// What a writer knows of one key.
 #[derive(Debug, Default, Clone, Copy)]
-struct Count {
+struct CallCounts {
     acknowledged: u64,
     /// Increments that may or may not have been done.
     unsure: u64,
 }
 
 /// Writers at work.
-pub struct Load {
+pub struct CallLoad {
     stop: Arc<AtomicBool>,
     rounds: Arc<AtomicU64>,
-    writers: JoinSet<Books>,
+    writers: JoinSet<CallAccounting>,
 }
 
 /// What a writer did.
 #[derive(Default)]
-pub struct Books {
-    counts: HashMap<String, Count>,
+pub struct CallAccounting {
+    counts: HashMap<String, CallCounts>,
     /// Errors that say that nothing was done.
     pub refused: Vec<CallError>,
     /// Errors that leave it open.
     pub unsure: Vec<CallError>,
 }
 
-impl Load {
+impl CallLoad {
     /// Starts a writer for each way and tag; a tag decides the slot of the writer's keys.
-    pub fn start(client: &Client, tags: &[String], ways: &[Way]) -> Self {
+    pub fn start(client: &Client, tags: &[String], ways: &[CallKind]) -> Self {
         let mut load = Self { stop: Arc::default(), rounds: Arc::default(), writers: JoinSet::new() };
         for tag in tags {
             for &way in ways {
@@ -74,7 +73,8 @@ impl Load {
                         "return {redis.call('INCR', KEYS[1]), redis.call('INCR', KEYS[2]), ARGV[1]}",
                     ),
                 };
-                let (stop, rounds) = (load.stop.clone(), load.rounds.clone());
+                let stop = load.stop.clone();
+                let rounds = load.rounds.clone();
                 load.writers.spawn(async move { writer.work(&stop, &rounds).await });
             }
         }
@@ -88,9 +88,9 @@ impl Load {
     }
 
     /// Stops the writers and collects their books.
-    pub async fn stop(self) -> Books {
+    pub async fn stop(self) -> CallAccounting {
         self.stop.store(true, Ordering::Relaxed);
-        let mut all = Books::default();
+        let mut all = CallAccounting::default();
         for books in self.writers.join_all().await {
             all.counts.extend(books.counts);
             all.refused.extend(books.refused);
@@ -100,7 +100,7 @@ impl Load {
     }
 }
 
-impl Books {
+impl CallAccounting {
     /// Compares the books with what the cluster holds: everything is there, and nothing twice.
     pub async fn check(&self, client: &Client) {
         for (key, count, value) in self.values(client).await {
@@ -109,15 +109,15 @@ impl Books {
         self.check_after_loss(client).await;
     }
 
-    /// The same after a master died, who may have taken to the grave what its replica had not yet: nothing is there
-    /// twice.
+    /// The same after a master died, who may have taken to the grave what its replica had not yet:
+    /// nothing is there twice.
     pub async fn check_after_loss(&self, client: &Client) {
         for (key, count, value) in self.values(client).await {
             assert!(value <= count.acknowledged + count.unsure, "{key} was done twice: {value} of {count:?}");
         }
     }
 
-    async fn values(&self, client: &Client) -> Vec<(&String, Count, u64)> {
+    async fn values(&self, client: &Client) -> Vec<(&String, CallCounts, u64)> {
         let mut values = Vec::new();
         for (key, count) in &self.counts {
             let value: Option<u64> = client.call(cmd("GET").key(key)).await.expect("the storm is over");
@@ -146,7 +146,8 @@ impl Books {
     pub fn assert_spotless(&self) {
         let spots = self.refused.iter().chain(&self.unsure);
         let few: Vec<String> = spots.take(5).map(|error| format!("{error:?}")).collect();
-        let (refused, unsure) = (self.refused.len(), self.unsure.len());
+        let refused = self.refused.len();
+        let unsure = self.unsure.len();
         assert!(few.is_empty(), "{refused} refused, {unsure} unsure: {few:#?}");
     }
 
@@ -159,13 +160,13 @@ impl Books {
 struct Writer {
     client: Client,
     keys: [String; 2],
-    way: Way,
+    way: CallKind,
     script: Script,
 }
 
 impl Writer {
-    async fn work(self, stop: &AtomicBool, rounds: &AtomicU64) -> Books {
-        let mut books = Books::default();
+    async fn work(self, stop: &AtomicBool, rounds: &AtomicU64) -> CallAccounting {
+        let mut books = CallAccounting::default();
         while !stop.load(Ordering::Relaxed) {
             let outcome = self.round().await;
             for (key, outcome) in self.keys.iter().zip(outcome) {
@@ -176,9 +177,9 @@ impl Writer {
                         count.unsure += 1;
                         books.unsure.push(error);
                     }
-                    // Of commands bound together one may have run while the other's key was elsewhere; sent on by
-                    // itself, it would no longer be together with the first.
-                    Err(error) if matches!(self.way, Way::Together) && error.code() == Some("ASK") => {}
+                    // Of commands bound together one may have run while the other's key was
+                    // elsewhere; sent on by itself, it would no longer be together with the first.
+                    Err(error) if matches!(self.way, CallKind::Together) && error.code() == Some("ASK") => {}
                     Err(error) => books.refused.push(error),
                 }
             }
@@ -192,17 +193,17 @@ impl Writer {
         let [a, b] = &self.keys;
         let both = || pipe().then(cmd("INCR").key(a)).then(cmd("INCR").key(b));
         let answers = match self.way {
-            Way::Call => {
+            CallKind::Call => {
                 let first = self.client.call(cmd("INCR").key(a)).await;
                 return [first, self.client.call(cmd("INCR").key(b)).await];
             }
-            Way::Pipeline => self.client.pipeline::<(i64, i64)>(both()).await,
-            Way::Transaction => self.client.transaction::<(i64, i64)>(both()).await,
-            Way::Together => {
+            CallKind::Pipeline => self.client.pipeline::<(i64, i64)>(both()).await,
+            CallKind::Transaction => self.client.transaction::<(i64, i64)>(both()).await,
+            CallKind::Together => {
                 let unit = both().then(cmd("WAIT").arg(0).arg(1000)).together();
                 self.client.pipeline::<(i64, i64, i64)>(unit).await.map(|(a, b, _)| (a, b))
             }
-            Way::Script => {
+            CallKind::Script => {
                 let call = self.script.keys([a, b]).arg("x");
                 self.client.eval::<(i64, i64, String)>(&call).await.map(|(a, b, _)| (Ok(a), Ok(b)))
             }

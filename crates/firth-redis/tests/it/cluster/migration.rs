@@ -1,13 +1,12 @@
 //! Slots that move under load: callers see nothing of it.
 
-use firth_redis::{Client, cmd, slot};
-use firth_testkit::{Flavor, RedisCluster, on_both, wait};
-
 use super::{
     SOON, config, connect, errors,
-    load::{Load, Way},
+    load::{CallKind, CallLoad},
     sum,
 };
+use firth_redis::{Client, cmd, slot};
+use firth_testkit::{Flavor, RedisCluster, on_both, wait};
 
 on_both!(a_slot_that_moves_key_by_key_is_followed_without_an_error);
 
@@ -16,7 +15,7 @@ async fn a_slot_that_moves_key_by_key_is_followed_without_an_error(flavor: Flavo
     let client = connect(config(&cluster)).await;
     let moving = slot(b"moving");
     fill(&client, 300).await;
-    let load = Load::start(&client, &["moving".to_owned(), "resting".to_owned()], &Way::ALL);
+    let load = CallLoad::start(&client, &["moving".to_owned(), "resting".to_owned()], &CallKind::ALL);
     load.proceeds().await;
     let popped = tokio::spawn({
         let client = client.clone();
@@ -58,7 +57,7 @@ async fn fill(client: &Client, count: usize) {
 
 async fn multi_key_commands_wait_for_their_keys(client: &Client) {
     let some = ["{moving}1", "{moving}100", "{moving}200", "{moving}299"];
-    // Some of the keys are here, some there, until the move is over; so nobody may wait for long.
+    // Some of the keys are here, some there, until the move is over; so the call has a short limit.
     let read =
         client.call::<Vec<Option<i64>>>(cmd("MGET").keys(some)).timeout(std::time::Duration::from_millis(30));
     match read.await {
@@ -87,7 +86,7 @@ fn slots_that_move_at_once_are_followed_without_an_error() {
         let client = connect(config(&cluster)).await;
         let moving = slot(b"moving");
         fill(&client, 300).await;
-        let load = Load::start(&client, &["moving".to_owned(), "resting".to_owned()], &Way::ALL);
+        let load = CallLoad::start(&client, &["moving".to_owned(), "resting".to_owned()], &CallKind::ALL);
         load.proceeds().await;
         let home = cluster.master_of_slot(moving).await;
         let away = (home + 1) % 3;

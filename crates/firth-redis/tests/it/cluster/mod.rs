@@ -1,19 +1,18 @@
-//! Laws of the cluster client, checked against real clusters. A cluster takes seconds to form, so each test states
-//! several laws about one.
+//! Laws of the cluster client, checked against real clusters. A cluster takes seconds to form, so
+//! each test states several laws about one.
 
 mod addresses;
 mod calls;
+mod discovery;
 mod failover;
 mod load;
 mod migration;
-mod reach;
 mod scripts;
 mod storms;
 
-use std::time::Duration;
-
 use firth_redis::{Client, Config};
 use firth_testkit::{ClusterNode, RedisCluster};
+use std::time::Duration;
 
 /// Long enough for anything that happens at all.
 const SOON: Duration = Duration::from_secs(20);

@@ -1,10 +1,9 @@
 //! What a script answers is the script's word, and what the server refuses is the server's: only
 //! the second is followed, sent again, or a promise that nothing ran.
 
+use super::{config, connect};
 use firth_redis::{CallError, Client, Script, cmd, pipe};
 use firth_testkit::{Flavor, RedisCluster, on_both};
-
-use super::{config, connect};
 
 on_both!(c03_a_scripts_own_error_is_never_retried);
 
@@ -17,7 +16,8 @@ async fn c03_a_scripts_own_error_is_never_retried(flavor: Flavor) {
     let cluster = RedisCluster::builder().flavor(flavor).replicas_per_master(0).start().await;
     let client = connect(config(&cluster)).await;
     for code in ["TRYAGAIN", "LOADING", "READONLY", "CLUSTERDOWN", "MASTERDOWN", "UNBLOCKED", "BUSY", "OOM"] {
-        let (key, script) = (format!("forged:{code}"), forging(&format!("{code} x")));
+        let key = format!("forged:{code}");
+        let script = forging(&format!("{code} x"));
         let error = client.eval::<i64>(&script.key(&key)).await.unwrap_err();
         assert_once(&client, &key, &error, code).await;
         let eval = cmd("EVAL").arg(script.source()).arg(1).key(&key);

@@ -1,13 +1,11 @@
 //! A client in trouble is no trouble for the cluster: it asks for the topology when that may have
 //! changed, and less and less often while the answer stays the same.
 
-use std::time::Duration;
-
+use super::{config, connect, errors, keys, runs, sum};
 use firth_redis::{CallError, cmd, pipe};
 use firth_testkit::RedisCluster;
+use std::time::Duration;
 use tokio::time::Instant;
-
-use super::{config, connect, errors, keys, runs, sum};
 
 fn bare() -> firth_testkit::ClusterBuilder {
     RedisCluster::builder().replicas_per_master(0)
@@ -32,7 +30,8 @@ async fn c09_the_topology_is_not_asked_for_in_a_storm() {
 
     // A cluster that cannot serve is asked again and again, but not in a storm.
     cluster.kill(cluster.master_of_key("foo").await).await;
-    let (before, begun) = (looks().await, Instant::now());
+    let before = looks().await;
+    let begun = Instant::now();
     let mut refused = 0;
     while begun.elapsed() < Duration::from_secs(2) {
         for key in keys("down", 10) {

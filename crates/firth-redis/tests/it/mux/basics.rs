@@ -1,15 +1,13 @@
 //! What every subscriber does first, on a single server.
 
-use std::time::{Duration, Instant};
-
+use super::{SOON, asked, client, message, number, publish, signal, spublish, subscriber_connections};
+use crate::support::{ms, soon, tasks};
 use firth_redis::{
     CallError, Client, cmd,
-    mux::{Buffer, GapReason, Kind, MuxConfig, Overflow, Signal},
+    mux::{Buffer, GapReason, MuxConfig, OverflowPolicy, Signal, SubscriptionKind},
 };
 use firth_testkit::{Flavor, Proxy, RedisServer, on_both, wait};
-
-use super::{SOON, asked, client, message, number, publish, signal, spublish, subscriber_connections};
-use crate::kit::{ms, soon, tasks};
+use std::time::{Duration, Instant};
 
 on_both!(
     a_message_reaches_every_subscriber_of_its_kind_and_no_other,
@@ -95,7 +93,8 @@ async fn sub_69_a_message_knows_its_kind_and_when_it_came() {
     spublish(&client, "a", "1").await;
     for mut subscription in [plain, pattern, sharded] {
         wait::until(SOON, "the message is there", async || subscription.pending() == 1).await;
-        let (there, read) = (Instant::now(), message(&mut subscription).await);
+        let there = Instant::now();
+        let read = message(&mut subscription).await;
         assert_eq!(read.kind, subscription.kind());
         assert!(read.received >= before && read.received <= there, "the time of receipt, not of reading");
     }
@@ -110,7 +109,7 @@ async fn a_mux_with_the_least_of_everything_works() {
     (config.stalled_after, config.timed_out_after) = (Duration::ZERO, Duration::ZERO);
     (config.read_ahead, config.callback_workers, config.max_callbacks) = (0, 0, 0);
     config.close_timeout = Duration::ZERO;
-    config.buffer = Buffer { bytes: 0, overflow: Overflow::Block };
+    config.buffer = Buffer { bytes: 0, overflow: OverflowPolicy::Block };
     let mux = client.mux_with(config);
     let real = mux.config();
     assert_eq!((real.stalled_after, real.timed_out_after), (ms(100), Duration::from_secs(1)));
@@ -118,7 +117,8 @@ async fn a_mux_with_the_least_of_everything_works() {
     assert_eq!(real.buffer.bytes, 1 << 10);
     // Messages that are larger than all buffers.
     let mut all = mux.subscribe(["a"]).await.unwrap();
-    let (client, big) = (client.clone(), "x".repeat(10_000));
+    let client = client.clone();
+    let big = "x".repeat(10_000);
     let publisher = tokio::spawn(async move {
         for n in 0..50 {
             assert_eq!(publish(&client, "a", &format!("{n} {big}")).await, 1);
@@ -193,7 +193,7 @@ async fn a_refused_name_takes_the_whole_call_back(flavor: Flavor) {
     assert!(matches!(error, CallError::Invalid(_)));
     assert_eq!(publish(&client, "ok:1", "x").await, 1);
     assert_eq!(&message(&mut fine).await.payload[..], b"x");
-    assert_eq!(fine.kind(), Kind::Channel);
+    assert_eq!(fine.kind(), SubscriptionKind::Channel);
 }
 
 async fn close_ends_everything_and_what_came_can_still_be_read(flavor: Flavor) {
@@ -212,7 +212,7 @@ async fn ten_publishers_at_once_lose_nothing(flavor: Flavor) {
     let server = RedisServer::start(flavor).await;
     let client = client(&server).await;
     let names: Vec<String> = (0..10).map(|n| format!("c{n}")).collect();
-    let roomy = Buffer { bytes: 16 << 20, overflow: Overflow::DropNewest };
+    let roomy = Buffer { bytes: 16 << 20, overflow: OverflowPolicy::DropNewest };
     let mut all = client.mux().subscribe(names.clone()).buffer(roomy).await.unwrap();
     let publishers: Vec<_> = names
         .into_iter()
@@ -250,7 +250,7 @@ async fn a_client_takes_its_subscriptions_with_it() {
     wait::until(SOON, "no task is left", async || tasks() == 0).await;
 }
 
-/// The client may go, as long as somebody listens.
+/// The client may be dropped while a subscriber listens.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_subscription_outlives_the_handles_of_its_client() {
     let server = RedisServer::start(Flavor::Redis).await;

@@ -1,5 +1,13 @@
 //! Callbacks on the mux's workers: order, concurrency, fairness, panics, and every way to end.
 
+use super::{SOON, ServerSubscriptions, client, number, publish, word};
+use crate::support::{ms, soon, tasks};
+use firth_redis::{
+    CallError, Client, cmd,
+    mux::{Event, Mux, MuxConfig, SubscriptionKind},
+    pipe,
+};
+use firth_testkit::{Flavor, RedisServer, wait};
 use std::{
     future::pending,
     sync::{
@@ -8,17 +16,7 @@ use std::{
     },
     time::Duration,
 };
-
-use firth_redis::{
-    CallError, Client, cmd,
-    mux::{Event, Kind, Mux, MuxConfig},
-    pipe,
-};
-use firth_testkit::{Flavor, RedisServer, wait};
 use tokio::sync::{Barrier, Semaphore};
-
-use super::{SOON, View, client, number, publish, word};
-use crate::kit::{ms, soon, tasks};
 
 async fn setup(change: impl FnOnce(&mut MuxConfig)) -> (RedisServer, Client, Mux) {
     let server = RedisServer::start(Flavor::Redis).await;
@@ -62,14 +60,14 @@ async fn c10_a_panic_that_panics_again_costs_no_worker() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sub_25_a_callback_that_decides_for_itself_subscribes_anew() {
     let (server, client, mux) = setup(|config| config.auto_resubscribe = false).await;
-    let diary = Diary::default();
+    let diary = EventRecorder::default();
     let notes = diary.clone();
     let held = mux.subscribe(["a"]).for_each(move |event, _| {
         notes.note(word(&event));
         async {}
     });
     let held = held.await.unwrap();
-    assert_eq!((held.names(), held.kind()), (&[bytes::Bytes::from("a")][..], Kind::Channel));
+    assert_eq!((held.names(), held.kind()), (&[bytes::Bytes::from("a")][..], SubscriptionKind::Channel));
     server.order(&["CLIENT", "KILL", "TYPE", "pubsub"]).await;
     assert_eq!(diary.reaches(2).await, ["lost", "gap"]);
     wait::until(SOON, "the connection is back", async || mux.stats().connections == 1).await;
@@ -82,9 +80,9 @@ async fn sub_25_a_callback_that_decides_for_itself_subscribes_anew() {
 
 /// What callbacks have seen, in order.
 #[derive(Clone, Default)]
-struct Diary(Arc<Mutex<Vec<String>>>);
+struct EventRecorder(Arc<Mutex<Vec<String>>>);
 
-impl Diary {
+impl EventRecorder {
     fn note(&self, text: impl Into<String>) {
         self.0.lock().unwrap().push(text.into());
     }
@@ -104,10 +102,13 @@ async fn events_of_one_subscription_run_in_order_and_one_at_a_time() {
     let (_server, client, mux) = setup(|_| ()).await;
     let mut all = Vec::new();
     for name in ["a", "b", "c"] {
-        let (diary, inside) = (Diary::default(), Arc::new(AtomicUsize::new(0)));
-        let (diary_in, inside_in) = (diary.clone(), inside.clone());
+        let diary = EventRecorder::default();
+        let inside = Arc::new(AtomicUsize::new(0));
+        let diary_in = diary.clone();
+        let inside_in = inside.clone();
         let held = mux.subscribe([name]).for_each(move |event, _| {
-            let (diary, inside) = (diary_in.clone(), inside_in.clone());
+            let diary = diary_in.clone();
+            let inside = inside_in.clone();
             async move {
                 assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "nobody else is at work on this one");
                 tokio::task::yield_now().await;
@@ -132,12 +133,15 @@ async fn events_of_one_subscription_run_in_order_and_one_at_a_time() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn callbacks_of_different_subscriptions_run_beside_each_other() {
     let (_server, client, mux) = setup(|config| config.callback_workers = 4).await;
-    let (meeting, met) = (Arc::new(Barrier::new(4)), Arc::new(AtomicUsize::new(0)));
+    let meeting = Arc::new(Barrier::new(4));
+    let met = Arc::new(AtomicUsize::new(0));
     let mut held = Vec::new();
     for n in 0..4 {
-        let (meeting, met) = (meeting.clone(), met.clone());
+        let meeting = meeting.clone();
+        let met = met.clone();
         let callback = move |_, _| {
-            let (meeting, met) = (meeting.clone(), met.clone());
+            let meeting = meeting.clone();
+            let met = met.clone();
             async move {
                 meeting.wait().await;
                 met.fetch_add(1, Ordering::SeqCst);
@@ -153,12 +157,15 @@ async fn callbacks_of_different_subscriptions_run_beside_each_other() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn defect_10_a_busy_subscription_does_not_starve_a_quiet_one() {
     let (_server, client, mux) = setup(|config| config.callback_workers = 1).await;
-    let (gate, diary) = (Arc::new(Semaphore::new(0)), Diary::default());
+    let gate = Arc::new(Semaphore::new(0));
+    let diary = EventRecorder::default();
     let mut held = Vec::new();
     for name in ["busy", "quiet"] {
-        let (gate, diary) = (gate.clone(), diary.clone());
+        let gate = gate.clone();
+        let diary = diary.clone();
         let callback = move |_, _| {
-            let (gate, diary) = (gate.clone(), diary.clone());
+            let gate = gate.clone();
+            let diary = diary.clone();
             async move {
                 gate.acquire().await.unwrap().forget();
                 diary.note(name);
@@ -176,9 +183,9 @@ async fn defect_10_a_busy_subscription_does_not_starve_a_quiet_one() {
 }
 
 /// Panics when it is dropped.
-struct Bomb;
+struct PanicsOnDrop;
 
-impl Drop for Bomb {
+impl Drop for PanicsOnDrop {
     fn drop(&mut self) {
         panic!("dropped");
     }
@@ -187,7 +194,7 @@ impl Drop for Bomb {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_panic_is_caught_and_counted_and_the_subscription_goes_on() {
     let (_server, client, mux) = setup(|config| config.callback_workers = 1).await;
-    let diary = Diary::default();
+    let diary = EventRecorder::default();
     let diary_in = diary.clone();
     let callback = move |event: Event, _| {
         let what = word(&event);
@@ -196,7 +203,7 @@ async fn a_panic_is_caught_and_counted_and_the_subscription_goes_on() {
         async move {
             tokio::task::yield_now().await;
             assert_ne!(what, "2", "a panic in the middle");
-            let _bomb = (what == "3").then(|| Bomb);
+            let _bomb = (what == "3").then(|| PanicsOnDrop);
             diary.note(what);
         }
     };
@@ -210,7 +217,8 @@ async fn a_panic_is_caught_and_counted_and_the_subscription_goes_on() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn close_fires_the_token_and_lets_callbacks_finish_what_was_received() {
     let (server, client, mux) = setup(|config| config.callback_workers = 2).await;
-    let (diary, before) = (Diary::default(), tasks());
+    let diary = EventRecorder::default();
+    let before = tasks();
     let diary_in = diary.clone();
     let callback = move |event: Event, token: tokio_util::sync::CancellationToken| {
         let diary = diary_in.clone();
@@ -229,7 +237,10 @@ async fn close_fires_the_token_and_lets_callbacks_finish_what_was_received() {
     assert!(matches!(mux.subscribe(["d"]).await, Err(CallError::Closed { .. })));
     soon(mux.close()).await;
     held.unsubscribe().await.unwrap();
-    wait::until(SOON, "the server has nothing left", async || View::of(&server).await.is_empty()).await;
+    wait::until(SOON, "the server has nothing left", async || {
+        ServerSubscriptions::of(&server).await.is_empty()
+    })
+    .await;
     assert!(tasks() <= before, "{} tasks, {before} before", tasks());
 }
 
@@ -240,10 +251,13 @@ async fn defect_10_close_does_not_wait_for_a_stuck_callback() {
         config.close_timeout = ms(200);
     })
     .await;
-    let (entered, finished) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
-    let (entered_in, finished_in) = (entered.clone(), finished.clone());
+    let entered = Arc::new(AtomicUsize::new(0));
+    let finished = Arc::new(AtomicUsize::new(0));
+    let entered_in = entered.clone();
+    let finished_in = finished.clone();
     let callback = move |_, _| {
-        let (entered, finished) = (entered_in.clone(), finished_in.clone());
+        let entered = entered_in.clone();
+        let finished = finished_in.clone();
         async move {
             entered.fetch_add(1, Ordering::SeqCst);
             pending::<()>().await;
@@ -286,12 +300,15 @@ async fn defect_10_stuck_callbacks_do_not_hold_up_the_connection() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_number_of_workers_can_be_changed_while_they_work() {
     let (_server, client, mux) = setup(|config| config.callback_workers = 1).await;
-    let (gate, inside) = (Arc::new(Semaphore::new(0)), Arc::new(AtomicUsize::new(0)));
+    let gate = Arc::new(Semaphore::new(0));
+    let inside = Arc::new(AtomicUsize::new(0));
     let mut held = Vec::new();
     for n in 0..6 {
-        let (gate, inside) = (gate.clone(), inside.clone());
+        let gate = gate.clone();
+        let inside = inside.clone();
         let callback = move |_, _| {
-            let (gate, inside) = (gate.clone(), inside.clone());
+            let gate = gate.clone();
+            let inside = inside.clone();
             async move {
                 inside.fetch_add(1, Ordering::SeqCst);
                 gate.acquire().await.unwrap().forget();
@@ -334,7 +351,7 @@ async fn so_many_callbacks_and_no_more() {
     wait::until(SOON, "the third is taken back", async || publish(&client, "c", "1").await == 0).await;
     drop(first);
     let _third = mux.subscribe(["c"]).for_each(nothing).await.unwrap();
-    let view = View::of(&server).await;
+    let view = ServerSubscriptions::of(&server).await;
     assert!(view.channels.contains("c"), "{view:?}");
 }
 
@@ -342,10 +359,13 @@ async fn so_many_callbacks_and_no_more() {
 async fn after_its_end_a_callback_is_not_called_any_more() {
     for by_drop in [true, false] {
         let (_server, client, mux) = setup(|config| config.callback_workers = 1).await;
-        let (gate, diary) = (Arc::new(Semaphore::new(0)), Diary::default());
-        let (gate_in, diary_in) = (gate.clone(), diary.clone());
+        let gate = Arc::new(Semaphore::new(0));
+        let diary = EventRecorder::default();
+        let gate_in = gate.clone();
+        let diary_in = diary.clone();
         let callback = move |event: Event, _| {
-            let (gate, diary) = (gate_in.clone(), diary_in.clone());
+            let gate = gate_in.clone();
+            let diary = diary_in.clone();
             async move {
                 diary.note("begin");
                 gate.acquire().await.unwrap().forget();
@@ -363,7 +383,8 @@ async fn after_its_end_a_callback_is_not_called_any_more() {
         }
         gate.add_permits(10);
         // The only worker has nothing left of the old one when it serves the new one.
-        let (served, served_in) = (Arc::new(AtomicBool::new(false)), Diary::default());
+        let served = Arc::new(AtomicBool::new(false));
+        let served_in = EventRecorder::default();
         let flag = served.clone();
         let _other = mux
             .subscribe(["other"])
@@ -389,10 +410,12 @@ async fn after_its_end_a_callback_is_not_called_any_more() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
 async fn no_wake_up_is_lost_between_news_and_workers() {
     let (_server, client, mux) = setup(|config| config.callback_workers = 3).await;
-    let (done, total) = (Arc::new(Semaphore::new(0)), Arc::new(AtomicU64::new(0)));
+    let done = Arc::new(Semaphore::new(0));
+    let total = Arc::new(AtomicU64::new(0));
     let mut held = Vec::new();
     for n in 0..4 {
-        let (done, total) = (done.clone(), total.clone());
+        let done = done.clone();
+        let total = total.clone();
         let callback = move |event: Event, _| {
             total.fetch_add(number(event.message().unwrap()), Ordering::SeqCst);
             done.add_permits(1);
@@ -418,7 +441,7 @@ async fn no_wake_up_is_lost_between_news_and_workers() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn callbacks_hear_signals_in_their_place() {
     let (_server, client, mux) = setup(|_| ()).await;
-    let diary = Diary::default();
+    let diary = EventRecorder::default();
     let diary_in = diary.clone();
     let callback = move |event: Event, _| {
         diary_in.note(word(&event));

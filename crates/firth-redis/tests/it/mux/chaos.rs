@@ -1,17 +1,16 @@
-//! Random trouble under load: nodes are killed, restarted, frozen, failed over and bounced, slots move, and still every
-//! message that was published to a confirmed and un-signalled subscription is received. Prints its seed; set
-//! `MUX_CHAOS_SEED` to play one again, and `MUX_CHAOS_STEPS` for a longer run.
-
-use std::{sync::Arc, time::Instant};
-
-use firth_testkit::{Flavor, RedisCluster, on_both, slot_of, wait};
+//! Random trouble under load: nodes are killed, restarted, frozen, failed over and bounced, slots
+//! move, and still every message that was published to a confirmed and un-signalled subscription is
+//! received. Prints its seed; set `MUX_CHAOS_SEED` to play one again, and `MUX_CHAOS_STEPS` for a
+//! longer run.
 
 use super::{
-    SOON, View,
+    SOON, ServerSubscriptions,
+    accounting::{PublishLoad, PublishMode, Reader},
     clusters::{builder, connect_as_usual, each, start},
-    ledger::{Load, Reader, Way},
     subscriber_connections,
 };
+use firth_testkit::{Flavor, RedisCluster, on_both, slot_of, wait};
+use std::{sync::Arc, time::Instant};
 
 on_both!(whatever_happens_no_gap_is_silent);
 
@@ -24,7 +23,7 @@ fn from_env(name: &str) -> Option<u64> {
 
 /// One piece of trouble.
 #[derive(Debug, Clone, Copy)]
-enum Trouble {
+enum ClusterFault {
     /// A master dies, its replica takes over, it comes back.
     Kill,
     /// A master dies and is back before anybody takes over.
@@ -39,46 +38,51 @@ enum Trouble {
     Migrate,
 }
 
-const ALL: [Trouble; 6] = [
-    Trouble::Kill,
-    Trouble::Bounce,
-    Trouble::KillReplica,
-    Trouble::Failover,
-    Trouble::Freeze,
-    Trouble::Migrate,
+const ALL: [ClusterFault; 6] = [
+    ClusterFault::Kill,
+    ClusterFault::Bounce,
+    ClusterFault::KillReplica,
+    ClusterFault::Failover,
+    ClusterFault::Freeze,
+    ClusterFault::Migrate,
 ];
 
-async fn make(trouble: Trouble, cluster: &RedisCluster, random: &mut fastrand::Rng, channels: &[String]) {
+async fn make(
+    trouble: ClusterFault,
+    cluster: &RedisCluster,
+    random: &mut fastrand::Rng,
+    channels: &[String],
+) {
     let masters = cluster.masters().await;
     let master = masters[random.usize(..masters.len())];
     let replica = cluster.replicas_of(master).await.first().copied();
     match trouble {
-        Trouble::Kill => {
+        ClusterFault::Kill => {
             cluster.kill(master).await;
             cluster.wait_promoted(master).await;
             cluster.restart(master).await;
         }
-        Trouble::Bounce => {
+        ClusterFault::Bounce => {
             cluster.kill(master).await;
             cluster.restart(master).await;
         }
-        Trouble::KillReplica => {
+        ClusterFault::KillReplica => {
             if let Some(replica) = replica {
                 cluster.kill(replica).await;
                 cluster.restart(replica).await;
             }
         }
-        Trouble::Failover => {
+        ClusterFault::Failover => {
             if let Some(replica) = replica {
                 cluster.failover(replica).await;
             }
         }
-        Trouble::Freeze => {
+        ClusterFault::Freeze => {
             cluster.freeze(master);
             cluster.wait_promoted(master).await;
             cluster.thaw(master);
         }
-        Trouble::Migrate => {
+        ClusterFault::Migrate => {
             let to = masters[random.usize(..masters.len())];
             for _ in 0..5 {
                 let slot = slot_of(&channels[random.usize(..channels.len())]);
@@ -91,7 +95,8 @@ async fn make(trouble: Trouble, cluster: &RedisCluster, random: &mut fastrand::R
         }
     }
     cluster.settle().await;
-    // A node that is restarted with yesterday's configuration can wedge its shard for good: not what is tested here.
+    // A node that is restarted with yesterday's configuration can wedge its shard for good: not
+    // what is tested here.
     each(cluster, async |server| server.order(&["CLUSTER", "SAVECONFIG"]).await).await;
 }
 
@@ -108,8 +113,12 @@ async fn whatever_happens_no_gap_is_silent(flavor: Flavor) {
     for some in sharded.chunks(SHARDED / 4) {
         readers.push(Reader::start(mux.subscribe_sharded(some.to_vec()).await.unwrap()));
     }
-    let sharded_load = Load::start(&cluster, sharded.iter().map(|c| (c.clone(), Way::Sharded)).collect());
-    let plain_load = Load::start(&cluster, plain.iter().map(|c| (c.clone(), Way::Ordinary(None))).collect());
+    let sharded_load =
+        PublishLoad::start(&cluster, sharded.iter().map(|c| (c.clone(), PublishMode::Sharded)).collect());
+    let plain_load = PublishLoad::start(
+        &cluster,
+        plain.iter().map(|c| (c.clone(), PublishMode::Ordinary(None))).collect(),
+    );
     wait::until(SOON, "messages flow", async || mux.stats().received > 500).await;
 
     // Each kind of trouble once, in random order, and then some more.
@@ -122,10 +131,11 @@ async fn whatever_happens_no_gap_is_silent(flavor: Flavor) {
         make(step, &cluster, &mut random, &sharded).await;
         println!("{step:?} in {:?}: {:?}", begun.elapsed(), mux.stats());
     }
-    let healed = async || mux.stats().homeless == 0 && mux.stats().resumed == mux.stats().gaps;
+    let healed = async || mux.stats().unserved == 0 && mux.stats().resumed == mux.stats().gaps;
     wait::until(SOON, "every channel is at home", healed).await;
 
-    let (sent, sent_plain) = (sharded_load.stop().await, plain_load.stop().await);
+    let sent = sharded_load.stop().await;
+    let sent_plain = plain_load.stop().await;
     let mut lost = 0;
     for (n, reader) in readers.into_iter().enumerate() {
         let (ledger, channels) = match n {
@@ -142,6 +152,8 @@ async fn whatever_happens_no_gap_is_silent(flavor: Flavor) {
     let connections = each(&cluster, subscriber_connections).await;
     assert!(connections.iter().all(|n| *n <= 1), "{connections:?}");
     drop(client);
-    wait::until(SOON, "nothing is left", async || each(&cluster, View::of).await.iter().all(View::is_empty))
-        .await;
+    wait::until(SOON, "nothing is left", async || {
+        each(&cluster, ServerSubscriptions::of).await.iter().all(ServerSubscriptions::is_empty)
+    })
+    .await;
 }

@@ -1,16 +1,14 @@
-//! Many tasks that subscribe and unsubscribe the same few names at random: in the end the server's view is the mux's
-//! view, and nothing is left behind.
+//! Many tasks that subscribe and unsubscribe the same few names at random: in the end the server's
+//! view is the mux's view, and nothing is left behind.
 
-use std::{collections::BTreeSet, sync::Arc};
-
+use super::{KINDS, SOON, ServerSubscriptions, message, publish, subscriber_connections, tell};
+use crate::support::{ms, soon, tasks};
 use firth_redis::{
     CallError, Client, cmd,
-    mux::{Kind, Mux, Subscription},
+    mux::{Mux, Subscription, SubscriptionKind},
 };
 use firth_testkit::{Flavor, RedisServer, on_both, wait};
-
-use super::{KINDS, SOON, View, message, publish, subscriber_connections, tell};
-use crate::kit::{ms, soon, tasks};
+use std::{collections::BTreeSet, sync::Arc};
 
 on_both!(a_hundred_tasks_leave_the_server_with_what_the_mux_believes_it_has);
 
@@ -38,7 +36,7 @@ async fn wander(mux: Mux, client: Client, seed: u64, steps: usize) -> Subscripti
     subscribe(&mux, &mut random).await.unwrap()
 }
 
-fn some_names(random: &mut fastrand::Rng) -> (Kind, Vec<String>) {
+fn some_names(random: &mut fastrand::Rng) -> (SubscriptionKind, Vec<String>) {
     let kind = KINDS[random.usize(..3)];
     let names = (0..random.usize(1..4)).map(|_| format!("n{}", random.u8(..NAMES))).collect();
     (kind, names)
@@ -47,9 +45,9 @@ fn some_names(random: &mut fastrand::Rng) -> (Kind, Vec<String>) {
 async fn subscribe(mux: &Mux, random: &mut fastrand::Rng) -> Result<Subscription, CallError> {
     let (kind, names) = some_names(random);
     match kind {
-        Kind::Channel => mux.subscribe(names).await,
-        Kind::Pattern => mux.subscribe_pattern(names).await,
-        Kind::Sharded => mux.subscribe_sharded(names).await,
+        SubscriptionKind::Channel => mux.subscribe(names).await,
+        SubscriptionKind::Pattern => mux.subscribe_pattern(names).await,
+        SubscriptionKind::Sharded => mux.subscribe_sharded(names).await,
     }
 }
 
@@ -65,13 +63,13 @@ async fn tell_something(client: &Client, random: &mut fastrand::Rng) {
 }
 
 /// What the last subscriptions want.
-fn wanted(kept: &[Subscription], kind: Kind) -> BTreeSet<String> {
+fn wanted(kept: &[Subscription], kind: SubscriptionKind) -> BTreeSet<String> {
     let of_kind = kept.iter().filter(|s| s.kind() == kind);
     of_kind.flat_map(Subscription::names).map(|n| String::from_utf8(n.to_vec()).unwrap()).collect()
 }
 
-/// Runs the tasks; when they are done and `calm` has returned, checks every server's view against the mux's. Closes the
-/// client.
+/// Runs the tasks; when they are done and `calm` has returned, checks every server's view against
+/// the mux's. Closes the client.
 pub(super) async fn churn(client: &Client, servers: &[&RedisServer], steps: usize, calm: impl AsyncFnOnce()) {
     let mux = client.mux_with(firth_redis::mux::MuxConfig::default());
     let seed = fastrand::u64(..);
@@ -100,7 +98,8 @@ pub(super) async fn churn(client: &Client, servers: &[&RedisServer], steps: usiz
     wait::until(SOON, "no task is left", async || tasks() == 0).await;
 }
 
-/// Waits until the servers together hold exactly these names, each once, and the mux counts the same.
+/// Waits until the servers together hold exactly these names, each once, and the mux counts the
+/// same.
 async fn agree(
     servers: &[&RedisServer],
     mux: &Mux,
@@ -109,9 +108,10 @@ async fn agree(
     sharded: &BTreeSet<String>,
 ) {
     let found = wait::until_some(SOON, async || {
-        let (mut all, mut names) = (View::default(), 0);
+        let mut all = ServerSubscriptions::default();
+        let mut names = 0;
         for server in servers {
-            let view = View::of(server).await;
+            let view = ServerSubscriptions::of(server).await;
             names += view.channels.len() + view.sharded.len();
             all.channels.extend(view.channels);
             all.sharded.extend(view.sharded);
@@ -120,13 +120,13 @@ async fn agree(
         let once = names == all.channels.len() + all.sharded.len();
         let right = all.channels == *channels && all.sharded == *sharded && all.patterns == patterns as i64;
         let stats = mux.stats();
-        let counted = (stats.channels, stats.patterns, stats.sharded, stats.homeless)
+        let counted = (stats.channels, stats.patterns, stats.sharded, stats.unserved)
             == (channels.len(), patterns, sharded.len(), 0);
         (once && right && counted).then_some(())
     });
     if found.await.is_none() {
         for server in servers {
-            eprintln!("{:?}", View::of(server).await);
+            eprintln!("{:?}", ServerSubscriptions::of(server).await);
         }
         panic!("wanted {channels:?}, {patterns} patterns, {sharded:?}; the mux has {:?}", mux.stats());
     }
@@ -135,13 +135,14 @@ async fn agree(
 /// Publishes once to every name of every subscription and reads it there.
 async fn everybody_hears(client: &Client, kept: &mut [Subscription]) {
     for (round, subscription) in kept.iter_mut().enumerate() {
-        let (kind, names) = (subscription.kind(), subscription.names().to_vec());
+        let kind = subscription.kind();
+        let names = subscription.names().to_vec();
         for name in names {
             let token = format!("{round}-token");
             let name = std::str::from_utf8(&name).unwrap().to_owned();
             // In a cluster only the node that serves an ordinary channel counts its subscriber.
             let receivers = tell(client, kind, &name, &token).await;
-            assert!(receivers >= 1 || kind != Kind::Sharded, "{name} has a subscriber");
+            assert!(receivers >= 1 || kind != SubscriptionKind::Sharded, "{name} has a subscriber");
             while message(subscription).await.payload != token.as_bytes() {}
         }
     }

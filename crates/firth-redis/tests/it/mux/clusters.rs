@@ -1,11 +1,10 @@
-//! What the laws on clusters share: channels by their place, views of all nodes, clients that look rarely.
-
-use std::{sync::Arc, time::Duration};
-
-use firth_redis::{Client, Config};
-use firth_testkit::{ClusterBuilder, Flavor, RedisCluster, RedisServer, slot_of};
+//! What the laws on clusters share: channels by their place, views of all nodes, clients that look
+//! rarely.
 
 use super::asked;
+use firth_redis::{Client, Config};
+use firth_testkit::{ClusterBuilder, Flavor, RedisCluster, RedisServer, slot_of};
+use std::{sync::Arc, time::Duration};
 
 /// A cluster that notices a dead master quickly.
 pub(super) fn builder(flavor: Flavor) -> ClusterBuilder {
@@ -28,7 +27,7 @@ pub(super) async fn connect_as_usual(cluster: &RedisCluster) -> Client {
     Client::connect(cluster.url()).await.expect("the cluster is up")
 }
 
-/// So many channels whose slots belong to this node.
+/// Channels whose slots belong to this node.
 pub(super) async fn channels_at(cluster: &RedisCluster, node: usize, count: usize) -> Vec<String> {
     let mut found = Vec::new();
     for n in 0.. {

@@ -1,22 +1,20 @@
-//! Masters that die, freeze, hand over or leave: their channels are told at once and live again at the new owner soon
-//! after the cluster has found one; everybody else notices nothing.
+//! Masters that die, freeze, hand over or leave: their channels are told at once and live again at
+//! the new owner soon after the cluster has found one; everybody else notices nothing.
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
+use super::{
+    SOON, ServerSubscriptions,
+    accounting::{PublishLoad, PublishMode, Reader, ReceivedEvents},
+    clusters::{builder, channels_at, connect_as_usual, each, start},
+    message, name, publish, signal, spublish, subscriber_connections,
 };
-
 use firth_redis::{
     CallError, Client, cmd,
     mux::{Mux, MuxConfig, NodePreference, Subscription},
 };
 use firth_testkit::{Direction, Flavor, RedisCluster, on_both, slot_of, wait};
-
-use super::{
-    SOON, View,
-    clusters::{builder, channels_at, connect_as_usual, each, start},
-    ledger::{Load, Log, Reader, Way},
-    message, name, publish, signal, spublish, subscriber_connections,
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
 };
 
 on_both!(
@@ -25,8 +23,8 @@ on_both!(
     a_node_that_leaves_takes_nothing_with_it,
 );
 
-/// Load on sharded channels of two nodes and on ordinary ones, and readers of both.
-struct World {
+/// PublishLoad on sharded channels of two nodes and on ordinary ones, and readers of both.
+struct FailoverRig {
     cluster: Arc<RedisCluster>,
     mux: Mux,
     touched: Vec<String>,
@@ -34,11 +32,11 @@ struct World {
     plain: Vec<String>,
     sharded_reader: Reader,
     plain_reader: Reader,
-    sharded_load: Load,
-    plain_load: Load,
+    sharded_load: PublishLoad,
+    plain_load: PublishLoad,
 }
 
-impl World {
+impl FailoverRig {
     async fn new(cluster: &Arc<RedisCluster>, client: &Client, node: usize, other: usize) -> Self {
         let mux = client.mux().clone();
         let touched = channels_at(cluster, node, 10).await;
@@ -47,9 +45,10 @@ impl World {
         let sharded: Vec<String> = touched.iter().chain(&untouched).cloned().collect();
         let sharded_reader = Reader::start(mux.subscribe_sharded(sharded.clone()).await.unwrap());
         let plain_reader = Reader::start(mux.subscribe(plain.clone()).await.unwrap());
-        let sharded_load = Load::start(cluster, sharded.into_iter().map(|c| (c, Way::Sharded)).collect());
-        let ordinary = plain.iter().map(|c| (c.clone(), Way::Ordinary(None))).collect();
-        let plain_load = Load::start(cluster, ordinary);
+        let sharded_load =
+            PublishLoad::start(cluster, sharded.into_iter().map(|c| (c, PublishMode::Sharded)).collect());
+        let ordinary = plain.iter().map(|c| (c.clone(), PublishMode::Ordinary(None))).collect();
+        let plain_load = PublishLoad::start(cluster, ordinary);
         wait::until(SOON, "messages flow", async || mux.stats().received > 300).await;
         let cluster = cluster.clone();
         Self {
@@ -65,9 +64,9 @@ impl World {
         }
     }
 
-    /// Waits until each touched channel has heard so many signals of this name.
+    /// Waits until each touched channel has had this many signals of this name.
     async fn touched_hear(&self, signal: &'static str, times: usize) {
-        let heard = |log: &Log| {
+        let heard = |log: &ReceivedEvents| {
             self.touched.iter().all(|c| log.signals(c).iter().filter(|s| **s == signal).count() >= times)
         };
         wait::until(SOON, format!("{signal} is told"), async || self.sharded_reader.look(heard)).await;
@@ -78,9 +77,11 @@ impl World {
         wait::until(SOON, "messages flow again", async || self.mux.stats().received > then + 300).await;
     }
 
-    /// Ends the load and judges: no silent gap anywhere, nothing at all for those who were not touched.
-    async fn judge(self) -> (Log, Vec<Subscription>) {
-        let (sent, sent_plain) = (self.sharded_load.stop().await, self.plain_load.stop().await);
+    /// Ends the load and judges: no silent gap anywhere, nothing at all for those who were not
+    /// touched.
+    async fn judge(self) -> (ReceivedEvents, Vec<Subscription>) {
+        let sent = self.sharded_load.stop().await;
+        let sent_plain = self.plain_load.stop().await;
         let (sharded, log) = self.sharded_reader.finish(&sent).await;
         for channel in &self.touched {
             let lost = sent.no_silent_gap(channel, &log);
@@ -103,7 +104,7 @@ impl World {
 async fn a_killed_master_is_told_at_once_and_its_channels_live_again_at_its_replica(flavor: Flavor) {
     let cluster = start(builder(flavor)).await;
     let client = connect_as_usual(&cluster).await;
-    let world = World::new(&cluster, &client, 0, 1).await;
+    let world = FailoverRig::new(&cluster, &client, 0, 1).await;
     cluster.kill(0).await;
     let killed = Instant::now();
     world.touched_hear("gap", 1).await;
@@ -115,7 +116,7 @@ async fn a_killed_master_is_told_at_once_and_its_channels_live_again_at_its_repl
     assert!(told < Duration::from_secs(1), "{told:?}");
     assert!(promoted.elapsed() < Duration::from_secs(2), "{:?}", promoted.elapsed());
     world.flows().await;
-    assert!(View::of(cluster.node(heir).server()).await.sharded.contains(&world.touched[0]));
+    assert!(ServerSubscriptions::of(cluster.node(heir).server()).await.sharded.contains(&world.touched[0]));
     let touched = world.touched.clone();
     let (log, _held) = world.judge().await;
     for channel in &touched {
@@ -127,9 +128,15 @@ async fn a_killed_master_is_told_at_once_and_its_channels_live_again_at_its_repl
 async fn channels_follow_a_manual_failover_and_leave_a_frozen_master(flavor: Flavor) {
     let cluster = start(builder(flavor)).await;
     let client = connect_as_usual(&cluster).await;
-    let world = World::new(&cluster, &client, 0, 1).await;
+    let world = FailoverRig::new(&cluster, &client, 0, 1).await;
     let replica = cluster.replicas_of(0).await[0];
     cluster.failover(replica).await;
+    // The old master is a replica now and serves the channels, too, until the client finds out.
+    wait::until(SOON, "the new master serves the channels", async || {
+        let served = ServerSubscriptions::of(cluster.node(replica).server()).await.sharded;
+        world.touched.iter().all(|channel| served.contains(channel))
+    })
+    .await;
     world.touched_hear("resumed", 1).await;
     world.flows().await;
 
@@ -146,7 +153,7 @@ async fn channels_follow_a_manual_failover_and_leave_a_frozen_master(flavor: Fla
     cluster.settle().await;
     world.flows().await;
     wait::until(SOON, "the thawed node has nothing left to serve", async || {
-        View::of(cluster.node(replica).server()).await.sharded.is_empty()
+        ServerSubscriptions::of(cluster.node(replica).server()).await.sharded.is_empty()
     })
     .await;
     let touched = world.touched.clone();
@@ -175,7 +182,7 @@ async fn a_node_that_leaves_takes_nothing_with_it(flavor: Flavor) {
     for n in 0..12 {
         plain.push(mux.subscribe([format!("plain-{n}")]).await.unwrap());
     }
-    let guest_view = View::of(cluster.node(guest).server()).await;
+    let guest_view = ServerSubscriptions::of(cluster.node(guest).server()).await;
     assert_eq!(guest_view.sharded.len(), 3);
     assert!(!guest_view.channels.is_empty(), "the newcomer is used: {guest_view:?}");
     for channel in &moving {
@@ -185,7 +192,7 @@ async fn a_node_that_leaves_takes_nothing_with_it(flavor: Flavor) {
     cluster.remove_node(guest).await;
     let at_home = async || {
         let stats = mux.stats();
-        (stats.sharded, stats.channels, stats.homeless, stats.connections) == (3, 12, 0, 2)
+        (stats.sharded, stats.channels, stats.unserved, stats.connections) == (3, 12, 0, 2)
     };
     wait::until(SOON, "all have a home, and the connection to the lost node is gone", at_home).await;
     for channel in &moving {
@@ -211,17 +218,17 @@ async fn a_node_that_leaves_takes_nothing_with_it(flavor: Flavor) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_only_we_cannot_reach_costs_only_its_own_channels() {
     let cluster = start(builder(Flavor::Redis).replicas_per_master(0).announce_through_proxies(true)).await;
-    let client = Client::connect(crate::kit::watchful(cluster.url())).await.unwrap();
+    let client = Client::connect(crate::support::watchful(cluster.url())).await.unwrap();
     let mux = client.mux();
-    let (here, there) =
-        (channels_at(&cluster, 0, 1).await.remove(0), channels_at(&cluster, 1, 1).await.remove(0));
+    let here = channels_at(&cluster, 0, 1).await.remove(0);
+    let there = channels_at(&cluster, 1, 1).await.remove(0);
     let mut cut = mux.subscribe_sharded([here.clone()]).await.unwrap();
     let mut well = mux.subscribe_sharded([there.clone()]).await.unwrap();
     let mut plain = Vec::new();
     for n in 0..6 {
         plain.push(mux.subscribe([format!("plain-{n}")]).await.unwrap());
     }
-    assert!(!View::of(cluster.node(0).server()).await.channels.is_empty());
+    assert!(!ServerSubscriptions::of(cluster.node(0).server()).await.channels.is_empty());
     cluster.node(0).proxy().half_open(Direction::Both);
     for wanted in ["lost", "gap"] {
         assert_eq!(name(&signal(&mut cut).await), wanted);
@@ -239,7 +246,7 @@ async fn a_node_that_only_we_cannot_reach_costs_only_its_own_channels() {
         .await
         .unwrap_err();
     assert!(matches!(error, CallError::Down { .. }), "{error}");
-    assert_eq!((mux.stats().homeless, mux.stats().sharded), (1, 1), "what did not succeed is forgotten");
+    assert_eq!((mux.stats().unserved, mux.stats().sharded), (1, 1), "what did not succeed is forgotten");
     cluster.node(1).server().order(&["SPUBLISH", &there, "1"]).await;
     assert_eq!(&message(&mut well).await.payload[..], b"1");
     assert_eq!(well.pending(), 0);
@@ -264,13 +271,16 @@ async fn a_replica_that_follows_another_master_is_left() {
     });
     let channel = channels_at(&cluster, 0, 1).await.remove(0);
     let mut subscription = mux.subscribe_sharded([channel.clone()]).await.unwrap();
-    assert!(View::of(cluster.node(2).server()).await.sharded.contains(&channel), "at the replica");
+    assert!(
+        ServerSubscriptions::of(cluster.node(2).server()).await.sharded.contains(&channel),
+        "at the replica"
+    );
     cluster.node(2).server().order(&["CLUSTER", "REPLICATE", cluster.node(1).id()]).await;
     for wanted in ["gap", "moved", "resumed"] {
         assert_eq!(name(&signal(&mut subscription).await), wanted);
     }
     assert_eq!(spublish(&client, &channel, "1").await, 1, "its master serves it now");
     assert_eq!(&message(&mut subscription).await.payload[..], b"1");
-    let left = async || View::of(cluster.node(2).server()).await.sharded.is_empty();
+    let left = async || ServerSubscriptions::of(cluster.node(2).server()).await.sharded.is_empty();
     wait::until(SOON, "the old replica has forgotten it", left).await;
 }

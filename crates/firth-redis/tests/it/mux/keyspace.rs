@@ -1,19 +1,17 @@
 //! Keyspace notifications in a cluster: each node tells only of its own keys, so the mux listens at
 //! every master.
 
-use std::collections::BTreeSet;
-
+use super::{
+    SOON, ServerSubscriptions,
+    clusters::{builder, connect_as_usual, each, start},
+    event, name,
+};
 use firth_redis::{
     Client, cmd,
     mux::{Event, GapReason, Signal, Subscription},
 };
 use firth_testkit::{Flavor, on_both, slot_of, wait};
-
-use super::{
-    SOON, View,
-    clusters::{builder, connect_as_usual, each, start},
-    event, name,
-};
+use std::collections::BTreeSet;
 
 on_both!(
     c08_key_events_of_every_master_are_heard_once,
@@ -72,19 +70,20 @@ async fn c08_key_events_of_every_master_are_heard_once(flavor: Flavor) {
     for _ in 0..30 {
         assert!(event(&mut by_pattern).await.message().is_some());
     }
-    let views = each(&cluster, View::of).await;
+    let views = each(&cluster, ServerSubscriptions::of).await;
     assert!(views.iter().all(|view| view.channels.contains(ANY_SET) && view.patterns == 2), "{views:?}");
     // Others share what is there, and the last one out ends it everywhere.
     let second = client.mux().subscribe([ANY_SET]).await.unwrap();
     by_name.unsubscribe().await.unwrap();
-    assert!(each(&cluster, View::of).await.iter().all(|view| view.channels.contains(ANY_SET)));
+    assert!(each(&cluster, ServerSubscriptions::of).await.iter().all(|view| view.channels.contains(ANY_SET)));
     second.unsubscribe().await.unwrap();
     drop((by_pattern, by_glob));
-    let ended = async || each(&cluster, View::of).await.iter().all(View::is_empty);
+    let ended =
+        async || each(&cluster, ServerSubscriptions::of).await.iter().all(ServerSubscriptions::is_empty);
     wait::until(SOON, "every master has ended them", ended).await;
     // An ordinary channel is still at one node.
     let _plain = client.mux().subscribe(["__other"]).await.unwrap();
-    let views = each(&cluster, View::of).await;
+    let views = each(&cluster, ServerSubscriptions::of).await;
     assert_eq!(views.iter().filter(|view| !view.channels.is_empty()).count(), 1);
 }
 
@@ -106,7 +105,7 @@ async fn c08_key_events_follow_a_failover(flavor: Flavor) {
     assert!(told.iter().all(|name| ["gap", "stalled", "resumed"].contains(name)), "{told:?}");
     let signals = all_are_told(&client, &mut heard, "after").await;
     assert!(signals.is_empty(), "{signals:?}");
-    assert_eq!(client.mux().stats().homeless, 0);
+    assert_eq!(client.mux().stats().unserved, 0);
 }
 
 async fn c08_key_events_follow_a_new_master(flavor: Flavor) {

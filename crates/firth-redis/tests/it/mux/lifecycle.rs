@@ -1,20 +1,18 @@
 //! The mux of a client that closes, opens again, cannot connect, or talks to a server that is too
 //! old.
 
-use std::time::{Duration, Instant};
-
+use super::{SOON, client, message, publish, subscriber_connections};
+use crate::{
+    fake::Fake,
+    support::{ms, soon, tasks},
+};
 use firth_redis::{
     CallError, Client, Config, ConnectError, LostCause,
     config::Liveness,
     mux::{Mux, MuxConfig},
 };
 use firth_testkit::{Flavor, Proxy, RedisServer, on_both, ports::Port, wait};
-
-use super::{SOON, client, message, publish, subscriber_connections};
-use crate::{
-    fake::Fake,
-    kit::{ms, soon, tasks},
-};
+use std::time::{Duration, Instant};
 
 on_both!(
     c06_a_refused_barrier_ends_its_unsubscribe_and_disturbs_no_other_channel,
@@ -83,7 +81,7 @@ async fn c13_every_subscribe_at_a_resp2_server_fails_at_once(flavor: Flavor) {
         assert!(matches!(&error, CallError::Invalid(why) if why.contains("RESP3")), "{error:?}");
     }
     let stats = mux.stats();
-    assert_eq!((stats.homeless, stats.subscriptions, stats.connections), (0, 0, 1));
+    assert_eq!((stats.unserved, stats.subscriptions, stats.connections), (0, 0, 1));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -162,7 +160,7 @@ async fn c05_a_wrong_password_ends_every_subscribe_at_once() {
 
 #[tokio::test]
 async fn c05_a_timeout_says_whether_the_subscribe_was_sent() {
-    let greets = Fake::greeting(|_, peer| peer.fall_silent()).await;
+    let greets = Fake::answering_hello(|_, peer| peer.fall_silent()).await;
     let mute = Fake::bare(|_, peer| peer.fall_silent()).await;
     for (server, limit, expected) in [(&greets, ms(2000), true), (&mute, ms(200), false)] {
         let client = Client::lazy(server.url()).unwrap();

@@ -1,7 +1,6 @@
 //! What the mux tells about itself as metrics: right values, bounded labels.
 
-use std::collections::BTreeMap;
-
+use super::{SOON, client, event, message, publish, signal, spublish};
 use firth_redis::{
     Client, cmd,
     mux::{Mux, MuxConfig},
@@ -11,8 +10,7 @@ use metrics_util::{
     CompositeKey, MetricKind,
     debugging::{DebugValue, DebuggingRecorder, Snapshotter},
 };
-
-use super::{SOON, client, event, message, publish, signal, spublish};
+use std::collections::BTreeMap;
 
 /// A mux whose metrics go to a recorder of its own.
 fn metered(client: &Client, recorder: &DebuggingRecorder, config: MuxConfig) -> Mux {
@@ -104,7 +102,7 @@ fn names_in(text: &str, quote: char) -> std::collections::BTreeSet<&str> {
 #[test]
 fn sub_42_every_metric_stands_in_the_guide() {
     let mut recorded = names_in(include_str!("../../../src/mux/meter.rs"), '"');
-    recorded.extend(names_in(include_str!("../../../src/metrics.rs"), '"'));
+    recorded.extend(names_in(include_str!("../../../src/metrics/mod.rs"), '"'));
     assert!(recorded.len() > 40, "{recorded:?}");
     assert_eq!(names_in(include_str!("../../../docs/guide.md"), '`'), recorded);
 }
@@ -193,8 +191,8 @@ async fn drops_refusals_and_callbacks_are_counted() {
         let mut config = MuxConfig::default();
         config.buffer.bytes = 1_024;
         config.max_callbacks = 77;
-        config.stalled_after = crate::kit::ms(100);
-        config.timed_out_after = crate::kit::ms(1_000);
+        config.stalled_after = crate::support::ms(100);
+        config.timed_out_after = crate::support::ms(1_000);
         config
     });
     mux.subscribe(["secret"]).await.unwrap_err();

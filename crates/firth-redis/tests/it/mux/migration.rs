@@ -1,16 +1,15 @@
-//! Slots that move while messages flow: sharded channels follow with a short, told gap; ordinary ones notice nothing.
-
-use std::{sync::Arc, time::Duration};
-
-use firth_redis::mux::{GapReason, MuxConfig, Signal};
-use firth_testkit::{Flavor, RedisCluster, on_both, slot_of, wait};
+//! Slots that move while messages flow: sharded channels follow with a short, told gap; ordinary
+//! ones notice nothing.
 
 use super::{
-    SOON, View,
+    SOON, ServerSubscriptions,
+    accounting::{PublishLoad, PublishMode, PublishedMessages, Reader, ReceivedEvents},
     clusters::{asked_in_all, builder, channels_at, connect, each, start},
-    ledger::{Ledger, Load, Log, Reader, Way},
     message, name, publish, signal, spublish,
 };
+use firth_redis::mux::{GapReason, Mux, MuxConfig, Signal};
+use firth_testkit::{Flavor, RedisCluster, on_both, slot_of, wait};
+use std::{sync::Arc, time::Duration};
 
 on_both!(
     defect_3_a_subscription_that_the_server_takes_away_is_taken_up_at_the_new_owner,
@@ -56,8 +55,8 @@ async fn defect_4_a_redirection_that_comes_as_a_reply_is_followed(flavor: Flavor
     let mut moved = client.mux().subscribe_sharded([channels[0].clone()]).await.unwrap();
     assert_eq!(spublish(&client, &channels[0], "1").await, 1);
     assert_eq!(&message(&mut moved).await.payload[..], b"1");
-    assert!(View::of(cluster.node(1).server()).await.sharded.contains(&channels[0]));
-    assert!(View::of(cluster.node(0).server()).await.sharded.contains(&channels[1]));
+    assert!(ServerSubscriptions::of(cluster.node(1).server()).await.sharded.contains(&channels[0]));
+    assert!(ServerSubscriptions::of(cluster.node(0).server()).await.sharded.contains(&channels[1]));
     assert_eq!((moved.pending(), client.mux().stats().gaps), (0, 0), "a detour is not a gap");
     assert_eq!(spublish(&client, &channels[1], "2").await, 1);
     assert_eq!(&message(&mut kept).await.payload[..], b"2");
@@ -70,7 +69,7 @@ async fn defect_5_ordinary_channels_are_not_bound_to_slots(flavor: Flavor) {
     let mut plain = client.mux().subscribe(names.clone()).await.unwrap();
     let mut pattern = client.mux().subscribe_pattern(["ch-*"]).await.unwrap();
     let before = asked_in_all(&cluster, "subscribe").await + asked_in_all(&cluster, "unsubscribe").await;
-    let views = each(&cluster, View::of).await;
+    let views = each(&cluster, ServerSubscriptions::of).await;
     for name in &names {
         cluster.migrate_slot(slot_of(name), 0, 1).await;
     }
@@ -84,14 +83,14 @@ async fn defect_5_ordinary_channels_are_not_bound_to_slots(flavor: Flavor) {
     }
     let after = asked_in_all(&cluster, "subscribe").await + asked_in_all(&cluster, "unsubscribe").await;
     assert_eq!(before, after, "nothing was subscribed again");
-    for (before, after) in views.iter().zip(each(&cluster, View::of).await) {
+    for (before, after) in views.iter().zip(each(&cluster, ServerSubscriptions::of).await) {
         assert_eq!((&before.channels, before.patterns), (&after.channels, after.patterns));
     }
     assert_eq!((plain.pending(), pattern.pending()), (0, 0), "not even a gap was told");
 }
 
 /// What a migration did to the messages of some channels.
-fn judge(ledger: &Ledger, log: &Log, moved: &[String]) {
+fn judge(ledger: &PublishedMessages, log: &ReceivedEvents, moved: &[String]) {
     for channel in moved {
         let unheard = ledger.all_came(channel, log);
         let silence = log.gaps(channel);
@@ -144,15 +143,20 @@ async fn under_load(
     let mux = client.mux();
     let reader = Reader::start(mux.subscribe_sharded(sharded.clone()).await.unwrap());
     let plain = Reader::start(mux.subscribe(moving.to_vec()).await.unwrap());
-    let sharded_load = Load::start(cluster, sharded.iter().map(|c| (c.clone(), Way::Sharded)).collect());
-    let plain_load = Load::start(cluster, moving.iter().map(|c| (c.clone(), Way::Ordinary(None))).collect());
+    let sharded_load =
+        PublishLoad::start(cluster, sharded.iter().map(|c| (c.clone(), PublishMode::Sharded)).collect());
+    let plain_load = PublishLoad::start(
+        cluster,
+        moving.iter().map(|c| (c.clone(), PublishMode::Ordinary(None))).collect(),
+    );
     wait::until(SOON, "messages flow", async || mux.stats().received > 200).await;
     change().await;
     let back = async || mux.stats().resumed >= moving.len() as u64;
     wait::until(SOON, "all are back", back).await;
     let then = mux.stats().received;
     wait::until(SOON, "messages flow again", async || mux.stats().received > then + 200).await;
-    let (sent, sent_plain) = (sharded_load.stop().await, plain_load.stop().await);
+    let sent = sharded_load.stop().await;
+    let sent_plain = plain_load.stop().await;
     let (_s, log) = reader.finish(&sent).await;
     judge(&sent, &log, moving);
     for channel in staying {
@@ -167,23 +171,56 @@ async fn under_load(
     assert_eq!(each(cluster, async |s| super::subscriber_connections(s).await).await, [1, 1]);
 }
 
+/// A mux that waits for `resubscribe`, so that the caller's thread opens the missing connection.
+fn manual(client: &firth_redis::Client) -> Mux {
+    let mut config = MuxConfig::default();
+    config.auto_resubscribe = false;
+    config.stalled_after = crate::support::ms(100);
+    client.mux_with(config)
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_auto_resubscribe_a_moved_channel_waits_to_be_asked_for() {
+async fn c20_resubscribe_opens_a_connection_on_a_thread_without_a_runtime() {
     let cluster = pair(Flavor::Redis).await;
     let client = connect(&cluster).await;
-    let mux = client.mux_with({
-        let mut config = MuxConfig::default();
-        config.auto_resubscribe = false;
-        config.stalled_after = crate::kit::ms(100);
-        config
-    });
+    let mux = manual(&client);
     let channel = channels_at(&cluster, 0, 1).await.remove(0);
     let mut subscription = mux.subscribe_sharded([channel.clone()]).await.unwrap();
     cluster.migrate_slot(slot_of(&channel), 0, 1).await;
     for wanted in ["gap", "stalled"] {
         assert_eq!(name(&signal(&mut subscription).await), wanted);
     }
-    assert!(each(&cluster, View::of).await.iter().all(View::is_empty), "nobody asked for anything");
+    assert_eq!(mux.stats().connections, 1, "the new owner has no connection yet");
+    let plain = std::thread::spawn(move || {
+        assert!(tokio::runtime::Handle::try_current().is_err(), "no runtime on this thread");
+        subscription.resubscribe();
+        subscription
+    });
+    let joined = tokio::task::spawn_blocking(|| plain.join()).await.unwrap();
+    let mut subscription = joined.expect("resubscribe does not panic");
+    assert_eq!(mux.stats().connections, 2, "the plain thread opened it");
+    for wanted in ["moved", "resumed"] {
+        assert_eq!(name(&signal(&mut subscription).await), wanted);
+    }
+    assert_eq!(spublish(&client, &channel, "1").await, 1);
+    assert_eq!(&message(&mut subscription).await.payload[..], b"1");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_auto_resubscribe_a_moved_channel_waits_to_be_asked_for() {
+    let cluster = pair(Flavor::Redis).await;
+    let client = connect(&cluster).await;
+    let mux = manual(&client);
+    let channel = channels_at(&cluster, 0, 1).await.remove(0);
+    let mut subscription = mux.subscribe_sharded([channel.clone()]).await.unwrap();
+    cluster.migrate_slot(slot_of(&channel), 0, 1).await;
+    for wanted in ["gap", "stalled"] {
+        assert_eq!(name(&signal(&mut subscription).await), wanted);
+    }
+    assert!(
+        each(&cluster, ServerSubscriptions::of).await.iter().all(ServerSubscriptions::is_empty),
+        "nobody asked for anything"
+    );
     subscription.resubscribe();
     for wanted in ["moved", "resumed"] {
         assert_eq!(name(&signal(&mut subscription).await), wanted);

@@ -1,5 +1,6 @@
 //! Laws of the pub/sub multiplexer, checked against real servers and clusters.
 
+mod accounting;
 mod basics;
 mod callbacks;
 mod chaos;
@@ -7,29 +8,28 @@ mod churn;
 mod clusters;
 mod failover;
 mod keyspace;
-mod ledger;
 mod lifecycle;
 mod metering;
 mod migration;
 mod overflow;
 mod placement;
-mod reach;
 mod rollback;
 mod signals;
 mod storm;
-
-use std::{collections::BTreeSet, time::Duration};
+mod transports;
 
 use firth_redis::{
     Client, cmd,
-    mux::{Event, Kind, Message, Signal, Subscription},
+    mux::{Event, Message, Signal, Subscription, SubscriptionKind},
 };
 use firth_testkit::RedisServer;
+use std::{collections::BTreeSet, time::Duration};
 
 /// Long enough for anything that happens at all.
 const SOON: Duration = Duration::from_secs(20);
 
-const KINDS: [Kind; 3] = [Kind::Channel, Kind::Pattern, Kind::Sharded];
+const KINDS: [SubscriptionKind; 3] =
+    [SubscriptionKind::Channel, SubscriptionKind::Pattern, SubscriptionKind::Sharded];
 
 async fn client(server: &RedisServer) -> Client {
     Client::connect(server.tcp_url()).await.unwrap()
@@ -93,22 +93,22 @@ async fn spublish(client: &Client, channel: &str, payload: &str) -> i64 {
 }
 
 /// Publishes to a name of this kind.
-async fn tell(client: &Client, kind: Kind, name: &str, payload: &str) -> i64 {
+async fn tell(client: &Client, kind: SubscriptionKind, name: &str, payload: &str) -> i64 {
     match kind {
-        Kind::Channel | Kind::Pattern => publish(client, name, payload).await,
-        Kind::Sharded => spublish(client, name, payload).await,
+        SubscriptionKind::Channel | SubscriptionKind::Pattern => publish(client, name, payload).await,
+        SubscriptionKind::Sharded => spublish(client, name, payload).await,
     }
 }
 
 /// What a server says is subscribed: channels and sharded channels by name, patterns by number.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct View {
+struct ServerSubscriptions {
     channels: BTreeSet<String>,
     patterns: i64,
     sharded: BTreeSet<String>,
 }
 
-impl View {
+impl ServerSubscriptions {
     async fn of(server: &RedisServer) -> Self {
         let names = async |what| {
             let reply = server.order(&["PUBSUB", what]).await;

@@ -1,18 +1,18 @@
-//! Subscribers that are too slow: each policy keeps its word, signals are never dropped, memory stays bounded.
-
-use firth_redis::{
-    Client, cmd,
-    mux::{Buffer, Event, MuxConfig, Overflow, Signal, Subscription},
-    pipe,
-};
-use firth_testkit::{Flavor, RedisServer, on_both, wait};
+//! Subscribers that are too slow: each policy keeps its word, signals are never dropped, memory
+//! stays bounded.
 
 use super::{
     SOON, client,
     clusters::{builder, channels_at, connect_as_usual, start},
     event, name, number, publish, word,
 };
-use crate::kit::soon;
+use crate::support::soon;
+use firth_redis::{
+    Client, cmd,
+    mux::{Buffer, Event, MuxConfig, OverflowPolicy, Signal, Subscription},
+    pipe,
+};
+use firth_testkit::{Flavor, RedisServer, on_both, wait};
 
 on_both!(
     a_full_buffer_drops_the_oldest_and_says_so_where_they_are_missing,
@@ -22,7 +22,7 @@ on_both!(
 
 const TEN_KB: usize = 10_000;
 
-fn buffer(bytes: usize, overflow: Overflow) -> Buffer {
+fn buffer(bytes: usize, overflow: OverflowPolicy) -> Buffer {
     Buffer { bytes, overflow }
 }
 
@@ -51,7 +51,8 @@ async fn contents(subscription: &mut Subscription) -> Vec<i64> {
     seen
 }
 
-/// On one thread: a link that is held up must not keep the thread busy, or nobody would ever read.
+/// On one thread: a link that is held up must not keep the thread busy, or the subscriber would
+/// never read.
 #[tokio::test]
 async fn a_blocking_subscriber_holds_the_server_back_and_then_gets_everything() {
     let server = RedisServer::start(Flavor::Redis).await;
@@ -61,7 +62,7 @@ async fn a_blocking_subscriber_holds_the_server_back_and_then_gets_everything() 
         config.read_ahead = 64 << 10;
         config
     });
-    let small = buffer(35_000, Overflow::Block);
+    let small = buffer(35_000, OverflowPolicy::Block);
     let mut slow = mux.subscribe(["big"]).buffer(small).await.unwrap();
     publish_big(&client, "big", 0..2_000, TEN_KB).await;
     let held_back = async || server.info("clients").await["client_recent_max_output_buffer"] != "0";
@@ -83,8 +84,8 @@ async fn a_blocking_subscriber_holds_the_server_back_and_then_gets_everything() 
 async fn nobody_waits_for_a_blocking_subscriber_that_is_gone() {
     let server = RedisServer::start(Flavor::Redis).await;
     let client = client(&server).await;
-    let slow = client.mux().subscribe(["c"]).buffer(buffer(0, Overflow::Block)).await.unwrap();
-    let roomy = buffer(300 * TEN_KB, Overflow::DropOldest);
+    let slow = client.mux().subscribe(["c"]).buffer(buffer(0, OverflowPolicy::Block)).await.unwrap();
+    let roomy = buffer(300 * TEN_KB, OverflowPolicy::DropOldest);
     let mut quick = client.mux().subscribe(["c"]).buffer(roomy).await.unwrap();
     publish_big(&client, "c", 0..200, TEN_KB).await;
     let first = number(event(&mut quick).await.message().unwrap());
@@ -102,7 +103,7 @@ async fn nobody_waits_for_a_blocking_subscriber_that_is_gone() {
 async fn a_full_buffer_drops_the_oldest_and_says_so_where_they_are_missing(flavor: Flavor) {
     let server = RedisServer::start(flavor).await;
     let client = client(&server).await;
-    let policy = buffer(100 * TEN_KB, Overflow::DropOldest);
+    let policy = buffer(100 * TEN_KB, OverflowPolicy::DropOldest);
     let mut slow = client.mux().subscribe(["c"]).buffer(policy).await.unwrap();
     publish_big(&client, "c", 0..300, TEN_KB).await;
     wait::until(SOON, "all have come", async || client.mux().stats().received == 300).await;
@@ -119,7 +120,7 @@ async fn a_full_buffer_drops_the_oldest_and_says_so_where_they_are_missing(flavo
 async fn a_full_buffer_drops_the_newest_and_says_so_where_they_are_missing(flavor: Flavor) {
     let server = RedisServer::start(flavor).await;
     let client = client(&server).await;
-    let policy = buffer(100 * TEN_KB, Overflow::DropNewest);
+    let policy = buffer(100 * TEN_KB, OverflowPolicy::DropNewest);
     let mut slow = client.mux().subscribe(["c"]).buffer(policy).await.unwrap();
     publish_big(&client, "c", 0..300, TEN_KB).await;
     wait::until(SOON, "all have come", async || client.mux().stats().received == 300).await;
@@ -141,7 +142,7 @@ async fn a_full_buffer_drops_the_newest_and_says_so_where_they_are_missing(flavo
 async fn defect_6_signals_find_room_in_a_full_buffer() {
     let server = RedisServer::start(Flavor::Redis).await;
     let client = client(&server).await;
-    for policy in [Overflow::DropNewest, Overflow::DropOldest] {
+    for policy in [OverflowPolicy::DropNewest, OverflowPolicy::DropOldest] {
         let before = client.mux().stats().received;
         let mut slow = client.mux().subscribe(["c"]).buffer(buffer(3 * TEN_KB, policy)).await.unwrap();
         publish_big(&client, "c", 0..50, TEN_KB).await;
@@ -157,7 +158,7 @@ async fn defect_6_signals_find_room_in_a_full_buffer() {
         }
         let signals: Vec<&String> = words.iter().filter(|w| w.parse::<u64>().is_err()).collect();
         let wanted = match policy {
-            Overflow::DropNewest => ["lagged", "lost", "gap", "resumed", "lagged"],
+            OverflowPolicy::DropNewest => ["lagged", "lost", "gap", "resumed", "lagged"],
             _ => ["lagged", "lost", "gap", "resumed", "lagged"],
         };
         assert_eq!(signals, wanted, "{policy:?}: {words:?}");
@@ -177,7 +178,7 @@ async fn a_subscriber_that_the_server_cuts_off_hears_of_the_gap(flavor: Flavor) 
         config.read_ahead = 64 << 10;
         config
     });
-    let policy = buffer(10 * TEN_KB, Overflow::Block);
+    let policy = buffer(10 * TEN_KB, OverflowPolicy::Block);
     let mut slow = mux.subscribe(["c"]).buffer(policy).await.unwrap();
     let count = async || publish(&client, "c", "9999").await;
     publish_big(&client, "c", 0..3_000, TEN_KB).await;
@@ -211,7 +212,8 @@ fn resident() -> u64 {
     line.trim().trim_end_matches(" kB").parse().unwrap()
 }
 
-/// Messages are slices of what was read. A few small ones that wait must not keep all the rest in memory.
+/// Messages are slices of what was read. A few small ones that wait must not keep all the rest in
+/// memory.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slow_subscriber_of_little_does_not_hold_on_to_much() {
     let server = RedisServer::start(Flavor::Redis).await;
@@ -231,7 +233,8 @@ async fn a_slow_subscriber_of_little_does_not_hold_on_to_much() {
         }
     }
     wait::until(SOON, "all have come", async || client.mux().stats().received == 4_400).await;
-    let (kept, grown) = (slow.pending(), resident().saturating_sub(before));
+    let kept = slow.pending();
+    let grown = resident().saturating_sub(before);
     println!("{kept} small messages wait, {grown} kB more than before");
     assert_eq!(kept, 2_200);
     assert!(grown < 64 << 10, "{grown} kB for {kept} small messages");
@@ -245,11 +248,11 @@ async fn a_subscriber_that_is_cut_off_harms_nobody_at_other_nodes() {
     let limited = builder(Flavor::Redis).config("client-output-buffer-limit pubsub 1mb 1mb 1");
     let cluster = start(limited.masters(2).replicas_per_master(0)).await;
     let client = connect_as_usual(&cluster).await;
-    let (here, there) =
-        (channels_at(&cluster, 0, 1).await.remove(0), channels_at(&cluster, 1, 1).await.remove(0));
-    let policy = buffer(10 * TEN_KB, Overflow::Block);
+    let here = channels_at(&cluster, 0, 1).await.remove(0);
+    let there = channels_at(&cluster, 1, 1).await.remove(0);
+    let policy = buffer(10 * TEN_KB, OverflowPolicy::Block);
     let mut slow = client.mux().subscribe_sharded([here.clone()]).buffer(policy).await.unwrap();
-    let roomy = buffer(50 * TEN_KB, Overflow::Block);
+    let roomy = buffer(50 * TEN_KB, OverflowPolicy::Block);
     let mut quick = client.mux().subscribe_sharded([there.clone()]).buffer(roomy).await.unwrap();
     let mut heard = 0;
     while super::spublish(&client, &here, &"x".repeat(TEN_KB)).await > 0 {

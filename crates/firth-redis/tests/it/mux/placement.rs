@@ -1,19 +1,18 @@
-//! Which nodes serve what: few connections however many channels, the preferred roles, spread and balanced.
+//! Which nodes serve what: few connections however many channels, the preferred roles, spread and
+//! balanced.
 
-use std::sync::Arc;
-
+use super::{
+    SOON, ServerSubscriptions, churn,
+    clusters::{asked_in_all, builder, connect_as_usual, each, servers, start},
+    publish, spublish, subscriber_connections,
+};
 use firth_redis::{
     Client, cmd,
     mux::{MuxConfig, NodePreference},
 };
 use firth_testkit::{Flavor, RedisCluster, on_both, slot_of, wait};
+use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
-
-use super::{
-    SOON, View, churn,
-    clusters::{asked_in_all, builder, connect_as_usual, each, servers, start},
-    publish, spublish, subscriber_connections,
-};
 
 on_both!(
     many_channels_use_one_connection_per_node_and_land_where_they_are_wanted,
@@ -29,7 +28,7 @@ fn config(nodes: NodePreference) -> MuxConfig {
 
 /// Sharded channels and ordinary ones at each node.
 async fn loads(cluster: &RedisCluster) -> (Vec<usize>, Vec<usize>) {
-    let views = each(cluster, View::of).await;
+    let views = each(cluster, ServerSubscriptions::of).await;
     (views.iter().map(|v| v.sharded.len()).collect(), views.iter().map(|v| v.channels.len()).collect())
 }
 
@@ -39,7 +38,8 @@ async fn many_channels_use_one_connection_per_node_and_land_where_they_are_wante
     let sharded: Vec<String> = (0..10_000).map(|n| format!("sharded-{n}")).collect();
     let plain: Vec<String> = (0..1_000).map(|n| format!("plain-{n}")).collect();
 
-    // Masters, the default: three connections, sharded channels with their slots, ordinary ones spread evenly.
+    // Masters, the default: three connections, sharded channels with their slots, ordinary ones
+    // spread evenly.
     let mux = client.mux_with(config(NodePreference::Masters));
     let first = mux.subscribe_sharded(sharded.clone()).await.unwrap();
     let mut second = Vec::new();
@@ -59,7 +59,10 @@ async fn many_channels_use_one_connection_per_node_and_land_where_they_are_wante
     assert_eq!(asked_in_all(&cluster, "ssubscribe").await as usize, sharded_groups(&sharded));
     drop((first, second));
     wait::until(SOON, "nothing is left", async || {
-        each(&cluster, View::of).await.iter().all(|v| v.channels.is_empty() && v.sharded.is_empty())
+        each(&cluster, ServerSubscriptions::of)
+            .await
+            .iter()
+            .all(|v| v.channels.is_empty() && v.sharded.is_empty())
     })
     .await;
     mux.close().await;
@@ -97,9 +100,9 @@ async fn many_channels_use_one_connection_per_node_and_land_where_they_are_wante
     let replica = cluster.replicas_of(0).await[0];
     cluster.kill(replica).await;
     let all_at_home =
-        async || mux.stats().homeless == 0 && mux.stats().sharded == 600 && mux.stats().resumed > 0;
+        async || mux.stats().unserved == 0 && mux.stats().sharded == 600 && mux.stats().resumed > 0;
     wait::until(SOON, "its channels find their master", all_at_home).await;
-    assert!(View::of(cluster.node(0).server()).await.sharded.len() > 100);
+    assert!(ServerSubscriptions::of(cluster.node(0).server()).await.sharded.len() > 100);
     drop(held);
 }
 
@@ -135,7 +138,8 @@ async fn subscribing_succeeds_while_slots_move(flavor: Flavor) {
     let nodes = servers(&cluster);
     let all: Vec<_> = nodes.iter().map(|node| node.server()).collect();
     let stop = CancellationToken::new();
-    let (moving, stopped) = (cluster.clone(), stop.clone());
+    let moving = cluster.clone();
+    let stopped = stop.clone();
     let mover = tokio::spawn(async move {
         let mut moves = 0;
         while !stopped.is_cancelled() {

@@ -1,19 +1,18 @@
 //! Signals about gaps that last, and resubscription on demand, on a single server.
 
-use std::time::Duration;
-
+use super::{KINDS, SOON, ServerSubscriptions, client, message, name, signal, tell};
+use crate::support::ms;
 use firth_redis::{
     Client, cmd,
-    mux::{GapReason, Kind, MuxConfig, Signal, Subscription},
+    mux::{GapReason, MuxConfig, Signal, Subscription, SubscriptionKind},
 };
 use firth_testkit::{Direction, Flavor, Proxy, RedisServer, on_both, wait};
-
-use super::{KINDS, SOON, View, client, message, name, signal, tell};
-use crate::kit::ms;
+use std::time::Duration;
 
 on_both!(
     a_gap_that_lasts_is_called_stalled_and_then_timed_out_and_still_ends,
     without_auto_resubscribe_a_gap_ends_when_it_is_asked_to,
+    c20_resubscribe_works_on_a_thread_without_a_runtime,
     defect_4_an_idle_connection_that_breaks_is_told,
 );
 
@@ -65,7 +64,7 @@ async fn a_gap_that_lasts_is_called_stalled_and_then_timed_out_and_still_ends(fl
     }
     assert!(killed.elapsed() >= ms(1_000));
     let stats = mux.stats();
-    assert_eq!((stats.gaps, stats.stalled, stats.timed_out, stats.resumed, stats.homeless), (4, 4, 4, 0, 4));
+    assert_eq!((stats.gaps, stats.stalled, stats.timed_out, stats.resumed, stats.unserved), (4, 4, 4, 0, 4));
     server.restart().await;
     for subscription in &mut all {
         let resumed = signal(subscription).await;
@@ -73,7 +72,31 @@ async fn a_gap_that_lasts_is_called_stalled_and_then_timed_out_and_still_ends(fl
     }
     wait::until(SOON, "the client is back", async || client.call::<()>(cmd("PING")).await.is_ok()).await;
     everybody_hears(&client, &mut all).await;
-    assert_eq!((mux.stats().resumed, mux.stats().homeless), (4, 0));
+    assert_eq!((mux.stats().resumed, mux.stats().unserved), (4, 0));
+}
+
+async fn c20_resubscribe_works_on_a_thread_without_a_runtime(flavor: Flavor) {
+    let server = RedisServer::start(flavor).await;
+    let client = client(&server).await;
+    let mux = client.mux_with({
+        let mut config = short();
+        config.auto_resubscribe = false;
+        config
+    });
+    let mut subscription = mux.subscribe(["a"]).await.unwrap();
+    client.call::<i64>(cmd("CLIENT").arg("KILL").arg("TYPE").arg("pubsub")).await.unwrap();
+    for wanted in ["lost", "gap", "stalled", "timed-out"] {
+        assert_eq!(name(&signal(&mut subscription).await), wanted);
+    }
+    let asked = std::thread::spawn(move || {
+        assert!(tokio::runtime::Handle::try_current().is_err(), "the thread has no runtime");
+        subscription.resubscribe();
+        subscription
+    });
+    let mut subscription = asked.join().expect("resubscribe does not panic");
+    assert_eq!(name(&signal(&mut subscription).await), "resumed");
+    tell(&client, SubscriptionKind::Channel, "a", "1").await;
+    assert_eq!(&message(&mut subscription).await.payload[..], b"1");
 }
 
 async fn without_auto_resubscribe_a_gap_ends_when_it_is_asked_to(flavor: Flavor) {
@@ -91,8 +114,8 @@ async fn without_auto_resubscribe_a_gap_ends_when_it_is_asked_to(flavor: Flavor)
             assert_eq!(name(&signal(subscription).await), wanted);
         }
     }
-    assert!(View::of(&server).await.is_empty(), "nobody asked for anything");
-    // A newcomer gets what it asks for; so does, then, whoever shares the name.
+    assert!(ServerSubscriptions::of(&server).await.is_empty(), "nobody asked for anything");
+    // A new subscriber gets what it asks for; so does then every subscriber of the name.
     let mut newcomer = mux.subscribe(["b"]).await.unwrap();
     let Signal::Resumed { channels, .. } = signal(&mut all[0]).await else { panic!("b is back") };
     assert_eq!(channels[..], [&b"b"[..]]);
@@ -101,11 +124,12 @@ async fn without_auto_resubscribe_a_gap_ends_when_it_is_asked_to(flavor: Flavor)
         assert_eq!(name(&signal(subscription).await), "resumed");
     }
     everybody_hears(&client, &mut all).await;
-    tell(&client, Kind::Channel, "b", "2").await;
+    tell(&client, SubscriptionKind::Channel, "b", "2").await;
     assert_eq!(&message(&mut newcomer).await.payload[..], b"2");
 }
 
-/// Permissions that change while subscriptions live: what is forbidden is told, what is allowed goes on.
+/// Permissions that change while subscriptions live: what is forbidden is told, what is allowed
+/// goes on.
 #[tokio::test]
 async fn a_permission_that_is_taken_away_is_told_and_comes_back_with_the_permission() {
     let server = RedisServer::builder().acl_user("app", "on >pw +@all ~* &ok:* &maybe:*").start().await;
@@ -124,7 +148,7 @@ async fn a_permission_that_is_taken_away_is_told_and_comes_back_with_the_permiss
         matches!(&refused, Signal::Gap { reason: GapReason::Refused(words), .. } if words.starts_with("NOPERM")),
         "{refused:?}"
     );
-    assert_eq!(tell(&client, Kind::Channel, "ok:2", "1").await, 1);
+    assert_eq!(tell(&client, SubscriptionKind::Channel, "ok:2", "1").await, 1);
     assert_eq!(&message(&mut allowed).await.channel[..], b"ok:2");
     server.order(&["ACL", "SETUSER", "app", "&maybe:*"]).await;
     loop {
@@ -134,14 +158,15 @@ async fn a_permission_that_is_taken_away_is_told_and_comes_back_with_the_permiss
             other => panic!("{other}"),
         }
     }
-    assert_eq!(tell(&client, Kind::Channel, "maybe:1", "1").await, 1);
+    assert_eq!(tell(&client, SubscriptionKind::Channel, "maybe:1", "1").await, 1);
 }
 
-/// Nothing is sent and nothing comes: the break is told all the same, whether the peer says so or just falls silent.
+/// Nothing is sent and nothing comes: the break is told all the same, whether the peer says so or
+/// just falls silent.
 async fn defect_4_an_idle_connection_that_breaks_is_told(flavor: Flavor) {
     let server = RedisServer::start(flavor).await;
     let proxy = Proxy::start(server.addr()).await;
-    let client = Client::connect(crate::kit::watchful(proxy.url())).await.unwrap();
+    let client = Client::connect(crate::support::watchful(proxy.url())).await.unwrap();
     let mut idle = client.mux().subscribe(["a"]).await.unwrap();
     proxy.cut().await;
     for wanted in ["lost", "gap", "resumed"] {

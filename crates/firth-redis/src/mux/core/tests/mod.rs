@@ -1,26 +1,24 @@
 //! Laws of the mux's core, without a server: events in, orders and signals out.
 
-mod answers;
 mod changes;
-mod local;
-mod standins;
-mod trouble;
-
-use std::task::Context;
-
-use bytes::BytesMut;
+mod failures;
+mod fallback;
+mod keyspace;
+mod replies;
 
 use super::*;
 use crate::{
-    cluster::topology::Shard,
-    connection::{Greeting, feed::FeedItem},
+    cluster::topology::ClusterShard,
+    connection::{ServerInfo, push_queue::PushItem},
     error::LostCause,
     mux::{
         config::Buffer,
         event::{Event, Signal},
     },
-    resp::{Decoder, Limits, pubsub::Said},
+    resp::{Decoder, ReplyLimits, pubsub::PubSubFrame},
 };
+use bytes::BytesMut;
+use std::task::Context;
 
 fn node(port: u16) -> Address {
     Address::new("n", port)
@@ -28,13 +26,13 @@ fn node(port: u16) -> Address {
 
 /// Two masters: 1 owns the lower half of the slots, 2 the upper.
 fn topology(lower: u16, upper: u16) -> Arc<Topology> {
-    let shard = |n| Shard { master: node(n), replicas: vec![] };
+    let shard = |n| ClusterShard { master: node(n), replicas: vec![] };
     Arc::new(Topology::from_ranges([(0..=8191, shard(lower)), (8192..=16383, shard(upper))]))
 }
 
 /// A core with its clock, and what came out of it.
 struct Rig {
-    core: Core,
+    core: MuxCore,
     now: Instant,
     sent: Vec<(u16, String)>,
     opened: Vec<u16>,
@@ -46,7 +44,7 @@ struct Rig {
 
 impl Rig {
     fn new(config: MuxConfig) -> Self {
-        let core = Core::new(config, topology(1, 2), Place::Single);
+        let core = MuxCore::new(config, topology(1, 2), MuxDeployment::Single);
         Self {
             core,
             now: Instant::now(),
@@ -60,12 +58,13 @@ impl Rig {
     }
 
     fn settle(&mut self) {
-        let (mut orders, mut wakers) = (Vec::new(), Vec::new());
-        self.core.drain(&mut orders, &mut wakers);
-        for order in orders {
-            match order {
-                Order::Open(_, address) => self.opened.push(address.port),
-                Order::Send(link, _, bytes) => {
+        let mut actions = Vec::new();
+        let mut wakers = Vec::new();
+        self.core.drain(&mut actions, &mut wakers);
+        for action in actions {
+            match action {
+                MuxAction::Open(_, address) => self.opened.push(address.port),
+                MuxAction::Send(link, _, bytes) => {
                     let port = self.core.links[link].address.port;
                     let words: Vec<&[u8]> = bytes
                         .split(|&b| b == b'\n')
@@ -74,36 +73,40 @@ impl Rig {
                     let text = String::from_utf8(words.join(&b' ')).unwrap().replace('\r', "");
                     self.sent.push((port, text.trim().to_owned()));
                 }
-                Order::Refresh => self.refreshes += 1,
-                Order::Reset(_) => self.resets += 1,
-                Order::Close(_) => self.closed += 1,
-                Order::Moved(slot, to) => self.moved.push((slot, to)),
+                MuxAction::Refresh => self.refreshes += 1,
+                MuxAction::Reset(_) => self.resets += 1,
+                MuxAction::Close(_) => self.closed += 1,
+                MuxAction::Moved(slot, to) => self.moved.push((slot, to)),
             }
         }
     }
 
-    fn join(&mut self, kind: Kind, names: &[&'static str]) -> (Arc<Mailbox>, Arc<Confirm>) {
+    fn join(
+        &mut self,
+        kind: SubscriptionKind,
+        names: &[&'static str],
+    ) -> (Arc<EventMailbox>, Arc<Confirmation>) {
         self.join_with(Buffer::default(), kind, names)
     }
 
     fn join_with(
         &mut self,
         buffer: Buffer,
-        kind: Kind,
+        kind: SubscriptionKind,
         names: &[&'static str],
-    ) -> (Arc<Mailbox>, Arc<Confirm>) {
-        let mailbox = Arc::new(Mailbox::new(buffer, Arc::default()));
-        let confirm = Confirm::new(names.len());
+    ) -> (Arc<EventMailbox>, Arc<Confirmation>) {
+        let mailbox = Arc::new(EventMailbox::new(buffer, Arc::default()));
+        let confirm = Confirmation::new(names.len());
         let names: Vec<Bytes> = names.iter().map(|n| Bytes::from_static(n.as_bytes())).collect();
-        let want = Want { kind, names: &names, mailbox: &mailbox };
+        let want = SubscriberNames { kind, names: &names, mailbox: &mailbox };
         self.core.join(want, &confirm, self.now);
         self.settle();
         (mailbox, confirm)
     }
 
-    fn leave(&mut self, kind: Kind, name: &'static str, mailbox: &Arc<Mailbox>) {
+    fn leave(&mut self, kind: SubscriptionKind, name: &'static str, mailbox: &Arc<EventMailbox>) {
         let names = [Bytes::from_static(name.as_bytes())];
-        self.core.leave(Want { kind, names: &names, mailbox }, None);
+        self.core.leave(SubscriberNames { kind, names: &names, mailbox }, None);
         self.settle();
     }
 
@@ -111,25 +114,25 @@ impl Rig {
         self.core.by_address[&node(port)]
     }
 
-    fn item(&mut self, port: u16, item: FeedItem) {
+    fn item(&mut self, port: u16, item: PushItem) {
         let link = self.link(port);
-        self.core.hear(link, &mut VecDeque::from([item]), self.now);
+        self.core.handle(link, &mut VecDeque::from([item]), self.now);
         self.settle();
     }
 
     fn open(&mut self, port: u16, generation: u64) {
-        self.item(port, FeedItem::Opened { generation, greeting: Greeting::of_resp3() });
+        self.item(port, PushItem::Opened { generation, server_info: ServerInfo::of_resp3() });
     }
 
-    fn hear(&mut self, port: u16, text: &str) {
+    fn handle(&mut self, port: u16, text: &str) {
         let frame = frame(text);
         self.item(port, frame);
     }
 
     /// Hears several things in one go; what is not dealt with is given back, for the next time.
-    fn hear_all(&mut self, port: u16, mut items: VecDeque<FeedItem>) -> VecDeque<FeedItem> {
+    fn hear_all(&mut self, port: u16, mut items: VecDeque<PushItem>) -> VecDeque<PushItem> {
         let link = self.link(port);
-        self.core.hear(link, &mut items, self.now);
+        self.core.handle(link, &mut items, self.now);
         self.settle();
         items
     }
@@ -145,16 +148,16 @@ impl Rig {
     }
 
     fn topology(&mut self, lower: u16, upper: u16) {
-        self.core.retopologise(topology(lower, upper), self.now);
+        self.core.set_topology(topology(lower, upper), self.now);
         self.settle();
     }
 }
 
-fn lost() -> FeedItem {
-    FeedItem::Lost(LostCause::Eof)
+fn lost() -> PushItem {
+    PushItem::Lost(LostCause::Eof)
 }
 
-fn frame(text: &str) -> FeedItem {
+fn frame(text: &str) -> PushItem {
     let mut wire = BytesMut::new();
     match text.split_once(' ') {
         Some(("-", error)) => wire.extend_from_slice(format!("-{error}\r\n").as_bytes()),
@@ -167,10 +170,12 @@ fn frame(text: &str) -> FeedItem {
             }
         }
     }
-    FeedItem::Said(Said::read(&Decoder::new(Limits::default()).decode(&mut wire).unwrap().unwrap()))
+    PushItem::Frame(PubSubFrame::read(
+        &Decoder::new(ReplyLimits::default()).decode(&mut wire).unwrap().unwrap(),
+    ))
 }
 
-fn read(mailbox: &Mailbox) -> Vec<String> {
+fn read(mailbox: &EventMailbox) -> Vec<String> {
     let mut events = VecDeque::new();
     let cx = Context::from_waker(Waker::noop());
     if mailbox.poll_take(&cx, &mut events).is_pending() {
@@ -201,10 +206,10 @@ fn the_test_channel_lies_in_the_lower_half() {
     assert!(crate::slot(LOW.as_bytes()) < 8192, "{}", crate::slot(LOW.as_bytes()));
 }
 
-fn live(rig: &mut Rig) -> Arc<Mailbox> {
-    let (mailbox, _) = rig.join(Kind::Sharded, &[LOW]);
+fn live(rig: &mut Rig) -> Arc<EventMailbox> {
+    let (mailbox, _) = rig.join(SubscriptionKind::Sharded, &[LOW]);
     rig.open(1, 1);
-    rig.hear(1, &format!("ssubscribe {LOW} 1"));
+    rig.handle(1, &format!("ssubscribe {LOW} 1"));
     assert_eq!(rig.take_sent(), [(1, format!("SSUBSCRIBE {LOW}"))]);
     mailbox
 }
