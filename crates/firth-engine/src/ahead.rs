@@ -1,7 +1,9 @@
-//! [`Ahead`]: the records that are settled although something before them is not, as runs of sequence numbers.
+//! [`Ahead`]: the records that are settled although something before them is not, as runs of
+//! sequence numbers.
 //!
-//! Pure. Kept minimal at all times: runs are sorted, apart from each other, and beyond the frontier, so that two
-//! equal sets are equal values. Bounded by [`MAX_AHEAD`](crate::limits::MAX_AHEAD) runs where it is stored.
+//! Pure. Kept minimal at all times: runs are sorted, apart from each other, and beyond the
+//! frontier, so that two equal sets are equal values. Bounded by
+//! [`MAX_AHEAD`](crate::limits::MAX_AHEAD) runs where it is stored.
 
 use crate::codec::{Reader, put_number};
 
@@ -116,7 +118,8 @@ impl Ahead {
     }
 
     pub(crate) fn unpack(reader: &mut Reader) -> Option<Self> {
-        let (mut runs, mut before) = (Vec::new(), 0u64);
+        let mut runs = Vec::new();
+        let mut before = 0u64;
         for _ in 0..reader.number()? {
             let first = before.checked_add(reader.number()?)?;
             let last = first.checked_add(reader.number()?)?;
@@ -173,7 +176,8 @@ mod tests {
         #[test]
         fn covers_means_superset_above_the_mark(a in prop::collection::vec(1u64..30, 0..20),
                                                 b in prop::collection::vec(1u64..30, 0..20), above in 0u64..30) {
-            let (big, small): (Ahead, Ahead) = (a.iter().copied().collect(), b.iter().copied().collect());
+            let big: Ahead = a.iter().copied().collect();
+            let small: Ahead = b.iter().copied().collect();
             let expected = b.iter().all(|seq| *seq <= above || a.contains(seq));
             prop_assert_eq!(big.covers(&small, above), expected);
         }

@@ -1,8 +1,10 @@
-//! [`Backoff`]: how long to wait before the next try. Pure; whatever retries on top of an engine uses this one schedule.
+//! [`Backoff`]: how long to wait before the next try. Pure. Every layer that retries on top of an
+//! engine uses this one schedule.
 
 use std::time::Duration;
 
-/// A schedule of growing delays. Values out of range are brought into range when a delay is computed, never refused.
+/// A schedule of growing delays. Values out of range are brought into range when a delay is
+/// computed, never refused.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Backoff {
     /// The first delay.

@@ -1,20 +1,23 @@
 //! Checks of requests that need no stored state, the same for every engine.
 
 use crate::error::{Error, Result};
-use crate::facet::{Acquire, From};
+use crate::facet::{Acquire, StartPosition};
 use crate::hold::{Hold, LeaseName};
 use crate::id::RecordId;
 use crate::limits::{MAX_ENTRY, MAX_NOTE, MAX_RENEW, MAX_SIGNAL, MAX_TTL, MAX_VERDICTS};
 use crate::name::{GroupName, Partition};
 use std::time::Duration;
 
-pub(crate) fn wish(wish: &Acquire) -> Result<()> {
-    ttl(wish.ttl)?;
-    if wish.rank.is_some() && matches!(wish.name, LeaseName::Pool { .. }) {
+pub(crate) fn request(request: &Acquire) -> Result<()> {
+    ttl(request.ttl)?;
+    if request.rank.is_some() && matches!(request.name, LeaseName::Pool { .. }) {
         return Err(Error::invalid("only leases of groups have ranks"));
     }
-    if wish.note.len() > MAX_NOTE {
-        return Err(Error::invalid(format!("a lease note of {} bytes; at most {MAX_NOTE}", wish.note.len())));
+    if request.note.len() > MAX_NOTE {
+        return Err(Error::invalid(format!(
+            "a lease note of {} bytes; at most {MAX_NOTE}",
+            request.note.len()
+        )));
     }
     Ok(())
 }
@@ -61,9 +64,11 @@ pub(crate) fn signal(payload: &[u8]) -> Result<()> {
 }
 
 /// Whether it is a place in a log.
-pub(crate) fn place(place: From) -> Result<()> {
+pub(crate) fn place(place: StartPosition) -> Result<()> {
     match place {
-        From::Nowhere => Err(Error::invalid("nowhere is no place in a log: say where to start")),
+        StartPosition::Existing => Err(Error::invalid(
+            "an existing group is no place in a log: give the start, the end, an id or an age",
+        )),
         _ => Ok(()),
     }
 }

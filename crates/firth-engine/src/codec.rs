@@ -1,6 +1,8 @@
-//! The few bytes-level primitives that every stored form is made of: LEB128 numbers and length-prefixed runs.
+//! The few bytes-level primitives that every stored form is made of: LEB128 numbers and
+//! length-prefixed runs.
 //!
-//! Reading is total: any input gives a value or `None`, never a panic, never an allocation larger than the input.
+//! Reading is total: any input gives a value or `None`, never a panic, never an allocation larger
+//! than the input.
 
 use bytes::{Buf, BufMut, Bytes};
 

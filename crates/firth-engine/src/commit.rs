@@ -1,14 +1,15 @@
 //! Verdicts, and the [`Commit`] that carries a batch of them to the engine in one fenced step.
 //!
-//! A commit states the whole progress (frontier and what is settled ahead of it) and not a difference: the owner
-//! is alone, so it knows. The engine still refuses a commit that would un-settle a record or that judges a record
-//! which was not open (invariant 6).
+//! A commit states the whole progress (frontier and what is settled ahead of it) and not a
+//! difference: the owner is alone, so it knows. The engine still refuses a commit that would
+//! un-settle a record or that judges a record which was not open (invariant 6).
 
 use crate::ahead::Ahead;
 use crate::error::{Error, Result};
 use crate::id::RecordId;
 use crate::limits::{MAX_AHEAD, MAX_DELAY, MAX_REASON, MAX_VERDICTS};
 use crate::record::{Content, Record};
+use bytes::Bytes;
 use smol_str::SmolStr;
 use std::time::Duration;
 
@@ -30,7 +31,26 @@ pub enum Verdict {
     Dead {
         /// Why, for people.
         reason: SmolStr,
+        /// Why, for programs.
+        note: Option<Box<DeadNote>>,
     },
+}
+
+impl Verdict {
+    /// Gives a record up, with a reason for people.
+    pub fn dead(reason: impl Into<SmolStr>) -> Self {
+        Self::Dead { reason: reason.into(), note: None }
+    }
+}
+
+/// A header that a dead letter gets, in place of those of its name that the record has. A letter
+/// whose headers would break a limit keeps those of the record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeadNote {
+    /// Name of the header.
+    pub name: SmolStr,
+    /// Its value.
+    pub value: Bytes,
 }
 
 /// A record to try again.
@@ -46,7 +66,8 @@ pub struct Retry {
     pub kept: Option<Box<Content>>,
 }
 
-/// A record to give up. It carries its content, because a lossy topic may have trimmed it meanwhile.
+/// A record to give up. It carries its content, because a lossy topic may have trimmed it
+/// meanwhile.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dead {
     /// The record as it was delivered.
@@ -60,8 +81,8 @@ pub struct Dead {
 pub struct Commit {
     /// Everything up to here has left the log's side: done, due or dead.
     pub frontier: RecordId,
-    /// What has left it beyond the frontier. It may begin right behind the frontier: a new owner knows from the stored progress that
-    /// these are settled before it has read their ids.
+    /// What has left it beyond the frontier. It may begin right behind the frontier: a new owner
+    /// knows from the stored progress that these are settled before it has read their ids.
     pub ahead: Ahead,
     /// Due records that are now done.
     pub done: Vec<RecordId>,
@@ -69,12 +90,14 @@ pub struct Commit {
     pub retries: Vec<Retry>,
     /// Records (from the log or due) to give up.
     pub dead: Vec<Dead>,
-    /// The newest record that the owner has read, or zero. If the log lost it in a crash or a failover,
-    /// numbers may have been given again, and the commit is refused as
-    /// [`ErrorKind::WentBack`](crate::ErrorKind::WentBack): it would settle records that nothing has seen.
+    /// The newest record that the owner has read, or zero. If the log lost it in a crash or a
+    /// failover, numbers may have been given again, and the commit is refused as
+    /// [`ErrorKind::WentBack`](crate::ErrorKind::WentBack): it would settle records that nothing
+    /// has seen.
     pub seen: RecordId,
-    /// The owner's word that it starts no record of the log with a larger number before its next commit.
-    /// If it vanishes, its successor knows which records may have been in its hands. 0: it gives none.
+    /// The owner's word that it starts no record of the log with a larger number before its next
+    /// commit. If it vanishes, its successor knows which records may have been in its hands. 0: it
+    /// gives none.
     pub reach: u64,
 }
 

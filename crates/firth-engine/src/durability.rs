@@ -8,21 +8,25 @@ use std::str::FromStr;
 /// [`Backend::can_promise`](crate::facet::Backend::can_promise).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Durability {
-    /// The server or the operating system has it. It survives the death of the process; a failover, or a crash of the machine,
-    /// may lose the last moments.
+    /// The server or the operating system has it. It survives the death of the process; a failover,
+    /// or a crash of the machine, may lose the last moments.
     Fast,
-    /// This many replicas have it too (WAIT). Survives the loss of the master, also one that was cut off from its peers.
+    /// This many replicas have it too (WAIT). Survives the loss of the master, also one that was
+    /// cut off from its peers.
     Replicated(u32),
-    /// It is on disk: it survives a power failure. On files concurrent calls share one fsync. A server
-    /// must be set to `appendonly yes`, `appendfsync always` and `no-appendfsync-on-rewrite no`, and
-    /// permit CONFIG GET, by which every step sees that; under `everysec` WAITAOF confirms what is not
-    /// on disk (Valkey 9.1.2). A file whose last write was torn by the failure
-    /// is loaded up to the last whole step, as `aof-load-truncated yes` (the default of servers) allows; with `no` a server refuses to start on it.
+    /// It is on disk: it survives a power failure. On files concurrent calls share one fsync. A
+    /// server must be set to `appendonly yes`, `appendfsync always` and
+    /// `no-appendfsync-on-rewrite no`, and permit CONFIG GET, by which every step sees that; under
+    /// `everysec` WAITAOF confirms what is not on disk (Valkey 9.1.2). A file whose last write was
+    /// torn by the failure is loaded up to the last whole step, as `aof-load-truncated yes` (the
+    /// default of servers) allows; with `no` a server refuses to start on it.
     ///
-    /// Redis, and Valkey before 9.1.2, leave the beginning of the torn step in the file, though, and would apply it at the start after that one. So the
-    /// first client of a server that was started again lets it begin its file anew (BGREWRITEAOF) before any step. A server that dies once more before
-    /// that is done refuses to start, mends its file thereby, and starts at the next try: let something start it again. A server that forbids
-    /// its user BGREWRITEAOF or INFO cannot promise this; with weaker durabilities the engine only warns.
+    /// Redis, and Valkey before 9.1.2, leave the beginning of the torn step in the file, though,
+    /// and would apply it at the start after that one. So the first client of a server that was
+    /// started again lets it begin its file anew (BGREWRITEAOF) before any step. A server that dies
+    /// once more before that is done refuses to start, mends its file thereby, and starts at the
+    /// next try: let something start it again. A server that forbids its user BGREWRITEAOF or INFO
+    /// cannot promise this; with weaker durabilities the engine only warns.
     #[default]
     Synced,
 }

@@ -19,7 +19,7 @@ use std::sync::Arc;
 /// let orders = Partition::new(TopicName::new("orders")?, 0);
 /// engine.create_partition(&orders).await?;
 /// engine.append(&orders, Append::new([Content::new("first")])).await?;
-/// let records = engine.read(&orders, RecordId::ZERO, Max::records(10)).await?;
+/// let records = engine.read(&orders, RecordId::ZERO, ReadLimit::records(10)).await?;
 /// assert_eq!(records[0].content.payload, "first");
 /// # Ok::<_, Error>(()) }).unwrap();
 /// ```
@@ -45,15 +45,15 @@ impl Engine {
                 let (path, options) = parse_file(rest)?;
                 Self::file(path, options).await
             }
+            #[cfg(not(feature = "embedded"))]
+            "file" => Err(not_built("file:", "embedded")),
             #[cfg(feature = "redis")]
             _ if is_redis(scheme) => {
                 let (url, options) = crate::redis::RedisOptions::split_url(url)?;
                 Self::redis(&url, options).await
             }
-            _ if is_redis(scheme) => Err(Error::new(
-                ErrorKind::Unsupported,
-                format!("this build has no engine for {scheme}: URLs: enable the feature `redis`"),
-            )),
+            #[cfg(not(feature = "redis"))]
+            _ if is_redis(scheme) => Err(not_built(&format!("{scheme}:"), "redis")),
             _ => Err(Error::invalid(format!(
                 "unknown engine {scheme:?}: use memory: or file:./data or redis://host"
             ))),
@@ -74,7 +74,8 @@ impl Engine {
         Self::open_file(path.as_ref().to_owned(), options, Default::default()).await
     }
 
-    /// An engine on the Redis or Valkey server that `url` names (without the options of the engine).
+    /// An engine on the Redis or Valkey server that `url` names (without the options of the
+    /// engine).
     #[cfg(feature = "redis")]
     pub async fn redis(url: &str, options: crate::redis::RedisOptions) -> Result<Self> {
         crate::redis::RedisEngine::open(url, options).await.map(Self::new)
@@ -126,7 +127,8 @@ impl Engine {
 
     /// All entries of a space whose names start with `prefix`, however many pages they take.
     pub async fn list_all(&self, space: &SpaceName, prefix: &str) -> Result<Vec<Entry>> {
-        let (mut all, mut after) = (Vec::new(), String::new());
+        let mut all = Vec::new();
+        let mut after = String::new();
         loop {
             let page = self.list(space, prefix, &after, MAX_READ).await?;
             let is_last = page.len() < MAX_READ;
@@ -139,6 +141,13 @@ impl Engine {
             }
         }
     }
+}
+
+/// The error for an engine that this build leaves out.
+#[cfg(not(all(feature = "embedded", feature = "redis")))]
+fn not_built(scheme: &str, feature: &str) -> Error {
+    let why = format!("this build has no engine for {scheme} URLs: enable the feature `{feature}`");
+    Error::new(ErrorKind::Unsupported, why)
 }
 
 fn is_redis(scheme: &str) -> bool {
@@ -203,10 +212,16 @@ mod tests {
 
     #[cfg(not(feature = "redis"))]
     #[tokio::test]
-    async fn a_build_without_the_engine_says_so() {
+    async fn a_build_without_redis_says_so() {
         for url in ["redis://h", "rediss://h", "redis+cluster://h", "redis+sentinel://h"] {
             assert_eq!(kind_of(url).await, ErrorKind::Unsupported);
         }
+    }
+
+    #[cfg(not(feature = "embedded"))]
+    #[tokio::test]
+    async fn a_build_without_files_says_so() {
+        assert_eq!(kind_of("file:./data").await, ErrorKind::Unsupported);
     }
 
     #[cfg(feature = "redis")]

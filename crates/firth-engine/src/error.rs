@@ -1,8 +1,8 @@
 //! The one error of the engine and of every crate above it.
 //!
-//! A kind answers "what do I do now?", the context names the operation and what to change, the source is
-//! the level below. `Display` prints one level only: walk `source()` for the rest. Payloads and secrets never
-//! enter a context (invariant 10).
+//! A kind answers "what do I do now?", the context names the operation and what to change, the
+//! source is the level below. `Display` prints one level only: walk `source()` for the rest.
+//! Payloads and secrets never enter a context (invariant 10).
 
 use crate::id::RecordId;
 use std::borrow::Cow;
@@ -27,10 +27,11 @@ pub enum ErrorKind {
     Timeout,
     /// A limit of the engine is reached. Slow down and try again.
     Overloaded,
-    /// Somebody newer owns this. Stop working on it: acquire and open again, or leave it.
+    /// A newer owner exists. Stop working on this: acquire and open again, or leave it.
     Fenced,
-    /// The log lost its newest records in a crash or a failover, and the position names one of them.
-    /// Begin at a position that the log has, and fetch anew what was built from the lost ones.
+    /// The log lost its newest records in a crash or a failover, and the position names one of
+    /// them. Begin at a position that the log has, and fetch anew what was built from the lost
+    /// ones.
     WentBack,
     /// The handle was closed.
     Closed,
@@ -78,13 +79,18 @@ struct Inner {
     kind: ErrorKind,
     context: Cow<'static, str>,
     maybe_done: bool,
+    /// Which part of the request is wrong.
+    field: Option<&'static str>,
+    /// The limit that it breaks.
+    limit: Option<u64>,
     source: Option<Box<dyn StdError + Send + Sync>>,
 }
 
 impl Error {
     /// An error of `kind`; `context` says what was attempted and what to change.
     pub fn new(kind: ErrorKind, context: impl Into<Cow<'static, str>>) -> Self {
-        Self(Box::new(Inner { kind, context: context.into(), maybe_done: false, source: None }))
+        let context = context.into();
+        Self(Box::new(Inner { kind, context, maybe_done: false, field: None, limit: None, source: None }))
     }
 
     /// Adds the cause below.
@@ -98,6 +104,20 @@ impl Error {
     #[must_use]
     pub fn with_unknown_outcome(mut self) -> Self {
         self.0.maybe_done = true;
+        self
+    }
+
+    /// Says which part of the request is wrong, by its name on the wire: `payload`, `topic`.
+    #[must_use]
+    pub fn with_field(mut self, field: &'static str) -> Self {
+        self.0.field = Some(field);
+        self
+    }
+
+    /// Says which limit the request breaks.
+    #[must_use]
+    pub fn with_limit(mut self, limit: u64) -> Self {
+        self.0.limit = Some(limit);
         self
     }
 
@@ -118,6 +138,17 @@ impl Error {
         &self.0.context
     }
 
+    /// Which part of the request is wrong, if the error says so. Decide by this, never by the
+    /// context.
+    pub fn field(&self) -> Option<&'static str> {
+        self.0.field
+    }
+
+    /// The limit that the request breaks, if the error says so.
+    pub fn limit(&self) -> Option<u64> {
+        self.0.limit
+    }
+
     /// Whether the same call may succeed later.
     pub fn is_retryable(&self) -> bool {
         self.0.kind.is_retryable()
@@ -126,6 +157,11 @@ impl Error {
     /// Whether the step may have happened all the same. When false, it certainly did not.
     pub fn may_have_happened(&self) -> bool {
         self.0.maybe_done
+    }
+
+    /// A wrong request: `field` names its part, which breaks `limit`.
+    pub(crate) fn beyond(field: &'static str, limit: usize, context: impl Into<Cow<'static, str>>) -> Self {
+        Self::invalid(context).with_field(field).with_limit(limit as u64)
     }
 
     pub(crate) fn invalid(context: impl Into<Cow<'static, str>>) -> Self {
@@ -186,6 +222,13 @@ mod tests {
             Error::new(ErrorKind::Unavailable, "disk full").with_source("no space left").during("append");
         assert_eq!(error.to_string(), "unavailable: append: disk full");
         assert_eq!(StdError::source(&error).unwrap().to_string(), "no space left");
+    }
+
+    #[test]
+    fn the_field_and_the_limit_stay_with_the_error() {
+        let error = Error::beyond("key", 1024, "key has 2000 bytes").during("send");
+        assert_eq!((error.field(), error.limit()), (Some("key"), Some(1024)));
+        assert_eq!((Error::invalid("x").field(), Error::invalid("x").limit()), (None, None));
     }
 
     #[test]

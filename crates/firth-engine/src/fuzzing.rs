@@ -9,6 +9,13 @@ pub fn values(data: &[u8]) {
     crate::embedded::fuzzing::values(data);
 }
 
+/// Logical time as `redis/lua/lib/clock.lua` has to compute it, in µs; `expected` comes with its
+/// slack.
+pub fn logical_time(wall: u64, offset: i64, last: u64, expected: Option<(u64, u64)>) -> u64 {
+    let expected = expected.map(|(us, slack)| crate::clock::Expected { us, slack });
+    crate::clock::LogicalClock { offset, last }.now(wall, expected)
+}
+
 /// Answers of a server to scripts, and entries of streams.
 #[cfg(feature = "redis")]
 pub fn replies(data: &[u8]) {

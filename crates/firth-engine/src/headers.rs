@@ -1,4 +1,5 @@
-//! Headers of a record, kept in their packed form: cloning and storing them costs nothing per header.
+//! Headers of a record, kept in their packed form: cloning and storing them costs nothing per
+//! header.
 //!
 //! Order is kept and a name may repeat. Names are text, values are bytes.
 
@@ -11,7 +12,8 @@ use std::sync::Arc;
 
 /// An ordered list of (name, value), bounded by [`MAX_HEADERS`] and [`MAX_HEADER_BYTES`].
 ///
-/// One word wide, and nothing behind it for the many records without headers: records are moved often.
+/// One word wide, and nothing behind it for the many records without headers: records are moved
+/// often.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Headers(Option<Arc<Packed>>);
 
@@ -31,11 +33,13 @@ impl Headers {
 
     /// Packs `list`, or says which limit it breaks.
     pub fn from_pairs<N: AsRef<str>, V: AsRef<[u8]>>(list: impl IntoIterator<Item = (N, V)>) -> Result<Self> {
-        let (mut raw, mut count) = (Vec::new(), 0);
+        let mut raw = Vec::new();
+        let mut count = 0;
         for (name, value) in list {
-            let (name, value) = (name.as_ref(), value.as_ref());
+            let name = name.as_ref();
+            let value = value.as_ref();
             if name.is_empty() {
-                return Err(Error::invalid("a header has an empty name"));
+                return Err(Error::invalid("a header has an empty name").with_field("headers"));
             }
             put_run(&mut raw, name.as_bytes());
             put_run(&mut raw, value);
@@ -50,7 +54,8 @@ impl Headers {
     pub fn get(&self, name: &str) -> Option<Bytes> {
         let mut reader = Reader(self.raw().clone());
         while !reader.is_empty() {
-            let (key, value) = (reader.run()?, reader.run()?);
+            let key = reader.run()?;
+            let value = reader.run()?;
             if key == name.as_bytes() {
                 return Some(value);
             }
@@ -62,6 +67,13 @@ impl Headers {
     pub fn iter(&self) -> impl Iterator<Item = (String, Bytes)> + '_ {
         let mut reader = Reader(self.raw().clone());
         std::iter::from_fn(move || (!reader.is_empty()).then(|| Some((reader.text()?, reader.run()?)))?)
+    }
+
+    /// These headers with one more, in place of those of its name; or says which limit that
+    /// breaks.
+    pub fn with(&self, name: &str, value: &[u8]) -> Result<Self> {
+        let others = self.iter().filter(|(of, _)| of != name);
+        Self::from_pairs(others.chain([(name.to_owned(), Bytes::copy_from_slice(value))]))
     }
 
     /// How many there are.
@@ -84,7 +96,8 @@ impl Headers {
 
     /// Takes packed headers back from storage, checking that they really are headers.
     pub(crate) fn from_raw(raw: Bytes) -> Option<Self> {
-        let (mut reader, mut count) = (Reader(raw.clone()), 0);
+        let mut reader = Reader(raw.clone());
+        let mut count = 0;
         while !reader.is_empty() {
             std::str::from_utf8(&reader.run()?).ok().filter(|name| !name.is_empty())?;
             reader.run()?;
@@ -94,14 +107,15 @@ impl Headers {
     }
 
     pub(crate) fn check(&self) -> Result<()> {
-        let (count, size) = (self.len(), self.raw().len());
+        let count = self.len();
+        let size = self.raw().len();
         if count > MAX_HEADERS {
-            return Err(Error::invalid(format!("{count} headers; at most {MAX_HEADERS} are allowed")));
+            let context = format!("{count} headers; at most {MAX_HEADERS} are allowed");
+            return Err(Error::beyond("headers", MAX_HEADERS, context));
         }
         if size > MAX_HEADER_BYTES {
-            return Err(Error::invalid(format!(
-                "headers take {size} bytes; at most {MAX_HEADER_BYTES} are allowed"
-            )));
+            let context = format!("headers take {size} bytes; at most {MAX_HEADER_BYTES} are allowed");
+            return Err(Error::beyond("headers", MAX_HEADER_BYTES, context));
         }
         Ok(())
     }

@@ -1,8 +1,8 @@
 //! Leases and the proof of having one.
 //!
-//! A [`Hold`] is checked inside the engine, in the same atomic step as the change that it permits. It is equal
-//! to the stored lease or it is worthless: epoch *and* random token must match, because two sides of a
-//! network partition can hand out the same epoch.
+//! A [`Hold`] is checked inside the engine, in the same atomic step as the change that it permits.
+//! It is equal to the stored lease or it is worthless: epoch *and* random token must match, because
+//! two sides of a network partition can hand out the same epoch.
 
 use crate::id::Epoch;
 use crate::name::{GroupName, HolderName, MemberName, Partition, PoolName};
@@ -13,15 +13,16 @@ use std::time::Duration;
 /// What a lease is about, and thereby where it lives.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum LeaseName {
-    /// The right to work on one partition for one group. It lives with the partition, so that a commit checks it
-    /// in the same step.
+    /// The right to work on one partition for one group. It lives with the partition, so that a
+    /// commit checks it in the same step.
     Group {
         /// The partition.
         at: Partition,
         /// The group.
         group: GroupName,
     },
-    /// A named right inside a pool. All leases of a pool live together: one listing, one renewal step.
+    /// A named right inside a pool. All leases of a pool live together: one listing, one renewal
+    /// step.
     Pool {
         /// The pool.
         pool: PoolName,
@@ -56,7 +57,7 @@ impl fmt::Display for LeaseName {
 pub struct Token(pub u128);
 
 impl Token {
-    /// One that nobody else has.
+    /// A random token that no other holder has.
     pub fn random() -> Self {
         Self(fastrand::u128(..))
     }
@@ -92,15 +93,25 @@ pub struct LeaseInfo {
     pub epoch: Epoch,
     /// How long it still runs without another renewal; zero once it ran out.
     pub remaining: Duration,
-    /// Grows with each renewal: whoever sees it stand still for a whole TTL of their own clock may take over with
-    /// [`Acquire::stalled`](crate::facet::Acquire::stalled), whatever the engine's clock says.
+    /// Grows with each renewal. If a process sees no growth for a whole TTL on its own clock, it
+    /// may take over with [`Acquire::stalled`](crate::facet::Acquire::stalled). That works even if
+    /// the lease still runs on the engine's clock.
     pub beats: u64,
     /// What the holder wrote when it took the lease.
     pub note: Bytes,
 }
 
+/// How long the holder of a lease or a membership may count on it, by its own clock, since it
+/// asked.
+///
+/// **Why less than the TTL.** While the engine takes back a step of a wall clock, its time runs up
+/// to 5 % fast (`clock.rs`), and the lease ends that much earlier.
+pub fn valid_for(ttl: Duration) -> Duration {
+    ttl - ttl / crate::clock::SHRINK
+}
+
 impl LeaseInfo {
-    /// Whether somebody holds it and it has not run out.
+    /// Whether the lease has a holder and has not run out.
     pub fn is_held(&self) -> bool {
         self.holder.is_some() && !self.remaining.is_zero()
     }

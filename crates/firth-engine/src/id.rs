@@ -1,9 +1,9 @@
 //! Record ids and epochs: the two numbers on which order and ownership rest.
 //!
 //! A [`RecordId`] is `ms-seq`. `ms` is the engine's time of the append and never goes back inside a
-//! partition; `seq` is the record's running number in its partition, starting at 1, without holes. So both halves grow
-//! together, ids order by either, "from this time on" is a search, and counts are subtractions:
-//! the exact lag of a group costs two ids, however long the log is.
+//! partition; `seq` is the record's running number in its partition, starting at 1, without holes.
+//! So both halves grow together, ids order by either, "from this time on" is a search, and counts
+//! are subtractions: the exact lag of a group costs two ids, however long the log is.
 
 use crate::error::{Error, Result};
 use std::fmt;
@@ -29,7 +29,8 @@ impl RecordId {
         Self { ms, seq }
     }
 
-    /// The position just before whatever was appended at `ms` or later (for "from this time on").
+    /// The position just before all records that were appended at `ms` or later (for "from this
+    /// time on").
     pub const fn before_ms(ms: u64) -> Self {
         match ms.checked_sub(1) {
             Some(previous) => Self { ms: previous, seq: u64::MAX },
@@ -58,7 +59,8 @@ impl FromStr for RecordId {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        parse(text.as_bytes()).ok_or_else(|| Error::invalid("record id must look like 1700000000000-42"))
+        parse(text.as_bytes())
+            .ok_or_else(|| Error::invalid("record id must look like 1700000000000-42").with_field("id"))
     }
 }
 
@@ -79,7 +81,8 @@ fn number(text: &[u8]) -> Option<(u64, &[u8])> {
     (end > 0).then(|| (number, &text[end..]))
 }
 
-/// Grows with each change of holder of a lease, and never goes back: `max(stored + 1, engine time in µs)`.
+/// Grows with each change of holder of a lease, and never goes back:
+/// `max(stored + 1, engine time in µs)`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Epoch(pub u64);
 

@@ -1,4 +1,5 @@
-//! Every limit of the engine, once. All are checked before the first write, with errors that name the limit.
+//! Every limit of the engine, once. All are checked before the first write, with errors that name
+//! the limit.
 
 /// The longest record key, in bytes.
 pub const MAX_KEY: usize = 1024;
@@ -26,10 +27,15 @@ pub const MAX_DUE: u64 = 100_000;
 pub const MAX_REASON: usize = 1024;
 /// The longest delay of a message or a retry.
 pub const MAX_DELAY: std::time::Duration = std::time::Duration::from_secs(366 * 24 * 3600);
-/// The most idempotent producers that a partition remembers; the one that was silent longest is forgotten.
+/// The most idempotent producers that a partition remembers; the one that was silent longest is
+/// forgotten.
 pub const MAX_PRODUCERS: u64 = 10_000;
 /// How many of its last batches a producer can send again and get the ids of.
 pub const PRODUCER_WINDOW: usize = 8;
+/// The most bytes of a source mark.
+pub const MAX_MARK: usize = 64;
+/// The most sources that can have a mark in one partition.
+pub const MAX_SOURCES: u64 = 64;
 /// The most leases of one renewal.
 pub const MAX_RENEW: usize = 10_000;
 /// The longest note of a lease, in bytes.
@@ -40,13 +46,13 @@ pub const MAX_TTL: std::time::Duration = std::time::Duration::from_secs(24 * 360
 pub const MAX_OFFER: usize = 64 * 1024;
 /// The largest checkpoint of a claim, in bytes.
 pub const MAX_CHECKPOINT: usize = 64 * 1024;
-/// The most offers that one step on a board works on.
-pub const MAX_BOARD_BATCH: usize = 500;
+/// The most offers that one step on a claim shard works on.
+pub const MAX_CLAIM_SHARD_BATCH: usize = 500;
 /// The most bytes of payloads and checkpoints that one grant answers, unless it is a single offer.
 pub const MAX_GRANT_BYTES: usize = 4 * 1024 * 1024;
-/// The most members of one board.
+/// The most members of one claim shard.
 pub const MAX_MEMBERS: usize = 1000;
-/// The largest capacity that a member of a board can state.
+/// The largest capacity that a member of a claim shard can state.
 pub const MAX_CAPACITY: u64 = 1_000_000_000;
 /// The longest rest of an offer that was given back.
 pub const MAX_REST: std::time::Duration = std::time::Duration::from_secs(24 * 3600);

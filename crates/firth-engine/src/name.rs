@@ -1,8 +1,8 @@
-//! Validated names. Whatever holds one of these types may put it into a key, a path, a hash tag or a metric
-//! without another thought: 1 to 128 characters of `[a-zA-Z0-9._-]`, and never `..`.
+//! Validated names: 1 to 128 characters of `[a-zA-Z0-9._-]`, and never `..`. Code that holds one of
+//! these types may put it into a key, a path, a hash tag or a metric without another check.
 //!
-//! Names are cheap to clone. Braces, slashes, spaces and control characters cannot occur, so that a name can
-//! neither break out of a hash tag nor out of a directory.
+//! Names are cheap to clone. Braces, slashes, spaces and control characters cannot occur, so that a
+//! name can neither break out of a hash tag nor out of a directory.
 
 use crate::error::{Error, Result};
 use std::fmt;
@@ -11,29 +11,28 @@ use std::sync::Arc;
 /// The longest name, in bytes.
 pub const MAX_NAME: usize = 128;
 
-fn check(field: &'static str, value: &str) -> Result<()> {
+/// `what` is the name's kind for people, `field` for programs.
+fn check(what: &'static str, field: &'static str, value: &str) -> Result<()> {
+    let wrong = |context: String| Err(Error::invalid(context).with_field(field));
     if value.is_empty() {
-        return Err(Error::invalid(format!("{field} is empty; give 1 to {MAX_NAME} characters")));
+        let context = format!("{what} is empty; give 1 to {MAX_NAME} characters");
+        return Err(Error::beyond(field, MAX_NAME, context));
     }
     if value.len() > MAX_NAME {
-        return Err(Error::invalid(format!(
-            "{field} has {} bytes; at most {MAX_NAME} are allowed",
-            value.len()
-        )));
+        let context = format!("{what} has {} bytes; at most {MAX_NAME} are allowed", value.len());
+        return Err(Error::beyond(field, MAX_NAME, context));
     }
     if let Some(bad) = value.chars().find(|c| !c.is_ascii_alphanumeric() && !matches!(c, '.' | '_' | '-')) {
-        return Err(Error::invalid(format!(
-            "{field} contains {bad:?}; use letters, digits, '.', '_' and '-' only"
-        )));
+        return wrong(format!("{what} contains {bad:?}; use letters, digits, '.', '_' and '-' only"));
     }
     if value.contains("..") {
-        return Err(Error::invalid(format!("{field} contains \"..\"; separate the dots")));
+        return wrong(format!("{what} contains \"..\"; separate the dots"));
     }
     Ok(())
 }
 
 macro_rules! name_type {
-    ($(#[$doc:meta])* $name:ident, $field:literal) => {
+    ($(#[$doc:meta])* $name:ident, $what:literal, $field:literal) => {
         $(#[$doc])*
         #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub struct $name(Arc<str>);
@@ -42,7 +41,7 @@ macro_rules! name_type {
             /// Checks `value` and wraps it; the error names the field, the problem and the limit.
             pub fn new(value: impl AsRef<str>) -> Result<Self> {
                 let value = value.as_ref();
-                check($field, value)?;
+                check($what, $field, value)?;
                 Ok(Self(value.into()))
             }
 
@@ -88,49 +87,55 @@ macro_rules! name_type {
 
 name_type!(
     /// A topic: a named log of one or more partitions.
-    TopicName, "topic name"
+    TopicName, "topic name", "topic"
 );
 name_type!(
     /// A group: readers who share a topic.
-    GroupName, "group name"
+    GroupName, "group name", "group"
 );
 name_type!(
-    /// Who holds a lease. Choose a fresh one per process: a restarted process must not look like its zombie.
-    HolderName, "holder name"
+    /// Who holds a lease. Choose a fresh one per process: a restarted process must not look like
+    /// its zombie.
+    HolderName, "holder name", "holder"
 );
 name_type!(
     /// An idempotent producer.
-    ProducerName, "producer name"
+    ProducerName, "producer name", "producer"
+);
+name_type!(
+    /// A source of changes outside, such as a database, whose reader appends them to a topic.
+    SourceName, "source name", "source"
 );
 name_type!(
     /// A pool of leases that are listed and renewed together.
-    PoolName, "pool name"
+    PoolName, "pool name", "pool"
 );
 name_type!(
-    /// One lease inside a pool, or one member of a board.
-    MemberName, "member name"
+    /// One lease inside a pool, or one member of a claim shard.
+    MemberName, "member name", "member"
 );
 name_type!(
     /// A service whose work is offered and claimed.
-    ServiceName, "service name"
+    ServiceName, "service name", "service"
 );
 name_type!(
     /// One offer of a service: a named unit of work.
-    OfferName, "offer name"
+    OfferName, "offer name", "name"
 );
 name_type!(
     /// A section of the catalog, listed and watched as one.
-    SpaceName, "catalog space"
+    SpaceName, "catalog space", "space"
 );
 name_type!(
     /// A channel of the bus.
-    ChannelName, "channel name"
+    ChannelName, "channel name", "channel"
 );
 
 /// One partition of a topic.
 ///
-/// Everything that a fenced step touches (records, groups, due and dead letters, the group's lease) belongs to
-/// one partition, so that an engine can keep it together: one hash tag, one script, one atomic batch.
+/// Everything that a fenced step touches (records, groups, due and dead letters, the group's lease)
+/// belongs to one partition, so that an engine can keep it together: one hash tag, one script, one
+/// atomic batch.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Partition {
     /// The topic.

@@ -1,13 +1,15 @@
-//! The owner's view of one group in one partition: what was handed out, what is settled, what to commit next.
+//! The owner's view of one group in one partition: what was handed out, what is settled, what to
+//! commit next.
 //!
-//! Pure arithmetic, shared by every engine's users: no clock, no I/O. [`Window`] is the only place that computes a
-//! frontier. Bounded: at most `capacity` records are in flight or waiting for their commit, which also bounds the
-//! runs ahead of the frontier and the verdicts of one commit.
+//! Pure arithmetic, shared by every engine's users: no clock, no I/O. [`Window`] is the only place
+//! that computes a frontier. Bounded: at most `capacity` records are in flight or waiting for their
+//! commit, which also bounds the runs ahead of the frontier and the verdicts of one commit.
 //!
-//! After a failed commit or a lost connection the window is worthless: open the group again and start a new one.
+//! After a failed commit or a lost connection the window is worthless: open the group again and
+//! start a new one.
 
 use crate::ahead::Ahead;
-use crate::commit::{Commit, Dead, Retry, Verdict, cut_reason};
+use crate::commit::{Commit, Dead, DeadNote, Retry, Verdict, cut_reason};
 use crate::error::{Error, Result};
 use crate::id::RecordId;
 use crate::limits::MAX_VERDICTS;
@@ -24,7 +26,8 @@ pub struct Progress {
     pub frontier: RecordId,
     /// What has left it beyond the frontier.
     pub ahead: Ahead,
-    /// How many owners in a row vanished without moving the frontier: above zero, hand out one record at a time.
+    /// How many owners in a row vanished without moving the frontier: above zero, hand out one
+    /// record at a time.
     pub crashes: u32,
     /// How many records wait for a retry.
     pub due: u64,
@@ -33,8 +36,9 @@ pub struct Progress {
     /// The newest record of the partition.
     pub last: RecordId,
     /// No owner started a record of the log with a larger number, by the last commit's word
-    /// ([`Commit::reach`]); 0 if none gave it.
-    pub reach: u64,
+    /// ([`Commit::reach`]); the frontier of a group that is new or was reset. `None` if an older
+    /// version wrote the group, which gave no word.
+    pub reach: Option<u64>,
 }
 
 /// How far the newest record read may be from the oldest unsettled one.
@@ -71,7 +75,8 @@ struct Slot {
 }
 
 impl Window {
-    /// A window over freshly opened progress, for at most `capacity` records (1 to [`MAX_VERDICTS`]).
+    /// A window over freshly opened progress, for at most `capacity` records (1 to
+    /// [`MAX_VERDICTS`]).
     pub fn new(progress: &Progress, capacity: usize) -> Self {
         Self {
             frontier: progress.frontier,
@@ -97,8 +102,9 @@ impl Window {
         self.position
     }
 
-    /// How many more records may be taken in now. Zero also when one stuck record holds the frontier back by
-    /// [`MAX_SPAN`]: memory stays bounded, and the stuck record is worth looking at.
+    /// How many more records may be taken in now. Zero also when one stuck record holds the
+    /// frontier back by [`MAX_SPAN`]: memory stays bounded, and the stuck record is worth looking
+    /// at.
     pub fn room(&self) -> usize {
         let free = self.capacity.saturating_sub(self.in_flight() + self.verdicts.verdicts());
         free.min(MAX_SPAN.saturating_sub(self.slots.len()))
@@ -107,6 +113,18 @@ impl Window {
     /// How many records are handed out and not settled.
     pub fn in_flight(&self) -> usize {
         self.open + self.due.len()
+    }
+
+    /// Whether a record is taken in and has no verdict yet. It costs a search: for tests and for
+    /// errors.
+    pub fn is_open(&self, seq: u64) -> bool {
+        let at = self.slots.binary_search_by_key(&seq, |slot| slot.id.seq);
+        at.is_ok_and(|at| !self.slots[at].settled) || self.due.iter().any(|id| id.seq == seq)
+    }
+
+    /// Whether a record is taken in and has no verdict yet; a look at one place.
+    pub fn has(&self, id: RecordId) -> bool {
+        self.slot_of(id).is_some_and(|at| !self.slots[at].settled) || self.due.contains(&id)
     }
 
     /// How many records a lossy trim removed before they were read.
@@ -136,10 +154,12 @@ impl Window {
         self.due.insert(record.id)
     }
 
-    /// Notes the verdict on a delivery. An unknown or already settled record is an error of the caller.
+    /// Notes the verdict on a delivery. An unknown or already settled record is an error of the
+    /// caller.
     pub fn settle(&mut self, record: &Record, verdict: Verdict) -> Result<()> {
         let id = record.id;
-        // What is open in the log is not due: most records are found without a look at those that are.
+        // What is open in the log is not due: most records are found without a look at those that
+        // are.
         let was_due = !self.settle_slot(id);
         if was_due && !self.due.remove(&id) {
             return Err(Error::invalid(format!("record {id} is not in flight")));
@@ -152,22 +172,31 @@ impl Window {
                 let reason = cut(reason);
                 self.verdicts.retries.push(Retry { id, after, reason, kept });
             }
-            Verdict::Dead { reason } => {
+            Verdict::Dead { reason, note } => {
+                let mut record = record.clone();
                 let reason = cut(reason);
-                self.verdicts.dead.push(Dead { record: record.clone(), reason });
+                if let Some(DeadNote { name, value }) = note.map(|note| *note)
+                    && let Ok(headers) = record.content.headers.with(&name, &value)
+                {
+                    record.content.headers = headers;
+                }
+                self.verdicts.dead.push(Dead { record, reason });
             }
         }
         Ok(())
     }
 
-    /// False if it is not open in the log.
-    fn settle_slot(&mut self, id: RecordId) -> bool {
+    fn slot_of(&self, id: RecordId) -> Option<usize> {
         // Most logs have no holes, and then the place follows from the number.
         let guess =
             self.slots.front().and_then(|first| usize::try_from(id.seq.checked_sub(first.id.seq)?).ok());
         let found = guess.filter(|at| self.slots.get(*at).is_some_and(|slot| slot.id == id));
-        let found = found.or_else(|| self.slots.binary_search_by_key(&id, |slot| slot.id).ok());
-        match found.map(|at| &mut self.slots[at]) {
+        found.or_else(|| self.slots.binary_search_by_key(&id, |slot| slot.id).ok())
+    }
+
+    /// False if it is not open in the log.
+    fn settle_slot(&mut self, id: RecordId) -> bool {
+        match self.slot_of(id).map(|at| &mut self.slots[at]) {
             Some(slot) if !slot.settled => {
                 slot.settled = true;
                 self.open -= 1;
@@ -281,8 +310,8 @@ mod tests {
     }
 
     proptest! {
-        /// However records are settled and however often commits are taken, each commit is valid, keeps what
-        /// earlier ones had settled, and the last one covers everything.
+        /// However records are settled and however often commits are taken, each commit is valid,
+        /// keeps what earlier ones had settled, and the last one covers everything.
         #[test]
         fn commits_only_ever_add(order in Just((1..=40u64).collect::<Vec<_>>()).prop_shuffle(), cut in 1usize..9) {
             let mut window = Window::new(&Progress::default(), 40);

@@ -1,8 +1,9 @@
-//! What the log holds: [`Content`] (what somebody sent) and [`Record`] (content with a place and an attempt),
-//! and the packed envelope in which both engines store content.
+//! What the log holds: [`Content`] (what a producer sent) and [`Record`] (content with a position
+//! and an attempt), and the packed envelope in which both engines store content.
 //!
-//! The envelope is one run of bytes: version, flags, time, then the optional parts, then the payload up to the
-//! end. Reading shares the memory of the input. An unknown version is an error that says so, never a guess.
+//! The envelope is one run of bytes: version, flags, time, then the optional parts, then the
+//! payload up to the end. Reading shares the memory of the input. An unknown version is an error
+//! that says so, never a guess.
 
 use crate::codec::{Reader, put_number, put_run};
 use crate::error::{Error, Result};
@@ -22,11 +23,13 @@ pub struct Content {
     pub payload: Bytes,
     /// Named extras.
     pub headers: Headers,
-    /// When the producer made it, in milliseconds since 1970 on the producer's clock. For people, never for order.
+    /// When the producer made it, in milliseconds since 1970 on the producer's clock. For people,
+    /// never for order.
     pub timestamp: u64,
     /// Where a replayed record came from. Few have it, and records are moved often.
     pub origin: Option<Box<Origin>>,
-    /// How the payload is written. Engines only keep this; whoever makes and reads content does the work.
+    /// How the payload is written. Engines only keep this; the code that makes content encodes the
+    /// payload, and the code that reads content decodes it.
     pub encoding: Encoding,
 }
 
@@ -40,7 +43,8 @@ pub enum Encoding {
     Lz4,
 }
 
-/// Where a dead letter stood before it was appended again for everyone; if that happened more than once, where it stood first.
+/// Where a dead letter stood before it was appended again for everyone; if that happened more than
+/// once, where it stood first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Origin {
     /// Its partition then.
@@ -87,13 +91,15 @@ impl Content {
     pub fn check(&self) -> Result<()> {
         let key = self.key.as_ref().map_or(0, Bytes::len);
         if key > MAX_KEY {
-            return Err(Error::invalid(format!("key has {key} bytes; at most {MAX_KEY} are allowed")));
+            let context = format!("key has {key} bytes; at most {MAX_KEY} are allowed");
+            return Err(Error::beyond("key", MAX_KEY, context));
         }
         if self.payload.len() > MAX_PAYLOAD {
             let size = self.payload.len();
-            return Err(Error::invalid(format!(
+            let context = format!(
                 "payload has {size} bytes; at most {MAX_PAYLOAD} are allowed: store it elsewhere and send a reference"
-            )));
+            );
+            return Err(Error::beyond("payload", MAX_PAYLOAD, context));
         }
         self.headers.check()
     }

@@ -15,7 +15,8 @@ async fn next(subscription: &mut Subscription) -> Signal {
 
 /// Subscribers of the channel get what is published after they subscribed, each, in order.
 pub async fn who_listens_gets_it_in_order(engine: Engine) {
-    let (here, there) = (channel(), channel());
+    let here = channel();
+    let there = channel();
     engine.publish(&here, "nobody listens".into()).await.unwrap();
     let mut listeners = [engine.subscribe(&here).await.unwrap(), engine.subscribe(&here).await.unwrap()];
     let mut other = engine.subscribe(&there).await.unwrap();
@@ -32,7 +33,7 @@ pub async fn who_listens_gets_it_in_order(engine: Engine) {
     fails(engine.publish(&here, vec![0; 70_000].into()).await, ErrorKind::Invalid);
 }
 
-/// Who does not read in time loses signals, sees that in their place, and blocks nobody.
+/// A slow listener loses signals, sees a gap in their place, and blocks no other listener.
 pub async fn a_slow_listener_gets_a_gap(engine: Engine) {
     let channel = channel();
     let mut slow = engine.subscribe(&channel).await.unwrap();
@@ -41,7 +42,8 @@ pub async fn a_slow_listener_gets_a_gap(engine: Engine) {
         engine.publish(&channel, Bytes::from(n.to_string())).await.unwrap();
     }
     engine.publish(&channel, "last".into()).await.unwrap();
-    let (mut expected, mut gaps) = (0, 0);
+    let mut expected = 0;
+    let mut gaps = 0;
     loop {
         match next(&mut slow).await {
             Signal::Gap => {

@@ -48,7 +48,8 @@ pub async fn racing_changes_have_one_winner(engine: Engine) {
     done(engine.put(&key, "0".into(), Expect::Absent).await.unwrap());
     let tasks: Vec<_> = (0..8)
         .map(|_| {
-            let (engine, key) = (engine.clone(), key.clone());
+            let engine = engine.clone();
+            let key = key.clone();
             tokio::spawn(async move {
                 for _ in 0..5 {
                     increment(&engine, &key).await;
@@ -74,7 +75,7 @@ async fn increment(engine: &Engine, key: &EntryKey) {
     }
 }
 
-/// Also after a removal: whoever still holds an old version can do nothing with it.
+/// Also after a removal: a writer with an old version changes nothing.
 pub async fn a_version_never_comes_back(engine: Engine) {
     let key = EntryKey::new(space(), "k").unwrap();
     let mut seen = Vec::new();
@@ -95,14 +96,16 @@ pub async fn a_version_never_comes_back(engine: Engine) {
 
 /// Sorted, by prefix, in pages, and one space only.
 pub async fn entries_are_listed_in_order_and_paged(engine: Engine) {
-    let (space, other) = (space(), space());
+    let other = space();
+    let space = space();
     let key = |name: &str| EntryKey::new(space.clone(), name).unwrap();
     for name in ["b/2", "a/1", "b/10", "b/1", "c", "b"] {
         done(engine.put(&key(name), name.to_owned().into(), Expect::Absent).await.unwrap());
     }
     done(engine.put(&EntryKey::new(other, "b/9").unwrap(), "x".into(), Expect::Any).await.unwrap());
     let names = |prefix: &'static str, after: &'static str, max| {
-        let (engine, space) = (engine.clone(), space.clone());
+        let engine = engine.clone();
+        let space = space.clone();
         async move {
             let page = engine.list(&space, prefix, after, max).await.unwrap();
             page.into_iter().map(|entry| entry.name).collect::<Vec<_>>()

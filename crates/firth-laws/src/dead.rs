@@ -24,7 +24,8 @@ async fn letters(engine: &Engine, at: &Partition, name: &GroupName) -> Vec<Recor
     found.iter().map(|letter| letter.id).collect()
 }
 
-/// There is no moment at which a record is settled and its dead letter missing, or the other way round.
+/// There is no moment at which a record is settled and its dead letter missing, or the other way
+/// round.
 pub async fn a_dead_letter_and_its_record_are_settled_together(engine: Engine) {
     let name = group("g");
     let (at, ids, mut owner) = bury(&engine, &name, 5).await;
@@ -57,9 +58,10 @@ pub async fn a_dead_letter_tells_its_whole_story(engine: Engine) {
     assert!(letter.age < Duration::from_secs(60));
 }
 
-/// Law 9: a replay concerns the group that failed, and nobody else.
+/// Law 9: a replay concerns only the group that failed.
 pub async fn a_replay_to_the_group_is_invisible_to_others(engine: Engine) {
-    let (name, other) = (group("g"), group("other"));
+    let name = group("g");
+    let other = group("other");
     let (at, ids, mut owner) = bury(&engine, &name, 3).await;
     let mut calm = Owner::new(&engine, &at, &other).await;
     assert_eq!(calm.drain().await.len(), 3);
@@ -82,7 +84,8 @@ pub async fn a_replay_to_the_group_is_invisible_to_others(engine: Engine) {
 
 /// To everyone on request: a new record that says where it came from.
 pub async fn a_replay_to_everyone_carries_its_origin(engine: Engine) {
-    let (name, other) = (group("g"), group("other"));
+    let name = group("g");
+    let other = group("other");
     let (at, ids, mut owner) = bury(&engine, &name, 2).await;
     let mut calm = Owner::new(&engine, &at, &other).await;
     calm.drain().await;
@@ -98,7 +101,7 @@ pub async fn a_replay_to_everyone_carries_its_origin(engine: Engine) {
     assert_eq!(owner.drain().await, [0, 1]);
 }
 
-/// Whoever recognises a message by where it stood first does so however often it is replayed.
+/// A message keeps the position where it stood first, over any number of replays.
 pub async fn a_record_that_is_replayed_again_keeps_its_first_origin(engine: Engine) {
     let name = group("g");
     let (at, ids, mut owner) = bury(&engine, &name, 1).await;
@@ -120,7 +123,10 @@ pub async fn a_dead_letter_is_replayed_once(engine: Engine) {
     let (at, ids, mut owner) = bury(&engine, &name, 6).await;
     let tasks: Vec<_> = (0..8)
         .map(|n| {
-            let (engine, at, name, ids) = (engine.clone(), at.clone(), name.clone(), ids.clone());
+            let engine = engine.clone();
+            let at = at.clone();
+            let name = name.clone();
+            let ids = ids.clone();
             let to = if n % 2 == 0 { Replay::Group } else { Replay::Everyone };
             tokio::spawn(async move { engine.replay(&at, &name, &ids, to).await.unwrap() })
         })
@@ -157,7 +163,8 @@ pub async fn dead_letters_are_deleted_and_expire(engine: Engine) {
 pub async fn dead_letters_are_paged(engine: Engine) {
     let name = group("g");
     let (at, ids, _owner) = bury(&engine, &name, 25).await;
-    let (mut seen, mut after) = (Vec::new(), RecordId::ZERO);
+    let mut seen = Vec::new();
+    let mut after = RecordId::ZERO;
     loop {
         let page = engine.dead(&at, &name, after, 10).await.unwrap();
         assert!(page.len() <= 10);
@@ -168,9 +175,11 @@ pub async fn dead_letters_are_paged(engine: Engine) {
     assert_eq!(seen, ids);
 }
 
-/// A page of letters is bounded in bytes, and what follows comes with the next one; ids alone come all.
+/// A page of letters is bounded in bytes, and what follows comes with the next one; ids alone come
+/// all.
 pub async fn q03_a_page_of_dead_letters_is_bounded_in_bytes(engine: Engine) {
-    let (at, name) = (partition(&engine).await, group("g"));
+    let at = partition(&engine).await;
+    let name = group("g");
     let large = Content::new(vec![7; 1024 * 1024]);
     for _ in 0..12 {
         engine.append(&at, Append::new([large.clone()])).await.unwrap();
@@ -181,7 +190,8 @@ pub async fn q03_a_page_of_dead_letters_is_bounded_in_bytes(engine: Engine) {
     }
     let first = engine.dead(&at, &name, RecordId::ZERO, 100).await.unwrap();
     assert!((1..=9).contains(&first.len()), "{} MiB at once", first.len());
-    let (mut seen, mut after) = (0, RecordId::ZERO);
+    let mut seen = 0;
+    let mut after = RecordId::ZERO;
     loop {
         let page = engine.dead(&at, &name, after, 100).await.unwrap();
         let Some(last) = page.last() else { break };
@@ -193,9 +203,11 @@ pub async fn q03_a_page_of_dead_letters_is_bounded_in_bytes(engine: Engine) {
     assert_eq!(engine.dead_ids(&at, &name, ids[3], 5).await.unwrap(), ids[4..9]);
 }
 
-/// An edited replay is one step: the letter is gone, its successor is there once, for its group or for everyone.
+/// An edited replay is one step: the letter is gone, its successor is there once, for its group or
+/// for everyone.
 pub async fn an_edited_letter_comes_back_once_as_it_was_edited(engine: Engine) {
-    let (name, other) = (group("g"), group("other"));
+    let name = group("g");
+    let other = group("other");
     let (at, ids, mut owner) = bury(&engine, &name, 3).await;
     let mut witness = Owner::new(&engine, &at, &other).await;
     witness.drain().await;

@@ -1,21 +1,23 @@
 //! [`Faulty`]: an engine that fails and dawdles on purpose, for the crates above.
 //!
-//! It wraps any engine. Before a call it may fail definitely (nothing happened), after a call it may lose the answer (it
-//! happened, and the caller does not know), and it may take its time. Which, is decided by a seeded generator, so that a
-//! failing test can be repeated; or by a plan for the next call of a name. All calls, or those of a name, can be held up, like those of a process that is
-//! stopped, and they are counted. Hints and subscriptions are passed through, unless it is deaf. Several of these over one engine stand for several processes.
+//! It wraps any engine. Before a call it may fail definitely (nothing happened), after a call it
+//! may lose the answer (it happened, and the caller does not know), and it may take its time.
+//! Which, is decided by a seeded generator, so that a failing test can be repeated; or by a plan
+//! for the next call of a name. All calls, or those of a name, can be held up, like those of a
+//! process that is stopped, and they are counted. Hints and subscriptions are passed through,
+//! unless it is deaf. Several of these over one engine stand for several processes.
 
 use bytes::Bytes;
 use firth_engine::facet::{
-    Acquire, Acquired, Adopt, Append, Appended, Backend, Beat, Board, Bounds, Bus, Catalog, ClaimKey,
-    Committed, DeadLetter, DeadLetters, Due, Edit, Entry, EntryKey, Expect, From, Granted, GroupStatus,
-    Groups, Join, LeaseQuery, Leases, Log, Max, NewOffer, OfferInfo, Offers, Outcome, Pending, Pulse, Put,
-    Replay, Reply, Reset, Ripened, Seat, SeatInfo, StreamGroup, Streams, Subscription, TakeDue, Taken, Trim,
-    Trimmed,
+    Acquire, Acquired, Adopt, Append, Appended, Backend, Beat, Bounds, Bus, Catalog, ClaimKey, ClaimShard,
+    ClaimShardStatus, Committed, DeadLetter, DeadLetters, DelayedAction, DelayedOutcome, DelayedPage, Due,
+    Edit, Entry, EntryKey, Expect, Granted, GroupStatus, Groups, Join, LeaseQuery, Leases, Log, Membership,
+    MembershipInfo, NewOffer, OfferInfo, Offers, Outcome, Pending, Promoted, Put, ReadLimit, Replay, Reply,
+    Reset, SourceMark, StartPosition, StreamGroup, Streams, Subscription, TakeDue, Taken, Trim, Trimmed,
 };
 use firth_engine::{
     ChannelName, Commit, Durability, Engine, Epoch, Error, ErrorKind, GroupName, Hint, HintKey, Hints, Hold,
-    LeaseInfo, LeaseName, OfferName, Partition, Progress, Record, RecordId, Result, SpaceName,
+    LeaseInfo, LeaseName, OfferName, Partition, Progress, Record, RecordId, Result, SourceName, SpaceName,
 };
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -120,6 +122,13 @@ impl Faulty {
         self.lock().counts.get(name).copied().unwrap_or(0)
     }
 
+    /// Waits until `name` was called `count` times.
+    pub async fn reaches(&self, name: &str, count: u64) {
+        while self.count(name) < count {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+
     /// How many calls there were in all.
     pub fn total(&self) -> u64 {
         self.lock().counts.values().sum()
@@ -180,19 +189,23 @@ pass! {
         fn create_partition_as(at: &'a Partition, rank: u64) -> bool;
         fn delete_partition_as(at: &'a Partition, rank: u64) -> bool;
         fn append(at: &'a Partition, batch: Append) -> Appended;
-        fn read(at: &'a Partition, after: RecordId, max: Max) -> Vec<Record>;
+        fn mark(at: &'a Partition, source: &'a SourceName) -> Option<SourceMark>;
+        fn forget_source(at: &'a Partition, source: &'a SourceName) -> bool;
+        fn read(at: &'a Partition, after: RecordId, max: ReadLimit) -> Vec<Record>;
         fn bounds(at: &'a Partition) -> Bounds;
-        fn ripen(at: &'a Partition, max: usize) -> Ripened;
+        fn delayed(at: &'a Partition, after: RecordId, max: ReadLimit) -> DelayedPage;
+        fn change_delayed(at: &'a Partition, id: RecordId, action: DelayedAction) -> DelayedOutcome;
+        fn promote_due(at: &'a Partition, max: usize) -> Promoted;
         fn trim(at: &'a Partition, trim: Trim) -> Trimmed;
     }
     Streams {
-        fn stream_mark(stream: &'a str, from: From) -> RecordId;
+        fn stream_mark(stream: &'a str, from: StartPosition) -> RecordId;
         fn adopt(at: &'a Partition, adopt: Option<Adopt>, rank: u64) -> bool;
         fn stream_group(at: &'a Partition, group: &'a str) -> StreamGroup;
     }
     Groups {
-        fn create_group(at: &'a Partition, group: &'a GroupName, from: From, by: Option<&'a Hold>) -> bool;
-        fn open(at: &'a Partition, group: &'a GroupName, from: From, hold: &'a Hold) -> Progress;
+        fn create_group(at: &'a Partition, group: &'a GroupName, from: StartPosition, by: Option<&'a Hold>) -> bool;
+        fn open(at: &'a Partition, group: &'a GroupName, from: StartPosition, hold: &'a Hold) -> Progress;
         fn commit(at: &'a Partition, group: &'a GroupName, hold: &'a Hold, commit: Commit) -> Committed;
         fn due(at: &'a Partition, group: &'a GroupName, hold: &'a Hold, take: TakeDue<'a>) -> Due;
         fn status(at: &'a Partition, group: &'a GroupName) -> GroupStatus;
@@ -210,29 +223,29 @@ pass! {
         fn expire_dead(at: &'a Partition, group: &'a GroupName, age: Duration) -> usize;
     }
     Leases {
-        fn acquire(wish: Acquire) -> Acquired;
+        fn acquire(request: Acquire) -> Acquired;
         fn renew(holds: &'a [Hold], ttl: Duration) -> Vec<bool>;
         fn release(hold: &'a Hold) -> bool;
         fn revoke(name: &'a LeaseName) -> bool;
         fn leases(query: &'a LeaseQuery) -> Vec<LeaseInfo>;
     }
     Offers {
-        fn offer(board: &'a Board, offers: Vec<NewOffer>) -> Vec<bool>;
-        fn withdraw(board: &'a Board, names: &'a [OfferName]) -> Vec<bool>;
-        fn join(board: &'a Board, wish: Join) -> Seat;
-        fn leave(seat: &'a Seat) -> bool;
-        fn beat(seat: &'a Seat, beat: Beat) -> Pulse;
-        fn grant(seat: &'a Seat, max: usize) -> Vec<Granted>;
-        fn take(seat: &'a Seat, name: &'a OfferName, seize: bool) -> Taken;
-        fn done(seat: &'a Seat, claims: &'a [ClaimKey]) -> Vec<Outcome>;
-        fn give_back(seat: &'a Seat, claims: &'a [ClaimKey], rest: Duration) -> Vec<Outcome>;
-        fn checkpoint(seat: &'a Seat, claim: &'a ClaimKey, state: Bytes) -> Outcome;
-        fn force_release(board: &'a Board, names: &'a [OfferName]) -> Vec<bool>;
-        fn owned(seat: &'a Seat, skip: usize, max: usize) -> Vec<ClaimKey>;
-        fn offers(board: &'a Board, after: Option<&'a OfferName>, max: usize) -> Vec<OfferInfo>;
-        fn orphans(board: &'a Board, max: usize) -> Vec<OfferInfo>;
-        fn members(board: &'a Board) -> Vec<SeatInfo>;
-        fn expel(board: &'a Board, number: Epoch, beats: u64) -> bool;
+        fn offer(claim_shard: &'a ClaimShard, offers: Vec<NewOffer>) -> Vec<bool>;
+        fn withdraw(claim_shard: &'a ClaimShard, names: &'a [OfferName]) -> Vec<bool>;
+        fn join(claim_shard: &'a ClaimShard, request: Join) -> Membership;
+        fn leave(membership: &'a Membership) -> bool;
+        fn beat(membership: &'a Membership, beat: Beat) -> ClaimShardStatus;
+        fn grant(membership: &'a Membership, max: usize) -> Vec<Granted>;
+        fn take(membership: &'a Membership, name: &'a OfferName, seize: bool) -> Taken;
+        fn done(membership: &'a Membership, claims: &'a [ClaimKey]) -> Vec<Outcome>;
+        fn give_back(membership: &'a Membership, claims: &'a [ClaimKey], rest: Duration) -> Vec<Outcome>;
+        fn checkpoint(membership: &'a Membership, claim: &'a ClaimKey, state: Bytes) -> Outcome;
+        fn force_release(claim_shard: &'a ClaimShard, names: &'a [OfferName]) -> Vec<bool>;
+        fn owned(membership: &'a Membership, skip: usize, max: usize) -> Vec<ClaimKey>;
+        fn offers(claim_shard: &'a ClaimShard, after: Option<&'a OfferName>, max: usize) -> Vec<OfferInfo>;
+        fn orphans(claim_shard: &'a ClaimShard, max: usize) -> Vec<OfferInfo>;
+        fn members(claim_shard: &'a ClaimShard) -> Vec<MembershipInfo>;
+        fn expel(claim_shard: &'a ClaimShard, number: Epoch, beats: u64) -> bool;
     }
     Catalog {
         fn get(key: &'a EntryKey) -> Option<Entry>;

@@ -4,17 +4,21 @@ use crate::world::{
     Gap, LONG, Owner, acquire, append, dead, fails, group, number, numbers, partition, retry, status,
     take_over,
 };
-use firth_engine::facet::{From, Reset, Trim, TrimTo};
+use firth_engine::facet::{Reset, StartPosition, Trim, TrimTo};
 use firth_engine::{Ahead, Commit, Engine, ErrorKind, RecordId, Retry, Verdict};
 use std::time::Duration;
 
-/// Law 1: whoever existed, or was made from the start, gets everything that was acknowledged.
+/// Law 1: a group that existed, or starts at the start, gets every acknowledged record.
 pub async fn every_group_gets_every_record(engine: Engine) {
     let at = partition(&engine).await;
-    let (early, late) = (group("early"), group("late"));
-    assert!(engine.create_group(&at, &early, From::End, None).await.unwrap());
+    let early = group("early");
+    let late = group("late");
+    assert!(engine.create_group(&at, &early, StartPosition::End, None).await.unwrap());
     append(&engine, &at, 0, 250).await;
-    assert!(!engine.create_group(&at, &early, From::End, None).await.unwrap(), "it is there already");
+    assert!(
+        !engine.create_group(&at, &early, StartPosition::End, None).await.unwrap(),
+        "it is there already"
+    );
     for name in [&early, &late] {
         let mut owner = Owner::new(&engine, &at, name).await;
         assert_eq!(owner.drain().await, (0..250).collect::<Vec<_>>());
@@ -31,30 +35,32 @@ pub async fn every_group_gets_every_record(engine: Engine) {
 pub async fn a_group_starts_where_it_is_told(engine: Engine) {
     let at = partition(&engine).await;
     let waiting = |name: &'static str, from| {
-        let (engine, at, name) = (engine.clone(), at.clone(), group(name));
+        let engine = engine.clone();
+        let at = at.clone();
+        let name = group(name);
         async move {
             assert!(engine.create_group(&at, &name, from, None).await.unwrap());
             status(&engine, &at, &name).await.waiting
         }
     };
-    assert_eq!(waiting("empty-end", From::End).await, 0);
-    assert_eq!(waiting("empty-age", From::Age(Duration::from_secs(9))).await, 0);
+    assert_eq!(waiting("empty-end", StartPosition::End).await, 0);
+    assert_eq!(waiting("empty-age", StartPosition::Age(Duration::from_secs(9))).await, 0);
     let old = append(&engine, &at, 0, 10).await;
     let gap = Gap::pass().await;
     append(&engine, &at, 10, 14).await;
     assert_eq!(status(&engine, &at, &group("empty-end")).await.waiting, 14);
-    assert_eq!(waiting("start", From::Start).await, 14);
-    assert_eq!(waiting("end", From::End).await, 0);
-    assert_eq!(waiting("id", From::After(old[3])).await, 10);
-    assert_eq!(waiting("before-all", From::After(RecordId::ZERO)).await, 14);
-    assert_eq!(waiting("after-all", From::After(RecordId::MAX)).await, 0);
-    assert_eq!(waiting("time", From::After(RecordId::before_ms(old[9].ms + 100))).await, 4);
-    assert_eq!(waiting("young", From::Age(gap.age())).await, 4);
-    assert_eq!(waiting("any-age", From::Age(Duration::from_secs(3600))).await, 14);
+    assert_eq!(waiting("start", StartPosition::Start).await, 14);
+    assert_eq!(waiting("end", StartPosition::End).await, 0);
+    assert_eq!(waiting("id", StartPosition::After(old[3])).await, 10);
+    assert_eq!(waiting("before-all", StartPosition::After(RecordId::ZERO)).await, 14);
+    assert_eq!(waiting("after-all", StartPosition::After(RecordId::MAX)).await, 0);
+    assert_eq!(waiting("time", StartPosition::After(RecordId::before_ms(old[9].ms + 100))).await, 4);
+    assert_eq!(waiting("young", StartPosition::Age(gap.age())).await, 4);
+    assert_eq!(waiting("any-age", StartPosition::Age(Duration::from_secs(3600))).await, 14);
     let lossy = Trim { to: TrimTo::Id(old[5]), lossy: true };
     engine.trim(&at, lossy).await.unwrap();
-    assert_eq!(waiting("trimmed-start", From::Start).await, 8);
-    assert_eq!(waiting("trimmed-id", From::After(old[1])).await, 8);
+    assert_eq!(waiting("trimmed-start", StartPosition::Start).await, 8);
+    assert_eq!(waiting("trimmed-id", StartPosition::After(old[1])).await, 8);
 }
 
 /// Law 7: the next owner goes on exactly where the frontier stands, in order.
@@ -175,7 +181,7 @@ pub async fn a_refused_commit_changes_nothing(engine: Engine) {
 pub async fn lag_is_exact(engine: Engine) {
     let at = partition(&engine).await;
     let name = group("g");
-    engine.create_group(&at, &name, From::Start, None).await.unwrap();
+    engine.create_group(&at, &name, StartPosition::Start, None).await.unwrap();
     append(&engine, &at, 0, 100).await;
     let fresh = status(&engine, &at, &name).await;
     assert_eq!((fresh.waiting, fresh.due, fresh.lag(), fresh.owner), (100, 0, 100, None));
@@ -209,10 +215,10 @@ pub async fn a_reset_moves_the_group_and_fences_its_owner(engine: Engine) {
     let name = group("g");
     let ids = append(&engine, &at, 0, 10).await;
     for (to, expected) in [
-        (From::Start, (0..10).collect::<Vec<u64>>()),
-        (From::After(ids[6]), vec![7, 8, 9]),
-        (From::End, vec![]),
-        (From::Age(Duration::from_secs(3600)), (0..10).collect()),
+        (StartPosition::Start, (0..10).collect::<Vec<u64>>()),
+        (StartPosition::After(ids[6]), vec![7, 8, 9]),
+        (StartPosition::End, vec![]),
+        (StartPosition::Age(Duration::from_secs(3600)), (0..10).collect()),
     ] {
         let mut owner = Owner::with(&engine, &at, &name, acquire(&engine, &at, &name, LONG).await).await;
         owner.drain().await;
@@ -239,14 +245,14 @@ pub async fn a_reset_keeps_or_drops_what_is_due(engine: Engine) {
     }
     owner.commit().await;
     assert_eq!(status(&engine, &at, &name).await.due, 3);
-    let keep = Reset { to: From::After(ids[4]), drop_due: false };
+    let keep = Reset { to: StartPosition::After(ids[4]), drop_due: false };
     engine.reset(&at, &name, keep, None).await.unwrap();
     let now = status(&engine, &at, &name).await;
     assert_eq!((now.waiting, now.due), (5, 1), "1 stays due; 5 and 9 come anyway");
     let mut owner = Owner::new(&engine, &at, &name).await;
     assert_eq!(numbers(&owner.due(9).await), [1]);
     assert_eq!(numbers(&owner.take(5).await), [5, 6, 7, 8, 9]);
-    engine.reset(&at, &name, Reset { to: From::End, drop_due: true }, None).await.unwrap();
+    engine.reset(&at, &name, Reset { to: StartPosition::End, drop_due: true }, None).await.unwrap();
     let now = status(&engine, &at, &name).await;
     assert_eq!((now.waiting, now.due, now.lag()), (0, 0, 0));
 }
@@ -254,9 +260,10 @@ pub async fn a_reset_keeps_or_drops_what_is_due(engine: Engine) {
 /// Deleting a group ends its owner and frees its name.
 pub async fn a_deleted_group_comes_back_empty(engine: Engine) {
     let at = partition(&engine).await;
-    let (name, other) = (group("g"), group("other"));
+    let name = group("g");
+    let other = group("other");
     append(&engine, &at, 0, 5).await;
-    engine.create_group(&at, &other, From::Start, None).await.unwrap();
+    engine.create_group(&at, &other, StartPosition::Start, None).await.unwrap();
     let mut owner = Owner::new(&engine, &at, &name).await;
     for record in owner.take(4).await {
         let verdict = if number(&record).is_multiple_of(2) { dead("x") } else { retry(Duration::ZERO) };
@@ -275,12 +282,15 @@ pub async fn a_deleted_group_comes_back_empty(engine: Engine) {
     assert_eq!(status(&engine, &at, &other).await.lag(), 5);
 }
 
-/// Whoever lost a lease on the partition deletes no group by it, its own or another; the newest holder does.
+/// A former holder of a lease on the partition deletes no group by it, its own or another; the
+/// newest holder does.
 pub async fn a_zombie_deletes_no_group(engine: Engine) {
     let at = partition(&engine).await;
-    let (name, served, elsewhere) = (group("g"), group("g.served"), partition(&engine).await);
+    let name = group("g");
+    let served = group("g.served");
+    let elsewhere = partition(&engine).await;
     append(&engine, &at, 0, 5).await;
-    engine.create_group(&at, &served, From::Start, None).await.unwrap();
+    engine.create_group(&at, &served, StartPosition::Start, None).await.unwrap();
     let zombie = Owner::new(&engine, &at, &name).await;
     let owner = Owner::after_crash(&engine, &at, &name).await;
     for victim in [&served, &name] {
@@ -297,14 +307,18 @@ pub async fn a_zombie_deletes_no_group(engine: Engine) {
     assert!(engine.groups(&at).await.unwrap().is_empty());
 }
 
-/// Whoever lost a lease on the partition makes and moves no group by it, its own or another; the newest holder does.
+/// A former holder of a lease on the partition makes and moves no group by it, its own or another;
+/// the newest holder does.
 pub async fn a_zombie_makes_and_moves_no_group(engine: Engine) {
     let at = partition(&engine).await;
-    let (name, served, elsewhere) = (group("g"), group("g.served"), partition(&engine).await);
+    let name = group("g");
+    let served = group("g.served");
+    let elsewhere = partition(&engine).await;
     append(&engine, &at, 0, 5).await;
     let zombie = Owner::new(&engine, &at, &name).await;
     let owner = Owner::after_crash(&engine, &at, &name).await;
-    let (back, end) = (Reset { to: From::Start, drop_due: false }, From::End);
+    let back = Reset { to: StartPosition::Start, drop_due: false };
+    let end = StartPosition::End;
     fails(engine.create_group(&at, &served, end, Some(&zombie.hold)).await, ErrorKind::Fenced);
     assert_eq!(engine.groups(&at).await.unwrap(), std::slice::from_ref(&name));
     fails(engine.create_group(&elsewhere, &served, end, Some(&owner.hold)).await, ErrorKind::Invalid);
@@ -322,20 +336,23 @@ pub async fn a_zombie_makes_and_moves_no_group(engine: Engine) {
     fails(engine.create_group(&at, &late, end, Some(&owner.hold)).await, ErrorKind::Fenced);
 }
 
-/// Who starts nowhere reads a group that is there, and makes none.
-pub async fn a_group_that_starts_nowhere_is_not_made(engine: Engine) {
+/// A start at an existing group opens a group that is there, and makes none.
+pub async fn a_start_at_an_existing_group_makes_none(engine: Engine) {
     let at = partition(&engine).await;
     let name = group("g");
     append(&engine, &at, 0, 5).await;
-    fails(engine.create_group(&at, &name, From::Nowhere, None).await, ErrorKind::NotFound);
+    fails(engine.create_group(&at, &name, StartPosition::Existing, None).await, ErrorKind::NotFound);
     let hold = acquire(&engine, &at, &name, LONG).await;
-    fails(engine.open(&at, &name, From::Nowhere, &hold).await, ErrorKind::NotFound);
+    fails(engine.open(&at, &name, StartPosition::Existing, &hold).await, ErrorKind::NotFound);
     assert!(engine.groups(&at).await.unwrap().is_empty());
-    assert!(engine.create_group(&at, &name, From::Start, Some(&hold)).await.unwrap());
-    assert!(!engine.create_group(&at, &name, From::Nowhere, None).await.unwrap());
-    assert_eq!(engine.open(&at, &name, From::Nowhere, &hold).await.unwrap().frontier, RecordId::ZERO);
-    let nowhere = Reset { to: From::Nowhere, drop_due: false };
-    fails(engine.reset(&at, &name, nowhere, None).await, ErrorKind::Invalid);
+    assert!(engine.create_group(&at, &name, StartPosition::Start, Some(&hold)).await.unwrap());
+    assert!(!engine.create_group(&at, &name, StartPosition::Existing, None).await.unwrap());
+    assert_eq!(
+        engine.open(&at, &name, StartPosition::Existing, &hold).await.unwrap().frontier,
+        RecordId::ZERO
+    );
+    let no_place = Reset { to: StartPosition::Existing, drop_due: false };
+    fails(engine.reset(&at, &name, no_place, None).await, ErrorKind::Invalid);
 }
 
 /// Looking at nothing is not found; opening makes the group.
@@ -344,11 +361,11 @@ pub async fn a_group_that_does_not_exist_is_not_found(engine: Engine) {
     let name = group("g");
     fails(engine.status(&at, &name).await, ErrorKind::NotFound);
     fails(engine.dead(&at, &name, RecordId::ZERO, 1).await, ErrorKind::NotFound);
-    let reset = Reset { to: From::Start, drop_due: false };
+    let reset = Reset { to: StartPosition::Start, drop_due: false };
     fails(engine.reset(&at, &name, reset, None).await, ErrorKind::NotFound);
     let hold = acquire(&engine, &at, &name, LONG).await;
     fails(engine.commit(&at, &name, &hold, Commit::default()).await, ErrorKind::NotFound);
-    engine.open(&at, &name, From::Start, &hold).await.unwrap();
+    engine.open(&at, &name, StartPosition::Start, &hold).await.unwrap();
     engine.status(&at, &name).await.unwrap();
     take_over(&engine, &at, &name).await;
 }

@@ -1,7 +1,9 @@
 //! Laws of leases.
 
-use crate::world::{LONG, SHORT, eventually, fails, fresh, group, holder, partition, pool_lease, soon};
-use firth_engine::facet::{Acquire, Acquired, From, LeaseQuery};
+use crate::world::{
+    LONG, SHORT, eventually, fails, fresh, group, holder, partition, pool_lease, soon, unmade_partition,
+};
+use firth_engine::facet::{Acquire, Acquired, LeaseQuery, StartPosition};
 use firth_engine::{Engine, Epoch, ErrorKind, Hold, LeaseInfo, LeaseName, MemberName, PoolName, Token};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -28,11 +30,13 @@ pub async fn one_holder_at_a_time(engine: Engine) {
     for name in both(&engine).await {
         let racers: Vec<_> = (0..20)
             .map(|_| {
-                let (engine, name) = (engine.clone(), name.clone());
+                let engine = engine.clone();
+                let name = name.clone();
                 tokio::spawn(async move { try_acquire(&engine, &name, LONG).await })
             })
             .collect();
-        let (mut winners, mut losers) = (Vec::new(), Vec::new());
+        let mut winners = Vec::new();
+        let mut losers = Vec::new();
         for racer in racers {
             match racer.await.unwrap() {
                 Acquired::Granted(hold) => winners.push(hold),
@@ -102,7 +106,7 @@ pub async fn a_lease_runs_out_and_a_renewal_keeps_it(engine: Engine) {
     }
 }
 
-/// Being late is no crime as long as nobody came; after that it is final.
+/// A late renewal counts until another holder took the lease; after that the loss is final.
 pub async fn a_late_renewal_counts_only_if_nobody_took_over(engine: Engine) {
     for name in both(&engine).await {
         let hold = granted(&engine, &name, SHORT).await;
@@ -120,10 +124,11 @@ pub async fn a_late_renewal_counts_only_if_nobody_took_over(engine: Engine) {
 
 /// A restarted process is not its former life.
 pub async fn the_same_name_gives_no_right(engine: Engine) {
-    let (name, who) = (pool_lease(), holder());
-    let wish = Acquire { note: "here I am".into(), ..Acquire::new(name.clone(), who.clone(), LONG) };
-    let hold = engine.acquire(wish.clone()).await.unwrap().granted().unwrap();
-    let Acquired::Held(info) = engine.acquire(wish).await.unwrap() else {
+    let name = pool_lease();
+    let who = holder();
+    let request = Acquire { note: "here I am".into(), ..Acquire::new(name.clone(), who.clone(), LONG) };
+    let hold = engine.acquire(request.clone()).await.unwrap().granted().unwrap();
+    let Acquired::Held(info) = engine.acquire(request).await.unwrap() else {
         panic!("the name alone gave the right");
     };
     assert_eq!((info.holder, info.note.as_ref()), (Some(who), &b"here I am"[..]));
@@ -166,23 +171,24 @@ pub async fn a_released_lease_is_free_at_once(engine: Engine) {
     }
 }
 
-/// When the engine's clock cannot be trusted, a counter that stands still is the second way; one beat refutes it.
+/// When the engine's clock cannot be trusted, a counter that stands still is the second way; one
+/// beat refutes it.
 pub async fn a_lease_that_stands_still_can_be_taken(engine: Engine) {
     for name in both(&engine).await {
         let hold = granted(&engine, &name, LONG).await;
         let seen = look(&engine, &name).await.unwrap();
         assert_eq!(engine.renew(std::slice::from_ref(&hold), LONG).await.unwrap(), [true]);
-        let wish = |epoch, beats| Acquire {
+        let request = |epoch, beats| Acquire {
             stalled: Some((epoch, beats)),
             ..Acquire::new(name.clone(), holder(), LONG)
         };
-        let refuted = engine.acquire(wish(seen.epoch, seen.beats)).await.unwrap();
+        let refuted = engine.acquire(request(seen.epoch, seen.beats)).await.unwrap();
         assert!(matches!(refuted, Acquired::Held(_)), "it is alive");
         let now = look(&engine, &name).await.unwrap();
-        let wrong_epoch = engine.acquire(wish(Epoch(now.epoch.0 - 1), now.beats)).await.unwrap();
+        let wrong_epoch = engine.acquire(request(Epoch(now.epoch.0 - 1), now.beats)).await.unwrap();
         assert!(matches!(wrong_epoch, Acquired::Held(_)));
         let rival =
-            engine.acquire(wish(now.epoch, now.beats)).await.unwrap().granted().expect("it stands still");
+            engine.acquire(request(now.epoch, now.beats)).await.unwrap().granted().expect("it stands still");
         assert!(rival.epoch > hold.epoch);
         assert_eq!(engine.renew(&[hold], LONG).await.unwrap(), [false]);
     }
@@ -211,19 +217,20 @@ pub async fn a_watcher_sees_takeovers_and_expiry(engine: Engine) {
 }
 
 /// Limits are checked.
-pub async fn odd_wishes_are_refused(engine: Engine) {
+pub async fn odd_lease_requests_are_refused(engine: Engine) {
     let name = pool_lease();
-    let wish = |ttl| Acquire::new(name.clone(), holder(), ttl);
-    fails(engine.acquire(wish(Duration::ZERO)).await, ErrorKind::Invalid);
-    fails(engine.acquire(wish(Duration::from_secs(90_000))).await, ErrorKind::Invalid);
-    let chatty = Acquire { note: vec![b'x'; 5000].into(), ..wish(LONG) };
+    let request = |ttl| Acquire::new(name.clone(), holder(), ttl);
+    fails(engine.acquire(request(Duration::ZERO)).await, ErrorKind::Invalid);
+    fails(engine.acquire(request(Duration::from_secs(90_000))).await, ErrorKind::Invalid);
+    let chatty = Acquire { note: vec![b'x'; 5000].into(), ..request(LONG) };
     fails(engine.acquire(chatty).await, ErrorKind::Invalid);
     let hold = granted(&engine, &name, LONG).await;
     fails(engine.renew(&[hold], Duration::ZERO).await, ErrorKind::Invalid);
 }
 
-/// A wish with a rank needs no waiting: the larger rank has the lease, and a smaller one never gets it back.
-pub async fn a_ranked_wish_takes_over_at_once_and_never_goes_back(engine: Engine) {
+/// A request with a rank needs no waiting: the larger rank has the lease, and a smaller one never
+/// gets it back.
+pub async fn a_ranked_request_takes_over_at_once_and_never_goes_back(engine: Engine) {
     let at = partition(&engine).await;
     let name = LeaseName::group(&at, &group("g"));
     let ranked = |rank| Acquire { rank: Some(Epoch(rank)), ..Acquire::new(name.clone(), holder(), LONG) };
@@ -244,16 +251,74 @@ pub async fn a_ranked_wish_takes_over_at_once_and_never_goes_back(engine: Engine
 
 /// A group that is deleted keeps the rank of its lease: who was outranked before stays so.
 pub async fn q15_the_rank_of_a_lease_outlives_its_group(engine: Engine) {
-    let (at, group) = (partition(&engine).await, group("g"));
+    let at = partition(&engine).await;
+    let group = group("g");
     let name = LeaseName::group(&at, &group);
     let ranked = |rank| Acquire { rank: Some(Epoch(rank)), ..Acquire::new(name.clone(), holder(), LONG) };
     for round in 0..2 {
-        engine.create_group(&at, &group, From::Start, None).await.unwrap();
+        engine.create_group(&at, &group, StartPosition::Start, None).await.unwrap();
         let former = engine.acquire(ranked(7)).await.unwrap().granted().expect("it is the largest rank");
         assert!(engine.delete_group(&at, &group, None).await.unwrap());
         assert!(engine.acquire(ranked(6)).await.unwrap().granted().is_none(), "round {round}");
         let hold =
             engine.acquire(ranked(7)).await.unwrap().granted().expect("the same authority may ask again");
         assert!(hold.epoch > former.epoch);
+    }
+}
+
+/// What is gone leaves no lease, and yet its epochs never come back: of a group that was deleted or
+/// never made, and of a pool without members.
+pub async fn q14_epochs_outlive_what_they_were_for(engine: Engine) {
+    let at = partition(&engine).await;
+    let group = group("g");
+    let of_group = LeaseName::group(&at, &group);
+    let of_pool = pool_lease();
+    let mut newest = [Epoch(0); 2];
+    let mut grows = |which: usize, hold: &Hold| {
+        assert!(hold.epoch > newest[which], "{} after {}", hold.epoch, newest[which]);
+        newest[which] = hold.epoch;
+    };
+    for round in 0..3 {
+        let hold = granted(&engine, &of_group, LONG).await;
+        grows(0, &hold);
+        fails(engine.open(&at, &group, StartPosition::Existing, &hold).await, ErrorKind::NotFound);
+        assert!(engine.release(&hold).await.unwrap());
+        assert!(look(&engine, &of_group).await.is_none(), "round {round}: there is no group");
+        let hold = granted(&engine, &of_group, LONG).await;
+        grows(0, &hold);
+        assert!(!engine.delete_group(&at, &group, None).await.unwrap());
+        assert_eq!(engine.renew(std::slice::from_ref(&hold), SHORT).await.unwrap(), [true], "it is held");
+        eventually("it runs out", || async { !look(&engine, &of_group).await.unwrap().is_held() }).await;
+        assert!(!engine.delete_group(&at, &group, None).await.unwrap());
+        assert!(look(&engine, &of_group).await.is_none());
+        let hold = granted(&engine, &of_group, LONG).await;
+        grows(0, &hold);
+        engine.open(&at, &group, StartPosition::Start, &hold).await.unwrap();
+        assert!(engine.delete_group(&at, &group, None).await.unwrap());
+        assert!(look(&engine, &of_group).await.is_none());
+        let hold = granted(&engine, &of_pool, LONG).await;
+        grows(1, &hold);
+        let gone = if round == 0 { engine.release(&hold).await } else { engine.revoke(&of_pool).await };
+        assert!(gone.unwrap());
+        assert_eq!(engine.renew(&[hold], LONG).await.unwrap(), [false]);
+    }
+}
+
+/// A partition that does not exist has no leases: a late consumer leaves nothing behind.
+pub async fn q14_a_lease_of_a_missing_partition_is_not_granted(engine: Engine) {
+    let never_made = unmade_partition();
+    let deleted = partition(&engine).await;
+    assert!(engine.delete_partition(&deleted).await.unwrap());
+    for at in [never_made, deleted] {
+        let name = LeaseName::group(&at, &group("g"));
+        let plain = Acquire::new(name.clone(), holder(), LONG);
+        let ranked = Acquire { rank: Some(Epoch(1)), ..plain.clone() };
+        let stalled = Acquire { stalled: Some((Epoch(1), 1)), ..plain.clone() };
+        for request in [plain, ranked, stalled] {
+            fails(engine.acquire(request).await, ErrorKind::NotFound);
+        }
+        assert!(look(&engine, &name).await.is_none());
+        assert!(engine.create_partition(&at).await.unwrap());
+        granted(&engine, &name, LONG).await;
     }
 }

@@ -1,30 +1,37 @@
 //! The laws that every engine obeys.
 //!
-//! Each law is a plain async function over an [`Engine`]; [`for_each_law!`] lists them all, once, and each engine's tests
-//! instantiate the list. Beside them stand the reference [`model`] (small, obviously right, driven by random operations) and the
-//! [`Faulty`](faulty::Faulty) wrapper for the crates above. The tests of this crate also plant bugs, which the laws must catch.
+//! Each law is a plain async function over an [`Engine`]; [`for_each_law!`] lists them all, once,
+//! and each engine's tests instantiate the list. Beside them stand the reference [`model`] (small,
+//! obviously right, driven by random operations) and the [`Faulty`](faulty::Faulty) wrapper for the
+//! crates above. The tests of this crate also plant bugs, which the laws must catch.
 //!
-//! This is a crate of its own, and not part of `firth-testkit`, because the laws need `firth-engine` while `firth-redis`, which the
-//! engine builds on, takes its own tests' servers from the testkit.
+//! This is a crate of its own, and not part of `firth-testkit`, because the laws need
+//! `firth-engine` while `firth-redis`, which the engine builds on, takes its own tests' servers
+//! from the testkit.
 //!
-//! Rules for laws: every name is fresh (engines may share a server); time is waited for only where time is the subject, with
-//! margins that a busy machine keeps; nothing is assumed about an engine beyond its contract.
+//! Rules for laws: every name is fresh (engines may share a server); time is waited for only where
+//! time is the subject, with margins that a busy machine keeps; nothing is assumed about an engine
+//! beyond its contract.
 
 #![allow(clippy::unwrap_used, reason = "a law speaks by panicking")]
 
 pub mod bus;
 pub mod catalog;
+pub mod claim_shards;
 pub mod dead;
+pub mod delayed;
 pub mod faulty;
 pub mod fencing;
 pub mod groups;
 pub mod leases;
 pub mod log;
+pub mod marks;
 pub mod model;
 pub mod offers;
 pub mod retention;
 pub mod retry;
 pub mod together;
+pub mod verdicts;
 pub mod world;
 
 use firth_engine::Engine;
@@ -50,12 +57,29 @@ macro_rules! for_each_law {
             log::racing_repetitions_append_once
             log::a_gap_in_a_producers_sequence_is_refused
             log::a_delayed_message_is_invisible_until_its_time
+            delayed::delayed_messages_are_listed_page_by_page
+            delayed::a_cancelled_message_never_enters_the_log
+            delayed::a_message_delivered_now_enters_the_log_once
+            delayed::unknown_delayed_messages_are_told
+            delayed::racing_changes_of_a_delayed_message_agree
             log::ripe_messages_enter_in_the_order_of_their_times
-            log::racing_ripeners_move_each_message_once
+            log::racing_promoters_move_each_message_once
             log::a_read_respects_both_limits
             log::a_waiting_reader_is_woken
             log::partitions_do_not_share_anything
             log::an_append_says_what_its_acknowledgement_means
+            marks::a_mark_moves_with_its_records
+            marks::what_a_mark_covers_is_appended_once
+            marks::an_old_epoch_of_a_source_changes_nothing
+            marks::a_new_epoch_fences_without_moving_the_mark
+            marks::racing_copies_of_a_marked_batch_append_once
+            marks::a_race_of_epochs_leaves_whole_batches
+            marks::marks_of_two_sources_share_nothing
+            marks::marks_survive_trims
+            marks::marks_go_with_their_partition
+            marks::a_forgotten_source_begins_anew
+            marks::marks_have_limits
+            marks::marked_and_plain_appends_go_side_by_side
             groups::every_group_gets_every_record
             groups::a_group_starts_where_it_is_told
             groups::order_survives_a_takeover
@@ -68,7 +92,7 @@ macro_rules! for_each_law {
             groups::a_reset_keeps_or_drops_what_is_due
             groups::a_deleted_group_comes_back_empty
             groups::a_zombie_makes_and_moves_no_group
-            groups::a_group_that_starts_nowhere_is_not_made
+            groups::a_start_at_an_existing_group_makes_none
             groups::a_zombie_deletes_no_group
             groups::a_group_that_does_not_exist_is_not_found
             fencing::a_zombie_changes_nothing
@@ -77,6 +101,7 @@ macro_rules! for_each_law {
             fencing::an_expired_lease_that_nobody_took_still_counts
             fencing::a_hold_is_good_for_its_own_lease_only
             fencing::u06_a_successor_hears_how_far_an_owner_would_go
+            fencing::u06_a_reset_forgets_how_far_an_owner_would_go
             fencing::a_vanished_owner_is_counted
             fencing::an_owner_that_leaves_properly_is_not_counted
             fencing::an_owner_that_is_revoked_is_not_counted
@@ -89,6 +114,7 @@ macro_rules! for_each_law {
             retry::what_a_vanished_owner_had_taken_is_due_again
             retry::pending_records_are_listed_with_their_reasons
             retry::a_record_is_in_exactly_one_place
+            retry::t05_a_reset_drops_kept_records_and_frees_taken_ones
             together::what_failed_together_is_judged_one_by_one
             together::who_takes_a_part_is_told_of_the_rest
             together::pages_of_pending_records_miss_none
@@ -97,6 +123,14 @@ macro_rules! for_each_law {
             together::a_lossy_trim_takes_only_its_own
             together::a_reset_among_them_delivers_each_once
             together::a_reason_may_hold_anything
+            verdicts::t01_progress_with_a_verdict_never_goes_back
+            verdicts::t01_a_verdict_ahead_of_the_frontier_needs_an_open_record
+            verdicts::a_verdict_is_of_the_record_with_exactly_its_id
+            verdicts::content_of_a_record_is_left_out_only_if_exactly_its_id_is_known
+            verdicts::attempts_are_counted_apart_also_if_records_fail_in_one_commit
+            verdicts::k04_an_owner_may_commit_after_a_trim_of_what_it_read
+            verdicts::a_letter_whose_record_comes_anyway_brings_no_second_one
+            verdicts::an_owner_that_leaves_before_it_opens_hides_no_crash
             dead::a_dead_letter_and_its_record_are_settled_together
             dead::a_dead_letter_tells_its_whole_story
             dead::a_replay_to_the_group_is_invisible_to_others
@@ -123,9 +157,14 @@ macro_rules! for_each_law {
             leases::a_released_lease_is_free_at_once
             leases::a_lease_that_stands_still_can_be_taken
             leases::a_watcher_sees_takeovers_and_expiry
-            leases::odd_wishes_are_refused
-            leases::a_ranked_wish_takes_over_at_once_and_never_goes_back
+            leases::odd_lease_requests_are_refused
+            leases::a_ranked_request_takes_over_at_once_and_never_goes_back
+            leases::q14_a_lease_of_a_missing_partition_is_not_granted
+            leases::q14_epochs_outlive_what_they_were_for
             leases::q15_the_rank_of_a_lease_outlives_its_group
+            claim_shards::what_was_left_is_granted_before_what_rests
+            claim_shards::a_name_that_is_given_twice_counts_once
+            claim_shards::a_late_member_has_its_own_claims
             offers::an_offer_is_made_once
             offers::offers_made_before_any_member_are_granted
             offers::racing_members_never_share_an_offer
@@ -149,8 +188,8 @@ macro_rules! for_each_law {
             offers::a_member_sees_what_it_has
             offers::a_beat_tells_of_the_others
             offers::a_member_that_stands_still_can_be_expelled
-            offers::boards_share_nothing
-            offers::who_waits_on_a_board_is_woken
+            claim_shards::claim_shards_share_nothing
+            claim_shards::who_waits_on_a_claim_shard_is_woken
             offers::odd_requests_are_refused
             catalog::a_change_happens_only_as_expected
             catalog::racing_changes_have_one_winner

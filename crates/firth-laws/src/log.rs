@@ -5,18 +5,19 @@ use crate::world::{
     soon, unmade_partition,
 };
 use bytes::Bytes;
-use firth_engine::facet::{Append, From, Max, ProducerSeq, Trim, TrimTo};
+use firth_engine::facet::{Append, ProducerSeq, ReadLimit, StartPosition, Trim, TrimTo};
 use firth_engine::limits::{MAX_BATCH, MAX_KEY};
 use firth_engine::{Commit, Content, Durability, Engine, ErrorKind, Headers, HintKey, Partition, RecordId};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// A log that went back gives numbers again: whoever stands at a record that it lost is told (law 1).
+/// A log that went back reuses numbers: a reader at a record that it lost is told (law 1).
 pub async fn k04_a_position_of_a_record_that_the_log_does_not_have_is_refused(engine: Engine) {
     let at = partition(&engine).await;
     let ids = append(&engine, &at, 0, 10).await;
-    let read = async |after| engine.read(&at, after, Max::records(5)).await;
-    let (third, last) = (ids[2], ids[9]);
+    let read = async |after| engine.read(&at, after, ReadLimit::records(5)).await;
+    let third = ids[2];
+    let last = ids[9];
     for lost in [last.plus(1), RecordId::new(last.ms + 1, 4), RecordId::new(third.ms - 1, 3)] {
         fails(read(lost).await, ErrorKind::WentBack);
     }
@@ -55,7 +56,7 @@ pub async fn an_acknowledged_record_is_read_back_whole(engine: Engine) {
     ];
     let appended = engine.append(&at, Append::new(contents.clone())).await.unwrap();
     assert!(!appended.duplicate);
-    let records = engine.read(&at, RecordId::ZERO, Max::records(10)).await.unwrap();
+    let records = engine.read(&at, RecordId::ZERO, ReadLimit::records(10)).await.unwrap();
     assert_eq!(
         records.iter().map(|record| record.id).collect::<Vec<_>>(),
         appended.ids().collect::<Vec<_>>()
@@ -78,7 +79,7 @@ pub async fn ids_grow_without_holes(engine: Engine) {
     assert_eq!(read_all(&engine, &at).await.iter().map(|record| record.id).collect::<Vec<_>>(), ids);
     let bounds = engine.bounds(&at).await.unwrap();
     assert_eq!((bounds.last, bounds.len()), (ids[104], 105));
-    let middle = engine.read(&at, ids[50], Max::records(2)).await.unwrap();
+    let middle = engine.read(&at, ids[50], ReadLimit::records(2)).await.unwrap();
     assert_eq!(numbers(&middle), [51, 52]);
 }
 
@@ -87,7 +88,8 @@ pub async fn concurrent_appends_keep_their_batches_together(engine: Engine) {
     let at = partition(&engine).await;
     let tasks: Vec<_> = (0..16u64)
         .map(|task| {
-            let (engine, at) = (engine.clone(), at.clone());
+            let engine = engine.clone();
+            let at = at.clone();
             tokio::spawn(async move { append(&engine, &at, task * 100, task * 100 + 7).await })
         })
         .collect();
@@ -119,9 +121,10 @@ pub async fn a_batch_is_appended_whole_or_not_at_all(engine: Engine) {
 pub async fn appending_to_a_missing_partition_is_refused(engine: Engine) {
     let at = unmade_partition();
     fails(engine.append(&at, Append::new([numbered(0)])).await, ErrorKind::NotFound);
-    fails(engine.read(&at, RecordId::ZERO, Max::records(1)).await, ErrorKind::NotFound);
+    fails(engine.read(&at, RecordId::ZERO, ReadLimit::records(1)).await, ErrorKind::NotFound);
     fails(engine.bounds(&at).await, ErrorKind::NotFound);
-    fails(engine.ripen(&at, 1).await, ErrorKind::NotFound);
+    fails(engine.delayed(&at, RecordId::ZERO, ReadLimit::records(1)).await, ErrorKind::NotFound);
+    fails(engine.promote_due(&at, 1).await, ErrorKind::NotFound);
     assert!(engine.create_partition(&at).await.unwrap());
     assert!(!engine.create_partition(&at).await.unwrap(), "it is there already");
     append(&engine, &at, 0, 1).await;
@@ -147,15 +150,15 @@ pub async fn a_deleted_partition_comes_back_empty(engine: Engine) {
     let bounds = engine.bounds(&at).await.unwrap();
     assert_eq!((bounds.last, bounds.delayed), (RecordId::ZERO, 0));
     assert!(engine.groups(&at).await.unwrap().is_empty());
-    assert!(engine.create_group(&at, &group, From::Start, None).await.unwrap());
+    assert!(engine.create_group(&at, &group, StartPosition::Start, None).await.unwrap());
     let status = crate::world::status(&engine, &at, &group).await;
     assert_eq!((status.lag(), status.dead), (0, 0));
     assert_eq!(append(&engine, &at, 7, 8).await[0].seq, 1);
     assert_eq!(numbers(&read_all(&engine, &at).await), [7]);
 }
 
-/// Whoever was asleep while a partition was deleted and made anew neither deletes the new one nor makes it again; what a former life left is not
-/// taken for the new one.
+/// A process that slept while a partition was deleted and made anew neither deletes the new one nor
+/// makes it again; remains of the old partition do not count as the new one.
 pub async fn a_partition_is_changed_only_by_who_knows_of_its_life(engine: Engine) {
     let at = crate::world::unmade_partition();
     assert!(!engine.delete_partition_as(&at, 9).await.unwrap(), "it is not there");
@@ -172,7 +175,7 @@ pub async fn a_partition_is_changed_only_by_who_knows_of_its_life(engine: Engine
     append(&engine, &at, 2, 4).await;
     assert!(!engine.delete_partition_as(&at, 6).await.unwrap(), "who deleted the former one comes late");
     assert_eq!(numbers(&read_all(&engine, &at).await), [2, 3]);
-    assert!(engine.create_group(&at, &crate::world::group("g"), From::Start, None).await.unwrap());
+    assert!(engine.create_group(&at, &crate::world::group("g"), StartPosition::Start, None).await.unwrap());
     assert!(engine.create_partition_as(&at, 8).await.unwrap(), "the next life");
     assert!(read_all(&engine, &at).await.is_empty());
     assert!(engine.groups(&at).await.unwrap().is_empty());
@@ -216,7 +219,9 @@ pub async fn racing_repetitions_append_once(engine: Engine) {
     let name = producer();
     let tasks: Vec<_> = (0..10)
         .map(|_| {
-            let (engine, at, batch) = (engine.clone(), at.clone(), batch(0, 5, &name, 0));
+            let engine = engine.clone();
+            let at = at.clone();
+            let batch = batch(0, 5, &name, 0);
             tokio::spawn(async move { engine.append(&at, batch).await.unwrap() })
         })
         .collect();
@@ -259,23 +264,24 @@ pub async fn a_delayed_message_is_invisible_until_its_time(engine: Engine) {
     let bounds = engine.bounds(&at).await.unwrap();
     assert_eq!((bounds.len(), bounds.delayed), (0, 2));
     assert!(bounds.next_ripe.unwrap() <= wait + Duration::from_millis(1));
-    eventually("the message ripens", || async {
+    eventually("the message becomes due", || async {
         let before = start.elapsed();
-        let ripened = engine.ripen(&at, 10).await.unwrap();
-        assert!(ripened.moved == 0 || start.elapsed() >= wait, "{before:?} is early");
-        if ripened.moved > 0 {
-            assert_eq!(ripened.moved, 1);
-            assert!(ripened.next.unwrap() > Duration::from_secs(3000));
+        let promoted = engine.promote_due(&at, 10).await.unwrap();
+        assert!(promoted.moved == 0 || start.elapsed() >= wait, "{before:?} is early");
+        if promoted.moved > 0 {
+            assert_eq!(promoted.moved, 1);
+            assert!(promoted.next.unwrap() > Duration::from_secs(3000));
         }
-        ripened.moved > 0
+        promoted.moved > 0
     })
     .await;
-    assert_eq!(engine.ripen(&at, 10).await.unwrap().moved, 0);
+    assert_eq!(engine.promote_due(&at, 10).await.unwrap().moved, 0);
     assert_eq!(numbers(&read_all(&engine, &at).await), [1]);
     assert_eq!(engine.bounds(&at).await.unwrap().delayed, 1);
 }
 
-/// Ripe messages are ordered by their times, also in small steps; equal times keep the order of sending.
+/// Ripe messages are ordered by their times, also in small steps; equal times keep the order of
+/// sending.
 pub async fn ripe_messages_enter_in_the_order_of_their_times(engine: Engine) {
     for _ in 0..20 {
         let at = partition(&engine).await;
@@ -285,29 +291,30 @@ pub async fn ripe_messages_enter_in_the_order_of_their_times(engine: Engine) {
         }
         let twins = Append { after: Duration::from_millis(600), ..Append::new([numbered(6), numbered(7)]) };
         engine.append(&at, twins).await.unwrap();
-        // Times count from each send: only if all were sent within one step of the delays do they have this order.
+        // Times count from each send: only if all were sent within one step of the delays do they
+        // have this order.
         if start.elapsed() < Duration::from_millis(100) {
-            return ripen_in_order(&engine, &at).await;
+            return promote_due_in_order(&engine, &at).await;
         }
     }
     panic!("the machine is too busy to send six messages within 100 ms");
 }
 
-async fn ripen_in_order(engine: &Engine, at: &Partition) {
+async fn promote_due_in_order(engine: &Engine, at: &Partition) {
     append(engine, at, 0, 1).await;
     tokio::time::sleep(Duration::from_millis(700)).await;
     let mut moved = 0;
     while moved < 7 {
-        let step = engine.ripen(at, 2).await.unwrap().moved;
+        let step = engine.promote_due(at, 2).await.unwrap().moved;
         assert!((1..=2).contains(&step), "{moved} of 7 moved, then {step}");
         moved += step;
     }
-    assert_eq!(engine.ripen(at, 2).await.unwrap().moved, 0);
+    assert_eq!(engine.promote_due(at, 2).await.unwrap().moved, 0);
     assert_eq!(numbers(&read_all(engine, at).await), (0..8).collect::<Vec<_>>());
 }
 
 /// Racing ripeners never double a message.
-pub async fn racing_ripeners_move_each_message_once(engine: Engine) {
+pub async fn racing_promoters_move_each_message_once(engine: Engine) {
     let at = partition(&engine).await;
     for n in 0..20 {
         delay(&engine, &at, n, Duration::from_millis(1)).await;
@@ -315,8 +322,9 @@ pub async fn racing_ripeners_move_each_message_once(engine: Engine) {
     tokio::time::sleep(Duration::from_millis(20)).await;
     let tasks: Vec<_> = (0..8)
         .map(|_| {
-            let (engine, at) = (engine.clone(), at.clone());
-            tokio::spawn(async move { engine.ripen(&at, 7).await.unwrap().moved })
+            let engine = engine.clone();
+            let at = at.clone();
+            tokio::spawn(async move { engine.promote_due(&at, 7).await.unwrap().moved })
         })
         .collect();
     let mut moved = 0;
@@ -332,8 +340,9 @@ pub async fn a_read_respects_both_limits(engine: Engine) {
     let at = partition(&engine).await;
     engine.append(&at, Append::new(vec![Content::new(vec![b'x'; 1000]); 20])).await.unwrap();
     let read = |records, bytes| {
-        let (engine, at) = (engine.clone(), at.clone());
-        async move { engine.read(&at, RecordId::ZERO, Max { records, bytes }).await.unwrap().len() }
+        let engine = engine.clone();
+        let at = at.clone();
+        async move { engine.read(&at, RecordId::ZERO, ReadLimit { records, bytes }).await.unwrap().len() }
     };
     assert_eq!(read(5, 1 << 20).await, 5);
     assert_eq!(read(100, 1 << 20).await, 20);
@@ -342,7 +351,7 @@ pub async fn a_read_respects_both_limits(engine: Engine) {
     assert!((4..=5).contains(&some), "{some}");
 }
 
-/// A hint fires for an append that happens after it was made, also if nobody waited yet.
+/// A hint fires for an append that happens after it was made, also before a reader waits.
 pub async fn a_waiting_reader_is_woken(engine: Engine) {
     let at = partition(&engine).await;
     let mut hint = engine.hint(HintKey::Log(at.clone()));
@@ -355,7 +364,7 @@ pub async fn a_waiting_reader_is_woken(engine: Engine) {
         });
         append(&engine, &at, n, n + 1).await;
         hint = soon("a waiting reader is woken", waiting).await.unwrap();
-        let records = engine.read(&at, RecordId::ZERO, Max::records(100)).await.unwrap();
+        let records = engine.read(&at, RecordId::ZERO, ReadLimit::records(100)).await.unwrap();
         assert_eq!(number(records.last().unwrap()), n, "who is woken sees the record");
     }
 }
@@ -374,7 +383,8 @@ pub async fn partitions_do_not_share_anything(engine: Engine) {
     assert_eq!(append(&engine, &parts[2], 0, 1).await[0].seq, 1);
 }
 
-/// A batch can ask for another acknowledgement than the engine's own; what the engine cannot give is refused, and nothing is appended.
+/// A batch can ask for another acknowledgement than the engine's own; what the engine cannot give
+/// is refused, and nothing is appended.
 pub async fn an_append_says_what_its_acknowledgement_means(engine: Engine) {
     let at = partition(&engine).await;
     let mut count = 0;

@@ -3,7 +3,7 @@
 use crate::world::{
     Gap, Owner, append, group, number, numbers, partition, read_all, retry, retry_kept, status,
 };
-use firth_engine::facet::{Append, From, TakeDue, Trim, TrimTo};
+use firth_engine::facet::{Append, StartPosition, TakeDue, Trim, TrimTo};
 use firth_engine::{Content, Engine, RecordId, Verdict, Window};
 use std::time::Duration;
 
@@ -14,9 +14,10 @@ fn trim(to: TrimTo) -> Trim {
 /// The slowest group decides, also if it never had an owner, and records settled ahead stay too.
 pub async fn nothing_unsettled_is_trimmed(engine: Engine) {
     let at = partition(&engine).await;
-    let (fast, slow) = (group("fast"), group("slow"));
+    let fast = group("fast");
+    let slow = group("slow");
     let ids = append(&engine, &at, 0, 20).await;
-    engine.create_group(&at, &slow, From::Start, None).await.unwrap();
+    engine.create_group(&at, &slow, StartPosition::Start, None).await.unwrap();
     let mut owner = Owner::new(&engine, &at, &fast).await;
     owner.drain().await;
     let held = engine.trim(&at, trim(TrimTo::Keep(0))).await.unwrap();
@@ -95,9 +96,10 @@ pub async fn a_lossy_trim_is_seen_as_a_gap(engine: Engine) {
     assert_eq!(engine.trim(&at, lossy).await.unwrap().removed, 6);
     let now = status(&engine, &at, &name).await;
     assert_eq!((now.waiting, now.frontier), (4, ids[2]));
-    let progress = engine.open(&at, &name, From::Start, &owner.hold).await.unwrap();
+    let progress = engine.open(&at, &name, StartPosition::Start, &owner.hold).await.unwrap();
     let mut window = Window::new(&progress, 100);
-    let rest = engine.read(&at, window.position(), firth_engine::facet::Max::records(10)).await.unwrap();
+    let rest =
+        engine.read(&at, window.position(), firth_engine::facet::ReadLimit::records(10)).await.unwrap();
     rest.iter().for_each(|record| {
         window.offer(record);
         window.settle(record, Verdict::Ack).unwrap();
@@ -125,7 +127,7 @@ pub async fn trimming_by_count_age_and_id(engine: Engine) {
     append(&engine, &at, 10, 12).await;
     assert_eq!(engine.trim(&at, trim(TrimTo::OlderThan(gap.age()))).await.unwrap().removed, 7);
     assert_eq!(numbers(&read_all(&engine, &at).await), [10, 11]);
-    let after_trimmed = engine.read(&at, ids[0], firth_engine::facet::Max::records(9)).await.unwrap();
+    let after_trimmed = engine.read(&at, ids[0], firth_engine::facet::ReadLimit::records(9)).await.unwrap();
     assert_eq!(numbers(&after_trimmed), [10, 11], "reading below the mark starts at the first kept record");
 }
 
@@ -146,7 +148,8 @@ fn fitting(count: usize, bytes: u64) -> usize {
     fit.count()
 }
 
-/// By size: the newest records that fit stay, no more and no less, however they came and whatever else trims.
+/// By size: the newest records that fit stay, no more and no less, however they came and
+/// beside other trims.
 pub async fn trimming_by_size(engine: Engine) {
     let at = partition(&engine).await;
     let mut count = 0;
@@ -176,9 +179,10 @@ pub async fn trimming_by_size(engine: Engine) {
 /// By size, too, nothing unsettled goes, unless the call says so.
 pub async fn trimming_by_size_waits_for_the_slowest_group(engine: Engine) {
     let at = partition(&engine).await;
-    let (fast, slow) = (group("fast"), group("slow"));
+    let fast = group("fast");
+    let slow = group("slow");
     append(&engine, &at, 0, 30).await;
-    engine.create_group(&at, &slow, From::Start, None).await.unwrap();
+    engine.create_group(&at, &slow, StartPosition::Start, None).await.unwrap();
     Owner::new(&engine, &at, &fast).await.drain().await;
     let held = engine.trim(&at, trim(TrimTo::KeepBytes(0))).await.unwrap();
     assert_eq!((held.removed, held.held_back), (0, true));

@@ -3,7 +3,7 @@
 use crate::world::{
     Owner, append, dead, eventually, group, number, numbers, partition, read_all, retry, retry_kept, status,
 };
-use firth_engine::facet::TakeDue;
+use firth_engine::facet::{Reset, StartPosition, TakeDue};
 use firth_engine::{Engine, RecordId, Verdict};
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -46,7 +46,8 @@ pub async fn a_retry_is_never_early(engine: Engine) {
     append(&engine, &at, 0, 2).await;
     let mut owner = Owner::new(&engine, &at, &name).await;
     let taken = owner.take(2).await;
-    let (start, wait) = (Instant::now(), Duration::from_millis(80));
+    let start = Instant::now();
+    let wait = Duration::from_millis(80);
     owner.settle(&taken[0], retry(wait));
     owner.judge(&taken[1], retry(Duration::from_secs(3600))).await;
     let next = status(&engine, &at, &name).await.next_due.unwrap();
@@ -118,7 +119,8 @@ pub async fn content_that_the_owner_knows_is_left_out(engine: Engine) {
 /// Law 9: one group's trouble is its own.
 pub async fn a_retry_is_invisible_to_other_groups(engine: Engine) {
     let at = partition(&engine).await;
-    let (name, other) = (group("g"), group("other"));
+    let name = group("g");
+    let other = group("other");
     append(&engine, &at, 0, 4).await;
     let mut calm = Owner::new(&engine, &at, &other).await;
     assert_eq!(calm.drain().await.len(), 4);
@@ -213,7 +215,8 @@ pub async fn pending_records_are_listed_with_their_reasons(engine: Engine) {
     assert_eq!(page.iter().map(|pending| pending.id).collect::<Vec<_>>(), ids[2..4]);
 }
 
-/// Law 2, by counting: after a random life with crashes, every record is in one place, and in the end all are done.
+/// Law 2, by counting: after a random life with crashes, every record is in one place, and in the
+/// end all are done.
 pub async fn a_record_is_in_exactly_one_place(engine: Engine) {
     let at = partition(&engine).await;
     let name = group("g");
@@ -254,12 +257,14 @@ pub async fn a_record_is_in_exactly_one_place(engine: Engine) {
 }
 
 async fn finish(engine: &Engine, owner: Owner, done: &mut BTreeSet<u64>) {
-    let (at, name) = (owner.at.clone(), owner.group.clone());
+    let at = owner.at.clone();
+    let name = owner.group.clone();
     let mut owner = Owner::after_crash(engine, &at, &name).await;
     done.extend(owner.drain().await);
     eventually("nothing is due any more", || {
         let engine = engine.clone();
-        let (at, name) = (at.clone(), name.clone());
+        let at = at.clone();
+        let name = name.clone();
         async move { status(&engine, &at, &name).await.next_due.is_none_or(|next| next.is_zero()) }
     })
     .await;
@@ -268,4 +273,27 @@ async fn finish(engine: &Engine, owner: Owner, done: &mut BTreeSet<u64>) {
         owner.settle(&record, Verdict::Ack);
     }
     owner.commit().await;
+}
+
+/// A reset drops due records that come again by the log, also those whose content is kept aside;
+/// of the others, those that the former owner had taken are due at once.
+pub async fn t05_a_reset_drops_kept_records_and_frees_taken_ones(engine: Engine) {
+    let at = partition(&engine).await;
+    let name = group("g");
+    let reset = |to| Reset { to, drop_due: false };
+    append(&engine, &at, 0, 3).await;
+    let mut owner = Owner::new(&engine, &at, &name).await;
+    let records = owner.take(3).await;
+    owner.settle(&records[0], retry(Duration::ZERO));
+    owner.settle(&records[1], retry_kept(Duration::ZERO));
+    owner.settle(&records[2], Verdict::Ack);
+    owner.commit().await;
+    assert_eq!(owner.due(10).await.len(), 2);
+    assert_eq!(status(&engine, &at, &name).await.next_due, None);
+    engine.reset(&at, &name, reset(StartPosition::End), None).await.unwrap();
+    let now = status(&engine, &at, &name).await;
+    assert_eq!((now.due, now.next_due), (2, Some(Duration::ZERO)));
+    engine.reset(&at, &name, reset(StartPosition::After(records[0].id)), None).await.unwrap();
+    let now = status(&engine, &at, &name).await;
+    assert_eq!((now.due, now.waiting), (1, 2), "the kept one comes by the log");
 }

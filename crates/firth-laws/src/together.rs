@@ -1,7 +1,8 @@
-//! Laws of records that fail together: an engine may keep them together, but each has its own fate (laws 2, 4, 5).
+//! Laws of records that fail together: an engine may keep them together, but each has its own fate
+//! (laws 2, 4, 5).
 
 use crate::world::{Owner, append, dead, group, number, numbers, partition, retry, status};
-use firth_engine::facet::{From, Pending, Reset, TakeDue, Trim, TrimTo};
+use firth_engine::facet::{Pending, Reset, StartPosition, TakeDue, Trim, TrimTo};
 use firth_engine::{Engine, GroupName, Partition, Record, RecordId, Verdict};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -28,9 +29,11 @@ async fn attempts(engine: &Engine, at: &Partition, name: &GroupName) -> BTreeMap
     all.into_iter().map(|due| (due.id.seq, due.attempt)).collect()
 }
 
-/// An engine may take whole what lies together and so fewer than asked for, but never none, and it says that something is left.
+/// An engine may take whole what lies together and so fewer than asked for, but never none, and it
+/// says that something is left.
 pub async fn who_takes_a_part_is_told_of_the_rest(engine: Engine) {
-    let (at, name) = (partition(&engine).await, group("g"));
+    let at = partition(&engine).await;
+    let name = group("g");
     let (mut owner, _) = failed(&engine, &at, &name, 3).await;
     append(&engine, &at, 3, 7).await;
     for record in owner.take(4).await {
@@ -47,9 +50,11 @@ pub async fn who_takes_a_part_is_told_of_the_rest(engine: Engine) {
     assert_eq!(hand, [1, 2, 3, 4, 5, 6, 7]);
 }
 
-/// Taken in parts, settled in any order, some again and some for good: nothing of one record's fate rubs off on another.
+/// Taken in parts, settled in any order, some again and some for good: nothing of one record's fate
+/// rubs off on another.
 pub async fn what_failed_together_is_judged_one_by_one(engine: Engine) {
-    let (at, name) = (partition(&engine).await, group("g"));
+    let at = partition(&engine).await;
+    let name = group("g");
     let (mut owner, ids) = failed(&engine, &at, &name, 40).await;
     let mut model: BTreeMap<u64, u32> = ids.iter().map(|id| (id.seq, 2)).collect();
     assert_eq!(attempts(&engine, &at, &name).await, model);
@@ -58,7 +63,7 @@ pub async fn what_failed_together_is_judged_one_by_one(engine: Engine) {
     hand.extend(owner.due(20).await);
     hand.extend(owner.due(100).await);
     assert_eq!(numbers(&hand), (0..40).collect::<Vec<_>>());
-    // From the end, from the middle, every third, then whatever is left; each in a commit of its own.
+    // From the end, from the middle, every third, then the rest; each in a commit of its own.
     let picks: [fn(u64) -> bool; 4] = [|n| n >= 35, |n| (10..15).contains(&n), |n| n % 3 == 0, |_| true];
     for pick in picks {
         let (now, later): (Vec<Record>, Vec<Record>) =
@@ -90,7 +95,8 @@ pub async fn what_failed_together_is_judged_one_by_one(engine: Engine) {
 
 /// A page that ends among records that failed together goes on behind the last one that it showed.
 pub async fn pages_of_pending_records_miss_none(engine: Engine) {
-    let (at, name) = (partition(&engine).await, group("g"));
+    let at = partition(&engine).await;
+    let name = group("g");
     let ids = append(&engine, &at, 0, 30).await;
     let mut owner = Owner::new(&engine, &at, &name).await;
     for record in owner.take(30).await {
@@ -99,7 +105,8 @@ pub async fn pages_of_pending_records_miss_none(engine: Engine) {
         owner.settle(&record, retry(after));
     }
     owner.commit().await;
-    let (mut seen, mut after) = (Vec::new(), RecordId::ZERO);
+    let mut seen = Vec::new();
+    let mut after = RecordId::ZERO;
     loop {
         let page = engine.pending(&at, &name, after, 4).await.unwrap();
         let Some(last) = page.last() else { break };
@@ -112,7 +119,8 @@ pub async fn pages_of_pending_records_miss_none(engine: Engine) {
 
 /// What a vanished owner had not taken was not in its hands.
 pub async fn only_what_was_taken_counts_a_crash(engine: Engine) {
-    let (at, name) = (partition(&engine).await, group("g"));
+    let at = partition(&engine).await;
+    let name = group("g");
     let (mut owner, _) = failed(&engine, &at, &name, 10).await;
     assert_eq!(owner.due(4).await.len(), 4);
     let mut next = Owner::after_crash(&engine, &at, &name).await;
@@ -125,7 +133,8 @@ pub async fn only_what_was_taken_counts_a_crash(engine: Engine) {
 
 /// Retention waits for the first record that is still due, and moves on when that one is settled.
 pub async fn retention_waits_for_the_first_that_is_due(engine: Engine) {
-    let (at, name) = (partition(&engine).await, group("g"));
+    let at = partition(&engine).await;
+    let name = group("g");
     let (mut owner, ids) = failed(&engine, &at, &name, 10).await;
     let hand = owner.due(100).await;
     let trim = Trim { to: TrimTo::Keep(0), lossy: false };
@@ -142,7 +151,8 @@ pub async fn retention_waits_for_the_first_that_is_due(engine: Engine) {
 
 /// A lossy trim takes some of those that failed together; the others come.
 pub async fn a_lossy_trim_takes_only_its_own(engine: Engine) {
-    let (at, name) = (partition(&engine).await, group("g"));
+    let at = partition(&engine).await;
+    let name = group("g");
     let (mut owner, ids) = failed(&engine, &at, &name, 10).await;
     engine.trim(&at, Trim { to: TrimTo::Keep(6), lossy: true }).await.unwrap();
     // Even for an owner that still knows everything.
@@ -160,12 +170,17 @@ pub async fn a_lossy_trim_takes_only_its_own(engine: Engine) {
     assert_eq!(status(&engine, &at, &name).await.lag(), 0);
 }
 
-/// A group that is moved to a place among them keeps those before it due, and gets the others from the log.
+/// A group that is moved to a place among them keeps those before it due, and gets the others from
+/// the log.
 pub async fn a_reset_among_them_delivers_each_once(engine: Engine) {
-    let (at, name) = (partition(&engine).await, group("g"));
+    let at = partition(&engine).await;
+    let name = group("g");
     let (mut owner, ids) = failed(&engine, &at, &name, 10).await;
     assert_eq!(owner.due(3).await.len(), 3);
-    engine.reset(&at, &name, Reset { to: From::After(ids[5]), drop_due: false }, None).await.unwrap();
+    engine
+        .reset(&at, &name, Reset { to: StartPosition::After(ids[5]), drop_due: false }, None)
+        .await
+        .unwrap();
     let after = status(&engine, &at, &name).await;
     assert_eq!((after.due, after.waiting), (6, 4));
     let mut owner = Owner::new(&engine, &at, &name).await;
@@ -175,9 +190,10 @@ pub async fn a_reset_among_them_delivers_each_once(engine: Engine) {
     assert_eq!(numbers(&owner.take(4).await), [6, 7, 8, 9]);
 }
 
-/// Reasons are texts of their own: whatever they hold, the record comes back whole.
+/// Reasons are texts of their own: with any content, the record comes back whole.
 pub async fn a_reason_may_hold_anything(engine: Engine) {
-    let (at, name) = (partition(&engine).await, group("g"));
+    let at = partition(&engine).await;
+    let name = group("g");
     let texts = ["", ":", "2:0/3 1-1 1-2:x", " 5-17", "line\nbreak: 7-7"];
     let ids = append(&engine, &at, 0, 10).await;
     let mut owner = Owner::new(&engine, &at, &name).await;

@@ -1,6 +1,6 @@
 //! Small hands for the laws: fresh names, an owner with its window, ways to look and to wait.
 
-use firth_engine::facet::{Acquire, Append, From, GroupStatus, LeaseQuery, Max, TakeDue};
+use firth_engine::facet::{Acquire, Append, GroupStatus, LeaseQuery, ReadLimit, StartPosition, TakeDue};
 use firth_engine::{
     Commit, Content, Engine, ErrorKind, GroupName, Hold, HolderName, LeaseInfo, LeaseName, MemberName, Offer,
     Partition, PoolName, ProducerName, Progress, Record, RecordId, Result, SpaceName, TopicName, Verdict,
@@ -64,7 +64,8 @@ pub fn numbered(n: u64) -> Content {
     Content::new(n.to_string()).with_key(format!("key-{}", n % 3))
 }
 
-/// As [`numbered`], with noise behind the number: it fills pages of a disk, and no compression shrinks it.
+/// As [`numbered`], with noise behind the number: it fills pages of a disk, and no compression
+/// shrinks it.
 pub fn bulky(n: u64) -> Content {
     let mut noise = fastrand::Rng::with_seed(n);
     let mut payload = format!("{n} ").into_bytes();
@@ -81,9 +82,10 @@ pub async fn append(engine: &Engine, at: &Partition, from: u64, to: u64) -> Vec<
 
 /// Everything in the log.
 pub async fn read_all(engine: &Engine, at: &Partition) -> Vec<Record> {
-    let (mut all, mut after) = (Vec::new(), RecordId::ZERO);
+    let mut all = Vec::new();
+    let mut after = RecordId::ZERO;
     loop {
-        let page = engine.read(at, after, Max::records(500)).await.unwrap();
+        let page = engine.read(at, after, ReadLimit::records(500)).await.unwrap();
         let Some(last) = page.last() else {
             return all;
         };
@@ -105,11 +107,12 @@ pub fn numbers(records: &[Record]) -> Vec<u64> {
 
 /// Takes the lease of a group, which must be free.
 pub async fn acquire(engine: &Engine, at: &Partition, group: &GroupName, ttl: Duration) -> Hold {
-    let wish = Acquire::new(LeaseName::group(at, group), holder(), ttl);
-    engine.acquire(wish).await.unwrap().granted().expect("the lease is free")
+    let request = Acquire::new(LeaseName::group(at, group), holder(), ttl);
+    engine.acquire(request).await.unwrap().granted().expect("the lease is free")
 }
 
-/// Takes the lease of a group away from whoever has it, as if that owner had vanished: it neither released nor was it revoked.
+/// Takes the lease of a group from its owner, as if that owner had vanished: it neither released
+/// nor was it revoked.
 pub async fn take_over(engine: &Engine, at: &Partition, group: &GroupName) -> Hold {
     let name = LeaseName::group(at, group);
     let now = engine.leases(&LeaseQuery::Names(vec![name])).await.unwrap();
@@ -117,7 +120,8 @@ pub async fn take_over(engine: &Engine, at: &Partition, group: &GroupName) -> Ho
     snatch(engine, seen).await.expect("a lease that stands still can be taken")
 }
 
-/// As [`take_over`], from an owner that lives: waits for one, and for a moment between two of its renewals.
+/// As [`take_over`], from an owner that lives: waits for one, and for a moment between two of its
+/// renewals.
 pub async fn seize(engine: &Engine, at: &Partition, group: &GroupName) -> Hold {
     let query = LeaseQuery::Names(vec![LeaseName::group(at, group)]);
     soon("somebody has the lease, and loses it", async {
@@ -136,9 +140,9 @@ pub async fn seize(engine: &Engine, at: &Partition, group: &GroupName) -> Hold {
 
 /// Takes a lease whose holder has not moved since it was seen, as if that were a whole lease ago.
 pub async fn snatch(engine: &Engine, seen: &LeaseInfo) -> Option<Hold> {
-    let mut wish = Acquire::new(seen.name.clone(), holder(), LONG);
-    wish.stalled = Some((seen.epoch, seen.beats));
-    engine.acquire(wish).await.unwrap().granted()
+    let mut request = Acquire::new(seen.name.clone(), holder(), LONG);
+    request.stalled = Some((seen.epoch, seen.beats));
+    engine.acquire(request).await.unwrap().granted()
 }
 
 /// The status of a group.
@@ -168,7 +172,8 @@ pub async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
     tokio::time::timeout(PATIENCE, future).await.unwrap_or_else(|_| panic!("never happened: {what}"))
 }
 
-/// The time between two generations, long enough to tell old from young also on a machine that is starved for a while.
+/// The time between two generations, long enough to tell old from young also on a machine that is
+/// starved for a while.
 pub struct Gap(Instant);
 
 impl Gap {
@@ -222,9 +227,11 @@ impl Owner {
 
     /// As [`with`](Self::with), on an engine that may fail.
     pub async fn open(engine: &Engine, at: &Partition, group: &GroupName, hold: Hold) -> Result<Self> {
-        let progress = engine.open(at, group, From::Start, &hold).await?;
+        let progress = engine.open(at, group, StartPosition::Start, &hold).await?;
         let window = Window::new(&progress, 1000);
-        let (engine, at, group) = (engine.clone(), at.clone(), group.clone());
+        let engine = engine.clone();
+        let at = at.clone();
+        let group = group.clone();
         Ok(Self { engine, at, group, hold, progress, window, queue: VecDeque::new() })
     }
 
@@ -237,7 +244,8 @@ impl Owner {
                     Offer::Skip => continue,
                 }
             }
-            let page = self.engine.read(&self.at, self.window.position(), Max::records(100)).await.unwrap();
+            let page =
+                self.engine.read(&self.at, self.window.position(), ReadLimit::records(100)).await.unwrap();
             if page.is_empty() {
                 return None;
             }
@@ -279,7 +287,8 @@ impl Owner {
         self.try_commit().await.unwrap();
     }
 
-    /// As [`commit`](Self::commit), on an engine that may fail. After a failure the owner has to open the group again.
+    /// As [`commit`](Self::commit), on an engine that may fail. After a failure the owner has to
+    /// open the group again.
     pub async fn try_commit(&mut self) -> Result<()> {
         if let Some(commit) = self.window.take_commit() {
             self.engine.commit(&self.at, &self.group, &self.hold, commit).await?;
@@ -327,5 +336,5 @@ pub fn retry_kept(after: Duration) -> Verdict {
 
 /// "Give it up".
 pub fn dead(reason: &str) -> Verdict {
-    Verdict::Dead { reason: reason.into() }
+    Verdict::dead(reason)
 }

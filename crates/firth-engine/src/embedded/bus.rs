@@ -1,4 +1,5 @@
-//! The bus of a single process: bounded queues, one per subscriber; a full one gets a gap instead of the payload.
+//! The bus of a single process: bounded queues, one per subscriber; a full one gets a gap instead
+//! of the payload.
 
 use crate::facet::{Signal, Subscription};
 use crate::name::ChannelName;

@@ -1,18 +1,21 @@
 //! The committer: the one thread that writes files, and the group commit.
 //!
-//! Callers send jobs over a bounded queue (by count and by bytes; full means they wait). The thread takes whatever has gathered, runs and
-//! writes step after step, syncs *once*, and only then answers all of them: while one group is being synced the next one
-//! gathers, so many concurrent callers share an fsync and a lone one never waits for company.
+//! Callers send jobs over a queue that is bounded by count and by bytes. If the queue is full, the
+//! callers wait. The thread takes the queued jobs as one group (at most `GROUP`), runs and writes
+//! step after step, and syncs *once*. Only then it answers the callers of the group. While the
+//! thread syncs one group, the next one gathers: concurrent callers share an fsync, and a lone
+//! caller never waits for others.
 //!
-//! A failed write or sync leaves the storage library unusable: the callers of that group get an error with
-//! unknown outcome, and reads go on from the last durable state. The store is opened again once there is
-//! room, and everything that is not known to be on the disk is written anew first (`rescue.rs`).
+//! If a write or sync fails, the storage library is unusable. The callers of that group get an
+//! error with unknown outcome, and reads go on from the last durable state. Once there is room on
+//! the disk, the thread opens the store again. The opening first writes anew everything that is not
+//! known to be on the disk (`rescue.rs`).
 
 use super::file::{FileStore, Opened};
 use super::hints::HintTable;
 use super::hooks::{CrashCounter, CrashPoint, Hooks, Mutation};
 use super::janitor::Janitor;
-use super::step::{Batch, Chore, Now, Step};
+use super::step::{Batch, MaintenanceJob, Now, Step};
 use crate::durability::Durability;
 use crate::error::{Error, ErrorKind, Result};
 use fjall::PersistMode;
@@ -34,8 +37,8 @@ const GROUP: usize = 1024;
 const LOOK_AT_DISK: Duration = Duration::from_millis(100);
 /// How long between two attempts to open a broken store again.
 const REOPEN: Duration = Duration::from_millis(500);
-/// Chores that may wait; a lost one is repeated by the next trim or the next opening.
-const CHORES: usize = 1024;
+/// Maintenance jobs that may wait; a lost one is repeated by the next trim or the next opening.
+const JOBS: usize = 1024;
 
 type Finish = Box<dyn FnOnce(Result<()>) + Send>;
 /// Runs the step, or answers the caller at once that it was not run.
@@ -44,7 +47,8 @@ type Run = Box<dyn FnOnce(Result<&mut Step<'_>>) -> Option<Ran> + Send>;
 /// What came of a step, and what to do once everything that it saw is durable.
 enum Ran {
     Done(Finish),
-    /// It changes nothing. *Why its caller waits nevertheless:* it may look for the reason, and readers see only what is durable.
+    /// It changes nothing. *Why its caller waits nevertheless:* it may look for the reason, and
+    /// readers see only what is durable.
     Refused(Finish),
 }
 
@@ -71,11 +75,11 @@ pub(super) struct Committer {
 impl Committer {
     pub(super) fn start(store: Arc<FileStore>, hints: Arc<HintTable>, hooks: Hooks) -> Result<Self> {
         let (sender, receiver) = mpsc::channel(QUEUE);
-        let (chores, waiting) = sync_channel(CHORES);
+        let (jobs, waiting) = sync_channel(JOBS);
         let refresh = Arc::<AtomicBool>::default();
         let janitor = Janitor::new(store.clone(), sender.downgrade(), refresh.clone());
         let janitor = spawn("firth-janitor", move || janitor.serve(&waiting))?;
-        let thread = Thread::new(store, hints, hooks, chores, refresh);
+        let thread = Thread::new(store, hints, hooks, jobs, refresh);
         let thread = spawn("firth-committer", move || thread.serve(receiver, janitor))?;
         Ok(Self {
             queue: Mutex::new(Some(sender)),
@@ -150,17 +154,17 @@ struct Thread {
     store: Arc<FileStore>,
     hints: Arc<HintTable>,
     hooks: Hooks,
-    chores: SyncSender<Chore>,
+    jobs: SyncSender<MaintenanceJob>,
     crashes: CrashCounter,
     latest: Now,
     disk: Disk,
     /// The janitor wants readers to look at the newest state.
     refresh: Arc<AtomicBool>,
-    broken: Option<Broken>,
+    broken: Option<StoreBroken>,
 }
 
 /// The store is unusable.
-struct Broken {
+struct StoreBroken {
     why: String,
     /// When it was last tried to open it again.
     tried: Option<Instant>,
@@ -186,13 +190,13 @@ impl Thread {
         store: Arc<FileStore>,
         hints: Arc<HintTable>,
         hooks: Hooks,
-        chores: SyncSender<Chore>,
+        jobs: SyncSender<MaintenanceJob>,
         refresh: Arc<AtomicBool>,
     ) -> Self {
         let disk = Disk { looked: None, is_low: false };
         let latest = Now { us: 0 };
         let crashes = CrashCounter::default();
-        Self { store, hints, hooks, chores, crashes, latest, disk, refresh, broken: None }
+        Self { store, hints, hooks, jobs, crashes, latest, disk, refresh, broken: None }
     }
 
     fn serve(mut self, mut queue: mpsc::Receiver<Job>, janitor: JoinHandle<()>) {
@@ -200,7 +204,7 @@ impl Thread {
         while queue.blocking_recv_many(&mut jobs, GROUP) > 0 {
             self.serve_group(&mut jobs);
         }
-        drop(self.chores);
+        drop(self.jobs);
         let _ = janitor.join();
         if let Ok(opened) = self.store.current() {
             let _ = opened.seal();
@@ -237,7 +241,7 @@ impl Thread {
         let mut batch = step.batch;
         if batch.writes.is_empty() {
             group.finishes.push(finish);
-            group.batch.chores.append(&mut batch.chores);
+            group.batch.jobs.append(&mut batch.jobs);
             return;
         }
         if self.disk.is_low && !batch.frugal {
@@ -245,7 +249,7 @@ impl Thread {
         }
         self.crashes.pass(&self.hooks, CrashPoint::BeforeWrite);
         match opened.write(std::mem::take(&mut batch.writes)) {
-            Ok(grown) => batch.chores.extend(grown.into_iter().map(Chore::Grow)),
+            Ok(grown) => batch.jobs.extend(grown.into_iter().map(MaintenanceJob::Grow)),
             Err(error) => return finish(Err(self.fail(error))),
         }
         self.crashes.pass(&self.hooks, CrashPoint::AfterWrite);
@@ -273,8 +277,8 @@ impl Thread {
         }
         if result.is_ok() {
             self.hints.touch(group.batch.hints);
-            for chore in group.batch.chores {
-                let _ = self.chores.try_send(chore);
+            for job in group.batch.jobs {
+                let _ = self.jobs.try_send(job);
             }
         }
         for finish in group.finishes {
@@ -282,18 +286,18 @@ impl Thread {
         }
     }
 
-    /// Notes that the store is unusable; the error for whoever met it first.
+    /// Marks the store unusable; returns the error for the caller whose write or sync failed.
     fn fail(&mut self, error: fjall::Error) -> Error {
         let why = format!("writing to {} failed ({})", self.store.dir().display(), describe(&error));
         tracing::error!(%error, "the store failed and is read-only until it can be opened again");
         self.store.set_broken(Some(&why));
-        self.broken = Some(Broken { why: why.clone(), tried: None });
+        self.broken = Some(StoreBroken { why: why.clone(), tried: None });
         unknown(&why).with_source(error)
     }
 
     /// The open store, opened again if it had failed and there may be room now.
     fn usable(&mut self) -> Result<Arc<Opened>> {
-        if let Some(Broken { why, tried }) = &mut self.broken {
+        if let Some(StoreBroken { why, tried }) = &mut self.broken {
             let is_time = tried.is_none_or(|tried| tried.elapsed() >= REOPEN);
             let has_room =
                 self.store.free_bytes().is_none_or(|free| free > self.store.options().min_free.max(1 << 20));
@@ -340,7 +344,7 @@ impl Group {
         self.has_writes = true;
         self.needs_sync |= !batch.relaxed && batch.durability.unwrap_or(promised) == Durability::Synced;
         self.batch.hints.extend(batch.hints);
-        self.batch.chores.extend(batch.chores);
+        self.batch.jobs.extend(batch.jobs);
     }
 }
 

@@ -6,7 +6,13 @@ use super::hooks::{Hooks, Mutation};
 use super::memory::MemoryStore;
 use super::step::{Now, Step};
 #[cfg(feature = "embedded")]
-use super::{committer::Committer, file::FileStore};
+use super::{
+    committer::Committer,
+    file::FileStore,
+    keys::{self, Space},
+    step::KeyView,
+    values::{KeptClock, Value},
+};
 use crate::durability::Durability;
 use crate::error::{Error, ErrorKind, Result};
 use crate::name::Partition;
@@ -14,7 +20,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// Runs steps, one after the other, each atomic.
-pub(super) struct Driver {
+pub(super) struct StepDriver {
     place: Place,
     clock: Clock,
     pub(super) hints: Arc<HintTable>,
@@ -31,11 +37,11 @@ enum Place {
     },
 }
 
-impl Driver {
+impl StepDriver {
     pub(super) fn memory(hooks: Hooks) -> Self {
         Self {
             place: Place::Memory(Mutex::default()),
-            clock: Clock::start_after(0),
+            clock: Clock::start(),
             hints: Arc::default(),
             hooks,
             is_closed: AtomicBool::new(false),
@@ -44,11 +50,15 @@ impl Driver {
 
     #[cfg(feature = "embedded")]
     pub(super) fn file(store: FileStore, newest_us: u64, hooks: Hooks) -> Result<Self> {
-        let (store, hints) = (Arc::new(store), Arc::<HintTable>::default());
+        let store = Arc::new(store);
+        let hints = Arc::<HintTable>::default();
         let committer = Committer::start(store.clone(), hints.clone(), hooks)?;
+        // Without it the clock starts anew, so damage in it stops nothing.
+        let kept = store.durable()?.get(Space::State, &keys::clock())?;
+        let kept = kept.and_then(|kept| KeptClock::read(kept).ok());
         Ok(Self {
             place: Place::File { store, committer },
-            clock: Clock::start_after(newest_us),
+            clock: Clock::start_after(newest_us, kept),
             hints,
             hooks,
             is_closed: AtomicBool::new(false),
@@ -67,7 +77,17 @@ impl Driver {
         match &self.place {
             Place::Memory(store) => self.change_memory(store, now, run),
             #[cfg(feature = "embedded")]
-            Place::File { committer, .. } => committer.submit(cost, now, run).await,
+            Place::File { committer, .. } => {
+                let Some(kept) = self.clock.to_store() else { return committer.submit(cost, now, run).await };
+                let keeping = move |step: &mut Step<'_>| {
+                    let answer = run(step)?;
+                    step.store(keys::clock(), &kept);
+                    Ok(answer)
+                };
+                let answer = committer.submit(cost, now, keeping).await?;
+                self.clock.was_stored(kept);
+                Ok(answer)
+            }
         }
     }
 
@@ -103,7 +123,8 @@ impl Driver {
             }
             #[cfg(feature = "embedded")]
             Place::File { store, .. } => {
-                let (store, hooks) = (store.clone(), self.hooks);
+                let store = store.clone();
+                let hooks = self.hooks;
                 let look = move || run(&Step::new(&store.durable()?, now, &hooks));
                 tokio::task::spawn_blocking(look).await.unwrap_or_else(|error| {
                     Err(Error::new(ErrorKind::Internal, "a read did not finish").with_source(error))

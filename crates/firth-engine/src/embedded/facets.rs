@@ -1,24 +1,26 @@
-//! The facets of the embedded engine: each call checks what needs no stored state, then runs its step.
+//! The facets of the embedded engine: each call checks what needs no stored state, then runs its
+//! step.
 
 use super::Embedded;
 use super::step::Step;
 use super::steps::catalog::Listing;
 use super::steps::dead::Taken;
 use super::steps::log::PackedAppend;
-use super::steps::partitions::Former;
-use super::steps::{catalog, commit, dead, due, groups, leases, log, partitions, trim};
+use super::steps::partitions::FormerPartition;
+use super::steps::{catalog, commit, dead, delayed, due, groups, leases, log, marks, partitions, trim};
 use crate::checks;
 use crate::commit::Commit;
 use crate::durability::Durability;
 use crate::error::{Error, ErrorKind, Result};
 use crate::facet::{
     Acquire, Acquired, Adopt, Append, Appended, Backend, Bounds, Bus, Catalog, Committed, DeadLetter,
-    DeadLetters, Due, Edit, Entry, EntryKey, Expect, From, GroupStatus, Groups, LeaseQuery, Leases, Log, Max,
-    Pending, Put, Replay, Reply, Reset, Ripened, StreamGroup, Streams, Subscription, TakeDue, Trim, Trimmed,
+    DeadLetters, DelayedAction, DelayedOutcome, DelayedPage, Due, Edit, Entry, EntryKey, Expect, GroupStatus,
+    Groups, LeaseQuery, Leases, Log, Pending, Promoted, Put, ReadLimit, Replay, Reply, Reset, SourceMark,
+    StartPosition, StreamGroup, Streams, Subscription, TakeDue, Trim, Trimmed,
 };
 use crate::hold::{Hold, LeaseInfo, LeaseName};
 use crate::id::RecordId;
-use crate::name::{ChannelName, GroupName, Partition, SpaceName};
+use crate::name::{ChannelName, GroupName, Partition, SourceName, SpaceName};
 use crate::progress::Progress;
 use crate::record::Record;
 use crate::watch::{Hint, HintKey, Hints};
@@ -43,10 +45,10 @@ impl Log for Embedded {
             let name = at.clone();
             let change = move |step: &mut Step<'_>| partitions::create(step, &name, rank);
             let former = self.driver.change(SMALL, change).await?;
-            if former == Former::Replaced {
+            if former == FormerPartition::Replaced {
                 self.sweep().await?;
             }
-            Ok(former != Former::Stays)
+            Ok(former != FormerPartition::Stays)
         })
     }
 
@@ -67,14 +69,26 @@ impl Log for Embedded {
             batch.durability.map_or(Ok(()), |durability| self.driver.can_promise(durability))?;
             let records: Vec<_> = batch.records.iter().map(log::pack).collect();
             let cost = records.iter().map(Vec::len).sum();
-            let Append { after, producer, durability, .. } = batch;
-            let packed = PackedAppend { records, after, producer, durability };
+            let Append { after, producer, mark, durability, .. } = batch;
+            let packed = PackedAppend { records, after, producer, mark, durability };
             let at = at.clone();
             self.driver.change(cost, move |step| log::append(step, &at, packed)).await
         })
     }
 
-    fn read<'a>(&'a self, at: &'a Partition, after: RecordId, max: Max) -> Reply<'a, Vec<Record>> {
+    fn mark<'a>(&'a self, at: &'a Partition, source: &'a SourceName) -> Reply<'a, Option<SourceMark>> {
+        let at = at.clone();
+        let source = source.clone();
+        Box::pin(self.driver.look(move |step| marks::mark(step, &at, &source)))
+    }
+
+    fn forget_source<'a>(&'a self, at: &'a Partition, source: &'a SourceName) -> Reply<'a, bool> {
+        let at = at.clone();
+        let source = source.clone();
+        Box::pin(self.driver.change(SMALL, move |step| marks::forget(step, &at, &source)))
+    }
+
+    fn read<'a>(&'a self, at: &'a Partition, after: RecordId, max: ReadLimit) -> Reply<'a, Vec<Record>> {
         Box::pin(async move {
             let name = at.clone();
             let answer = self.driver.look(move |step| log::read(step, &name, after, max)).await;
@@ -87,9 +101,24 @@ impl Log for Embedded {
         Box::pin(self.driver.look(move |step| log::bounds(step, &at)))
     }
 
-    fn ripen<'a>(&'a self, at: &'a Partition, max: usize) -> Reply<'a, Ripened> {
+    fn delayed<'a>(&'a self, at: &'a Partition, after: RecordId, max: ReadLimit) -> Reply<'a, DelayedPage> {
         let at = at.clone();
-        Box::pin(self.driver.change(SMALL, move |step| log::ripen(step, &at, max)))
+        Box::pin(self.driver.look(move |step| delayed::page(step, &at, after, max)))
+    }
+
+    fn change_delayed<'a>(
+        &'a self,
+        at: &'a Partition,
+        id: RecordId,
+        action: DelayedAction,
+    ) -> Reply<'a, DelayedOutcome> {
+        let at = at.clone();
+        Box::pin(self.driver.change(SMALL, move |step| delayed::change(step, &at, id, action)))
+    }
+
+    fn promote_due<'a>(&'a self, at: &'a Partition, max: usize) -> Reply<'a, Promoted> {
+        let at = at.clone();
+        Box::pin(self.driver.change(SMALL, move |step| log::promote_due(step, &at, max)))
     }
 
     fn trim<'a>(&'a self, at: &'a Partition, to: Trim) -> Reply<'a, Trimmed> {
@@ -108,7 +137,7 @@ impl Log for Embedded {
 }
 
 impl Streams for Embedded {
-    fn stream_mark<'a>(&'a self, stream: &'a str, _: From) -> Reply<'a, RecordId> {
+    fn stream_mark<'a>(&'a self, stream: &'a str, _: StartPosition) -> Reply<'a, RecordId> {
         Box::pin(async move { Err(no_streams(stream)) })
     }
 
@@ -132,10 +161,12 @@ impl Groups for Embedded {
         &'a self,
         at: &'a Partition,
         group: &'a GroupName,
-        from: From,
+        from: StartPosition,
         by: Option<&'a Hold>,
     ) -> Reply<'a, bool> {
-        let (at, group, by) = (at.clone(), group.clone(), by.cloned());
+        let at = at.clone();
+        let group = group.clone();
+        let by = by.cloned();
         let create = move |step: &mut Step<'_>| groups::create(step, &at, &group, from, by.as_ref());
         Box::pin(self.driver.change(SMALL, create))
     }
@@ -144,10 +175,12 @@ impl Groups for Embedded {
         &'a self,
         at: &'a Partition,
         group: &'a GroupName,
-        from: From,
+        from: StartPosition,
         hold: &'a Hold,
     ) -> Reply<'a, Progress> {
-        let (at, group, hold) = (at.clone(), group.clone(), hold.clone());
+        let at = at.clone();
+        let group = group.clone();
+        let hold = hold.clone();
         Box::pin(self.driver.change(SMALL, move |step| groups::open(step, &at, &group, from, &hold)))
     }
 
@@ -161,7 +194,9 @@ impl Groups for Embedded {
         Box::pin(async move {
             commit.check().map_err(|error| error.during(format_args!("commit of {group} on {at}")))?;
             let cost = SMALL + commit.dead.iter().map(|dead| dead.record.content.packed_len()).sum::<usize>();
-            let (at, group, hold) = (at.clone(), group.clone(), hold.clone());
+            let at = at.clone();
+            let group = group.clone();
+            let hold = hold.clone();
             self.driver.change(cost, move |step| commit::commit(step, &at, &group, &hold, &commit)).await
         })
     }
@@ -173,7 +208,9 @@ impl Groups for Embedded {
         hold: &'a Hold,
         take: TakeDue<'a>,
     ) -> Reply<'a, Due> {
-        let (name, group, hold) = (at.clone(), group.clone(), hold.clone());
+        let name = at.clone();
+        let group = group.clone();
+        let hold = hold.clone();
         let max = take.max;
         let known: HashSet<RecordId> = take.known.iter().copied().collect();
         Box::pin(async move {
@@ -184,7 +221,8 @@ impl Groups for Embedded {
     }
 
     fn status<'a>(&'a self, at: &'a Partition, group: &'a GroupName) -> Reply<'a, GroupStatus> {
-        let (at, group) = (at.clone(), group.clone());
+        let at = at.clone();
+        let group = group.clone();
         Box::pin(self.driver.look(move |step| groups::status(step, &at, &group)))
     }
 
@@ -200,7 +238,8 @@ impl Groups for Embedded {
         after: RecordId,
         max: usize,
     ) -> Reply<'a, Vec<Pending>> {
-        let (at, group) = (at.clone(), group.clone());
+        let at = at.clone();
+        let group = group.clone();
         Box::pin(self.driver.look(move |step| due::pending(step, &at, &group, after, max)))
     }
 
@@ -211,7 +250,9 @@ impl Groups for Embedded {
         reset: Reset,
         by: Option<&'a Hold>,
     ) -> Reply<'a, RecordId> {
-        let (at, group, by) = (at.clone(), group.clone(), by.cloned());
+        let at = at.clone();
+        let group = group.clone();
+        let by = by.cloned();
         let change = move |step: &mut Step<'_>| groups::reset(step, &at, &group, reset, by.as_ref());
         Box::pin(self.driver.change(SMALL, change))
     }
@@ -223,7 +264,9 @@ impl Groups for Embedded {
         by: Option<&'a Hold>,
     ) -> Reply<'a, bool> {
         Box::pin(async move {
-            let (at, group, by) = (at.clone(), group.clone(), by.cloned());
+            let at = at.clone();
+            let group = group.clone();
+            let by = by.cloned();
             let delete = move |step: &mut Step<'_>| groups::delete(step, &at, &group, by.as_ref());
             let was_there = self.driver.change(SMALL, delete).await?;
             self.sweep().await?;
@@ -240,7 +283,8 @@ impl DeadLetters for Embedded {
         after: RecordId,
         max: usize,
     ) -> Reply<'a, Vec<DeadLetter>> {
-        let (at, group) = (at.clone(), group.clone());
+        let at = at.clone();
+        let group = group.clone();
         Box::pin(self.driver.look(move |step| dead::list(step, &at, &group, after, max)))
     }
 
@@ -251,7 +295,8 @@ impl DeadLetters for Embedded {
         after: RecordId,
         max: usize,
     ) -> Reply<'a, Vec<RecordId>> {
-        let (at, group) = (at.clone(), group.clone());
+        let at = at.clone();
+        let group = group.clone();
         Box::pin(self.driver.look(move |step| dead::list_ids(step, &at, &group, after, max)))
     }
 
@@ -264,7 +309,9 @@ impl DeadLetters for Embedded {
     ) -> Reply<'a, usize> {
         Box::pin(async move {
             checks::dead_letters(ids)?;
-            let (at, group, ids) = (at.clone(), group.clone(), ids.to_vec());
+            let at = at.clone();
+            let group = group.clone();
+            let ids = ids.to_vec();
             self.driver
                 .change(SMALL, move |step| dead::replay(step, &at, &group, Taken { ids, edited: None, to }))
                 .await
@@ -281,7 +328,9 @@ impl DeadLetters for Embedded {
         Box::pin(async move {
             let Edit { id, content } = edit;
             content.check()?;
-            let (at, group, cost) = (at.clone(), group.clone(), content.packed_len());
+            let at = at.clone();
+            let group = group.clone();
+            let cost = content.packed_len();
             let taken = Taken { ids: vec![id], edited: Some(content.packed()), to };
             Ok(self.driver.change(cost, move |step| dead::replay(step, &at, &group, taken)).await? > 0)
         })
@@ -295,22 +344,25 @@ impl DeadLetters for Embedded {
     ) -> Reply<'a, usize> {
         Box::pin(async move {
             checks::dead_letters(ids)?;
-            let (at, group, ids) = (at.clone(), group.clone(), ids.to_vec());
+            let at = at.clone();
+            let group = group.clone();
+            let ids = ids.to_vec();
             self.driver.change(SMALL, move |step| dead::delete(step, &at, &group, &ids)).await
         })
     }
 
     fn expire_dead<'a>(&'a self, at: &'a Partition, group: &'a GroupName, age: Duration) -> Reply<'a, usize> {
-        let (at, group) = (at.clone(), group.clone());
+        let at = at.clone();
+        let group = group.clone();
         Box::pin(self.driver.change(SMALL, move |step| dead::expire(step, &at, &group, age)))
     }
 }
 
 impl Leases for Embedded {
-    fn acquire<'a>(&'a self, wish: Acquire) -> Reply<'a, Acquired> {
+    fn acquire<'a>(&'a self, request: Acquire) -> Reply<'a, Acquired> {
         Box::pin(async move {
-            checks::wish(&wish)?;
-            self.driver.change(SMALL, move |step| leases::acquire(step, &wish)).await
+            checks::request(&request)?;
+            self.driver.change(SMALL, move |step| leases::acquire(step, &request)).await
         })
     }
 

@@ -1,18 +1,20 @@
-//! The store of `file:DIR`: keyspaces of `fjall`, one for the state and those of the logs (`logs.rs`).
+//! The store of `file:DIR`: keyspaces of `fjall`, one for the state and those of the logs
+//! (`logs.rs`).
 //!
-//! Layout: `firth.lock`, `FORMAT` (our layout's version), `store/` (fjall's own files). Logs are only appended to and
-//! cut at the front: a trim moves a mark, and files are freed later.
+//! Layout: `firth.lock`, `FORMAT` (our layout's version), `store/` (fjall's own files). Logs are
+//! only appended to and cut at the front: a trim moves a mark, and files are freed later.
 //!
 //! Before the library opens its journals they are brought into order (`rescue.rs`).
 //!
-//! Only the committer thread writes. Readers look through the snapshot that was taken after the last sync.
+//! Only the committer thread writes. Readers look through the snapshot that was taken after the
+//! last sync.
 
-use super::floors::Floors;
 use super::keys::{self, MARKED, Space};
 use super::lock::DirLock;
-use super::logs::{Home, Logs, Look};
+use super::logs::{Home, Logs, ReadView};
 use super::rescue::{self, Journals};
-use super::step::{Each, Range, View, Write};
+use super::step::{Each, KeyView, Range, Write};
+use super::tombstone_watermarks::TombstoneWatermarks;
 use crate::durability::Durability;
 use crate::error::{Error, ErrorKind, Result};
 use crate::name::Partition;
@@ -29,15 +31,19 @@ use std::time::{Duration, Instant};
 /// Options of an engine on files.
 #[derive(Clone, Debug)]
 pub struct FileOptions {
-    /// What an acknowledgement means: [`Durability::Synced`] or [`Durability::Fast`]; there are no replicas.
+    /// What an acknowledgement means: [`Durability::Synced`] or [`Durability::Fast`]; there are no
+    /// replicas.
     pub durability: Durability,
-    /// With less free space than this, appends are refused while reading, settling and trimming go on.
+    /// With less free space than this, appends are refused while reading, settling and trimming go
+    /// on.
     pub min_free: u64,
     /// Memory for cached blocks.
     pub cache: u64,
-    /// Memory for the newest records of one partition, before they go to a table file. Trimming frees whole table files.
+    /// Memory for the newest records of one partition, before they go to a table file. Trimming
+    /// frees whole table files.
     pub memtable: u64,
-    /// Records of small partitions lie together; one that holds more than this many bytes gets files of its own.
+    /// Records of small partitions lie together; one that holds more than this many bytes gets
+    /// files of its own.
     pub outgrown: u64,
 }
 
@@ -91,7 +97,7 @@ pub(super) struct Opened {
     state: Keyspace,
     logs: Logs,
     durable: RwLock<Snapshot>,
-    floors: Floors,
+    floors: TombstoneWatermarks,
     /// Everything below this order number is on the disk.
     synced: AtomicU64,
     /// What the next batch says about that; 0 if it was said.
@@ -232,15 +238,15 @@ impl FileStore {
         let deadline = Instant::now() + READERS_LEAVE;
         while opened.as_ref().is_some_and(|opened| Arc::strong_count(opened) > 1) && Instant::now() < deadline
         {
-            // own thread: readers leave within microseconds, and nobody tells when
+            // own thread: readers leave within microseconds, and no event tells when
             std::thread::sleep(Duration::from_millis(1));
         }
     }
 }
 
 impl Opened {
-    /// Opens the store, or makes it. `marked` says that its journals tell what was synced; `synced`, below which order
-    /// number everything was.
+    /// Opens the store, or makes it. `marked` says that its journals tell what was synced;
+    /// `synced`, below which order number everything was.
     pub(super) fn open(dir: &Path, options: &FileOptions, marked: bool, synced: u64) -> Result<Self> {
         let store = dir.join(STORE);
         check_made(dir)?;
@@ -272,8 +278,9 @@ impl Opened {
         let durable = RwLock::new(db.snapshot());
         rescue::sync_dir(&path.join(KEYSPACES))?;
         let synced = db.seqno();
-        let (synced, mark) = (AtomicU64::new(synced), AtomicU64::new(synced));
-        Ok(Self { db, state, logs, durable, floors: Floors::default(), synced, mark })
+        let mark = AtomicU64::new(synced);
+        let synced = AtomicU64::new(synced);
+        Ok(Self { db, state, logs, durable, floors: TombstoneWatermarks::default(), synced, mark })
     }
 
     /// The records of all partitions.
@@ -281,7 +288,8 @@ impl Opened {
         &self.logs
     }
 
-    /// Writes a batch as one atomic unit, not yet synced; answers which logs have outgrown the nursery by it.
+    /// Writes a batch as one atomic unit, not yet synced; answers which logs have outgrown the
+    /// shared keyspace by it.
     pub(super) fn write(&self, writes: Vec<Write>) -> fjall::Result<Vec<u64>> {
         let mut batch = fjall::OwnedWriteBatch::with_capacity(self.db.clone(), writes.len());
         let mut grown = Vec::new();
@@ -305,12 +313,12 @@ impl Opened {
                             batch.insert(&self.state, keys::moved(no), seq.to_be_bytes());
                             (keyspace, key)
                         }
-                        Home::Nursery(key) => {
+                        Home::SharedKeyspace(key) => {
                             let size = key.len() + value.as_ref().map_or(0, Bytes::len);
                             if self.logs.grew(no, size as u64) {
                                 grown.push(no);
                             }
-                            (self.logs.nursery().clone(), key)
+                            (self.logs.shared_keyspace().clone(), key)
                         }
                     }
                 }
@@ -328,7 +336,8 @@ impl Opened {
         let next = self.db.seqno();
         self.db.persist(mode)?;
         if mode != PersistMode::Buffer {
-            // A background thread that failed to sync takes the error with it, and tells the database.
+            // A background thread that failed to sync takes the error with it, and tells the
+            // database.
             self.db.persist(PersistMode::Buffer)?;
             self.synced.store(next, Ordering::Release);
             self.mark.store(next, Ordering::Release);
@@ -349,8 +358,9 @@ impl Opened {
     }
 }
 
-/// Makes a new store in one step, however often its making is cut short: aside, then renamed. Whoever dies while the storage
-/// library makes its first files leaves something that it would never open again.
+/// Makes a new store in one step, however often a crash interrupts it: builds it aside, then
+/// renames it. If the process dies while the storage library makes its first files, the library can
+/// never open what is left.
 fn make(dir: &Path, options: &FileOptions) -> fjall::Result<()> {
     let store = dir.join(STORE);
     if is_half_made(&store)? {
@@ -383,8 +393,8 @@ fn make_dir(dir: &Path) -> std::io::Result<()> {
     rescue::sync_dir(above)
 }
 
-/// Takes the rights of others to our folders away: records are not for everyone's eyes. A directory that holds anything
-/// else is left as it is, and only the store in it is closed.
+/// Takes the rights of others to our folders away: records are not for everyone's eyes. A directory
+/// that holds anything else is left as it is, and only the store in it is closed.
 fn keep_private(dir: &Path) {
     let is_ours = |entry: std::io::Result<DirEntry>| {
         entry.is_ok_and(|entry| entry.file_name().to_str().is_some_and(|name| OURS.contains(&name)))
@@ -401,7 +411,8 @@ fn keep_private(dir: &Path) {
     }
 }
 
-/// Makes the names in a folder and in all below it durable: the library leaves some of them to luck.
+/// Makes the names in a folder and in all below it durable: the library leaves some of them to
+/// luck.
 fn sync_dirs(dir: &Path) -> std::io::Result<()> {
     for entry in std::fs::read_dir(dir)? {
         let entry = entry?;
@@ -412,7 +423,8 @@ fn sync_dirs(dir: &Path) -> std::io::Result<()> {
     rescue::sync_dir(dir)
 }
 
-/// Refuses a store of which a power failure left only a part: the library would open it as an empty one.
+/// Refuses a store of which a power failure left only a part: the library would open it as an empty
+/// one.
 fn check_made(dir: &Path) -> Result<()> {
     let store = dir.join(STORE);
     let has = |path: &str| store.join(path).exists();
@@ -426,7 +438,8 @@ fn check_made(dir: &Path) -> Result<()> {
     )))
 }
 
-/// Whether a store was begun in its place and never had any content, as builds before this one could leave it.
+/// Whether a store was begun in its place and never had any content, as builds before this one
+/// could leave it.
 fn is_half_made(store: &Path) -> std::io::Result<bool> {
     let Ok(mut keyspaces) = std::fs::read_dir(store.join(KEYSPACES)) else { return Ok(false) };
     Ok(keyspaces.next().is_none() && !store.join("version").try_exists()?)
@@ -444,8 +457,8 @@ fn marks(state: &Keyspace) -> fjall::Result<HashMap<u64, u64>> {
     Ok(found)
 }
 
-/// A batch of the storage library has one order number for all its writes, so a key must occur once: the last one counts.
-/// Records are never written twice.
+/// A batch of the storage library has one order number for all its writes, so a key must occur
+/// once: the last one counts. Records are never written twice.
 fn last_of_each_key(writes: Vec<Write>) -> Vec<Write> {
     let mut last = HashMap::new();
     for (at, write) in writes.iter().enumerate() {
@@ -460,7 +473,7 @@ fn last_of_each_key(writes: Vec<Write>) -> Vec<Write> {
 /// What is there now.
 struct Current;
 
-impl Look for Current {
+impl ReadView for Current {
     fn get(&self, keyspace: &Keyspace, key: &[u8]) -> fjall::Result<Option<UserValue>> {
         keyspace.get(key)
     }
@@ -470,7 +483,7 @@ impl Look for Current {
     }
 }
 
-impl Look for Snapshot {
+impl ReadView for Snapshot {
     fn get(&self, keyspace: &Keyspace, key: &[u8]) -> fjall::Result<Option<UserValue>> {
         Readable::get(self, keyspace, key)
     }
@@ -481,7 +494,7 @@ impl Look for Snapshot {
 }
 
 impl Opened {
-    fn look_up(&self, look: &impl Look, space: Space, key: &[u8]) -> Result<Option<Bytes>> {
+    fn look_up(&self, look: &impl ReadView, space: Space, key: &[u8]) -> Result<Option<Bytes>> {
         let found = match space {
             Space::State => look.get(&self.state, key).map(|found| found.map(Bytes::from)),
             Space::Log(no) => self.logs.get(look, no, key),
@@ -489,7 +502,13 @@ impl Opened {
         found.map_err(read_error)
     }
 
-    fn look_through(&self, look: &impl Look, space: Space, range: Range, each: &mut Each<'_>) -> Result<()> {
+    fn look_through(
+        &self,
+        look: &impl ReadView,
+        space: Space,
+        range: Range,
+        each: &mut Each<'_>,
+    ) -> Result<()> {
         match space {
             Space::State => walk(look.range(&self.state, range), each).map(drop),
             Space::Log(no) => self.logs.scan(look, no, range, each),
@@ -497,7 +516,7 @@ impl Opened {
     }
 }
 
-impl View for Opened {
+impl KeyView for Opened {
     fn get(&self, space: Space, key: &[u8]) -> Result<Option<Bytes>> {
         self.look_up(&Current, space, key)
     }
@@ -524,7 +543,7 @@ pub(super) struct DurableView {
     snapshot: Snapshot,
 }
 
-impl View for DurableView {
+impl KeyView for DurableView {
     fn get(&self, space: Space, key: &[u8]) -> Result<Option<Bytes>> {
         self.opened.look_up(&self.snapshot, space, key)
     }

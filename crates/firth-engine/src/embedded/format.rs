@@ -1,7 +1,8 @@
 //! The version of our on-disk layout, in the file `FORMAT` of the data directory.
 //!
-//! Written before anything else, so that a directory with data always has one. A newer version is refused with a clear
-//! message; an older one is brought up to date by `upgrade.rs`, which then moves the mark.
+//! Written before anything else, so that a directory with data always has one. A newer version is
+//! refused with a clear message; an older one is brought up to date by `upgrade.rs`, which then
+//! moves the mark.
 
 use super::file::{STORE, io_error};
 use super::keys::FORMAT;

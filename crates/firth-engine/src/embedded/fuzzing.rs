@@ -1,22 +1,28 @@
 //! Laws of stored values, for fuzzers; see `crate::fuzzing`.
 
-use super::board_values::{BoardMeta, MemberEntry, OfferEntry};
+use super::claim_shard_values::{ClaimShardMeta, MemberEntry, OfferEntry};
 use super::values::{
-    CatalogEntry, DeadEntry, DueEntry, GroupMeta, LeaseEntry, PartitionMeta, ProducerState, Value,
+    Cancelled, CatalogEntry, DeadEntry, DueEntry, GroupMeta, KeptClock, LeaseEntry, PartitionMeta,
+    ProducerState, Value,
 };
+use crate::facet::SourceMark;
 use bytes::Bytes;
 
-/// Any bytes, read as each kind of value: no panic, and what was read can be written and read again.
+/// Any bytes, read as each kind of value: no panic, and what was read can be written and read
+/// again.
 pub(crate) fn values(data: &[u8]) {
     let data = Bytes::copy_from_slice(data);
     law::<PartitionMeta>(&data);
+    law::<SourceMark>(&data);
+    law::<Cancelled>(&data);
     law::<GroupMeta>(&data);
     law::<DueEntry>(&data);
     law::<DeadEntry>(&data);
     law::<ProducerState>(&data);
     law::<LeaseEntry>(&data);
     law::<CatalogEntry>(&data);
-    law::<BoardMeta>(&data);
+    law::<KeptClock>(&data);
+    law::<ClaimShardMeta>(&data);
     law::<MemberEntry>(&data);
     law::<OfferEntry>(&data);
     law::<u64>(&data);

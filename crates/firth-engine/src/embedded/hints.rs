@@ -1,5 +1,5 @@
-//! Who waits for what, inside this process. Holds only keys that somebody listens to; the rest is forgotten when
-//! it is next touched.
+//! Hints inside this process: one counter of changes per key that has listeners. If a key has lost
+//! its last listener, the next touch removes it from the table.
 
 use crate::watch::{Hint, HintKey};
 use std::collections::HashMap;

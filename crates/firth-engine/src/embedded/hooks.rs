@@ -1,7 +1,8 @@
 //! Hooks for the tests of the tests: planted bugs and crash points.
 //!
-//! Without the feature `testing` every question here answers "no" at compile time. The conformance suite must catch
-//! each planted bug; the crash laws kill a child process at each crash point and reopen its data.
+//! Without the feature `testing` every question here answers "no" at compile time. The conformance
+//! suite must catch each planted bug; the crash laws kill a child process at each crash point and
+//! reopen its data.
 
 /// A bug that can be planted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -19,7 +20,7 @@ pub enum Mutation {
     SkipFenceOnOpen,
     /// Fencing compares the epoch and forgets the token.
     IgnoreToken,
-    /// A renewal revives a lease that somebody else has.
+    /// A renewal with a stale hold extends the lease of another holder.
     RenewAnything,
     /// A rival gets the lease although it still runs.
     AcquireHeldLease,
@@ -46,9 +47,11 @@ pub enum Mutation {
     /// The frontier may go back.
     FrontierGoesBack,
     /// A ripe message enters the log and stays delayed too.
-    RipenTwice,
+    PromoteTwice,
     /// A delayed message is visible at once.
     NoDelay,
+    /// A delayed message that was cancelled or delivered stays delayed.
+    KeepChangedDelayed,
     /// Replaying to one group appends to the log for all.
     ReplayToAll,
     /// Replaying leaves the dead letter behind.
@@ -61,11 +64,11 @@ pub enum Mutation {
     ShareDue,
     /// A reset leaves the old owner in charge.
     ResetWithoutFence,
-    /// Whoever once had the lease may make a group.
+    /// A former holder of the lease may make a group.
     CreateWithoutFence,
-    /// Whoever once had the lease may move a group.
+    /// A former holder of the lease may move a group.
     ResetByAnyone,
-    /// Whoever once had the lease may delete a group.
+    /// A former holder of the lease may delete a group.
     DeleteWithoutFence,
     /// A catalog change ignores the expected version.
     IgnoreVersion,
@@ -81,7 +84,7 @@ pub enum Mutation {
     NeverSweep,
     /// A claim is good under any of its epochs.
     SkipFenceOnClaim,
-    /// Leaving a board deletes what the member had.
+    /// Leaving a claim shard deletes what the member had.
     LeaveDeletes,
     /// Grants do not raise the epoch.
     SameClaimEpoch,
@@ -91,14 +94,20 @@ pub enum Mutation {
     OfferAgain,
     /// A member that was declared gone comes back to life by a beat.
     ZombieBeats,
-    /// A member that lost its seat joins again over its successor.
+    /// A member that lost its membership joins again over its successor.
     JoinOverNewer,
     /// A join whose answer was lost is another life when it is repeated.
     JoinTwice,
-    /// A ranked wish takes a lease from a larger rank.
+    /// A ranked request takes a lease from a larger rank.
     IgnoreRank,
-    /// Whoever comes late deletes a partition that was made since.
+    /// A late delete removes a partition that was made since.
     DeleteAnyLife,
+    /// A reader of a source may append under an old epoch.
+    SkipFenceOnMark,
+    /// What the mark of a source covers is appended again.
+    ForgetMark,
+    /// Records are appended, and their source mark is not stored.
+    LoseMark,
     /// Steps are acknowledged before they leave the process (files only: a crash shows it).
     AckWithoutSync,
 }
@@ -125,8 +134,9 @@ impl Mutation {
         Self::ForgetProducer,
         Self::HalfBatch,
         Self::FrontierGoesBack,
-        Self::RipenTwice,
+        Self::PromoteTwice,
         Self::NoDelay,
+        Self::KeepChangedDelayed,
         Self::ReplayToAll,
         Self::ReplayKeepsDead,
         Self::ReplayUnedited,
@@ -152,6 +162,9 @@ impl Mutation {
         Self::JoinTwice,
         Self::IgnoreRank,
         Self::DeleteAnyLife,
+        Self::SkipFenceOnMark,
+        Self::ForgetMark,
+        Self::LoseMark,
     ];
 }
 

@@ -1,12 +1,12 @@
-//! The janitor: the thread that drops files which are no longer needed, and makes those of logs that have grown. It stands
-//! apart from the committer because dropping may wait for compactions.
+//! The janitor: the thread that drops files which are no longer needed, and makes files for logs
+//! that have grown. It stands apart from the committer because dropping may wait for compactions.
 //!
-//! Trimmed records that were still in memory reach the disk later, so a cut is repeated a few times. Whatever is lost here is
-//! repeated by the next trim or the next opening.
+//! Trimmed records that were still in memory reach the disk later, so the janitor repeats a cut a
+//! few times. If a job of the janitor is lost, the next trim or the next opening repeats it.
 
 use super::committer::Job;
 use super::file::{FileStore, Opened};
-use super::step::Chore;
+use super::step::MaintenanceJob;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,7 +19,7 @@ const CUT_AGAIN: Duration = Duration::from_secs(1);
 const CUTS: u32 = 60;
 /// How often the files of dropped tables are let go: a reader may have kept them the first time.
 const RELEASES: u32 = 3;
-/// How often the nursery is tidied in vain before it waits for more litter.
+/// How often the shared keyspace is tidied in vain before it waits for more litter.
 const TIDYINGS: u32 = 5;
 /// Releasing leaves a tiny table behind, so it must be worth it.
 const WORTH_RELEASING: u64 = 256 << 10;
@@ -30,11 +30,11 @@ pub(super) struct Janitor {
     store: Arc<FileStore>,
     committer: WeakSender<Job>,
     refresh: Arc<AtomicBool>,
-    cuts: HashMap<u64, Cut>,
+    cuts: HashMap<u64, LogCut>,
     litter: Litter,
 }
 
-/// What was removed from the nursery and still lies in its tables.
+/// What was removed from the shared keyspace and still lies in its tables.
 #[derive(Default)]
 struct Litter {
     bytes: u64,
@@ -44,14 +44,15 @@ struct Litter {
 
 /// A log to cut again.
 #[derive(Clone, Copy, Default)]
-struct Cut {
+struct LogCut {
     /// Up to where.
     seq: u64,
     /// How many times more.
     left: u32,
     /// How many times more to let go of files.
     releases: u32,
-    /// What was cut last, and how many bytes were left then. As long as both stand there is hardly anything to cut.
+    /// What was cut last, and how many bytes were left then. As long as both stand there is hardly
+    /// anything to cut.
     done: Option<(u64, u64)>,
 }
 
@@ -60,11 +61,11 @@ impl Janitor {
         Self { store, committer, refresh, cuts: HashMap::new(), litter: Litter::default() }
     }
 
-    pub(super) fn serve(mut self, chores: &Receiver<Chore>) {
+    pub(super) fn serve(mut self, jobs: &Receiver<MaintenanceJob>) {
         let mut tick = Instant::now() + CUT_AGAIN;
         loop {
-            match chores.recv_timeout(tick.saturating_duration_since(Instant::now())) {
-                Ok(chore) => self.serve_chore(chore),
+            match jobs.recv_timeout(tick.saturating_duration_since(Instant::now())) {
+                Ok(job) => self.run_job(job),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
             }
@@ -75,18 +76,20 @@ impl Janitor {
         }
     }
 
-    fn serve_chore(&mut self, chore: Chore) {
-        match chore {
-            Chore::Drop(no) => {
+    fn run_job(&mut self, job: MaintenanceJob) {
+        match job {
+            MaintenanceJob::Drop(no) => {
                 self.cuts.remove(&no);
                 if let Ok(opened) = self.store.current() {
                     self.littered(&opened, opened.logs().drop_log(no));
                 }
             }
-            Chore::Grow(no) => self.report(self.store.current().map(|opened| opened.logs().grow(no))),
-            Chore::Cut(no, seq) => {
+            MaintenanceJob::Grow(no) => {
+                self.report(self.store.current().map(|opened| opened.logs().grow(no)));
+            }
+            MaintenanceJob::Cut(no, seq) => {
                 let known = self.cuts.get(&no).copied().unwrap_or_default();
-                self.cuts.insert(no, Cut { seq, left: CUTS, ..known });
+                self.cuts.insert(no, LogCut { seq, left: CUTS, ..known });
                 self.cut(no, false);
             }
         }
@@ -103,11 +106,12 @@ impl Janitor {
             cut.left > 0
         });
         if let Ok(opened) = self.store.current() {
-            self.tidy_nursery(&opened);
+            self.tidy_shared_keyspace(&opened);
         }
     }
 
-    /// Cuts a log; `anyway` also if nothing has changed since the last time, when a table may have been busy.
+    /// Cuts a log; `anyway` also if nothing has changed since the last time, when a table may have
+    /// been busy.
     fn cut(&mut self, no: u64, anyway: bool) {
         let (Ok(opened), Some(mut cut)) = (self.store.current(), self.cuts.get(&no).copied()) else {
             return;
@@ -138,8 +142,9 @@ impl Janitor {
         }
     }
 
-    /// Lets go of the files of dropped tables. The library keeps them for whoever looks at an older state, and forgets older
-    /// states when it flushes: so everyone has to look at a newer one, and something has to be flushed.
+    /// Lets go of the files of dropped tables. The library keeps these files while a reader uses an
+    /// older snapshot, and it forgets older snapshots when it flushes. So all readers must move to
+    /// a newer snapshot, and a flush must follow.
     fn let_go(&self, opened: &Opened, no: u64) -> fjall::Result<()> {
         opened.logs().touch(no)?;
         self.refresh_readers();
@@ -147,27 +152,28 @@ impl Janitor {
         opened.logs().flush(no)
     }
 
-    /// Notes what was removed from the nursery.
+    /// Notes what was removed from the shared keyspace.
     fn littered(&mut self, opened: &Opened, removed: fjall::Result<u64>) {
         match removed {
             Ok(0) => {}
             Ok(removed) => {
                 self.litter = Litter { bytes: self.litter.bytes + removed, in_vain: 0 };
-                self.tidy_nursery(opened);
+                self.tidy_shared_keyspace(opened);
             }
             Err(error) => self.report(Ok(Err(error))),
         }
     }
 
-    /// Once half of the nursery is litter, its tables are written anew. Whoever looks at an older state keeps them: then again later.
-    fn tidy_nursery(&mut self, opened: &Opened) {
-        let before = opened.logs().nursery().disk_space();
+    /// Rewrites the shared keyspace's tables once half of their bytes are litter. If a reader still
+    /// uses an older snapshot, the library keeps the old tables, and the janitor tries again later.
+    fn tidy_shared_keyspace(&mut self, opened: &Opened) {
+        let before = opened.logs().shared_keyspace().disk_space();
         let Litter { bytes, in_vain } = self.litter;
         if bytes < WORTH_RELEASING || bytes < before / 2 || in_vain == TIDYINGS {
             return;
         }
-        self.report(Ok(self.compact_nursery(opened)));
-        let freed = before.saturating_sub(opened.logs().nursery().disk_space());
+        self.report(Ok(self.compact_shared_keyspace(opened)));
+        let freed = before.saturating_sub(opened.logs().shared_keyspace().disk_space());
         self.litter = match freed {
             // What was in memory only never reached the tables.
             _ if freed >= bytes.min(before) / 2 => Litter::default(),
@@ -175,21 +181,23 @@ impl Janitor {
         };
     }
 
-    fn compact_nursery(&self, opened: &Opened) -> fjall::Result<()> {
-        self.flush_nursery(opened)?;
-        opened.logs().nursery().major_compact()?;
-        self.flush_nursery(opened)
+    fn compact_shared_keyspace(&self, opened: &Opened) -> fjall::Result<()> {
+        self.flush_shared_keyspace(opened)?;
+        opened.logs().shared_keyspace().major_compact()?;
+        self.flush_shared_keyspace(opened)
     }
 
-    /// Everyone looks at the newest state, and the library forgets what only older ones needed.
-    fn flush_nursery(&self, opened: &Opened) -> fjall::Result<()> {
-        opened.logs().touch_nursery()?;
+    /// Moves all readers to the newest snapshot, so that the library forgets what only older ones
+    /// needed.
+    fn flush_shared_keyspace(&self, opened: &Opened) -> fjall::Result<()> {
+        opened.logs().touch_shared_keyspace()?;
         self.refresh_readers();
-        opened.logs().touch_nursery()?;
-        opened.logs().flush_nursery()
+        opened.logs().touch_shared_keyspace()?;
+        opened.logs().flush_shared_keyspace()
     }
 
-    /// The view of readers keeps dropped files alive until it is renewed, which in a quiet engine nobody else does.
+    /// Makes the committer renew the readers' snapshot, which keeps dropped files alive until then.
+    /// In an idle engine only the janitor asks for that.
     fn refresh_readers(&self) {
         let Some(committer) = self.committer.upgrade() else {
             return;

@@ -49,7 +49,8 @@ pub(super) struct Hole {
 impl Journal {
     /// Reads the bytes of a journal, without the zeroes at its end.
     pub(super) fn read(bytes: &[u8]) -> Self {
-        let (mut batches, mut at) = (Vec::new(), 0);
+        let mut batches = Vec::new();
+        let mut at = 0;
         while let Some(batch) = batch_at(bytes, at) {
             at = batch.to;
             batches.push(batch);
@@ -87,7 +88,8 @@ impl Journal {
 }
 
 fn later_batches(bytes: &[u8], from: usize) -> Vec<Batch> {
-    let (mut found, mut at) = (Vec::new(), from);
+    let mut found = Vec::new();
+    let mut at = from;
     while let Some(start) = bytes.get(at..).and_then(|rest| rest.iter().position(|byte| *byte == 1)) {
         at += start;
         match batch_at(bytes, at) {
@@ -103,7 +105,7 @@ fn later_batches(bytes: &[u8], from: usize) -> Vec<Batch> {
 
 /// The count and the number of the batch that starts here.
 fn start_at(bytes: &[u8], at: usize) -> Option<(u32, u64)> {
-    let mut rest = Rest(bytes.get(at..)?);
+    let mut rest = Remainder(bytes.get(at..)?);
     (rest.u8()? == 1).then_some(())?;
     Some((rest.u32()?, rest.u64()?))
 }
@@ -113,7 +115,7 @@ fn batch_at(bytes: &[u8], at: usize) -> Option<Batch> {
     const START: usize = 13;
     let (count, number) = start_at(bytes, at)?;
     let first = at + START;
-    let mut rest = Rest(bytes.get(first..)?);
+    let mut rest = Remainder(bytes.get(first..)?);
     let mut synced = None;
     for _ in 0..count {
         if let Some((SYNCED, value)) = rest.item()? {
@@ -127,9 +129,9 @@ fn batch_at(bytes: &[u8], at: usize) -> Option<Batch> {
 }
 
 /// What is left to read.
-struct Rest<'a>(&'a [u8]);
+struct Remainder<'a>(&'a [u8]);
 
-impl<'a> Rest<'a> {
+impl<'a> Remainder<'a> {
     fn take(&mut self, count: usize) -> Option<&'a [u8]> {
         let (taken, rest) = self.0.split_at_checked(count)?;
         self.0 = rest;
@@ -157,8 +159,12 @@ impl<'a> Rest<'a> {
     fn item(&mut self) -> Option<Option<(&'a [u8], &'a [u8])>> {
         match self.u8()? {
             2 => {
-                let (_kind, _compression, _keyspace) = (self.u8()?, self.u8()?, self.u64()?);
-                let (key, _length, stored) = (self.u16()?, self.u32()?, self.u32()?);
+                let _kind = self.u8()?;
+                let _compression = self.u8()?;
+                let _keyspace = self.u64()?;
+                let key = self.u16()?;
+                let _length = self.u32()?;
+                let stored = self.u32()?;
                 Some(Some((self.take(key.into())?, self.take(usize::try_from(stored).ok()?)?)))
             }
             4 => self.u64().map(|_| None),

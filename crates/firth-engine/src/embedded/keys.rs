@@ -1,8 +1,9 @@
-//! Every key of the embedded engine, and thereby its on-disk layout. Bump [`FORMAT`] when it changes.
+//! Every key of the embedded engine, and thereby its on-disk layout. Bump [`FORMAT`] when it
+//! changes.
 //!
-//! Two kinds of space: one *log* per partition (key: `seq`, value: `ms` and the packed content), which is only
-//! ever appended to and cut off at the front, and one *state* for everything else. Small logs lie together, where the key
-//! is the partition's number and `seq`.
+//! Two kinds of space: one *log* per partition (key: `seq`, value: `ms` and the packed content),
+//! which is only ever appended to and cut off at the front, and one *state* for everything else.
+//! Small logs lie together, where the key is the partition's number and `seq`.
 //!
 //! | key in the state space | value |
 //! |---|---|
@@ -10,28 +11,38 @@
 //! | `p` topic 0 index | partition: its number, ends, counters |
 //! | `g` partition-no group | group: its number, frontier, ahead, counters |
 //! | `d` group-no id · `k` group-no id | due record by reference · with its content kept aside |
-//! | `t` group-no time id | due records by time, those that nobody has taken |
+//! | `t` group-no time id | due records by time, without those that the owner has taken |
 //! | `w` group-no id | due records that the owner has taken |
 //! | `x` group-no id · `v` group-no time id | dead letter · by time of death |
 //! | `y` partition-no time n | delayed message |
+//! | `a` partition-no | delayed messages that were cancelled last |
 //! | `q` partition-no producer · `r` partition-no time producer | idempotent producer · by last use |
+//! | `m` partition-no source | mark of a source |
 //! | `l` lease | lease |
-//! | `e` pool | newest epoch of a pool |
+//! | `e` pool · `h` | newest epoch of a pool · of all leases that are gone without a trace |
 //! | `c` space 0 name · `s` space | catalog entry · counter of versions |
-//! | `bm` board · `bw` board number · `bi` board member | board · one life of a member · the number of its newest life |
-//! | `bo` board offer · `bp`, `bk` | offer · its payload, its checkpoint |
-//! | `bn` board number offer · `bf` board time offer | offers by member · free ones by when they can be granted |
+//! | `bm` claim shard · `bw` claim shard number · `bi` claim shard member | claim shard · one life of a member · the number of its newest life |
+//! | `bo` claim shard offer · `bp`, `bk` | offer · its payload, its checkpoint |
+//! | `bn` claim shard number offer · `bf` claim shard time offer | offers by member · free ones by when they can be granted |
+//! | `n` | the clock: offset and time when it was kept |
 //! | `z` number | partition or group that was deleted and is being swept |
 //! | `o` partition-no | first record in the log's own files; earlier ones lie with those of others |
 //! | `j` | order number below which everything in the journal was synced when this was written |
 //!
-//! Partitions and groups are keyed by numbers that never come back, so that a topic made again under its old name
-//! cannot meet remains of the former one. Numbers are big-endian: byte order is numeric order.
+//! Partitions and groups are keyed by numbers that never come back, so that a topic made again
+//! under its old name cannot meet remains of the former one. Numbers are big-endian: byte order is
+//! numeric order.
+//!
+//! Builds before source marks, or before cancelled messages, open the same format: they leave
+//! these keys alone. A topic that such a build deletes leaves them behind, under a number that
+//! never comes back.
 
-use crate::facet::{Board, EntryKey};
+use crate::facet::{ClaimShard, EntryKey};
 use crate::hold::LeaseName;
 use crate::id::RecordId;
-use crate::name::{GroupName, MemberName, OfferName, Partition, PoolName, ProducerName, SpaceName};
+use crate::name::{
+    GroupName, MemberName, OfferName, Partition, PoolName, ProducerName, SourceName, SpaceName,
+};
 
 /// The version of this layout, kept in the data directory.
 pub(super) const FORMAT: u32 = 3;
@@ -51,7 +62,7 @@ pub(super) enum Space {
 pub(super) type Key = Vec<u8>;
 
 /// The kinds that belong to one partition number or one group number, and go when it goes.
-pub(super) const SWEPT: &[u8] = b"gdktwxvyqro";
+pub(super) const SWEPT: &[u8] = b"gdktwxvyaqrom";
 
 /// What the marks of moved logs start with.
 pub(super) const MOVED: &[u8] = b"o";
@@ -111,8 +122,17 @@ pub(super) fn delayed(partition: u64, ms: u64, n: u64) -> Key {
     key
 }
 
+/// The delayed messages of a partition that were cancelled last.
+pub(super) fn cancelled(partition: u64) -> Key {
+    numbered(b'a', partition)
+}
+
 pub(super) fn producer(partition: u64, name: &ProducerName) -> Key {
     with_text(b'q', partition, name.as_str())
+}
+
+pub(super) fn source(partition: u64, source: &SourceName) -> Key {
+    with_text(b'm', partition, source.as_str())
 }
 
 pub(super) fn producer_use(partition: u64, ms: u64, name: &ProducerName) -> Key {
@@ -158,6 +178,17 @@ pub(super) fn pool_epoch(pool: &PoolName) -> Key {
     text(b"e", pool.as_str(), &[])
 }
 
+/// The clock as it was kept.
+#[cfg(feature = "embedded")]
+pub(super) fn clock() -> Key {
+    b"n".to_vec()
+}
+
+/// The newest epoch of all leases that are gone.
+pub(super) fn gone_epoch() -> Key {
+    b"h".to_vec()
+}
+
 pub(super) fn entry(key: &EntryKey) -> Key {
     text(b"c", key.space().as_str(), &[&[0], key.name().as_bytes()].concat())
 }
@@ -171,74 +202,74 @@ pub(super) fn space_version(space: &SpaceName) -> Key {
     text(b"s", space.as_str(), &[])
 }
 
-pub(super) fn board(board: &Board) -> Key {
-    on_board(b'm', board)
+pub(super) fn claim_shard(claim_shard: &ClaimShard) -> Key {
+    on_claim_shard(b'm', claim_shard)
 }
 
-/// The prefix of all members of a board.
-pub(super) fn board_members(board: &Board) -> Key {
-    on_board(b'w', board)
+/// The prefix of all members of a claim shard.
+pub(super) fn claim_shard_members(claim_shard: &ClaimShard) -> Key {
+    on_claim_shard(b'w', claim_shard)
 }
 
-pub(super) fn board_member(board: &Board, number: u64) -> Key {
-    [board_members(board), number.to_be_bytes().to_vec()].concat()
+pub(super) fn claim_shard_member(claim_shard: &ClaimShard, number: u64) -> Key {
+    [claim_shard_members(claim_shard), number.to_be_bytes().to_vec()].concat()
 }
 
-pub(super) fn board_life(board: &Board, member: &MemberName) -> Key {
-    [on_board(b'i', board), member.as_str().as_bytes().to_vec()].concat()
+pub(super) fn claim_shard_life(claim_shard: &ClaimShard, member: &MemberName) -> Key {
+    [on_claim_shard(b'i', claim_shard), member.as_str().as_bytes().to_vec()].concat()
 }
 
-/// The prefix of all offers of a board.
-pub(super) fn board_offers(board: &Board) -> Key {
-    on_board(b'o', board)
+/// The prefix of all offers of a claim shard.
+pub(super) fn claim_shard_offers(claim_shard: &ClaimShard) -> Key {
+    on_claim_shard(b'o', claim_shard)
 }
 
-pub(super) fn board_offer(board: &Board, name: &OfferName) -> Key {
-    named(board_offers(board), name)
+pub(super) fn claim_shard_offer(claim_shard: &ClaimShard, name: &OfferName) -> Key {
+    named(claim_shard_offers(claim_shard), name)
 }
 
-pub(super) fn board_payload(board: &Board, name: &OfferName) -> Key {
-    named(on_board(b'p', board), name)
+pub(super) fn claim_shard_payload(claim_shard: &ClaimShard, name: &OfferName) -> Key {
+    named(on_claim_shard(b'p', claim_shard), name)
 }
 
-pub(super) fn board_checkpoint(board: &Board, name: &OfferName) -> Key {
-    named(on_board(b'k', board), name)
+pub(super) fn claim_shard_checkpoint(claim_shard: &ClaimShard, name: &OfferName) -> Key {
+    named(on_claim_shard(b'k', claim_shard), name)
 }
 
 /// The prefix of what a member has.
-pub(super) fn board_owned_by(board: &Board, number: u64) -> Key {
-    [on_board(b'n', board), number.to_be_bytes().to_vec()].concat()
+pub(super) fn claim_shard_owned_by(claim_shard: &ClaimShard, number: u64) -> Key {
+    [on_claim_shard(b'n', claim_shard), number.to_be_bytes().to_vec()].concat()
 }
 
-pub(super) fn board_owned(board: &Board, number: u64, name: &OfferName) -> Key {
-    named(board_owned_by(board, number), name)
+pub(super) fn claim_shard_owned(claim_shard: &ClaimShard, number: u64, name: &OfferName) -> Key {
+    named(claim_shard_owned_by(claim_shard, number), name)
 }
 
 /// The prefix of all free offers.
-pub(super) fn board_frees(board: &Board) -> Key {
-    on_board(b'f', board)
+pub(super) fn claim_shard_frees(claim_shard: &ClaimShard) -> Key {
+    on_claim_shard(b'f', claim_shard)
 }
 
-pub(super) fn board_free(board: &Board, ready_ms: u64, name: &OfferName) -> Key {
-    named([board_frees(board), ready_ms.to_be_bytes().to_vec()].concat(), name)
+pub(super) fn claim_shard_free(claim_shard: &ClaimShard, ready_ms: u64, name: &OfferName) -> Key {
+    named([claim_shard_frees(claim_shard), ready_ms.to_be_bytes().to_vec()].concat(), name)
 }
 
 /// When a free offer can be granted, from its key.
-pub(super) fn board_ready(board: &Board, key: &[u8]) -> Option<u64> {
-    number_at(key, board_frees(board).len())
+pub(super) fn claim_shard_ready(claim_shard: &ClaimShard, key: &[u8]) -> Option<u64> {
+    number_at(key, claim_shard_frees(claim_shard).len())
 }
 
 /// The offer's name from any key that ends in it.
-pub(super) fn board_name(key: &[u8]) -> Option<OfferName> {
+pub(super) fn claim_shard_name(key: &[u8]) -> Option<OfferName> {
     let name = key.rsplit(|byte| *byte == b'/').next()?;
     OfferName::new(std::str::from_utf8(name).ok()?).ok()
 }
 
-fn on_board(kind: u8, board: &Board) -> Key {
+fn on_claim_shard(kind: u8, claim_shard: &ClaimShard) -> Key {
     let mut key = vec![b'b', kind];
-    key.extend_from_slice(board.service.as_str().as_bytes());
+    key.extend_from_slice(claim_shard.service.as_str().as_bytes());
     key.push(0);
-    key.extend_from_slice(&board.shard.to_be_bytes());
+    key.extend_from_slice(&claim_shard.shard.to_be_bytes());
     key
 }
 
@@ -263,7 +294,7 @@ pub(super) fn moved(partition: u64) -> Key {
 }
 
 /// The key of a record among those of other partitions.
-pub(super) fn in_nursery(partition: u64, seq: u64) -> Key {
+pub(super) fn in_shared_keyspace(partition: u64, seq: u64) -> Key {
     [partition.to_be_bytes(), seq.to_be_bytes()].concat()
 }
 
@@ -338,7 +369,8 @@ mod tests {
     proptest! {
         #[test]
         fn keys_order_like_what_they_stand_for(a: (u64, u64, u64), b: (u64, u64, u64)) {
-            let (x, y) = (RecordId::new(a.1, a.2), RecordId::new(b.1, b.2));
+            let x = RecordId::new(a.1, a.2);
+            let y = RecordId::new(b.1, b.2);
             prop_assert_eq!(due(7, x, false).cmp(&due(7, y, false)), x.cmp(&y));
             prop_assert_eq!(due_time(7, a.0, x).cmp(&due_time(7, b.0, y)), (a.0, x).cmp(&(b.0, y)));
             prop_assert_eq!(record(a.0).cmp(&record(b.0)), a.0.cmp(&b.0));

@@ -1,8 +1,8 @@
-//! The store of `memory:`: ordered maps under a lock. A step runs inside the caller's task while it holds the lock, so there are no
-//! threads and no timers here, and a paused tokio clock works.
+//! The store of `memory:`: ordered maps under a lock. A step runs inside the caller's task while it
+//! holds the lock, so there are no threads and no timers here, and a paused tokio clock works.
 
 use super::keys::{Key, Space};
-use super::step::{Batch, Chore, Each, Range, View};
+use super::step::{Batch, Each, KeyView, MaintenanceJob, Range};
 use crate::error::Result;
 use bytes::Bytes;
 use std::collections::{BTreeMap, HashMap};
@@ -22,23 +22,23 @@ impl MemoryStore {
                 None => space.remove(&write.key),
             };
         }
-        for chore in batch.chores.drain(..) {
-            match chore {
-                Chore::Drop(no) => {
+        for job in batch.jobs.drain(..) {
+            match job {
+                MaintenanceJob::Drop(no) => {
                     self.spaces.remove(&Space::Log(no));
                 }
-                Chore::Cut(no, seq) => {
+                MaintenanceJob::Cut(no, seq) => {
                     let log = self.spaces.entry(Space::Log(no)).or_default();
                     *log = log.split_off(&super::keys::record(seq + 1));
                 }
                 #[cfg(feature = "embedded")]
-                Chore::Grow(_) => {}
+                MaintenanceJob::Grow(_) => {}
             }
         }
     }
 }
 
-impl View for MemoryStore {
+impl KeyView for MemoryStore {
     fn get(&self, space: Space, key: &[u8]) -> Result<Option<Bytes>> {
         Ok(self.spaces.get(&space).and_then(|space| space.get(key)).cloned())
     }

@@ -4,11 +4,12 @@
 //! facets ─► driver ─► step (pure: view → batch) ─► memory: lock, apply
 //!                                               └► file:   committer thread: write, one fsync per group, answer
 //! ```
-//! Each call of the contract is one function in `steps/`, written once for both. Reads look at the last durable state.
+//! Each call of the contract is one function in `steps/`, written once for both. Reads look at the
+//! last durable state.
 
-mod board_facet;
-mod board_values;
 mod bus;
+mod claim_shard_facet;
+mod claim_shard_values;
 mod clock;
 #[cfg(feature = "embedded")]
 mod committer;
@@ -16,8 +17,6 @@ mod driver;
 mod facets;
 #[cfg(feature = "embedded")]
 mod file;
-#[cfg(feature = "embedded")]
-mod floors;
 #[cfg(feature = "embedded")]
 mod format;
 #[cfg(all(feature = "embedded", any(test, feature = "testing")))]
@@ -46,6 +45,8 @@ mod rescue;
 mod step;
 mod steps;
 #[cfg(feature = "embedded")]
+mod tombstone_watermarks;
+#[cfg(feature = "embedded")]
 mod upgrade;
 mod values;
 
@@ -57,18 +58,22 @@ pub(crate) use hooks::Hooks;
 pub use hooks::{CrashPoint, Hooks, Mutation};
 
 use bus::LocalBus;
-use driver::Driver;
+use driver::StepDriver;
 
 /// The embedded engine behind all facets.
 pub(crate) struct Embedded {
-    driver: Driver,
+    driver: StepDriver,
     bus: LocalBus,
     description: String,
 }
 
 impl Embedded {
     pub(crate) fn memory(hooks: Hooks) -> Self {
-        Self { driver: Driver::memory(hooks), bus: LocalBus::default(), description: "memory:".to_owned() }
+        Self {
+            driver: StepDriver::memory(hooks),
+            bus: LocalBus::default(),
+            description: "memory:".to_owned(),
+        }
     }
 
     #[cfg(feature = "embedded")]
@@ -79,7 +84,7 @@ impl Embedded {
         }
         let (store, newest_us) = file::FileStore::open(path, options)?;
         Ok(Self {
-            driver: Driver::file(store, newest_us, hooks)?,
+            driver: StepDriver::file(store, newest_us, hooks)?,
             bus: LocalBus::default(),
             description: format!("file:{}", path.display()),
         })

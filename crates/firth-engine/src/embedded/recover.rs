@@ -1,11 +1,11 @@
-//! What happens once after opening files: leases of the former process end, half-finished deletions are finished, and the clock
-//! learns how late it must be.
+//! What happens once after opening files: leases of the former process end, half-finished deletions
+//! are finished, and the clock learns how late it must be.
 
-use super::board_values::BoardMeta;
+use super::claim_shard_values::ClaimShardMeta;
 use super::file::Opened;
 use super::hooks::Hooks;
 use super::keys::{self, Space};
-use super::step::{Batch, Now, Range, Step, View, Write};
+use super::step::{Batch, KeyView, Now, Range, Step, Write};
 use super::steps::partitions;
 use super::values::{LeaseEntry, PartitionMeta, Value};
 use crate::error::{Error, ErrorKind, Result};
@@ -19,7 +19,7 @@ pub(super) fn recover(opened: &Opened) -> Result<u64> {
     if let Some(no) = logs.missing().iter().find(|no| live.contains(no)) {
         return Err(Error::corrupt(format!("the files of log-{no} are missing: restore a backup")));
     }
-    let known = logs.grown().into_iter().chain(logs.in_nursery().map_err(write_error)?);
+    let known = logs.grown().into_iter().chain(logs.in_shared_keyspace().map_err(write_error)?);
     for no in known.filter(|no| !live.contains(no)).collect::<HashSet<_>>() {
         logs.drop_log(no).map_err(write_error)?;
     }
@@ -31,7 +31,8 @@ pub(super) fn recover(opened: &Opened) -> Result<u64> {
 }
 
 fn partitions(opened: &Opened) -> Result<(HashSet<u64>, u64)> {
-    let (mut live, mut newest_ms) = (HashSet::new(), 0);
+    let mut live = HashSet::new();
+    let mut newest_ms = 0;
     opened.scan(Space::State, Range::prefix(b"p".to_vec()), &mut |_, value| {
         let part = PartitionMeta::read(value)?;
         newest_ms = newest_ms.max(part.last.ms);
@@ -41,10 +42,12 @@ fn partitions(opened: &Opened) -> Result<(HashSet<u64>, u64)> {
     Ok((live, newest_ms))
 }
 
-/// Nobody but the former process could hold a lease here, and it is gone: all leases have run out. Their epochs stay, and
-/// so does the proof: a remote holder that comes back before anyone else took over may renew.
+/// Expires all leases: only the former process could hold a lease here, and it is gone. Epochs and
+/// tokens stay on record. A remote holder may still renew its lease until another holder takes
+/// over.
 fn end_leases(opened: &Opened) -> Result<u64> {
-    let (mut ended, mut newest) = (Vec::new(), 0);
+    let mut ended = Vec::new();
+    let mut newest = 0;
     opened.scan(Space::State, Range::prefix(b"l".to_vec()), &mut |key, value| {
         let lease = LeaseEntry::read(value)?;
         newest = newest.max(lease.epoch.0);
@@ -54,21 +57,24 @@ fn end_leases(opened: &Opened) -> Result<u64> {
         }
         Ok(true)
     })?;
-    opened.scan(Space::State, Range::prefix(b"e".to_vec()), &mut |_, value| {
-        newest = newest.max(u64::read(value)?);
-        Ok(true)
-    })?;
+    for epochs in [b"e".to_vec(), keys::gone_epoch()] {
+        opened.scan(Space::State, Range::prefix(epochs), &mut |_, value| {
+            newest = newest.max(u64::read(value)?);
+            Ok(true)
+        })?;
+    }
     newest = newest.max(newest_grant(opened)?);
     opened.write(ended).map_err(write_error)?;
     Ok(newest)
 }
 
-/// Members of boards keep their time: whoever they work for may be another process, which this one only served, and works on until then. Joining again under
-/// the same name ends the former life at once, as ever.
+/// The newest epoch of all claim shards. Members of claim shards keep their deadlines: a member may
+/// be another process, which the former process only served. That member works on until its
+/// deadline. If a member joins again under its name, its former life ends at once, as ever.
 fn newest_grant(opened: &Opened) -> Result<u64> {
     let mut newest = 0;
     opened.scan(Space::State, Range::prefix(b"bm".to_vec()), &mut |_, value| {
-        newest = newest.max(BoardMeta::read(value)?.epoch);
+        newest = newest.max(ClaimShardMeta::read(value)?.epoch);
         Ok(true)
     })?;
     Ok(newest)

@@ -6,10 +6,10 @@
 //! | damage: something that was synced is gone | refused, and named |
 //! | batches of which it is not known that they were synced | moved into a new journal |
 //!
-//! **Why they are moved.** After a failed sync the system takes the pages for clean. They can be
-//! read until they are evicted, no later sync writes them, and whatever is appended behind them
-//! ends behind a hole. A new file has only new pages. The error is told once, to the process that
-//! synced: a process that is started later cannot know, so it moves them too.
+//! **Why they are moved.** After a failed sync the operating system marks the pages as clean. Reads
+//! see them until the system evicts them, but no later sync writes them. A batch that is appended
+//! behind them ends behind a hole. A new file has only new pages. The system reports the error
+//! once, to the process that synced. A process that starts later cannot know, so it moves them too.
 //!
 //! **How it survives a cut.** The tail is written aside and synced. Its name, `rescue-N-P`, then
 //! says what is to be done: cut journal `N` at byte `P`, and make this file journal `N + 1`. Each
@@ -61,7 +61,8 @@ impl<'a> Journals<'a> {
             if journal.is_damaged(self.marked) {
                 return Err(damaged(&active, hole.from, hole.later.len()));
             }
-            let (cut, batches) = (bytes.len() - hole.from, hole.later.len());
+            let cut = bytes.len() - hole.from;
+            let batches = hole.later.len();
             tracing::warn!(
                 journal = %active.display(), at = hole.from, bytes = cut, whole_batches = batches,
                 "cut off the torn tail of the journal: it was being written when the power failed, \
@@ -169,7 +170,8 @@ fn cut(path: &Path, at: usize) -> IoResult<()> {
 pub(super) fn contents(path: &Path) -> IoResult<Vec<u8>> {
     const PART: u64 = 256 << 10;
     let mut file = File::open(path)?;
-    let (mut bytes, mut at) = (Vec::new(), 0);
+    let mut bytes = Vec::new();
+    let mut at = 0;
     // Room that was never written to takes no time.
     while let Ok(next) = rustix::fs::seek(&file, SeekFrom::Data(at)) {
         let start = bytes.len();

@@ -1,8 +1,9 @@
 //! [`Step`]: what a step sees and what it wants changed.
 //!
-//! A step is a plain function over a `Step`: it reads through a [`View`], decides, and collects writes in a [`Batch`].
-//! It never sees its own writes, never waits, and returns an error *before* it collected anything that matters: the
-//! driver drops the batch of a failed step. The same functions run on memory and on files.
+//! A step is a plain function over a `Step`: it reads through a [`KeyView`], decides, and collects
+//! writes in a [`Batch`]. It never sees its own writes, never waits, and returns an error *before*
+//! it collected anything that matters: the driver drops the batch of a failed step. The same
+//! functions run on memory and on files.
 
 use super::hooks::{Hooks, Mutation};
 use super::keys::{self, Key, Space};
@@ -15,7 +16,7 @@ use bytes::Bytes;
 use std::time::Duration;
 
 /// Something that can be read in key order.
-pub(super) trait View {
+pub(super) trait KeyView {
     fn get(&self, space: Space, key: &[u8]) -> Result<Option<Bytes>>;
 
     /// Calls `each` for the keys in `range` in order (or in reverse) until it answers false.
@@ -52,9 +53,10 @@ pub(super) struct Write {
     pub(super) value: Option<Bytes>,
 }
 
-/// Work on the files of a log that follows a committed batch and may be lost in a crash: opening repeats it.
+/// Work on the files of a log that follows a committed batch and may be lost in a crash: opening
+/// repeats it.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Chore {
+pub(super) enum MaintenanceJob {
     /// The log of this partition number is gone.
     Drop(u64),
     /// Records up to this `seq` are gone.
@@ -70,7 +72,7 @@ pub(super) struct Batch {
     pub(super) writes: Vec<Write>,
     /// Who should look again once it is durable.
     pub(super) hints: Vec<HintKey>,
-    pub(super) chores: Vec<Chore>,
+    pub(super) jobs: Vec<MaintenanceJob>,
     /// What its answer means, if not what the engine promises anyway.
     pub(super) durability: Option<Durability>,
     /// Losing it in a power failure does no harm (renewals, taken marks): no fsync for its sake.
@@ -112,14 +114,14 @@ impl Now {
 
 /// One step in progress.
 pub(super) struct Step<'a> {
-    pub(super) view: &'a dyn View,
+    pub(super) view: &'a dyn KeyView,
     pub(super) now: Now,
     pub(super) batch: Batch,
     pub(super) hooks: &'a Hooks,
 }
 
 impl<'a> Step<'a> {
-    pub(super) fn new(view: &'a dyn View, now: Now, hooks: &'a Hooks) -> Self {
+    pub(super) fn new(view: &'a dyn KeyView, now: Now, hooks: &'a Hooks) -> Self {
         Self { view, now, batch: Batch::default(), hooks }
     }
 

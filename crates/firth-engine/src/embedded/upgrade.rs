@@ -5,13 +5,14 @@
 //! | 1 | 2 | Every log had files of its own from its first record on; since 2 that is what a mark says. |
 //! | 2 | 3 | Journals did not say what was synced, and dead letters were not kept by time. |
 //!
-//! Each step may be cut short and is then repeated: the mark of the directory moves when all is on disk.
+//! Each step may be cut short and is then repeated: the mark of the directory moves when all is on
+//! disk.
 
 use super::file::{FileOptions, Opened};
 use super::format;
 use super::keys::{self, FORMAT, Space};
 use super::recover::write_error;
-use super::step::{Range, View, Write};
+use super::step::{KeyView, Range, Write};
 use super::values::{DeadEntry, Value};
 use crate::error::Result;
 use fjall::PersistMode;
@@ -48,7 +49,8 @@ fn note_deaths(opened: &Opened) -> Result<()> {
     const PART: usize = 5_000;
     let mut range = Range::prefix(b"x".to_vec());
     loop {
-        let (mut writes, mut last) = (Vec::new(), None);
+        let mut writes = Vec::new();
+        let mut last = None;
         opened.scan(Space::State, range.clone(), &mut |key, value| {
             if let (Some(group), Some(id)) = (keys::number_at(key, 1), keys::id_at_end(key)) {
                 let key = keys::dead_time(group, DeadEntry::read(value)?.ms, id);
@@ -67,7 +69,7 @@ fn note_deaths(opened: &Opened) -> Result<()> {
 mod tests {
     use super::*;
     use crate::embedded::values::{GroupMeta, PartitionMeta};
-    use crate::facet::{Append, Max};
+    use crate::facet::{Append, ReadLimit};
     use crate::{Content, Durability, Engine, GroupName, Partition, RecordId, TopicName};
 
     /// A directory as format 1 left it: each log in a keyspace of its own, and no mark of it.
@@ -119,7 +121,7 @@ mod tests {
     }
 
     async fn payloads(engine: &Engine, at: &Partition) -> Vec<bytes::Bytes> {
-        let records = engine.read(at, RecordId::ZERO, Max::records(100)).await.unwrap();
+        let records = engine.read(at, RecordId::ZERO, ReadLimit::records(100)).await.unwrap();
         records.into_iter().map(|record| record.content.payload).collect()
     }
 

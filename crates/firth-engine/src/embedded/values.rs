@@ -1,8 +1,10 @@
-//! The values of the state space: plain structs, each with its packed form. Nothing here decides anything.
+//! The values of the state space: plain structs, each with its packed form. Nothing here decides
+//! anything.
 
 use crate::ahead::Ahead;
 use crate::codec::{Reader, put_number, put_run};
 use crate::error::{Error, Result};
+use crate::facet::SourceMark;
 use crate::hold::Token;
 use crate::id::{Epoch, RecordId};
 use crate::name::HolderName;
@@ -52,7 +54,8 @@ pub(super) struct PartitionMeta {
     pub(super) delayed_ever: u64,
     /// Remembered idempotent producers.
     pub(super) producers: u64,
-    /// Retention by size: the last record whose size was added up (0: none since the last other trim), and the sum.
+    /// Retention by size: the last record whose size was added up (0: none since the last other
+    /// trim), and the sum.
     pub(super) measured: u64,
     pub(super) measured_bytes: u64,
     /// Under which it was made.
@@ -93,6 +96,45 @@ impl Value for PartitionMeta {
     }
 }
 
+/// Delayed messages of a partition that were cancelled.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Cancelled {
+    /// Messages up to this time may have been cancelled and forgotten.
+    pub(super) forgotten_ms: u64,
+    /// The others, in order.
+    pub(super) last: Vec<RecordId>,
+}
+
+impl Value for Cancelled {
+    const WHAT: &'static str = "list of cancelled messages";
+
+    fn pack(&self, out: &mut Vec<u8>) {
+        put_number(out, self.forgotten_ms);
+        put_number(out, self.last.len() as u64);
+        self.last.iter().for_each(|id| put_id(out, *id));
+    }
+
+    fn unpack(reader: &mut Reader) -> Option<Self> {
+        let forgotten_ms = reader.number()?;
+        let count = reader.number()?;
+        let last = (0..count).map(|_| id(reader)).collect::<Option<_>>()?;
+        Some(Self { forgotten_ms, last })
+    }
+}
+
+impl Value for SourceMark {
+    const WHAT: &'static str = "source mark";
+
+    fn pack(&self, out: &mut Vec<u8>) {
+        put_number(out, self.epoch.0);
+        put_run(out, &self.upto);
+    }
+
+    fn unpack(reader: &mut Reader) -> Option<Self> {
+        Some(Self { epoch: Epoch(reader.number()?), upto: reader.run()? })
+    }
+}
+
 /// A group in one partition.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct GroupMeta {
@@ -108,8 +150,9 @@ pub(super) struct GroupMeta {
     pub(super) crash_seq: u64,
     pub(super) due: u64,
     pub(super) dead: u64,
-    /// What the last owner said of the records that it starts; 0 in what older versions wrote.
-    pub(super) reach: u64,
+    /// What the last owner said of the records that it starts; nothing in what older versions
+    /// wrote.
+    pub(super) reach: Option<u64>,
 }
 
 impl GroupMeta {
@@ -132,7 +175,9 @@ impl Value for GroupMeta {
         put_number(out, self.crash_seq);
         put_number(out, self.due);
         put_number(out, self.dead);
-        put_number(out, self.reach);
+        if let Some(reach) = self.reach {
+            put_number(out, reach);
+        }
     }
 
     fn unpack(reader: &mut Reader) -> Option<Self> {
@@ -146,7 +191,7 @@ impl Value for GroupMeta {
             crash_seq: reader.number()?,
             due: reader.number()?,
             dead: reader.number()?,
-            reach: reader.number().unwrap_or_default(),
+            reach: reader.number(),
         })
     }
 }
@@ -179,7 +224,9 @@ impl Value for DueEntry {
     }
 
     fn unpack(reader: &mut Reader) -> Option<Self> {
-        let (ms, attempt, crashes) = (reader.number()?, reader.small()?, reader.small()?);
+        let ms = reader.number()?;
+        let attempt = reader.small()?;
+        let crashes = reader.small()?;
         let flags = reader.byte()?;
         let reason = reader.text()?;
         let kept = (flags & 2 != 0).then(|| reader.0.clone());
@@ -254,7 +301,8 @@ impl Value for ProducerState {
     }
 
     fn unpack(reader: &mut Reader) -> Option<Self> {
-        let (ms, count) = (reader.number()?, reader.number()?);
+        let ms = reader.number()?;
+        let count = reader.number()?;
         let batches = (0..count)
             .map(|_| Some(SentBatch { first: reader.number()?, count: reader.number()?, id: id(reader)? }))
             .collect::<Option<Vec<_>>>()?;
@@ -330,6 +378,43 @@ impl Value for CatalogEntry {
     }
 }
 
+/// The clock as it was kept.
+#[cfg(feature = "embedded")]
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct KeptClock {
+    /// Which start of the machine, and when after it, in µs.
+    pub(super) boot_id: u128,
+    pub(super) boot: u64,
+    /// As in [`LogicalClock`](crate::clock::LogicalClock).
+    pub(super) offset: i64,
+    pub(super) last: u64,
+}
+
+#[cfg(feature = "embedded")]
+impl Value for KeptClock {
+    const WHAT: &'static str = "clock";
+
+    fn pack(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.boot_id.to_be_bytes());
+        put_number(out, self.boot);
+        put_number(out, self.offset.cast_unsigned());
+        put_number(out, self.last);
+    }
+
+    fn unpack(reader: &mut Reader) -> Option<Self> {
+        let mut boot_id = [0; 16];
+        for byte in &mut boot_id {
+            *byte = reader.byte()?;
+        }
+        Some(Self {
+            boot_id: u128::from_be_bytes(boot_id),
+            boot: reader.number()?,
+            offset: reader.number()?.cast_signed(),
+            last: reader.number()?,
+        })
+    }
+}
+
 /// A bare counter.
 impl Value for u64 {
     const WHAT: &'static str = "counter";
@@ -355,11 +440,12 @@ mod tests {
     proptest! {
         #[test]
         fn values_survive_packing(a: u64, b: u64, c: u32, flag: bool, reason in ".{0,20}", bytes: Vec<u8>) {
-            let (id, bytes) = (RecordId::new(a, b), Bytes::from(bytes));
+            let id = RecordId::new(a, b);
+            let bytes = Bytes::from(bytes);
             let (measured, measured_bytes) = if flag { (b.max(1), a) } else { (0, 0) };
             round(PartitionMeta { no: a, last: id, trimmed: id, delayed: b, delayed_ever: a, producers: b, measured, measured_bytes, rank: c.into() });
             round(GroupMeta { no: b, frontier: id, ahead: [b / 2 + 1].into_iter().collect(), opened: Epoch(a), left: flag,
-                crashes: c, crash_seq: a, due: b, dead: a, reach: b });
+                crashes: c, crash_seq: a, due: b, dead: a, reach: flag.then_some(b) });
             round(DueEntry { ms: a, attempt: c, crashes: c, taken: flag, reason: reason.clone(),
                 kept: flag.then(|| bytes.clone()) });
             round(DeadEntry { ms: a, attempts: c, crashes: c, reason, content: bytes.clone() });
@@ -367,6 +453,8 @@ mod tests {
             round(LeaseEntry { holder: flag.then(|| HolderName::new("h").unwrap()), epoch: Epoch(a),
                 token: Token(u128::from(a) << 64 | u128::from(b)), deadline: a, beats: b, note: bytes.clone(), rank: b });
             round(CatalogEntry { version: a, value: bytes });
+            #[cfg(feature = "embedded")]
+            round(KeptClock { boot_id: u128::from(b), boot: a, offset: b.cast_signed(), last: a });
             round(a);
         }
 

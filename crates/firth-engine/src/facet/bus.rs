@@ -1,4 +1,5 @@
-//! The bus: hints from process to process. At most once, never a guarantee, but never a silent gap either.
+//! The bus: hints from process to process. At most once, never a guarantee, but never a silent gap
+//! either.
 
 use super::Reply;
 use crate::error::{Error, ErrorKind, Result};
@@ -8,11 +9,12 @@ use tokio::sync::mpsc;
 
 /// Publish and subscribe for hints that are worthless a second later.
 ///
-/// - Who subscribed before a publish gets it, unless it is too slow or the connection broke; then it gets
-///   [`Signal::Gap`] in its place, and reads the truth where it is kept.
+/// - If a subscriber subscribed before a publish, it gets the payload. If it is too slow or its
+///   connection breaks, it gets [`Signal::Gap`] instead, and reads the state where it is kept.
 /// - Payloads of one publisher on one channel come in order.
 pub trait Bus {
-    /// Sends `payload` (at most [`MAX_SIGNAL`](crate::limits::MAX_SIGNAL) bytes) to whoever listens now.
+    /// Sends `payload` (at most [`MAX_SIGNAL`](crate::limits::MAX_SIGNAL) bytes) to the current
+    /// subscribers.
     fn publish<'a>(&'a self, channel: &'a ChannelName, payload: Bytes) -> Reply<'a, ()>;
 
     /// Listens from now on. The call returns once nothing published later can be missed.

@@ -9,8 +9,8 @@ use std::fmt;
 
 /// Named values in spaces, changed by compare-and-set.
 ///
-/// A version is drawn from a counter of the space, so it never repeats there, also not after a removal: who holds a version
-/// knows exactly which value it means.
+/// A version is drawn from a counter of the space, so it never repeats there, also not after a
+/// removal: who holds a version knows exactly which value it means.
 pub trait Catalog {
     /// The entry, if there is one.
     fn get<'a>(&'a self, key: &'a EntryKey) -> Reply<'a, Option<Entry>>;
@@ -21,7 +21,8 @@ pub trait Catalog {
     /// Removes an entry if it is as expected.
     fn remove<'a>(&'a self, key: &'a EntryKey, expect: Expect) -> Reply<'a, Put>;
 
-    /// Entries of a space whose names start with `prefix` and come after `after`, sorted by name, at most `max`.
+    /// Entries of a space whose names start with `prefix` and come after `after`, sorted by name,
+    /// at most `max`.
     fn list<'a>(
         &'a self,
         space: &'a SpaceName,

@@ -1,4 +1,4 @@
-//! Dead letters: records that a group gave up, kept with their reason until somebody decides.
+//! Dead letters: records that a group gave up, kept with their reason until an operator decides.
 
 use super::Reply;
 use crate::id::RecordId;
@@ -9,8 +9,8 @@ use std::time::Duration;
 /// The dead letters of one group in one partition, by the id of the record they were.
 pub trait DeadLetters {
     /// Dead letters after `after` in the order of their ids, at most `max` and about
-    /// [`MAX_BATCH_BYTES`](crate::limits::MAX_BATCH_BYTES); at least one if there is any. Fewer than
-    /// `max` do not mean that these are all: none does.
+    /// [`MAX_BATCH_BYTES`](crate::limits::MAX_BATCH_BYTES); at least one if there is any. Fewer
+    /// than `max` do not mean that these are all: none does.
     fn dead<'a>(
         &'a self,
         at: &'a Partition,
@@ -19,7 +19,8 @@ pub trait DeadLetters {
         max: usize,
     ) -> Reply<'a, Vec<DeadLetter>>;
 
-    /// The ids alone of dead letters after `after`, in order, at most `max`; none means that there are no more.
+    /// The ids alone of dead letters after `after`, in order, at most `max`; none means that there
+    /// are no more.
     fn dead_ids<'a>(
         &'a self,
         at: &'a Partition,
@@ -28,9 +29,10 @@ pub trait DeadLetters {
         max: usize,
     ) -> Reply<'a, Vec<RecordId>>;
 
-    /// Takes dead letters back, each in one step with its removal: to the group that failed (due at once, attempt 1, content kept aside,
-    /// invisible to other groups), or appended again for everyone with its (first) origin. Ids without a dead letter are skipped.
-    /// Answers how many were taken. At most [`MAX_VERDICTS`](crate::limits::MAX_VERDICTS) ids.
+    /// Takes dead letters back, each in one step with its removal: to the group that failed (due at
+    /// once, attempt 1, content kept aside, invisible to other groups), or appended again for
+    /// everyone with its (first) origin. Ids without a dead letter are skipped. Answers how many
+    /// were taken. At most [`MAX_VERDICTS`](crate::limits::MAX_VERDICTS) ids.
     fn replay<'a>(
         &'a self,
         at: &'a Partition,
@@ -39,8 +41,9 @@ pub trait DeadLetters {
         to: Replay,
     ) -> Reply<'a, usize>;
 
-    /// As [`replay`](Self::replay) of one dead letter, with other content in place of its own; false if there is none, and then nothing
-    /// happens. Should its record come anyway (after a reset), it comes as it was.
+    /// As [`replay`](Self::replay) of one dead letter, with other content in place of its own;
+    /// false if there is none, and then nothing happens. Should its record come anyway (after a
+    /// reset), it comes as it was.
     fn replay_edited<'a>(
         &'a self,
         at: &'a Partition,
@@ -49,7 +52,8 @@ pub trait DeadLetters {
         to: Replay,
     ) -> Reply<'a, bool>;
 
-    /// Deletes dead letters; answers how many there were. At most [`MAX_VERDICTS`](crate::limits::MAX_VERDICTS) ids.
+    /// Deletes dead letters; answers how many there were. At most
+    /// [`MAX_VERDICTS`](crate::limits::MAX_VERDICTS) ids.
     fn delete_dead<'a>(
         &'a self,
         at: &'a Partition,
@@ -57,7 +61,8 @@ pub trait DeadLetters {
         ids: &'a [RecordId],
     ) -> Reply<'a, usize>;
 
-    /// Deletes dead letters that died longer ago than `age`; answers how many. Bounded per call: repeat until it answers zero.
+    /// Deletes dead letters that died longer ago than `age`; answers how many. Bounded per call:
+    /// repeat until it answers zero.
     fn expire_dead<'a>(&'a self, at: &'a Partition, group: &'a GroupName, age: Duration) -> Reply<'a, usize>;
 }
 

@@ -9,45 +9,51 @@ use crate::progress::Progress;
 use crate::record::{Content, Record};
 use std::time::Duration;
 
-/// Progress of groups. Per group a record is in exactly one place: waiting or in flight (after the frontier and not
-/// ahead), due, dead, or done. No crash between two calls moves it out of all of them.
+/// Progress of groups. Per group a record is in exactly one place: waiting or in flight (after the
+/// frontier and not ahead), due, dead, or done. No crash between two calls moves it out of all of
+/// them.
 ///
-/// - `open`, `commit` and `due` take the [`Hold`] of the lease [`LeaseName::group`](crate::LeaseName::group). If the
-///   stored lease has another epoch or token the step changes nothing and answers `Fenced`. An expired lease
-///   that nobody took still counts: safety rests on the epoch, not on time.
+/// - `open`, `commit` and `due` take the [`Hold`] of the lease
+///   [`LeaseName::group`](crate::LeaseName::group). If the stored lease has another epoch or token,
+///   the step changes nothing and answers `Fenced`. An expired lease still counts until another
+///   member acquires it: safety rests on the epoch, not on time.
 /// - Group state is per group: retries, dead letters and replays of one are invisible to another.
 pub trait Groups {
-    /// Makes a group that starts at `from`; true if it was not there before, otherwise nothing changes.
+    /// Makes a group that starts at `from`; true if it was not there before, otherwise nothing
+    /// changes.
     ///
-    /// With a hold, of this group's lease or of another group's on the same partition, only its newest holder does: for anyone
-    /// else the answer is `Fenced`, and nothing changes.
+    /// With a hold, of this group's lease or of another group's on the same partition, only its
+    /// newest holder does: for anyone else the answer is `Fenced`, and nothing changes.
     fn create_group<'a>(
         &'a self,
         at: &'a Partition,
         group: &'a GroupName,
-        from: From,
+        from: StartPosition,
         by: Option<&'a Hold>,
     ) -> Reply<'a, bool>;
 
     /// Hands the group's progress to the owner, and makes it if it is missing.
     ///
-    /// Due records that an earlier owner (or an earlier open of this one) had taken are due again at once. If the
-    /// earlier owner neither released its lease nor was revoked, it counts as crashed: `crashes` of the progress and of
-    /// each taken record grow by one. Opening again with the same hold counts nothing.
+    /// Due records that an earlier owner (or an earlier open of this one) had taken are due again
+    /// at once. If the earlier owner neither released its lease nor was revoked, it counts as
+    /// crashed: `crashes` of the progress and of each taken record grow by one. Opening again with
+    /// the same hold counts nothing.
     fn open<'a>(
         &'a self,
         at: &'a Partition,
         group: &'a GroupName,
-        from: From,
+        from: StartPosition,
         hold: &'a Hold,
     ) -> Reply<'a, Progress>;
 
     /// Stores a batch of verdicts in one step.
     ///
     /// - The frontier and the set ahead may only grow and must lie within the log, else `Invalid`.
-    /// - A retried or dead record must have been open before: taken from due, or unsettled in the log and passed by this
-    ///   commit. A `done` record must have been due. Else `Invalid`, and nothing changes.
-    /// - A retried record keeps its id and place; only an index entry is made. Its attempt count grows by one.
+    /// - A retried or dead record must have been open before: taken from due, or unsettled in the
+    ///   log and passed by this commit. A `done` record must have been due. Else `Invalid`, and
+    ///   nothing changes.
+    /// - A retried record keeps its id and place; only an index entry is made. Its attempt count
+    ///   grows by one.
     /// - A dead letter is written and the record settled in this same step.
     /// - More than [`MAX_DUE`](crate::limits::MAX_DUE) due records are `Overloaded`.
     fn commit<'a>(
@@ -58,9 +64,10 @@ pub trait Groups {
         commit: Commit,
     ) -> Reply<'a, Committed>;
 
-    /// Takes due records in the order of their due times: at least one if any is due, maybe fewer than asked for although more are (then `next`
-    /// is zero). They are in flight until a commit settles them or the
-    /// group is opened again. A due record whose content a lossy trim removed is dropped and counted in `lost`.
+    /// Takes due records in the order of their due times: at least one if any is due, maybe fewer
+    /// than asked for although more are (then `next` is zero). They are in flight until a commit
+    /// settles them or the group is opened again. A due record whose content a lossy trim removed
+    /// is dropped and counted in `lost`.
     fn due<'a>(
         &'a self,
         at: &'a Partition,
@@ -84,8 +91,9 @@ pub trait Groups {
         max: usize,
     ) -> Reply<'a, Vec<Pending>>;
 
-    /// Moves the group to another position and fences its owner in the same step. Dead letters stay. Nothing else that waited is
-    /// touched unless `drop_due` says so. With a hold, only its newest holder does, as in [`create_group`](Self::create_group).
+    /// Moves the group to another position and fences its owner in the same step. Dead letters
+    /// stay. Nothing else that waited is touched unless `drop_due` says so. With a hold, only its
+    /// newest holder does, as in [`create_group`](Self::create_group).
     fn reset<'a>(
         &'a self,
         at: &'a Partition,
@@ -94,7 +102,8 @@ pub trait Groups {
         by: Option<&'a Hold>,
     ) -> Reply<'a, RecordId>;
 
-    /// Deletes the group with its due records and dead letters, and fences its owner; true if it was there.
+    /// Deletes the group with its due records and dead letters, and fences its owner; true if it
+    /// was there.
     ///
     /// With a hold, only its newest holder does, as in [`create_group`](Self::create_group).
     fn delete_group<'a>(
@@ -107,7 +116,7 @@ pub trait Groups {
 
 /// Where a group starts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum From {
+pub enum StartPosition {
     /// At the oldest record that is still there.
     #[default]
     Start,
@@ -117,8 +126,8 @@ pub enum From {
     After(RecordId),
     /// At the first record that is not older than this.
     Age(Duration),
-    /// It does not: only a group that is there is opened, and a missing one is `NotFound`.
-    Nowhere,
+    /// Where the group is already. A missing group is `NotFound`, and none is made.
+    Existing,
 }
 
 /// What the owner learns from a commit.
@@ -126,7 +135,7 @@ pub enum From {
 pub struct Committed {
     /// How many records are due now or later, taken ones included.
     pub due: u64,
-    /// When the next one that nobody has taken is due; zero if it is already.
+    /// Time until the next record that the owner has not taken is due; zero if it is due already.
     pub next_due: Option<Duration>,
 }
 
@@ -153,7 +162,7 @@ pub struct Due {
     pub records: Vec<DueRecord>,
     /// How many were dropped because a lossy trim had removed them.
     pub lost: u64,
-    /// When the next one that nobody has taken is due; zero if it is already.
+    /// Time until the next record that the owner has not taken is due; zero if it is due already.
     pub next: Option<Duration>,
 }
 
@@ -171,7 +180,8 @@ pub struct DueRecord {
 }
 
 impl DueRecord {
-    /// The whole record, with the content that the owner knows if it came without; `None` if nobody has it.
+    /// The whole record. If it came without content, `known` gives the content that the owner has;
+    /// `None` if the owner has none either.
     pub fn with(self, known: impl FnOnce() -> Option<Content>) -> Option<Record> {
         let Self { id, attempt, crashes, content } = self;
         let content = content.or_else(known)?;
@@ -234,7 +244,8 @@ pub struct Pending {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reset {
     /// The new position.
-    pub to: From,
-    /// Forget the records that wait for a retry. Otherwise they stay due, except those that the new position delivers anyway.
+    pub to: StartPosition,
+    /// Forget the records that wait for a retry. Otherwise they stay due, except those that the new
+    /// position delivers anyway.
     pub drop_due: bool,
 }

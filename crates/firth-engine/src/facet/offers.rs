@@ -1,106 +1,129 @@
-//! Offers: named units of work on a board, each granted to at most one member at a time.
+//! Offers: named units of work on a claim shard, each granted to at most one member at a time.
 
 use super::Reply;
 use crate::error::{Error, Result};
 use crate::hold::Token;
 use crate::id::Epoch;
-use crate::limits::{MAX_BATCH_BYTES, MAX_BOARD_BATCH, MAX_CAPACITY, MAX_CHECKPOINT, MAX_OFFER, MAX_REST};
+use crate::limits::{
+    MAX_BATCH_BYTES, MAX_CAPACITY, MAX_CHECKPOINT, MAX_CLAIM_SHARD_BATCH, MAX_OFFER, MAX_REST,
+};
 use crate::name::{MemberName, OfferName, ServiceName};
 use bytes::Bytes;
 use std::fmt;
 use std::time::Duration;
 
-/// Offers and who has them. Everything of one [`Board`] lives together, so that every transition is one step.
+/// Offers and who has them. Everything of one [`ClaimShard`] lives together, so that every
+/// transition is one step.
 ///
-/// - An offer is free, or it belongs to one member. It leaves the board by [`done`](Offers::done) or
-///   [`withdraw`](Offers::withdraw) and in no other way.
-/// - A member has **one** lease on the board, and all its claims with it: [`beat`](Offers::beat) costs the same for one claim as for
-///   ten thousand. A beat that comes late still counts as long as nobody declared the member gone.
-/// - A member whose lease ran out is declared gone by the next beat or grant of anyone (the engine's clock decides). From that
-///   moment on everything it asks for is `Fenced`, and its claims can be granted to others.
-/// - Each change of owner gives the offer a larger epoch. A claim is good with its member's number and token *and* its epoch.
-/// - Joining under a name that is taken ends the former life of that name at once: a restarted process never shares anything with its
-///   zombie. The zombie that wakes up joins only [`after`](Join::after) the life that it had, and so never ends its successor.
-/// - No step works on more than [`MAX_BOARD_BATCH`] offers, so that a server is never blocked for long.
+/// - An offer is free, or it belongs to one member. It leaves the claim shard by
+///   [`done`](Offers::done) or [`withdraw`](Offers::withdraw) and in no other way.
+/// - A member has **one** lease on the claim shard, and all its claims with it:
+///   [`beat`](Offers::beat) costs the same for one claim as for ten thousand. A late beat still
+///   counts if no caller has declared the member gone.
+/// - If a member's lease has run out, the next beat or grant of any member declares it gone (the
+///   engine's clock decides). From then on every request of that member is `Fenced`, and the engine
+///   can grant its claims to other members.
+/// - Each change of owner gives the offer a larger epoch. A claim is good with its member's number
+///   and token *and* its epoch.
+/// - Joining under a name that is taken ends the former life of that name at once: a restarted
+///   process never shares anything with its zombie. The zombie that wakes up joins only
+///   [`after`](Join::after) the life that it had, and so never ends its successor.
+/// - No step works on more than [`MAX_CLAIM_SHARD_BATCH`] offers, so that a server is never blocked
+///   for long.
 pub trait Offers {
-    /// Puts up offers; per offer, whether it is new. An offer that is there stays as it is, whoever has it.
-    fn offer<'a>(&'a self, board: &'a Board, offers: Vec<NewOffer>) -> Reply<'a, Vec<bool>>;
+    /// Puts up offers; per offer, whether it is new. If an offer exists, it stays as it is and
+    /// keeps its owner.
+    fn offer<'a>(&'a self, claim_shard: &'a ClaimShard, offers: Vec<NewOffer>) -> Reply<'a, Vec<bool>>;
 
-    /// Takes offers off the board, whoever has them; per offer, whether it was there.
-    fn withdraw<'a>(&'a self, board: &'a Board, names: &'a [OfferName]) -> Reply<'a, Vec<bool>>;
+    /// Takes offers off the claim shard, owned or free; per offer, whether it was there.
+    fn withdraw<'a>(&'a self, claim_shard: &'a ClaimShard, names: &'a [OfferName]) -> Reply<'a, Vec<bool>>;
 
-    /// Joins a board. `Fenced`, and nothing happens, if the name has a life that is newer than [`Join::after`]. The same wish again is
-    /// the same life.
-    fn join<'a>(&'a self, board: &'a Board, wish: Join) -> Reply<'a, Seat>;
+    /// Joins a claim shard. If the name has a life that is newer than [`Join::after`], the answer
+    /// is `Fenced` and nothing changes. The same request again is the same life.
+    fn join<'a>(&'a self, claim_shard: &'a ClaimShard, request: Join) -> Reply<'a, Membership>;
 
-    /// Leaves the board: everything the member had is free at once, in one step whatever its number. False if the seat was over.
-    fn leave<'a>(&'a self, seat: &'a Seat) -> Reply<'a, bool>;
+    /// Leaves the claim shard: all claims of the member are free at once, in one step for any
+    /// number of claims. False if the membership was over.
+    fn leave<'a>(&'a self, membership: &'a Membership) -> Reply<'a, bool>;
 
-    /// Renews the seat and thereby all its claims, declares members gone whose time ran out, and tells how the board stands.
-    fn beat<'a>(&'a self, seat: &'a Seat, beat: Beat) -> Reply<'a, Pulse>;
+    /// Renews the membership and thereby all its claims, declares members gone whose time ran out,
+    /// and tells how the claim shard stands.
+    fn beat<'a>(&'a self, membership: &'a Membership, beat: Beat) -> Reply<'a, ClaimShardStatus>;
 
-    /// Grants up to `max` offers: first those of members that are gone, then free ones, longest free first.
-    fn grant<'a>(&'a self, seat: &'a Seat, max: usize) -> Reply<'a, Vec<Granted>>;
+    /// Grants up to `max` offers: first those of members that are gone, then free ones, longest
+    /// free first.
+    fn grant<'a>(&'a self, membership: &'a Membership, max: usize) -> Reply<'a, Vec<Granted>>;
 
-    /// Grants one offer by name if nobody alive has it; with `seize`, even then.
-    fn take<'a>(&'a self, seat: &'a Seat, name: &'a OfferName, seize: bool) -> Reply<'a, Taken>;
+    /// Grants one offer by name if no live member has it; with `seize`, even if one does.
+    fn take<'a>(&'a self, membership: &'a Membership, name: &'a OfferName, seize: bool) -> Reply<'a, Taken>;
 
-    /// Removes finished claims from the board.
-    fn done<'a>(&'a self, seat: &'a Seat, claims: &'a [ClaimKey]) -> Reply<'a, Vec<Outcome>>;
+    /// Removes finished claims from the claim shard.
+    fn done<'a>(&'a self, membership: &'a Membership, claims: &'a [ClaimKey]) -> Reply<'a, Vec<Outcome>>;
 
     /// Gives claims back; they can be granted again after `rest`.
     fn give_back<'a>(
         &'a self,
-        seat: &'a Seat,
+        membership: &'a Membership,
         claims: &'a [ClaimKey],
         rest: Duration,
     ) -> Reply<'a, Vec<Outcome>>;
 
     /// Stores what the next owner needs to go on.
-    fn checkpoint<'a>(&'a self, seat: &'a Seat, claim: &'a ClaimKey, state: Bytes) -> Reply<'a, Outcome>;
+    fn checkpoint<'a>(
+        &'a self,
+        membership: &'a Membership,
+        claim: &'a ClaimKey,
+        state: Bytes,
+    ) -> Reply<'a, Outcome>;
 
-    /// Takes offers away from whoever has them, for admin; per offer, whether somebody had it. They are free at once.
-    fn force_release<'a>(&'a self, board: &'a Board, names: &'a [OfferName]) -> Reply<'a, Vec<bool>>;
+    /// Takes offers away from their owners, for admin; per offer, whether it had an owner. The
+    /// offers are free at once.
+    fn force_release<'a>(
+        &'a self,
+        claim_shard: &'a ClaimShard,
+        names: &'a [OfferName],
+    ) -> Reply<'a, Vec<bool>>;
 
-    /// The claims of a seat in the order of their names, after `skip` of them; for those who are not sure any more.
-    fn owned<'a>(&'a self, seat: &'a Seat, skip: usize, max: usize) -> Reply<'a, Vec<ClaimKey>>;
+    /// The claims of a membership in the order of their names, after `skip` of them. A member that
+    /// is not sure which claims it has reads them here.
+    fn owned<'a>(&'a self, membership: &'a Membership, skip: usize, max: usize) -> Reply<'a, Vec<ClaimKey>>;
 
-    /// All offers of a board in the order of their names, after `after`.
+    /// All offers of a claim shard in the order of their names, after `after`.
     fn offers<'a>(
         &'a self,
-        board: &'a Board,
+        claim_shard: &'a ClaimShard,
         after: Option<&'a OfferName>,
         max: usize,
     ) -> Reply<'a, Vec<OfferInfo>>;
 
-    /// Offers whose members vanished and that nobody has yet, at most `max`.
-    fn orphans<'a>(&'a self, board: &'a Board, max: usize) -> Reply<'a, Vec<OfferInfo>>;
+    /// Offers of members that vanished and that no other member has yet, at most `max`.
+    fn orphans<'a>(&'a self, claim_shard: &'a ClaimShard, max: usize) -> Reply<'a, Vec<OfferInfo>>;
 
-    /// The members of a board, also those that are gone while something of theirs is left.
-    fn members<'a>(&'a self, board: &'a Board) -> Reply<'a, Vec<SeatInfo>>;
+    /// The members of a claim shard, also those that are gone while something of theirs is left.
+    fn members<'a>(&'a self, claim_shard: &'a ClaimShard) -> Reply<'a, Vec<MembershipInfo>>;
 
-    /// Declares a member gone whose `beats` stood still for longer than its time on the caller's own clock (the engine's clock
-    /// may have gone back). False if it has moved since.
-    fn expel<'a>(&'a self, board: &'a Board, number: Epoch, beats: u64) -> Reply<'a, bool>;
+    /// Declares a member gone whose `beats` stood still for longer than its time on the caller's
+    /// own clock (the engine's clock may have gone back). False if it has moved since.
+    fn expel<'a>(&'a self, claim_shard: &'a ClaimShard, number: Epoch, beats: u64) -> Reply<'a, bool>;
 }
 
 /// One part of a service: the unit of atomicity.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Board {
+pub struct ClaimShard {
     /// The service.
     pub service: ServiceName,
     /// Which part of it, from 0.
     pub shard: u32,
 }
 
-impl Board {
+impl ClaimShard {
     /// Part `shard` of `service`.
     pub fn new(service: ServiceName, shard: u32) -> Self {
         Self { service, shard }
     }
 }
 
-impl fmt::Display for Board {
+impl fmt::Display for ClaimShard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.service, self.shard)
     }
@@ -121,31 +144,33 @@ impl fmt::Debug for NewOffer {
     }
 }
 
-/// A wish to join a board.
+/// A request to join a claim shard.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Join {
     /// The member's lasting name.
     pub member: MemberName,
-    /// How long the seat lasts without a beat.
+    /// How long the membership lasts without a beat.
     pub ttl: Duration,
     /// How many claims it wants at most. The engine does not enforce it: it tells the others.
     pub capacity: u64,
-    /// The last life that the wisher had under this name, if it had one: a newer one that is there is somebody else's, and stays.
+    /// The last life that the caller had under this name, if it had one. If a newer life exists, it
+    /// belongs to another process, and stays.
     pub after: Option<Epoch>,
-    /// The seat's token to be. A life that has it came of this very wish, whose answer was lost: it is renewed, and answered again.
+    /// The token of the membership to be. If a life has this token, this very request made it and
+    /// its answer was lost: the engine renews that life and answers again.
     pub token: Token,
 }
 
 impl Join {
-    /// A plain wish: it ends whatever life the name has.
+    /// A plain request: if the name has a life, the join ends it.
     pub fn new(member: MemberName, ttl: Duration, capacity: u64) -> Self {
         Self { member, ttl, capacity, after: None, token: Token::random() }
     }
 
     /// The refusal when life `newer` is there.
-    pub(crate) fn superseded(&self, board: &Board, newer: Epoch) -> Error {
+    pub(crate) fn superseded(&self, claim_shard: &ClaimShard, newer: Epoch) -> Error {
         let context = format!(
-            "member {} has joined board {board} again (life {newer}): the former life is over for good; give each process a name of its own",
+            "member {} has joined claim shard {claim_shard} again (life {newer}): the former life is over for good; give each process a name of its own",
             self.member
         );
         Error::new(crate::ErrorKind::Fenced, context)
@@ -166,9 +191,9 @@ fn check_capacity(capacity: u64) -> Result<()> {
 
 /// Proof of membership, for one life of a member.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Seat {
+pub struct Membership {
     /// Where.
-    pub board: Board,
+    pub claim_shard: ClaimShard,
     /// The member's lasting name.
     pub member: MemberName,
     /// The number of this life: grows with each one.
@@ -189,11 +214,11 @@ pub struct ClaimKey {
 /// A sign of life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Beat {
-    /// How long the seat lasts from now on.
+    /// How long the membership lasts from now on.
     pub ttl: Duration,
     /// How many claims the member wants at most.
     pub capacity: u64,
-    /// The [`Pulse::roster`] that the member knows; 0 if none.
+    /// The [`ClaimShardStatus::roster`] that the member knows; 0 if none.
     pub roster: u64,
 }
 
@@ -204,16 +229,16 @@ impl Beat {
     }
 }
 
-/// How a board stands.
+/// How a claim shard stands.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Pulse {
-    /// How many claims the seat has.
+pub struct ClaimShardStatus {
+    /// How many claims the membership has.
     pub held: u64,
     /// How many it has lost to others (seized, withdrawn, released by force) since it joined.
     pub losses: u64,
-    /// All offers, whoever has them.
+    /// All offers, owned or free.
     pub offers: u64,
-    /// Offers that nobody has, resting ones and those of members that left included.
+    /// Offers without an owner, including resting ones and those of members that left.
     pub free: u64,
     /// Offers of members that vanished.
     pub orphaned: u64,
@@ -223,8 +248,9 @@ pub struct Pulse {
     pub next_expiry: Option<Duration>,
     /// Changes whenever members come, go, or change their capacity.
     pub roster: u64,
-    /// All members that are there by number, each with its capacity, if the roster is another than the beat named.
-    pub seats: Option<Vec<(Epoch, u64)>>,
+    /// All members that are there by number, each with its capacity, if the roster is another than
+    /// the beat named.
+    pub memberships: Option<Vec<(Epoch, u64)>>,
 }
 
 /// A claim that was granted.
@@ -239,7 +265,7 @@ pub struct Granted {
     /// What the former owner left.
     pub checkpoint: Option<Bytes>,
     /// Who had it before.
-    pub former: Former,
+    pub former: PreviousOwner,
 }
 
 impl fmt::Debug for Granted {
@@ -250,8 +276,8 @@ impl fmt::Debug for Granted {
 
 /// Who had an offer before.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Former {
-    /// Nobody: it is new.
+pub enum PreviousOwner {
+    /// No member: the offer is new.
     Nobody,
     /// A member that gave it back, left, or had it taken away.
     Released(MemberName),
@@ -268,7 +294,7 @@ pub enum Taken {
     Held {
         /// Who.
         by: MemberName,
-        /// How long that member's seat still lasts without a beat.
+        /// How long that member's membership still lasts without a beat.
         remaining: Duration,
     },
     /// There is no such offer.
@@ -280,7 +306,7 @@ pub enum Taken {
 pub enum Outcome {
     /// It happened.
     Done,
-    /// The claim is somebody else's by now, or of another grant: nothing happened.
+    /// Another member owns the claim by now, or it is of another grant: nothing happened.
     Fenced,
     /// There is no such offer (any more).
     Missing,
@@ -297,14 +323,14 @@ pub struct OfferInfo {
     pub state: OfferState,
     /// How long it has been so.
     pub since: Duration,
-    /// How long it has been on the board.
+    /// How long it has been on the claim shard.
     pub age: Duration,
 }
 
 /// Who has an offer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OfferState {
-    /// Nobody.
+    /// No member has it.
     Free {
         /// Who had it last.
         last: Option<MemberName>,
@@ -325,12 +351,12 @@ pub enum OfferState {
 
 /// A member as everyone may see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SeatInfo {
+pub struct MembershipInfo {
     /// Its lasting name.
     pub member: MemberName,
     /// The number of its life.
     pub number: Epoch,
-    /// How long the seat still lasts without a beat; `None` once it was declared gone.
+    /// How long the membership still lasts without a beat; `None` once it was declared gone.
     pub remaining: Option<Duration>,
     /// Grows with each beat.
     pub beats: u64,
@@ -346,8 +372,8 @@ pub struct SeatInfo {
 
 /// Checks a number of offers for one step.
 pub(crate) fn check_count(count: usize) -> Result<()> {
-    if count > MAX_BOARD_BATCH {
-        return Err(Error::invalid(format!("{count} offers in one call; at most {MAX_BOARD_BATCH}")));
+    if count > MAX_CLAIM_SHARD_BATCH {
+        return Err(Error::invalid(format!("{count} offers in one call; at most {MAX_CLAIM_SHARD_BATCH}")));
     }
     Ok(())
 }
@@ -372,29 +398,28 @@ pub(crate) fn check_offers(offers: &[NewOffer]) -> Result<()> {
 
 pub(crate) fn check_checkpoint(state: &[u8]) -> Result<()> {
     if state.len() > MAX_CHECKPOINT {
-        return Err(Error::invalid(format!(
-            "a checkpoint of {} bytes; at most {MAX_CHECKPOINT}",
-            state.len()
-        )));
+        let context = format!("a checkpoint of {} bytes; at most {MAX_CHECKPOINT}", state.len());
+        return Err(Error::beyond("checkpoint", MAX_CHECKPOINT, context));
     }
     Ok(())
 }
 
 pub(crate) fn check_rest(rest: Duration) -> Result<()> {
     if rest > MAX_REST {
-        return Err(Error::invalid("an offer rests for at most 24 hours"));
+        let most = usize::try_from(MAX_REST.as_millis()).unwrap_or(usize::MAX);
+        return Err(Error::beyond("rest_ms", most, "an offer rests for at most 24 hours"));
     }
     Ok(())
 }
 
-impl Seat {
-    /// The refusal of a seat that is over.
+impl Membership {
+    /// The refusal of a membership that is over.
     pub(crate) fn over(&self) -> Error {
         Error::new(
             crate::ErrorKind::Fenced,
             format!(
-                "life {} of member {} on board {} is over: its time ran out, it left, or the name joined again",
-                self.number, self.member, self.board
+                "life {} of member {} on claim shard {} is over: its time ran out, it left, or the name joined again",
+                self.number, self.member, self.claim_shard
             ),
         )
     }

@@ -1,21 +1,25 @@
 //! Blobs: several packed records in one run of bytes, which is one entry of the stream.
 //!
-//! One entry per record would cost the server 1.7 times the CPU on append and more than twice on read. A blob is the number of records in
-//! one byte, their lengths in four bytes each (big-endian), then the records; the scripts can take one out or cut a
-//! blob in two (`lua/lib/blob.lua`). Blobs stay within a page of memory, so that a single record is cheap to reach.
+//! One entry per record would cost the server 1.7 times the CPU on append and more than twice on
+//! read. A blob is the number of records in one byte, their lengths in four bytes each
+//! (big-endian), then the records; the scripts can take one out or cut a blob in two
+//! (`lua/lib/blob.lua`). Blobs stay within a page of memory, so that a single record is cheap to
+//! reach.
 
 use crate::record::Content;
 use bytes::{Buf, Bytes};
 
 /// The most records of a blob.
 const RECORDS: usize = 64;
-/// A blob with more than one record is at most this big: with its overhead it fills a stream node of 4 KiB.
+/// A blob with more than one record is at most this big: with its overhead it fills a stream node
+/// of 4 KiB.
 const BYTES: usize = 4000;
 
 /// Packs contents into blobs, in order.
 pub(super) fn pack<'a>(contents: impl IntoIterator<Item = &'a Content>) -> Vec<Vec<u8>> {
     let mut blobs = Vec::new();
-    let (mut lengths, mut data) = (Vec::with_capacity(RECORDS), Vec::with_capacity(BYTES));
+    let mut lengths = Vec::with_capacity(RECORDS);
+    let mut data = Vec::with_capacity(BYTES);
     for content in contents {
         let start = data.len();
         content.pack(&mut data);

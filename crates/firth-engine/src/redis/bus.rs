@@ -1,7 +1,8 @@
-//! The bus facet: sharded channels over the client's multiplexer, and a task per subscription that keeps its queue bounded.
+//! The bus facet: sharded channels over the client's multiplexer, and a task per subscription that
+//! keeps its queue bounded.
 
 use super::RedisEngine;
-use super::trouble::of_call;
+use super::error_mapping::of_call;
 use crate::checks;
 use crate::facet::{Bus, Reply, Signal, Subscription};
 use crate::name::ChannelName;

@@ -1,9 +1,10 @@
-//! The catalog facet: entries of a space in a hash, their names in a sorted set, versions from one counter.
+//! The catalog facet: entries of a space in a hash, their names in a sorted set, versions from one
+//! counter.
 
 use super::RedisEngine;
-use super::answer::Parts;
+use super::error_mapping::{odd_answer, of_call};
+use super::reply_decoding::Parts;
 use super::scripts::SCRIPTS;
-use super::trouble::{odd_answer, of_call};
 use crate::checks;
 use crate::error::Result;
 use crate::facet::{Catalog, Entry, EntryKey, Expect, Put, Reply};
@@ -45,7 +46,8 @@ impl Catalog for RedisEngine {
     ) -> Reply<'a, Vec<Entry>> {
         Box::pin(async move {
             let Some(end) = after_prefix(prefix) else { return Ok(Vec::new()) };
-            let (mut found, max) = (Vec::new(), max.clamp(1, MAX_READ));
+            let mut found = Vec::new();
+            let max = max.clamp(1, MAX_READ);
             let mut from =
                 if after >= prefix && !after.is_empty() { format!("({after}") } else { format!("[{prefix}") };
             while found.len() < max {

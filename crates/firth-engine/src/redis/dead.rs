@@ -1,8 +1,8 @@
 //! The dead letters facet.
 
-use super::answer::{About, Parts};
+use super::error_mapping::{odd_answer, of_call};
+use super::reply_decoding::{Parts, StepSubject};
 use super::scripts::SCRIPTS;
-use super::trouble::{odd_answer, of_call};
 use super::{RedisEngine, blob, micros};
 use crate::checks;
 use crate::error::{Error, Result};
@@ -31,8 +31,10 @@ impl DeadLetters for RedisEngine {
         max: usize,
     ) -> Reply<'a, Vec<DeadLetter>> {
         Box::pin(async move {
-            let (mut found, max) = (Vec::new(), max.clamp(1, MAX_READ));
-            let (mut position, mut bytes) = (super::scan_from(after), 0);
+            let mut found = Vec::new();
+            let max = max.clamp(1, MAX_READ);
+            let mut position = super::scan_from(after);
+            let mut bytes = 0;
             while found.len() < max && bytes < MAX_BATCH_BYTES {
                 let page = self.dead_page(at, group, position, STEP.min(max - found.len())).await?;
                 let Some(last) = page.last() else { break };
@@ -53,7 +55,8 @@ impl DeadLetters for RedisEngine {
     ) -> Reply<'a, Vec<RecordId>> {
         Box::pin(async move {
             let (_, own) = self.group_keys(at, group);
-            let (mut found, max) = (Vec::new(), max.clamp(1, MAX_READ));
+            let mut found = Vec::new();
+            let max = max.clamp(1, MAX_READ);
             let mut position = super::scan_from(after);
             while found.len() < max {
                 let look = cmd("ZRANGEBYSCORE").key(&own.dead).arg(format!("({}", position.seq));
@@ -144,19 +147,23 @@ impl RedisEngine {
             .arg(after.seq)
             .arg(max)
             .arg(MAX_BATCH_BYTES);
-        let answer = About::group(at, group).accept(self.steps.quick(call).await?)?;
+        let answer = StepSubject::group(at, group).accept(self.steps.quick(call).await?)?;
         let mut parts = Parts::of(answer.value());
         let now = parts.number()?;
         let mut list = Parts::of(parts.value()?);
         let mut found = Vec::new();
         while !list.is_empty() {
-            let (id, body) = (list.id()?, list.bytes()?);
-            let body = Body::parse(body)
+            let id = list.id()?;
+            let body = list.bytes()?;
+            let body = LetterBody::parse(body)
                 .ok_or_else(|| Error::corrupt(format!("the dead letter {id} is damaged")))?;
             let age = Duration::from_micros(now.saturating_sub(body.ms.saturating_mul(1000)));
             let content = Content::unpack(body.content)?;
-            let (at, group) = (at.clone(), group.clone());
-            let (attempts, crashes, reason) = (body.attempts, body.crashes, body.reason);
+            let at = at.clone();
+            let group = group.clone();
+            let attempts = body.attempts;
+            let crashes = body.crashes;
+            let reason = body.reason;
             found.push(DeadLetter { at, group, id, content, attempts, crashes, reason, age });
         }
         Ok(found)
@@ -177,10 +184,11 @@ impl RedisEngine {
             .keys(all.into_iter().chain([&own.dead, &own.dead_times, &own.bodies]))
             .arg(edited.unwrap_or_default())
             .args(ids.iter().map(RecordId::to_string));
-        counted(About::group(at, group).accept(self.steps.durable(script, call).await?)?)
+        counted(StepSubject::group(at, group).accept(self.steps.durable(script, call).await?)?)
     }
 
-    /// Reads the letters, writes their origin into them, and appends those that are still there in the step that removes them.
+    /// Reads the letters, writes their origin into them, and appends those that are still there in
+    /// the step that removes them.
     async fn append_again(
         &self,
         at: &Partition,
@@ -220,14 +228,14 @@ impl RedisEngine {
                 .get_or_insert_with(|| Box::new(Origin { at: at.clone(), id, group: group.clone() }));
             call = call.arg(id.to_string()).args(blob::pack([&content]));
         }
-        counted(About::group(at, group).accept(self.steps.durable(script, call).await?)?)
+        counted(StepSubject::group(at, group).accept(self.steps.durable(script, call).await?)?)
     }
 
     async fn forget(&self, at: &Partition, group: &GroupName, args: Vec<String>) -> Result<usize> {
         let (keys, own) = self.group_keys(at, group);
         let script = &SCRIPTS.forget_dead;
         let call = script.keys([&keys.meta, &own.meta, &own.dead, &own.dead_times, &own.bodies]).args(args);
-        counted(About::group(at, group).accept(self.steps.durable(script, call).await?)?)
+        counted(StepSubject::group(at, group).accept(self.steps.durable(script, call).await?)?)
     }
 }
 
@@ -246,7 +254,7 @@ fn counted(answer: Frame) -> Result<usize> {
 }
 
 /// A dead letter as it is stored: `ms attempts crashes length reason content`.
-struct Body {
+struct LetterBody {
     ms: u64,
     attempts: u32,
     crashes: u32,
@@ -254,7 +262,7 @@ struct Body {
     content: Bytes,
 }
 
-impl Body {
+impl LetterBody {
     fn parse(mut body: Bytes) -> Option<Self> {
         let ms = word(&mut body)?.parse().ok()?;
         let attempts = word(&mut body)?.parse().ok()?;
@@ -280,7 +288,7 @@ mod tests {
 
     #[test]
     fn a_body_is_read_back() {
-        let body = Body::parse(Bytes::from_static(b"1700 3 1 8 too slow\x01\x00rest")).unwrap();
+        let body = LetterBody::parse(Bytes::from_static(b"1700 3 1 8 too slow\x01\x00rest")).unwrap();
         assert_eq!((body.ms, body.attempts, body.crashes, body.reason.as_str()), (1700, 3, 1, "too slow"));
         assert_eq!(body.content, &b"\x01\x00rest"[..]);
     }
@@ -288,7 +296,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_bytes_are_a_body_or_nothing(bytes: Vec<u8>) {
-            let _ = Body::parse(bytes.into());
+            let _ = LetterBody::parse(bytes.into());
         }
     }
 }

@@ -1,15 +1,16 @@
-//! Running steps: a script call, and where an acknowledgement must mean more than "the server has it", its proof behind
-//! it (`waits.rs`). A shortfall is an unknown outcome: the master has the step, and may keep it or lose it.
+//! Running steps: a script call, and where an acknowledgement must mean more than "the server has
+//! it", its proof behind it (`waits.rs`). A shortfall is an unknown outcome: the master has the
+//! step, and may keep it or lose it.
 
-use super::fresh::{FreshFile, ask, is_unknown};
-use super::keys::Keys;
+use super::error_mapping::of_call;
+use super::keys::KeyNames;
+use super::restart_guard::{FreshFile, ask, is_unknown};
 use super::start;
 use super::synced;
-use super::trouble::of_call;
 use super::waits::{Promise, Waits};
 use crate::durability::Durability;
 use crate::error::Result;
-use firth_redis::resp::{Frame, Kind};
+use firth_redis::resp::{Frame, ValueKind};
 use firth_redis::{Client, Script, ScriptCall};
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,7 +39,7 @@ impl Steps {
     }
 
     /// Whether acknowledgements can mean this now, or what is missing.
-    pub(super) async fn can_promise(&self, keys: &Keys, durability: Durability) -> Result<()> {
+    pub(super) async fn can_promise(&self, keys: &KeyNames, durability: Durability) -> Result<()> {
         match durability {
             Durability::Fast => Ok(()),
             Durability::Replicated(replicas) => start::can_replicate(&self.client, replicas).await,
@@ -49,7 +50,8 @@ impl Steps {
         }
     }
 
-    /// Refuses the first `synced` step of an engine that promises less by itself, before anything is done.
+    /// Refuses the first `synced` step of an engine that promises less by itself, before anything
+    /// is done.
     async fn must_sync(&self, call: &ScriptCall) -> Result<()> {
         let find_out = async || {
             self.file.ensure_for(call, true).await?;
@@ -64,7 +66,8 @@ impl Steps {
         self.durability
     }
 
-    /// Runs a step that needs no more than the server's word: reads, and what may be lost without harm.
+    /// Runs a step that needs no more than the server's word: reads, and what may be lost without
+    /// harm.
     pub(super) async fn quick(&self, call: ScriptCall) -> Result<Frame> {
         self.run(call, self.durability).await
     }
@@ -116,5 +119,5 @@ impl Steps {
 
 /// Whether a script changed nothing: refusals are plain strings.
 pub(super) fn is_refusal(answer: &Frame) -> bool {
-    matches!(answer.kind(), Kind::BlobString | Kind::SimpleString)
+    matches!(answer.kind(), ValueKind::BlobString | ValueKind::SimpleString)
 }

@@ -1,4 +1,5 @@
-//! What an entry of a stream of others becomes: a record's content. Pure, and total: every entry becomes something.
+//! What an entry of a stream of others becomes: a record's content. Pure, and total: every entry
+//! becomes something.
 
 use crate::facet::{AS_JSON, STREAM_ID, TOO_LARGE};
 use crate::headers::Headers;
@@ -14,12 +15,12 @@ pub(super) type Fields = Vec<(Bytes, Bytes)>;
 
 /// Which fields mean what; empty names mean none.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Mapping {
+pub(super) struct FieldMapping {
     pub(super) key: String,
     pub(super) payload: String,
 }
 
-impl Mapping {
+impl FieldMapping {
     /// The content of an entry.
     pub(super) fn content(&self, id: RecordId, fields: &Fields) -> Content {
         let key = find(fields, &self.key).filter(|key| key.len() <= MAX_KEY).cloned();
@@ -147,8 +148,8 @@ mod tests {
         pairs.iter().map(|(name, value)| (own(name.as_bytes()), own(value))).collect()
     }
 
-    fn mapping(key: &str, payload: &str) -> Mapping {
-        Mapping { key: key.into(), payload: payload.into() }
+    fn mapping(key: &str, payload: &str) -> FieldMapping {
+        FieldMapping { key: key.into(), payload: payload.into() }
     }
 
     fn header(content: &Content, name: &str) -> Option<Bytes> {
@@ -174,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_that_does_not_fit_the_wish_comes_as_json_and_says_so() {
+    fn an_entry_that_does_not_fit_the_request_comes_as_json_and_says_so() {
         let many: Vec<(String, Vec<u8>)> = (0..40).map(|n| (format!("f{n}"), b"x".to_vec())).collect();
         let many: Vec<(&str, &[u8])> = many
             .iter()
@@ -207,7 +208,7 @@ mod tests {
             key in "[a-c]{0,2}", payload in "[a-c]{0,2}",
         ) {
             let entry: Fields = pairs.into_iter().map(|(n, v)| (n.into(), v.into())).collect();
-            let content = Mapping { key, payload }.content(ID, &entry);
+            let content = FieldMapping { key, payload }.content(ID, &entry);
             content.check().unwrap();
             prop_assert_eq!(content.headers.get(STREAM_ID).unwrap(), "1700-3");
         }

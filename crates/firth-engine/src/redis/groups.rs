@@ -1,16 +1,18 @@
 //! The groups facet: progress, commits, due records.
 
 use super::RedisEngine;
-use super::answer::{About, Parts, print_ahead};
+use super::error_mapping::{odd_answer, of_call};
 use super::keys::GROUP_KINDS;
 use super::leases::lease_info;
 use super::micros;
+use super::reply_decoding::{Parts, StepSubject, print_ahead};
 use super::scripts::{PAGE, SCRIPTS};
-use super::trouble::{odd_answer, of_call};
 use crate::checks;
 use crate::commit::{Commit, Retry, cut_reason};
 use crate::error::Result;
-use crate::facet::{Committed, Due, DueRecord, From, GroupStatus, Groups, Pending, Reply, Reset, TakeDue};
+use crate::facet::{
+    Committed, Due, DueRecord, GroupStatus, Groups, Pending, Reply, Reset, StartPosition, TakeDue,
+};
 use crate::hold::{Hold, LeaseName};
 use crate::id::RecordId;
 use crate::limits::{MAX_BATCH_BYTES, MAX_READ};
@@ -30,7 +32,7 @@ impl Groups for RedisEngine {
         &'a self,
         at: &'a Partition,
         group: &'a GroupName,
-        from: From,
+        from: StartPosition,
         by: Option<&'a Hold>,
     ) -> Reply<'a, bool> {
         Box::pin(async move {
@@ -44,7 +46,7 @@ impl Groups for RedisEngine {
                 .arg(kind)
                 .arg(value);
             let call = by.into_iter().fold(call, proof);
-            let about = About { hold: by, ..About::group(at, group) };
+            let about = StepSubject { hold: by, ..StepSubject::group(at, group) };
             let answer = about.accept(self.steps.durable(script, call).await?)?;
             answer.value().as_i64().map(|made| made == 1).ok_or_else(odd_answer)
         })
@@ -54,7 +56,7 @@ impl Groups for RedisEngine {
         &'a self,
         at: &'a Partition,
         group: &'a GroupName,
-        from: From,
+        from: StartPosition,
         hold: &'a Hold,
     ) -> Reply<'a, Progress> {
         Box::pin(async move {
@@ -65,9 +67,10 @@ impl Groups for RedisEngine {
             let call = script
                 .keys([&keys.meta, &keys.stream, &own.meta, &own.due, &own.entries, &keys.groups])
                 .arg(group.as_str());
-            let call = proof(call, hold).arg(kind).arg(value);
-            let answer = About::held(at, group, hold).accept(self.steps.durable(script, call).await?)?;
-            let mut parts = Parts::of(answer.value());
+            let (call, sent) = keys.clock.timed(proof(call, hold).arg(kind).arg(value));
+            let answer =
+                StepSubject::held(at, group, hold).accept(self.steps.durable(script, call).await?)?;
+            let mut parts = keys.clock.heard(sent, answer.value())?;
             Ok(Progress {
                 frontier: parts.id()?,
                 ahead: parts.ahead()?,
@@ -75,7 +78,7 @@ impl Groups for RedisEngine {
                 due: parts.number()?,
                 next_due: parts.duration()?,
                 last: parts.id()?,
-                reach: parts.number()?,
+                reach: parts.count()?,
             })
         })
     }
@@ -116,15 +119,18 @@ impl Groups for RedisEngine {
             let mut known = take.known.to_vec();
             known.sort_unstable();
             let call = proof(call, hold).arg(take.max.clamp(1, STEP)).arg(MAX_BATCH_BYTES).arg(join(known));
+            let (call, sent) = keys.clock.timed(call);
             // Losing the mark of who has it only hands the record out again after a takeover.
-            let answer = About::held(at, group, hold).accept(self.steps.quick(call).await?)?;
-            let mut parts = Parts::of(answer.value());
-            let (lost, next) = (parts.number()?, parts.duration()?);
+            let answer = StepSubject::held(at, group, hold).accept(self.steps.quick(call).await?)?;
+            let mut parts = keys.clock.heard(sent, answer.value())?;
+            let lost = parts.number()?;
+            let next = parts.duration()?;
             let mut list = Parts::of(parts.value()?);
             let mut records = Vec::with_capacity(take.known.len().min(STEP));
             while !list.is_empty() {
                 let (attempt, crashes) = history(list.text()?)?;
-                let (ids, contents) = (list.text()?, list.number()?);
+                let ids = list.text()?;
+                let contents = list.number()?;
                 for id in ids.split(' ') {
                     let id = id.parse().map_err(|_| odd_answer())?;
                     let packed = if contents == 0 { Bytes::new() } else { list.bytes()? };
@@ -141,7 +147,7 @@ impl Groups for RedisEngine {
         Box::pin(async move {
             let (keys, own) = self.group_keys(at, group);
             let call = SCRIPTS.status.keys([&keys.meta, &keys.stream, &own.meta, &own.due, &own.dead]);
-            let answer = About::group(at, group).accept(self.steps.quick(call).await?)?;
+            let answer = StepSubject::group(at, group).accept(self.steps.quick(call).await?)?;
             let mut parts = Parts::of(answer.value());
             Ok(GroupStatus {
                 frontier: parts.id()?,
@@ -164,7 +170,7 @@ impl Groups for RedisEngine {
                 pipe().then(cmd("EXISTS").key(&keys.meta)).then(cmd("HGETALL").key(&keys.groups)).together();
             let (exists, groups) = self.steps.client.pipeline::<(i64, Frame)>(both).await.map_err(of_call)?;
             if exists.map_err(of_call)? == 0 {
-                return Err(About::partition(at).missing());
+                return Err(StepSubject::partition(at).missing());
             }
             let groups = groups.map_err(of_call)?;
             let mut names = Vec::new();
@@ -186,7 +192,8 @@ impl Groups for RedisEngine {
         max: usize,
     ) -> Reply<'a, Vec<Pending>> {
         Box::pin(async move {
-            let (mut found, max) = (Vec::new(), max.clamp(1, MAX_READ));
+            let mut found = Vec::new();
+            let max = max.clamp(1, MAX_READ);
             let mut position = super::scan_from(after);
             while found.len() < max {
                 let page = self.pending_page(at, group, position, STEP.min(max - found.len())).await?;
@@ -218,7 +225,7 @@ impl Groups for RedisEngine {
                 .arg(value)
                 .arg(u8::from(reset.drop_due));
             let call = by.into_iter().fold(call, proof);
-            let about = About { hold: by, ..About::group(at, group) };
+            let about = StepSubject { hold: by, ..StepSubject::group(at, group) };
             let answer = about.accept(self.steps.durable(script, call).await?)?;
             Parts::of(answer.value()).id()
         })
@@ -235,12 +242,13 @@ impl Groups for RedisEngine {
             let others = GROUP_KINDS.iter().filter(|kind| **kind != 'g');
             let others = others.map(|kind| keys.group_stem(*kind) + group.as_str());
             let holder = self.holder(at, group, by)?;
-            let (own, groups) = (keys.group(group).meta, keys.groups.clone());
+            let own = keys.group(group).meta;
+            let groups = keys.groups.clone();
             let first = [keys.meta.clone(), own, groups, keys.lease_version.clone(), holder];
             let script = &SCRIPTS.delete_group;
             let call = script.keys(first.into_iter().chain(others)).arg(group.as_str());
             let call = by.into_iter().fold(call, proof);
-            let about = About { hold: by, ..About::group(at, group) };
+            let about = StepSubject { hold: by, ..StepSubject::group(at, group) };
             let answer = about.accept(self.steps.durable(script, call).await?)?;
             answer.value().as_i64().map(|was_there| was_there == 1).ok_or_else(odd_answer)
         })
@@ -264,20 +272,24 @@ impl RedisEngine {
         commit.check()?;
         checks::is_for(hold, &LeaseName::group(at, group))?;
         let (keys, own) = self.group_keys(at, group);
-        let (script, call) = if commit.verdicts() == 0 {
-            (&SCRIPTS.advance, SCRIPTS.advance.keys([&keys.meta, &own.meta, &own.due, &keys.stream]))
-        } else {
-            let all = [&keys.meta, &own.meta, &own.due, &own.entries, &own.index, &own.kept];
-            let all = all.into_iter().chain([&own.dead, &own.dead_times, &own.bodies, &keys.stream]);
-            (&SCRIPTS.commit, SCRIPTS.commit.keys(all))
+        let about = StepSubject { seen: commit.seen, ..StepSubject::held(at, group, hold) };
+        let told = |call: ScriptCall| {
+            let call = proof(call, hold).arg(commit.frontier.to_string()).arg(print_ahead(&commit.ahead));
+            call.arg(commit.seen.to_string())
         };
-        let call = proof(call, hold).arg(commit.frontier.to_string()).arg(print_ahead(&commit.ahead));
-        let call = call.arg(commit.seen.to_string());
-        let call = if commit.verdicts() == 0 { call } else { verdicts(call, commit) }.arg(commit.reach);
-        let about = About { seen: commit.seen, ..About::held(at, group, hold) };
+        if commit.verdicts() == 0 {
+            let script = &SCRIPTS.advance;
+            let call = told(script.keys([&keys.meta, &own.meta, &own.due, &keys.stream])).arg(commit.reach);
+            let answer = about.accept(self.steps.durable(script, call).await?)?;
+            return committed(Parts::of(answer.value()));
+        }
+        let script = &SCRIPTS.commit;
+        let all = [&keys.meta, &own.meta, &own.due, &own.entries, &own.index, &own.kept];
+        let all = all.into_iter().chain([&own.dead, &own.dead_times, &own.bodies, &keys.stream]);
+        let call = verdicts(told(script.keys(all)), commit).arg(commit.reach);
+        let (call, sent) = keys.clock.timed(call);
         let answer = about.accept(self.steps.durable(script, call).await?)?;
-        let mut parts = Parts::of(answer.value());
-        Ok(Committed { due: parts.number()?, next_due: parts.duration()? })
+        committed(keys.clock.heard(sent, answer.value())?)
     }
 
     async fn pending_page(
@@ -293,16 +305,20 @@ impl RedisEngine {
             .keys([&keys.meta, &own.meta, &own.due, &own.entries, &own.index])
             .arg(after.seq)
             .arg(max);
-        let answer = About::group(at, group).accept(self.steps.quick(call).await?)?;
+        let answer = StepSubject::group(at, group).accept(self.steps.quick(call).await?)?;
         let mut list = Parts::of(answer.value());
         let mut found = Vec::new();
         while !list.is_empty() {
-            let (id, due_in, entry, kept) = (list.id()?, list.duration()?, list.text()?, list.number()? == 1);
+            let id = list.id()?;
+            let due_in = list.duration()?;
+            let entry = list.text()?;
+            let kept = list.number()? == 1;
             let age = Duration::from_micros(list.number()?);
             let idle = list.duration()?;
             let past =
                 entry.match_indices(':').nth(1).map(|(at, _)| entry.split_at(at)).ok_or_else(odd_answer)?;
-            let ((attempt, crashes), reason) = (history(past.0)?, &past.1[1..]);
+            let (attempt, crashes) = history(past.0)?;
+            let reason = &past.1[1..];
             found.push(Pending { id, attempt, crashes, due_in, age, idle, reason: reason.to_owned(), kept });
         }
         found.sort_by_key(|pending| pending.id);
@@ -311,19 +327,25 @@ impl RedisEngine {
     }
 }
 
+/// What a script answers to a commit.
+fn committed(mut parts: Parts<'_>) -> Result<Committed> {
+    Ok(Committed { due: parts.number()?, next_due: parts.duration()? })
+}
+
 /// Adds what proves the ownership.
 fn proof(call: ScriptCall, hold: &Hold) -> ScriptCall {
     call.arg(hold.epoch.0).arg(super::leases::print_token(hold.token))
 }
 
-/// Adds the verdicts. Retries that are alike are told together and become parcels (see `lua/lib/due.lua`): most of a batch fail for one
-/// reason and wait equally long.
+/// Adds the verdicts. Retries that are alike are told together and become batches of retries (see
+/// `lua/lib/due.lua`): most of a batch fail for one reason and wait equally long.
 fn verdicts(call: ScriptCall, commit: &Commit) -> ScriptCall {
     let mut done = commit.done.clone();
     done.sort_unstable();
     let mut retries: Vec<&Retry> = commit.retries.iter().collect();
     retries.sort_unstable_by_key(|retry| retry.id);
-    // Texts are dear to compare, and most are equal: a sort that keeps what is in order passes over them once.
+    // Texts are dear to compare, and most are equal: a sort that keeps what is in order passes over
+    // them once.
     retries.sort_by_key(|retry| (micros(retry.after), cut_reason(&retry.reason)));
     let bundles = || retries.chunk_by(|a, b| are_alike(a, b));
     let mut call = call.arg(join(done)).arg(bundles().count()).arg(commit.dead.len());
@@ -340,7 +362,7 @@ fn verdicts(call: ScriptCall, commit: &Commit) -> ScriptCall {
     call
 }
 
-/// Whether two retries, in order, can lie in one parcel.
+/// Whether two retries, in order, can lie in one batch of retries.
 fn are_alike(a: &Retry, b: &Retry) -> bool {
     let page = |retry: &Retry| retry.id.seq / PAGE;
     let is_kept = a.kept.is_some() || b.kept.is_some();
@@ -352,7 +374,8 @@ fn are_alike(a: &Retry, b: &Retry) -> bool {
 
 /// Ids as the scripts take them: one text.
 fn join(ids: impl IntoIterator<Item = RecordId>) -> String {
-    let (mut text, mut number) = (String::new(), itoa::Buffer::new());
+    let mut text = String::new();
+    let mut number = itoa::Buffer::new();
     for RecordId { ms, seq } in ids {
         if !text.is_empty() {
             text.push(' ');
@@ -365,13 +388,13 @@ fn join(ids: impl IntoIterator<Item = RecordId>) -> String {
 }
 
 /// A starting position as the scripts take it.
-fn start(from: From) -> (&'static str, String) {
+fn start(from: StartPosition) -> (&'static str, String) {
     match from {
-        From::Start => ("start", String::new()),
-        From::End => ("end", String::new()),
-        From::After(id) => ("after", id.to_string()),
-        From::Age(age) => ("age", age.as_millis().to_string()),
-        From::Nowhere => ("nowhere", String::new()),
+        StartPosition::Start => ("start", String::new()),
+        StartPosition::End => ("end", String::new()),
+        StartPosition::After(id) => ("after", id.to_string()),
+        StartPosition::Age(age) => ("age", age.as_millis().to_string()),
+        StartPosition::Existing => ("existing", String::new()),
     }
 }
 

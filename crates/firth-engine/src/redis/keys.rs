@@ -1,12 +1,13 @@
 //! Every key name of the Redis engine, and nowhere else.
 //!
-//! All keys of one partition share one hash tag, so that each step is one script in one slot; so do all keys of a pool and of a
-//! space of the catalog. The tag of a partition ends in a suffix that puts it into its slot (`place.rs`); both
-//! follow from topic and index alone, so that nobody has to look them up. Names cannot contain `:`, `{` or `}`.
+//! All keys of one partition share one hash tag, so that each step is one script in one slot. So do
+//! all keys of a pool and of a space of the catalog. The tag of a partition ends in a suffix that
+//! puts it into its slot (`slot_placement.rs`). Suffix and slot follow from topic and index alone,
+//! so that no process has to look them up. Names cannot contain `:`, `{` or `}`.
 //!
 //! | key | kind | what |
 //! |---|---|---|
-//! | `P:{topic/index/suffix}:p` | hash | partition: `l`ast and `t`rimmed id, `v`ersion, largest blob `m`, delayed `y`, their counter `n`, sizes added up so far `zi`, `zb`, newest epoch of deleted groups' leases `ge`, the stream that it follows `as`, `ai`, `ak`, `ap`, `ax`, from where `a0`, and by whose rank `ar` |
+//! | `P:{topic/index/suffix}:p` | hash | partition: `l`ast and `t`rimmed id, `v`ersion, largest blob `m`, delayed `y`, their counter `n`, sizes added up so far `zi`, `zb`, newest epoch of deleted groups' leases `ge`, `c`lock, marks of sources `s:…` (epoch in 8 bytes, then the mark) and their number `sn`, the stream that it follows `as`, `ai`, `ak`, `ap`, `ax`, from where `a0`, and by whose rank `ar` |
 //! | `…:s` | stream | records: one entry per blob, named by the id of its last record |
 //! | `…:y` | sorted set | delayed blobs by time |
 //! | `…:w`, `…:u` | hash, sorted set | idempotent producers: their last batches, and when they were last heard of |
@@ -16,16 +17,19 @@
 //! | `…:d:group`, `…:e:group` | sorted set, hash | due records by time (or taken); attempt, crashes and reason of each |
 //! | `…:i:group`, `…:k:group` | sorted set, hash | due records by number (kept ones negative); contents kept aside |
 //! | `…:x:group`, `…:t:group`, `…:b:group` | sorted sets, hash | dead letters by number, by time of death, and their bodies |
-//! | `P:pool:{pool}:l`, `:n`, `:m` | hashes | leases of a pool, their holders and notes, newest epoch and version |
-//! | `P:board:{service/shard/suffix}:` | | a board: `m` hash of newest epoch, version, roster; `w` hash of lives, `d` and `x` sorted sets of those that are there and gone, `i` hash of newest lives; `o` and `f` sorted sets of owned and free offers, `h`, `p`, `c` hashes of offers, payloads, checkpoints, `n` sorted set of names |
+//! | `P:pool:{pool}:l`, `:n`, `:m` | hashes | leases of a pool, their holders and notes, newest epoch, version, `c`lock |
+//! | `P:pools:{slot}` | hash | newest epoch `e` of the pools of a slot that have vanished |
+//! | `P:board:{service/shard/suffix}:` | | a claim shard: `m` hash of newest epoch, version, roster, `c`lock; `w` hash of lives, `d` and `x` sorted sets of those that are there and gone, `i` hash of newest lives; `o` and `f` sorted sets of owned and free offers, `h`, `p`, `c` hashes of offers, payloads, checkpoints, `n` sorted set of names |
 //! | `P:cat:{space}:c`, `:i`, `:v` | hash, sorted set, string | entries of a space, their names in order, version |
 //! | `P:bus:channel` | sharded channel | the bus |
 //! | `P:probe` | string | written and removed by the check at the start |
 
-use super::place;
+use super::slot_placement;
+use super::unit_clock::UnitClock;
 use crate::error::{Error, Result};
-use crate::facet::Board;
+use crate::facet::ClaimShard;
 use crate::name::{ChannelName, GroupName, Partition, PoolName, SpaceName};
+use firth_redis::slot;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
@@ -37,12 +41,14 @@ const MAX_PREFIX: usize = 64;
 const CACHED: usize = 65_536;
 
 /// Makes key names under one prefix.
-pub(super) struct Keys {
+pub(super) struct KeyNames {
     prefix: String,
     partitions: Mutex<HashMap<Partition, Arc<PartitionKeys>>>,
+    /// Clocks of claim shards and pools, by their hash tag.
+    clocks: Mutex<HashMap<String, Arc<UnitClock>>>,
 }
 
-impl Keys {
+impl KeyNames {
     pub(super) fn new(prefix: &str) -> Result<Self> {
         let is_plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-' | b':');
         if prefix.is_empty() || prefix.len() > MAX_PREFIX || !prefix.bytes().all(is_plain) {
@@ -50,7 +56,7 @@ impl Keys {
                 "the key prefix must be 1 to {MAX_PREFIX} letters, digits, '.', '_', '-' or ':'"
             )));
         }
-        Ok(Self { prefix: prefix.to_owned(), partitions: Mutex::default() })
+        Ok(Self { prefix: prefix.to_owned(), partitions: Mutex::default(), clocks: Mutex::default() })
     }
 
     /// The names of a partition.
@@ -67,9 +73,27 @@ impl Keys {
         keys
     }
 
+    pub(super) fn pool_clock(&self, pool: &PoolName) -> Arc<UnitClock> {
+        self.clock(format!("pool:{pool}"))
+    }
+
+    pub(super) fn claim_shard_clock(&self, claim_shard: &ClaimShard) -> Arc<UnitClock> {
+        self.clock(format!("board:{}/{}", claim_shard.service, claim_shard.shard))
+    }
+
+    fn clock(&self, unit: String) -> Arc<UnitClock> {
+        let mut known = self.clocks.lock().expect("nothing panics while it holds this lock");
+        if known.len() >= CACHED && !known.contains_key(&unit) {
+            known.clear();
+        }
+        known.entry(unit).or_default().clone()
+    }
+
     pub(super) fn pool(&self, pool: &PoolName) -> PoolKeys {
         let stem = format!("{}:pool:{{{pool}}}", self.prefix);
-        PoolKeys { leases: format!("{stem}:l"), notes: format!("{stem}:n"), meta: format!("{stem}:m") }
+        let leases = format!("{stem}:l");
+        let gone = format!("{}:pools:{{{}}}", self.prefix, slot_placement::tag_in(slot(leases.as_bytes())));
+        PoolKeys { leases, notes: format!("{stem}:n"), meta: format!("{stem}:m"), gone }
     }
 
     pub(super) fn space(&self, space: &SpaceName) -> SpaceKeys {
@@ -77,18 +101,22 @@ impl Keys {
         SpaceKeys { entries: format!("{stem}:c"), index: format!("{stem}:i"), version: format!("{stem}:v") }
     }
 
-    /// The names of a board, in the order in which its scripts take them.
-    pub(super) fn board(&self, board: &Board) -> [String; 11] {
-        let stem = self.board_stem(board);
+    /// The names of a claim shard, in the order in which its scripts take them.
+    pub(super) fn claim_shard(&self, claim_shard: &ClaimShard) -> [String; 11] {
+        let stem = self.claim_shard_stem(claim_shard);
         ["m", "w", "d", "x", "i", "o", "f", "h", "p", "c", "n"].map(|kind| format!("{stem}:{kind}"))
     }
 
-    pub(super) fn board_meta(&self, board: &Board) -> String {
-        format!("{}:m", self.board_stem(board))
+    pub(super) fn claim_shard_meta(&self, claim_shard: &ClaimShard) -> String {
+        format!("{}:m", self.claim_shard_stem(claim_shard))
     }
 
-    fn board_stem(&self, board: &Board) -> String {
-        format!("{}:board:{{{}}}", self.prefix, place::tag(board.service.as_str(), board.shard))
+    fn claim_shard_stem(&self, claim_shard: &ClaimShard) -> String {
+        format!(
+            "{}:board:{{{}}}",
+            self.prefix,
+            slot_placement::tag(claim_shard.service.as_str(), claim_shard.shard)
+        )
     }
 
     pub(super) fn channel(&self, channel: &ChannelName) -> String {
@@ -116,15 +144,16 @@ pub(super) struct PartitionKeys {
     pub(super) producer_use: String,
     pub(super) groups: String,
     pub(super) lease_version: String,
+    pub(super) clock: Arc<UnitClock>,
     /// What reading has taught about the size of blobs.
     pub(super) sizes: super::read::Sizes,
     /// How closely appends follow each other.
-    pub(super) pace: super::pace::Pace,
+    pub(super) pace: super::burst_detector::Pace,
 }
 
 impl PartitionKeys {
     fn new(prefix: &str, at: &Partition) -> Self {
-        let stem = format!("{prefix}:{{{}}}", place::tag(at.topic.as_str(), at.index));
+        let stem = format!("{prefix}:{{{}}}", slot_placement::tag(at.topic.as_str(), at.index));
         let key = |kind: &str| format!("{stem}:{kind}");
         Self {
             meta: key("p"),
@@ -134,8 +163,9 @@ impl PartitionKeys {
             producer_use: key("u"),
             groups: key("r"),
             lease_version: key("v"),
+            clock: Arc::default(),
             sizes: super::read::Sizes::default(),
-            pace: super::pace::Pace::default(),
+            pace: super::burst_detector::Pace::default(),
             stem,
         }
     }
@@ -181,6 +211,8 @@ pub(super) struct PoolKeys {
     pub(super) leases: String,
     pub(super) notes: String,
     pub(super) meta: String,
+    /// The newest epoch of the pools of this slot that have vanished.
+    pub(super) gone: String,
 }
 
 /// The names of one space of the catalog.
@@ -194,11 +226,10 @@ pub(super) struct SpaceKeys {
 mod tests {
     use super::*;
     use crate::name::TopicName;
-    use firth_redis::slot;
 
     #[test]
     fn all_keys_of_a_partition_share_its_slot() {
-        let keys = Keys::new("tenant:a").unwrap();
+        let keys = KeyNames::new("tenant:a").unwrap();
         let at = Partition::new(TopicName::new("orders.v2").unwrap(), 7);
         let part = keys.partition(&at);
         let group = part.group(&GroupName::new("mail").unwrap());
@@ -224,19 +255,20 @@ mod tests {
 
     #[test]
     fn no_two_things_share_a_key() {
-        let keys = Keys::new("firth").unwrap();
+        let keys = KeyNames::new("firth").unwrap();
         let part = keys.partition(&Partition::new(TopicName::new("a").unwrap(), 0));
         let group = part.group(&GroupName::new("p").unwrap());
         assert_ne!(group.meta, part.meta);
         let pool = keys.pool(&PoolName::new("a").unwrap());
         let space = keys.space(&SpaceName::new("a").unwrap());
         assert_ne!(pool.leases, space.entries);
+        assert_eq!(slot(pool.gone.as_bytes()), slot(pool.leases.as_bytes()));
     }
 
     #[test]
     fn a_prefix_that_could_change_the_hash_tag_is_refused() {
         for bad in ["", "a{b}", "a b", "a*", &"x".repeat(65)] {
-            assert!(Keys::new(bad).is_err(), "{bad:?}");
+            assert!(KeyNames::new(bad).is_err(), "{bad:?}");
         }
     }
 }

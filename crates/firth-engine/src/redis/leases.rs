@@ -1,11 +1,12 @@
-//! The leases facet. Leases of groups live with their partition, leases of a pool together; each is renewed, listed and
-//! taken by scripts that compare deadlines with the server's clock.
+//! The leases facet. Leases of groups live with their partition, leases of a pool together; each is
+//! renewed, listed and taken by scripts that compare deadlines with the server's clock.
 
 use super::RedisEngine;
-use super::answer::Parts;
-use super::fresh::is_unknown;
+use super::error_mapping::{odd_answer, of_call};
+use super::reply_decoding::{Parts, StepSubject};
+use super::restart_guard::is_unknown;
 use super::scripts::SCRIPTS;
-use super::trouble::{odd_answer, of_call};
+use super::unit_clock::{SentAt, UnitClock};
 use super::{micros, pools};
 use crate::checks;
 use crate::error::Result;
@@ -16,17 +17,18 @@ use crate::name::{HolderName, Partition, PoolName};
 use firth_redis::resp::{Frame, Value};
 use firth_redis::{Pipe, ScriptCall};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Leases that one script renews or looks at.
 const STEP: usize = 512;
 
 impl Leases for RedisEngine {
-    fn acquire<'a>(&'a self, wish: Acquire) -> Reply<'a, Acquired> {
+    fn acquire<'a>(&'a self, request: Acquire) -> Reply<'a, Acquired> {
         Box::pin(async move {
-            checks::wish(&wish)?;
+            checks::request(&request)?;
             let token = Token::random();
-            let (script, call) = match &wish.name {
+            let (script, call) = match &request.name {
                 LeaseName::Group { at, group } => {
                     let (keys, own) = self.group_keys(at, group);
                     let script = &SCRIPTS.acquire_group;
@@ -36,30 +38,42 @@ impl Leases for RedisEngine {
                 LeaseName::Pool { pool, name } => {
                     let keys = self.keys.pool(pool);
                     let script = &SCRIPTS.acquire_pool;
-                    (script, script.keys([&keys.leases, &keys.notes, &keys.meta]).arg(name.as_str()))
+                    let all = [&keys.leases, &keys.notes, &keys.meta, &keys.gone];
+                    (script, script.keys(all).arg(name.as_str()))
                 }
             };
-            let (epoch, beats) = wish
+            let (epoch, beats) = request
                 .stalled
                 .map_or_else(Default::default, |(epoch, beats)| (epoch.to_string(), beats.to_string()));
             let call = call
-                .arg(wish.holder.as_str())
+                .arg(request.holder.as_str())
                 .arg(print_token(token))
-                .arg(micros(wish.ttl))
-                .arg(&wish.note)
+                .arg(micros(request.ttl))
+                .arg(&request.note)
                 .arg(epoch)
                 .arg(beats)
-                .arg(wish.rank.map_or_else(String::new, |rank| rank.to_string()));
-            // A lease counts only when it is as durable as everything else: two sides of a network partition may both hand it out.
-            let answer = self.steps.durable(script, call).await?;
-            let mut parts = Parts::of(answer.value());
+                .arg(request.rank.map_or_else(String::new, |rank| rank.to_string()));
+            let clock = self.clock(LeaseHome::of(&request.name));
+            let (call, sent) = clock.timed(call);
+            // A lease counts only when it is as durable as everything else: two sides of a network
+            // partition may both hand it out.
+            let mut answer = self.steps.durable(script, call).await?;
+            if let LeaseName::Group { at, group } = &request.name {
+                answer = StepSubject::group(at, group).accept(answer)?;
+            }
+            let mut parts = clock.heard(sent, answer.value())?;
             if parts.number()? == 1 {
                 let epoch = Epoch(parts.number()?);
-                return Ok(Acquired::Granted(Hold { lease: wish.name, holder: wish.holder, epoch, token }));
+                return Ok(Acquired::Granted(Hold {
+                    lease: request.name,
+                    holder: request.holder,
+                    epoch,
+                    token,
+                }));
             }
-            let held = match &wish.name {
-                LeaseName::Group { .. } => lease_parts(&wish.name, &mut parts)?,
-                LeaseName::Pool { .. } => pools::held(&wish.name, &mut parts)?,
+            let held = match &request.name {
+                LeaseName::Group { .. } => lease_parts(&request.name, &mut parts)?,
+                LeaseName::Pool { .. } => pools::held(&request.name, &mut parts)?,
             };
             Ok(Acquired::Held(held))
         })
@@ -73,16 +87,19 @@ impl Leases for RedisEngine {
             for (home, places) in by_home(holds.iter().map(|hold| &hold.lease)) {
                 for places in places.chunks(STEP) {
                     let call = match home {
-                        Home::Partition(at) => self.renew_groups(at, holds, places, ttl),
-                        Home::Pool(pool) => self.renew_pool(pool, holds, places, ttl),
+                        LeaseHome::Partition(at) => self.renew_groups(at, holds, places, ttl),
+                        LeaseHome::Pool(pool) => self.renew_pool(pool, holds, places, ttl),
                     };
-                    calls.add(call, places);
+                    let clock = self.clock(home);
+                    let (call, sent) = clock.timed(call);
+                    calls.add(LeaseCall { call, clock, sent, places: places.to_vec() });
                 }
             }
             let mut renewed = vec![false; holds.len()];
-            for (answer, places) in self.run_all(calls).await? {
-                for (value, place) in answer.value().iter().zip(places) {
-                    renewed[place] = value.as_i64() == Some(1);
+            for (answer, LeaseCall { clock, sent, places, .. }) in self.run_all(calls).await? {
+                let mut parts = clock.heard(sent, answer.value())?;
+                for place in places {
+                    renewed[place] = parts.number()? == 1;
                 }
             }
             Ok(renewed)
@@ -94,11 +111,13 @@ impl Leases for RedisEngine {
             let call = match &hold.lease {
                 LeaseName::Group { at, group } => {
                     let (keys, own) = self.group_keys(at, group);
-                    SCRIPTS.release_group.keys([&own.meta, &keys.lease_version])
+                    let all = [&own.meta, &keys.lease_version, &keys.meta, &keys.groups];
+                    SCRIPTS.release_group.keys(all).arg(group.as_str())
                 }
                 LeaseName::Pool { pool, name } => {
                     let keys = self.keys.pool(pool);
-                    SCRIPTS.release_pool.keys([&keys.leases, &keys.notes, &keys.meta]).arg(name.as_str())
+                    let all = [&keys.leases, &keys.notes, &keys.meta, &keys.gone];
+                    SCRIPTS.release_pool.keys(all).arg(name.as_str())
                 }
             };
             // Losing this step only means that the lease runs out by itself.
@@ -113,12 +132,14 @@ impl Leases for RedisEngine {
                 LeaseName::Group { at, group } => {
                     let (keys, own) = self.group_keys(at, group);
                     let script = &SCRIPTS.revoke_group;
-                    (script, script.keys([&own.meta, &keys.lease_version]))
+                    let all = [&own.meta, &keys.lease_version, &keys.meta, &keys.groups];
+                    (script, script.keys(all).arg(group.as_str()))
                 }
                 LeaseName::Pool { pool, name } => {
                     let keys = self.keys.pool(pool);
                     let script = &SCRIPTS.release_pool;
-                    (script, script.keys([&keys.leases, &keys.notes, &keys.meta]).arg(name.as_str()))
+                    let all = [&keys.leases, &keys.notes, &keys.meta, &keys.gone];
+                    (script, script.keys(all).arg(name.as_str()))
                 }
             };
             let answer = self.steps.durable(script, call).await?;
@@ -143,7 +164,8 @@ impl RedisEngine {
             LeaseName::Group { group, .. } => Some(keys.group(group).meta),
             LeaseName::Pool { .. } => None,
         });
-        let mut call = SCRIPTS.renew_groups.keys(groups).arg(micros(ttl));
+        let all = groups.chain([keys.meta.clone()]);
+        let mut call = SCRIPTS.renew_groups.keys(all).arg(micros(ttl));
         for place in places {
             call = call.arg(holds[*place].epoch.0).arg(print_token(holds[*place].token));
         }
@@ -151,7 +173,8 @@ impl RedisEngine {
     }
 
     fn renew_pool(&self, pool: &PoolName, holds: &[Hold], places: &[usize], ttl: Duration) -> ScriptCall {
-        let mut call = SCRIPTS.renew_pool.key(self.keys.pool(pool).leases).arg(micros(ttl));
+        let keys = self.keys.pool(pool);
+        let mut call = SCRIPTS.renew_pool.keys([keys.leases, keys.meta]).arg(micros(ttl));
         for place in places {
             let hold = &holds[*place];
             call = call.arg(member(&hold.lease)).arg(format!("{} {} ", hold.epoch, print_token(hold.token)));
@@ -165,80 +188,104 @@ impl RedisEngine {
         for (home, places) in by_home(names.iter()) {
             for places in places.chunks(STEP) {
                 let call = match home {
-                    Home::Partition(at) => {
+                    LeaseHome::Partition(at) => {
                         let keys = self.keys.partition(at);
                         let groups = places.iter().filter_map(|place| match &names[*place] {
                             LeaseName::Group { group, .. } => Some(keys.group(group).meta),
                             LeaseName::Pool { .. } => None,
                         });
-                        SCRIPTS.look_groups.keys(groups)
+                        SCRIPTS.look_groups.keys(groups.chain([keys.meta.clone()]))
                     }
-                    Home::Pool(pool) => {
+                    LeaseHome::Pool(pool) => {
                         let keys = self.keys.pool(pool);
-                        let call = SCRIPTS.look_pool.keys([&keys.leases, &keys.notes]);
+                        let call = SCRIPTS.look_pool.keys([&keys.leases, &keys.notes, &keys.meta]);
                         call.args(places.iter().map(|place| member(&names[*place])))
                     }
                 };
-                calls.add(call, places);
+                let clock = self.clock(home);
+                let sent = SentAt::now();
+                calls.add(LeaseCall { call, clock, sent, places: places.to_vec() });
             }
         }
         let mut found: Vec<Option<LeaseInfo>> = vec![None; names.len()];
-        for (answer, places) in self.run_all(calls).await? {
-            if matches!(names[places[0]], LeaseName::Pool { .. }) {
-                pools::looked(answer.value(), &places, names, &mut found)?;
-                continue;
-            }
-            for (value, place) in answer.value().iter().zip(places) {
-                found[place] = lease_info(&names[place], value)?;
+        for (answer, LeaseCall { clock, sent, places, .. }) in self.run_all(calls).await? {
+            let (now, mut parts) = clock.looked(sent, answer.value())?;
+            for place in places {
+                let name = &names[place];
+                found[place] = match name {
+                    LeaseName::Pool { .. } => pools::looked(name, now, &mut parts)?,
+                    LeaseName::Group { .. } => lease_info(name, parts.value()?)?,
+                };
             }
         }
         Ok(found.into_iter().flatten().collect())
     }
 
-    /// Runs calls to any number of slots in one round trip. A script that a node does not know is loaded there and run again.
-    async fn run_all(&self, calls: Calls) -> Result<Vec<(Frame, Vec<usize>)>> {
+    /// Runs calls to any number of slots in one round trip. A script that a node does not know is
+    /// loaded there and run again.
+    async fn run_all(&self, calls: Calls) -> Result<Vec<(Frame, LeaseCall)>> {
         let answers = self.steps.client.pipeline::<Vec<Frame>>(calls.pipe).await.map_err(of_call)?;
         let mut done = Vec::with_capacity(answers.len());
-        for (answer, (call, places)) in answers.into_iter().zip(calls.parts) {
+        for (answer, call) in answers.into_iter().zip(calls.parts) {
             let answer = match answer {
-                unknown if is_unknown(&unknown) => self.steps.quick(call).await?,
+                unknown if is_unknown(&unknown) => self.steps.quick(call.call.clone()).await?,
                 answer => answer.map_err(of_call)?,
             };
-            done.push((answer, places));
+            done.push((answer, call));
         }
         Ok(done)
     }
+
+    fn clock(&self, home: LeaseHome<'_>) -> Arc<UnitClock> {
+        match home {
+            LeaseHome::Partition(at) => self.keys.partition(at).clock.clone(),
+            LeaseHome::Pool(pool) => self.keys.pool_clock(pool),
+        }
+    }
 }
 
-/// Script calls that travel together, each with the places in the request that it answers for.
+/// Script calls that travel together.
 #[derive(Default)]
 struct Calls {
     pipe: Pipe,
-    parts: Vec<(ScriptCall, Vec<usize>)>,
+    parts: Vec<LeaseCall>,
+}
+
+/// A call about leases of one home, and the places in the request that it answers for.
+struct LeaseCall {
+    call: ScriptCall,
+    clock: Arc<UnitClock>,
+    sent: SentAt,
+    places: Vec<usize>,
 }
 
 impl Calls {
-    fn add(&mut self, call: ScriptCall, places: &[usize]) {
-        self.pipe.push(call.command());
-        self.parts.push((call, places.to_vec()));
+    fn add(&mut self, call: LeaseCall) {
+        self.pipe.push(call.call.command());
+        self.parts.push(call);
     }
 }
 
 /// What keeps leases together.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Home<'a> {
+enum LeaseHome<'a> {
     Partition(&'a Partition),
     Pool(&'a PoolName),
 }
 
-fn by_home<'a>(names: impl Iterator<Item = &'a LeaseName>) -> BTreeMap<Home<'a>, Vec<usize>> {
-    let mut homes: BTreeMap<Home<'a>, Vec<usize>> = BTreeMap::new();
+impl<'a> LeaseHome<'a> {
+    fn of(name: &'a LeaseName) -> Self {
+        match name {
+            LeaseName::Group { at, .. } => Self::Partition(at),
+            LeaseName::Pool { pool, .. } => Self::Pool(pool),
+        }
+    }
+}
+
+fn by_home<'a>(names: impl Iterator<Item = &'a LeaseName>) -> BTreeMap<LeaseHome<'a>, Vec<usize>> {
+    let mut homes: BTreeMap<LeaseHome<'a>, Vec<usize>> = BTreeMap::new();
     for (place, name) in names.enumerate() {
-        let home = match name {
-            LeaseName::Group { at, .. } => Home::Partition(at),
-            LeaseName::Pool { pool, .. } => Home::Pool(pool),
-        };
-        homes.entry(home).or_default().push(place);
+        homes.entry(LeaseHome::of(name)).or_default().push(place);
     }
     homes
 }

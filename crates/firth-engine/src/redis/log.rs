@@ -1,19 +1,23 @@
-//! The log facet: partitions, appends, ripening, trimming.
+//! The log facet: partitions, appends, promotion, trimming.
 
 use super::RedisEngine;
-use super::answer::{About, Parts};
+use super::error_mapping::{odd_answer, of_call};
 use super::keys::GROUP_KINDS;
+use super::reply_decoding::{Parts, StepSubject};
 use super::scripts::SCRIPTS;
 use super::streams::Following;
-use super::trouble::{odd_answer, of_call};
 use super::{blob, micros};
 use crate::durability::Durability;
 use crate::error::{Error, Result};
-use crate::facet::{Append, Appended, Bounds, Log, Max, Reply, Ripened, Trim, TrimTo, Trimmed};
-use crate::id::RecordId;
+use crate::facet::{
+    Append, Appended, Bounds, DelayedAction, DelayedOutcome, DelayedPage, Log, NewMark, Promoted, ReadLimit,
+    Reply, SourceMark, Trim, TrimTo, Trimmed,
+};
+use crate::id::{Epoch, RecordId};
 use crate::limits::{MAX_BATCH, MAX_BATCH_BYTES};
-use crate::name::Partition;
+use crate::name::{Partition, SourceName};
 use crate::record::Record;
+use bytes::Bytes;
 use firth_redis::{Script, cmd};
 use std::time::Duration;
 
@@ -41,11 +45,33 @@ impl Log for RedisEngine {
         })
     }
 
-    fn read<'a>(&'a self, at: &'a Partition, after: RecordId, max: Max) -> Reply<'a, Vec<Record>> {
+    fn mark<'a>(&'a self, at: &'a Partition, source: &'a SourceName) -> Reply<'a, Option<SourceMark>> {
+        Box::pin(async move {
+            let call = SCRIPTS.mark.keys([&self.keys.partition(at).meta]).arg(source.as_str());
+            let answer = StepSubject::partition(at).accept(self.steps.quick(call).await?)?;
+            read_mark(&Parts::of(answer.value()).bytes()?)
+        })
+    }
+
+    fn forget_source<'a>(&'a self, at: &'a Partition, source: &'a SourceName) -> Reply<'a, bool> {
+        Box::pin(async move {
+            let script = &SCRIPTS.forget_source;
+            let call = script.keys([&self.keys.partition(at).meta]).arg(source.as_str());
+            let answer = StepSubject::partition(at).accept(self.steps.durable(script, call).await?)?;
+            Ok(Parts::of(answer.value()).number()? == 1)
+        })
+    }
+
+    fn read<'a>(&'a self, at: &'a Partition, after: RecordId, max: ReadLimit) -> Reply<'a, Vec<Record>> {
         Box::pin(self.read_records(at, after, max))
     }
 
-    fn tail<'a>(&'a self, at: &'a Partition, after: RecordId, max: Max) -> Reply<'a, Option<Vec<Record>>> {
+    fn tail<'a>(
+        &'a self,
+        at: &'a Partition,
+        after: RecordId,
+        max: ReadLimit,
+    ) -> Reply<'a, Option<Vec<Record>>> {
         Box::pin(self.tail_records(at, after, max))
     }
 
@@ -53,7 +79,7 @@ impl Log for RedisEngine {
         Box::pin(async move {
             let keys = self.keys.partition(at);
             let call = SCRIPTS.bounds.keys([&keys.meta, &keys.delayed]);
-            let answer = About::partition(at).accept(self.steps.quick(call).await?)?;
+            let answer = StepSubject::partition(at).accept(self.steps.quick(call).await?)?;
             let mut parts = Parts::of(answer.value());
             Ok(Bounds {
                 trimmed: parts.id()?,
@@ -64,24 +90,38 @@ impl Log for RedisEngine {
         })
     }
 
-    fn ripen<'a>(&'a self, at: &'a Partition, max: usize) -> Reply<'a, Ripened> {
+    fn delayed<'a>(&'a self, at: &'a Partition, after: RecordId, max: ReadLimit) -> Reply<'a, DelayedPage> {
+        Box::pin(self.list_delayed(at, after, max))
+    }
+
+    fn change_delayed<'a>(
+        &'a self,
+        at: &'a Partition,
+        id: RecordId,
+        action: DelayedAction,
+    ) -> Reply<'a, DelayedOutcome> {
+        Box::pin(self.decide_delayed(at, id, action))
+    }
+
+    fn promote_due<'a>(&'a self, at: &'a Partition, max: usize) -> Reply<'a, Promoted> {
         Box::pin(async move {
             let keys = self.keys.partition(at);
             let call = SCRIPTS
-                .ripen
+                .promote_due
                 .keys([&keys.meta, &keys.stream, &keys.delayed])
                 .arg(max.clamp(1, MAX_BATCH))
                 .arg(MAX_BATCH_BYTES);
+            let (call, sent) = keys.clock.timed(call);
             // Losing this step only delays the messages again.
-            let answer = About::partition(at).accept(self.steps.quick(call).await?)?;
-            let mut parts = Parts::of(answer.value());
+            let answer = StepSubject::partition(at).accept(self.steps.quick(call).await?)?;
+            let mut parts = keys.clock.heard(sent, answer.value())?;
             let moved = usize::try_from(parts.number()?).map_err(|_| odd_answer())?;
             let next = parts.duration()?;
             let Some(following) = Following::read(&mut parts)? else {
-                return Ok(Ripened { moved, next });
+                return Ok(Promoted { moved, next });
             };
             let (taken, more) = self.follow(at, following, max.clamp(1, MAX_BATCH)).await?;
-            Ok(Ripened { moved: moved + taken, next: if more { Some(Duration::ZERO) } else { next } })
+            Ok(Promoted { moved: moved + taken, next: if more { Some(Duration::ZERO) } else { next } })
         })
     }
 
@@ -124,6 +164,9 @@ impl RedisEngine {
         let keys = self.keys.partition(at);
         let durability = batch.durability.unwrap_or(self.steps.durability());
         let is_plain = batch.producer.is_none() && batch.after.is_zero();
+        if let Some(mark) = &batch.mark {
+            return self.append_marked(at, &batch, mark, durability).await;
+        }
         let blobs = blob::pack(batch.records.iter());
         if is_plain
             && durability == Durability::Fast
@@ -131,26 +174,44 @@ impl RedisEngine {
         {
             return Ok(Appended { first: Some(first), count, duplicate: false });
         }
-        let (script, call) = if is_plain {
-            (&SCRIPTS.append_plain, SCRIPTS.append_plain.keys([&keys.meta, &keys.stream]))
-        } else {
-            let all = [&keys.meta, &keys.stream, &keys.delayed, &keys.producers, &keys.producer_use];
-            let call = SCRIPTS.append.keys(all).arg(micros(batch.after)).arg(producer).arg(first).arg(count);
-            let call = call.arg(u64::try_from(keep.as_millis()).unwrap_or(u64::MAX));
-            (&SCRIPTS.append, call)
-        };
         let room = blobs.iter().map(|blob| blob.len() + ARG).sum();
-        let call = call.with_room(room).args(blobs);
+        if is_plain {
+            let script = &SCRIPTS.append_plain;
+            let call = script.keys([&keys.meta, &keys.stream]).with_room(room).args(blobs);
+            let answer = self.steps.durable_as(durability, script, call).await?;
+            let answer = StepSubject::partition(at).accept(answer)?;
+            return appended(Parts::of(answer.value()), count);
+        }
+        let script = &SCRIPTS.append;
+        let all = [&keys.meta, &keys.stream, &keys.delayed, &keys.producers, &keys.producer_use];
+        let call = script.keys(all).arg(micros(batch.after)).arg(producer).arg(first).arg(count);
+        let call = call.arg(u64::try_from(keep.as_millis()).unwrap_or(u64::MAX));
+        let (call, sent) = keys.clock.timed(call.with_room(room).args(blobs));
         let answer = self.steps.durable_as(durability, script, call).await?;
-        let answer = About::partition(at).accept(answer)?;
-        let mut parts = Parts::of(answer.value());
-        let duplicate = parts.number()? == 1;
-        let id = parts.text()?;
-        let first = if id.is_empty() { None } else { Some(id.parse().map_err(|_| odd_answer())?) };
-        Ok(Appended { first, count, duplicate })
+        let answer = StepSubject::partition(at).accept(answer)?;
+        appended(keys.clock.heard(sent, answer.value())?, count)
     }
 
-    /// Moves the mark up to which records are gone; from then on nobody sees them.
+    async fn append_marked(
+        &self,
+        at: &Partition,
+        batch: &Append,
+        mark: &NewMark,
+        durability: Durability,
+    ) -> Result<Appended> {
+        let blobs = blob::pack(batch.records.iter());
+        let keys = self.keys.partition(at);
+        let script = &SCRIPTS.append_marked;
+        let stored = [&mark.epoch.0.to_be_bytes()[..], &mark.upto].concat();
+        let room = blobs.iter().map(|blob| blob.len() + ARG).sum();
+        let call = script.keys([&keys.meta, &keys.stream]).arg(mark.source.as_str()).arg(stored);
+        let (call, sent) = keys.clock.timed(call.with_room(room).args(blobs));
+        let answer = self.steps.durable_as(durability, script, call).await?;
+        let answer = StepSubject::partition(at).accept(answer)?;
+        appended(keys.clock.heard(sent, answer.value())?, batch.records.len() as u64)
+    }
+
+    /// Moves the mark up to which records are gone; from then on no reader sees them.
     async fn move_mark(&self, at: &Partition, trim: Trim) -> Result<Trimmed> {
         let keys = self.keys.partition(at);
         let (kind, value) = match trim.to {
@@ -166,12 +227,13 @@ impl RedisEngine {
             .arg(kind)
             .arg(value)
             .arg(u8::from(trim.lossy));
-        let answer = About::partition(at).accept(self.steps.quick(call).await?)?;
+        let answer = StepSubject::partition(at).accept(self.steps.quick(call).await?)?;
         let mut parts = Parts::of(answer.value());
         Ok(Trimmed { removed: parts.number()?, trimmed: parts.id()?, held_back: parts.number()? == 1 })
     }
 
-    /// As [`move_mark`](Self::move_mark), by size: adds up what is new since the last time, then cuts, in bounded steps.
+    /// As [`move_mark`](Self::move_mark), by size: adds up what is new since the last time, then
+    /// cuts, in bounded steps.
     async fn move_mark_by_size(&self, at: &Partition, keep: u64, lossy: bool) -> Result<Trimmed> {
         let keys = self.keys.partition(at);
         let stems = [keys.group_stem('g'), keys.group_stem('i')];
@@ -184,7 +246,7 @@ impl RedisEngine {
                 .arg(u8::from(lossy))
                 .arg(SIZE_STEP)
                 .arg(MAX_BATCH_BYTES);
-            let answer = About::partition(at).accept(self.steps.quick(call).await?)?;
+            let answer = StepSubject::partition(at).accept(self.steps.quick(call).await?)?;
             let mut parts = Parts::of(answer.value());
             removed += parts.number()?;
             let trimmed = Trimmed { removed, trimmed: parts.id()?, held_back: parts.number()? == 1 };
@@ -194,7 +256,8 @@ impl RedisEngine {
         }
     }
 
-    /// Frees what lies before the mark, in bounded commands. What a lost connection leaves, the next trim frees.
+    /// Frees what lies before the mark, in bounded commands. What a lost connection leaves, the
+    /// next trim frees.
     async fn cut_stream(&self, at: &Partition, mark: RecordId) -> Result<()> {
         let keys = self.keys.partition(at);
         loop {
@@ -206,4 +269,21 @@ impl RedisEngine {
             }
         }
     }
+}
+
+/// A mark as `append_marked.lua` keeps it; empty if there is none.
+fn read_mark(stored: &Bytes) -> Result<Option<SourceMark>> {
+    if stored.is_empty() {
+        return Ok(None);
+    }
+    let (epoch, upto) = stored.split_first_chunk().ok_or_else(odd_answer)?;
+    Ok(Some(SourceMark { epoch: Epoch(u64::from_be_bytes(*epoch)), upto: stored.slice_ref(upto) }))
+}
+
+/// What a script answers to an append.
+fn appended(mut parts: Parts<'_>, count: u64) -> Result<Appended> {
+    let duplicate = parts.number()? == 1;
+    let id = parts.text()?;
+    let first = if id.is_empty() { None } else { Some(id.parse().map_err(|_| odd_answer())?) };
+    Ok(Appended { first, count, duplicate })
 }

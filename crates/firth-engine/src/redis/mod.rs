@@ -4,42 +4,47 @@
 //! facets (log, groups, dead, leases, offers, catalog, bus) ─► script call ─► steps ─► EVALSHA [+ WAIT] ─► one slot
 //! hints ◄─ notifier ◄─ invalidation pushes (client tracking) and a slow poll
 //! ```
-//! Each step of the contract is one script on keys of one hash tag; reads of the log are plain commands, and so are appends to a log that nobody else
-//! appends to (`direct.rs`). The engine keeps nothing in memory but names, sizes and heads under a watch: all truth is on the server. An error whose outcome is unknown means that the
-//! owner opens the group again, and that an idempotent producer sends the batch again.
+//! Each step of the contract is one script on keys of one hash tag. Reads of the log are plain
+//! commands, and so are appends to a log that no other process appends to (`optimistic_append.rs`).
+//! The engine keeps nothing in memory but names, sizes and heads under a watch: all truth is on the
+//! server. If the outcome of a call is unknown, the owner opens the group again, and an idempotent
+//! producer sends the batch again.
 //!
-//! One promise of the contract is weaker here: with `replicated` and `synced` a reader may see a record a moment before its
-//! append is acknowledged. What a commit settles is still as safe as the commit, since it follows on the same server.
+//! One promise of the contract is weaker here: with `replicated` and `synced` a reader may see a
+//! record a moment before its append is acknowledged. What a commit settles is still as safe as the
+//! commit, since it follows on the same server.
 
-mod answer;
 mod blob;
+mod burst_detector;
 mod bus;
 mod catalog;
 mod dead;
-mod direct;
+mod delayed;
 mod durability;
 mod entry;
-mod fresh;
+mod error_mapping;
 #[cfg(any(test, feature = "testing"))]
 pub(crate) mod fuzzing;
 mod groups;
 mod keys;
 mod leases;
 mod log;
-mod memory;
+mod memory_watch;
 mod notify;
 mod offers;
+mod optimistic_append;
 mod options;
-mod pace;
-mod place;
 mod pools;
 mod read;
+mod reply_decoding;
+mod restart_guard;
 mod scripts;
+mod slot_placement;
 mod start;
 mod streams;
 mod synced;
 mod tail;
-mod trouble;
+mod unit_clock;
 mod waits;
 
 pub use options::RedisOptions;
@@ -51,21 +56,21 @@ use crate::facet::{Backend, Reply};
 use crate::id::RecordId;
 use crate::name::{GroupName, Partition};
 use crate::watch::{Hint, HintKey, Hints};
-use direct::Direct;
 use durability::Steps;
 use firth_redis::Client;
 use firth_redis::config::{Address, Server};
-use fresh::FreshFile;
-use keys::{GroupKeys, Keys, PartitionKeys};
-use memory::MemoryWatch;
+use keys::{GroupKeys, KeyNames, PartitionKeys};
+use memory_watch::MemoryWatch;
 use notify::Notifier;
+use optimistic_append::Direct;
+use restart_guard::FreshFile;
 use std::sync::Arc;
 use std::time::Duration;
 use tail::Tails;
 
 /// The engine on Redis or Valkey.
 pub(crate) struct RedisEngine {
-    keys: Keys,
+    keys: KeyNames,
     steps: Steps,
     notifier: Notifier,
     memory: MemoryWatch,
@@ -77,7 +82,7 @@ pub(crate) struct RedisEngine {
 impl RedisEngine {
     /// Connects, checks the server, and starts to listen.
     pub(crate) async fn open(url: &str, options: RedisOptions) -> Result<Self> {
-        let keys = Keys::new(&options.prefix)?;
+        let keys = KeyNames::new(&options.prefix)?;
         let client = start::connect(url).await?;
         let file = Arc::new(FreshFile::new(client.clone(), keys.probe()));
         let durability = match start::examine(&client, &file, &keys, &options).await {
@@ -92,7 +97,8 @@ impl RedisEngine {
         let memory = MemoryWatch::start(client.clone(), &keys);
         let steps = Steps::new(file, durability, options.wait);
         tracing::info!(engine = %description, durability = ?steps.durability(), "opened");
-        let (tails, direct) = (Tails::default(), Direct::default());
+        let tails = Tails::default();
+        let direct = Direct::default();
         Ok(Self { keys, steps, notifier, memory, tails, direct, description })
     }
 
@@ -104,7 +110,7 @@ impl RedisEngine {
 }
 
 /// Where the engine is, without secrets.
-fn describe(client: &Client, keys: &Keys) -> String {
+fn describe(client: &Client, keys: &KeyNames) -> String {
     let list = |addresses: &[Address]| addresses.iter().map(Address::to_string).collect::<Vec<_>>().join(",");
     let place = match &client.config().server {
         Server::Tcp(address) => format!("redis://{address}"),
@@ -123,7 +129,8 @@ fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// Where a listing by number begins: marks in time ([`RecordId::before_ms`]) have no number, and are found by looking at all.
+/// Where a listing by number begins: marks in time ([`RecordId::before_ms`]) have no number, and
+/// are found by looking at all.
 fn scan_from(after: RecordId) -> RecordId {
     if after.seq == u64::MAX { RecordId::ZERO } else { after }
 }
@@ -145,7 +152,7 @@ impl Backend for RedisEngine {
 
     fn apart(&self) -> Option<Engine> {
         let client = Client::lazy(self.steps.client.config().clone()).ok()?;
-        let keys = Keys::new(self.keys.prefix()).ok()?;
+        let keys = KeyNames::new(self.keys.prefix()).ok()?;
         let file = Arc::new(FreshFile::new(client.clone(), keys.probe()));
         Some(Engine::new(Self {
             keys,

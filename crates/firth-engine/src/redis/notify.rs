@@ -1,17 +1,22 @@
-//! Waking those who wait: RESP3 client tracking on the client's shared connections, with a slow poll as the guarantee.
+//! Waking callers that wait: RESP3 client tracking on the client's shared connections, with a slow
+//! poll as the guarantee.
 //!
-//! Everything that can be waited for has a version in one key. When somebody begins to wait, the key is *armed*: read with
-//! `CLIENT CACHING YES` in front, so that the server pushes an invalidation with its next change; the version read then
-//! shows what was missed before. Nothing is armed while nobody waits, so a busy consumer costs nothing. A connection
-//! that was replaced has forgotten everything: armed keys are read again after a reconnection and at each tick of the
-//! poll, which also is the only way where the server or its rules know no tracking. Keyspace notifications are not used.
+//! Everything that can be waited for has a version in one key. When a caller begins to wait, the
+//! notifier *arms* the key: it reads the key with `CLIENT CACHING YES` in front. The server then
+//! pushes an invalidation with the next change of the key. The version that the read returns shows
+//! what was missed before. If no caller waits for a key, the notifier does not arm it, so a busy
+//! consumer costs nothing.
+//!
+//! If a connection is replaced, its armed keys are lost. So the notifier reads armed keys again
+//! after a reconnection and at each tick of the poll. If the server or its ACL rules do not allow
+//! tracking, the poll is the only way. Keyspace notifications are not used.
 
-use super::keys::Keys;
+use super::keys::KeyNames;
 use crate::name::Partition;
 use crate::watch::{Hint, HintKey};
 use bytes::Bytes;
 use firth_redis::resp::Frame;
-use firth_redis::{CallError, Client, Command, EventKind, Pipe, Push, cmd, pipe};
+use firth_redis::{CallError, Client, Command, ConnectionEventKind, Pipe, Push, cmd, pipe};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -20,26 +25,26 @@ use tokio::task::{JoinHandle, JoinSet};
 
 /// How often armed keys are read again.
 const POLL: Duration = Duration::from_secs(1);
-/// How often a hint fires whatever happens.
+/// How often a hint fires even without a change.
 const FALLBACK: Duration = Duration::from_secs(5);
 /// Keys read at one tick; more take turns.
 const PER_TICK: usize = 2000;
 
 /// Knows who waits for what.
 pub(super) struct Notifier {
-    table: Arc<Table>,
+    table: Arc<WatchTable>,
     task: JoinHandle<()>,
 }
 
 #[derive(Default)]
-struct Table {
+struct WatchTable {
     slots: Mutex<Slots>,
     wanted: Notify,
 }
 
 #[derive(Default)]
 struct Slots {
-    by_hint: HashMap<HintKey, Slot>,
+    by_hint: HashMap<HintKey, HintSlot>,
     /// Whose version lies in a key.
     by_key: HashMap<Bytes, HintKey>,
     /// Counts turns of reads.
@@ -47,12 +52,12 @@ struct Slots {
 }
 
 /// One thing that is waited for.
-struct Slot {
+struct HintSlot {
     changes: watch::Sender<u64>,
     /// The key whose change is pushed, and the command that reads its version.
     key: Bytes,
     read: Command,
-    /// Somebody waits.
+    /// A caller waits.
     is_wanted: bool,
     /// The server will push the next change.
     is_armed: bool,
@@ -62,11 +67,12 @@ struct Slot {
     turn: u64,
     /// An invalidation came while a read was under way: it may be the answer to that very read.
     hit_in_flight: bool,
-    /// The version that the next read shows if nothing is missed; `None` for a hint that has not looked yet.
+    /// The version that the next read shows if nothing is missed; `None` for a hint that has not
+    /// looked yet.
     expected: Option<i64>,
 }
 
-impl Slot {
+impl HintSlot {
     fn new(key: Bytes, read: Command) -> Self {
         Self {
             changes: watch::Sender::new(0),
@@ -86,11 +92,12 @@ impl Slot {
         self.changes.send_modify(|changes| *changes += 1);
     }
 
-    /// The server says that the key changed.
+    /// The server says that the key changed. `expected` stays: the change may be one of another
+    /// field (a clock that is kept, say). If the next read shows a new version, the caller looks
+    /// once more, because that version may have come after its look.
     fn invalidated(&mut self) {
         self.is_armed = false;
         self.hit_in_flight = self.in_flight;
-        self.expected = self.expected.map(|version| version + 1);
         self.fire();
     }
 
@@ -104,12 +111,12 @@ impl Slot {
     }
 }
 
-impl Table {
+impl WatchTable {
     fn lock(&self) -> MutexGuard<'_, Slots> {
         self.slots.lock().expect("nothing panics while it holds this lock")
     }
 
-    /// Somebody begins to wait.
+    /// A caller begins to wait.
     fn want(&self, key: &HintKey) {
         let mut slots = self.lock();
         if let Some(slot) = slots.by_hint.get_mut(key) {
@@ -121,7 +128,7 @@ impl Table {
     }
 
     /// What must be read now, marked as under way.
-    fn take(&self, which: impl Fn(&Slot) -> bool, most: usize) -> Vec<(HintKey, Command)> {
+    fn take(&self, which: impl Fn(&HintSlot) -> bool, most: usize) -> Vec<(HintKey, Command)> {
         let mut slots = self.lock();
         let Slots { by_hint, turn, .. } = &mut *slots;
         *turn += 1;
@@ -131,7 +138,7 @@ impl Table {
             due.select_nth_unstable_by_key(most, |(_, slot)| slot.turn);
             due.truncate(most);
         }
-        let read = |(key, slot): (&HintKey, &mut Slot)| {
+        let read = |(key, slot): (&HintKey, &mut HintSlot)| {
             (slot.in_flight, slot.turn) = (true, *turn);
             (key.clone(), slot.read.clone())
         };
@@ -190,20 +197,20 @@ impl Table {
 
 impl Notifier {
     pub(super) fn start(client: Client) -> Self {
-        let table = Arc::new(Table::default());
+        let table = Arc::new(WatchTable::default());
         let task = tokio::spawn(serve(client, table.clone()));
         Self { table, task }
     }
 
     /// A hint on `key`.
-    pub(super) fn hint(&self, keys: &Keys, key: HintKey) -> Hint {
+    pub(super) fn hint(&self, keys: &KeyNames, key: HintKey) -> Hint {
         let mut slots = self.table.lock();
         let Slots { by_hint, by_key, .. } = &mut *slots;
         let slot = by_hint.entry(key.clone()).or_insert_with(|| {
             let (name, read) = source(keys, &key);
             let name = Bytes::from(name);
             by_key.insert(name.clone(), key.clone());
-            Slot::new(name, read)
+            HintSlot::new(name, read)
         });
         // A new listener must not miss what happens before the next look.
         slot.expected = None;
@@ -226,7 +233,7 @@ impl Drop for Notifier {
 }
 
 /// The key of a version, and the command that reads it.
-fn source(keys: &Keys, key: &HintKey) -> (String, Command) {
+fn source(keys: &KeyNames, key: &HintKey) -> (String, Command) {
     let partition = |at: &Partition| keys.partition(at);
     let field = |key: String| (key.clone(), cmd("HGET").key(key).arg("v"));
     let plain = |key: String| (key.clone(), cmd("GET").key(key));
@@ -235,13 +242,14 @@ fn source(keys: &Keys, key: &HintKey) -> (String, Command) {
         HintKey::Stream(stream) => (stream.clone(), cmd("XLEN").key(stream)),
         HintKey::GroupLeases(at) => plain(partition(at).lease_version.clone()),
         HintKey::Pool(pool) => field(keys.pool(pool).meta),
-        HintKey::Board(board) => field(keys.board_meta(board)),
+        HintKey::ClaimShard(claim_shard) => field(keys.claim_shard_meta(claim_shard)),
         HintKey::Space(space) => plain(keys.space(space).version),
     }
 }
 
-async fn serve(client: Client, table: Arc<Table>) {
-    let (mut pushes, mut events) = (client.pushes(), client.events());
+async fn serve(client: Client, table: Arc<WatchTable>) {
+    let mut pushes = client.pushes();
+    let mut events = client.events();
     let mut tick = tokio::time::interval(POLL);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut reads = JoinSet::new();
@@ -253,7 +261,7 @@ async fn serve(client: Client, table: Arc<Table>) {
                 None => return,
             },
             event = events.next() => match event {
-                Some(event) if event.kind == EventKind::Connected => table.disarm(),
+                Some(event) if event.kind == ConnectionEventKind::Connected => table.disarm(),
                 Some(_) => {}
                 None => return,
             },
@@ -269,9 +277,10 @@ async fn serve(client: Client, table: Arc<Table>) {
     }
 }
 
-fn read_all(client: &Client, table: &Arc<Table>, reads: &mut JoinSet<()>, due: Vec<(HintKey, Command)>) {
+fn read_all(client: &Client, table: &Arc<WatchTable>, reads: &mut JoinSet<()>, due: Vec<(HintKey, Command)>) {
     for (key, command) in due {
-        let (client, table) = (client.clone(), table.clone());
+        let client = client.clone();
+        let table = table.clone();
         reads.spawn(async move {
             let answer = arm(&client, &command).await;
             let mut slots = table.lock();
@@ -279,7 +288,7 @@ fn read_all(client: &Client, table: &Arc<Table>, reads: &mut JoinSet<()>, due: V
             match answer {
                 Ok((version, armed)) => {
                     slot.read(version, armed);
-                    // Somebody began to wait after the push that used this read up.
+                    // A caller began to wait after the push that used this read up: arm it again.
                     if slot.is_wanted && armed && !slot.is_armed {
                         table.wanted.notify_one();
                     }
@@ -291,8 +300,8 @@ fn read_all(client: &Client, table: &Arc<Table>, reads: &mut JoinSet<()>, due: V
     }
 }
 
-/// Reads a version so that its next change is pushed. The connection may not track yet; then it is told to. Where that is
-/// impossible, the version is only read.
+/// Reads a version so that its next change is pushed. The connection may not track yet; then it is
+/// told to. Where that is impossible, the version is only read.
 async fn arm(client: &Client, read: &Command) -> Result<(i64, bool), CallError> {
     let caching = || pipe().then(cmd("CLIENT").arg("CACHING").arg("YES"));
     let tracking = || pipe().then(cmd("CLIENT").arg("TRACKING").arg("ON").arg("OPTIN"));
@@ -326,20 +335,20 @@ async fn try_arm(client: &Client, mut before: Pipe, read: &Command) -> Result<Op
 mod tests {
     use super::*;
 
-    fn slot() -> Slot {
-        Slot { is_wanted: true, in_flight: true, ..Slot::new(Bytes::new(), cmd("GET")) }
+    fn slot() -> HintSlot {
+        HintSlot { is_wanted: true, in_flight: true, ..HintSlot::new(Bytes::new(), cmd("GET")) }
     }
 
-    fn fired(slot: &Slot) -> u64 {
+    fn fired(slot: &HintSlot) -> u64 {
         *slot.changes.borrow()
     }
 
     #[test]
     fn q18_more_waiters_than_a_tick_reads_take_turns() {
-        let table = Table::default();
+        let table = WatchTable::default();
         for n in 0..10 {
             let pool = crate::name::PoolName::new(format!("p{n}")).unwrap();
-            table.lock().by_hint.insert(HintKey::Pool(pool), Slot { in_flight: false, ..slot() });
+            table.lock().by_hint.insert(HintKey::Pool(pool), HintSlot { in_flight: false, ..slot() });
         }
         let mut read = std::collections::HashSet::new();
         for _ in 0..4 {
@@ -363,16 +372,18 @@ mod tests {
     }
 
     #[test]
-    fn a_push_explains_one_change_and_more_fire_again() {
+    fn q18_a_push_of_another_field_hides_no_change() {
         let mut slot = slot();
         slot.read(5, true);
         slot.invalidated();
         assert_eq!((fired(&slot), slot.is_armed), (2, false));
-        slot.read(6, true);
-        assert_eq!(fired(&slot), 2, "that was the change of the push");
+        slot.read(5, true);
+        assert_eq!(fired(&slot), 2, "the version is the same: nothing to look for");
         slot.invalidated();
-        slot.read(8, true);
-        assert_eq!(fired(&slot), 4, "one more had happened");
+        slot.read(6, true);
+        assert_eq!(fired(&slot), 4, "the change may have come after the look that the push caused");
+        slot.read(6, true);
+        assert_eq!(fired(&slot), 4);
     }
 
     #[test]

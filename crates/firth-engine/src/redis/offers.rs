@@ -1,66 +1,97 @@
-//! The offers facet: one script per step, all on the keys of one board. A beat is one call whatever the number of claims.
+//! The offers facet: one script per step, all on the keys of one claim shard. A beat is one call
+//! for any number of claims.
 
 use super::RedisEngine;
-use super::answer::Parts;
+use super::error_mapping::odd_answer;
 use super::leases::print_token;
 use super::micros;
+use super::reply_decoding::Parts;
 use super::scripts::SCRIPTS;
-use super::trouble::odd_answer;
+use super::unit_clock::{SentAt, UnitClock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::facet::{
-    Beat, Board, ClaimKey, Former, Granted, Join, NewOffer, OfferInfo, OfferState, Offers, Outcome, Pulse,
-    Reply, Seat, SeatInfo, Taken, check_checkpoint, check_count, check_offers, check_rest,
+    Beat, ClaimKey, ClaimShard, ClaimShardStatus, Granted, Join, Membership, MembershipInfo, NewOffer,
+    OfferInfo, OfferState, Offers, Outcome, PreviousOwner, Reply, Taken, check_checkpoint, check_count,
+    check_offers, check_rest,
 };
 use crate::id::Epoch;
-use crate::limits::{MAX_BOARD_BATCH, MAX_GRANT_BYTES, MAX_MEMBERS, MAX_READ};
+use crate::limits::{MAX_CLAIM_SHARD_BATCH, MAX_GRANT_BYTES, MAX_MEMBERS, MAX_READ};
 use crate::name::{MemberName, OfferName};
 use bytes::Bytes;
 use firth_redis::resp::{Frame, Value};
 use firth_redis::{Script, ScriptCall};
+use std::sync::Arc;
 use std::time::Duration;
 
 impl RedisEngine {
-    fn on_board(&self, script: &Script, board: &Board) -> ScriptCall {
-        script.keys(self.keys.board(board))
+    fn on_claim_shard(&self, script: &Script, claim_shard: &ClaimShard) -> ScriptCall {
+        script.keys(self.keys.claim_shard(claim_shard))
     }
 
-    fn seated(&self, script: &Script, seat: &Seat) -> ScriptCall {
-        self.on_board(script, &seat.board).arg(seat.number.0).arg(print_token(seat.token))
+    fn of_member(&self, script: &Script, membership: &Membership) -> ScriptCall {
+        self.on_claim_shard(script, &membership.claim_shard)
+            .arg(membership.number.0)
+            .arg(print_token(membership.token))
+    }
+
+    /// Adds what a timed script takes.
+    fn timed(&self, claim_shard: &ClaimShard, call: ScriptCall) -> (ScriptCall, Arc<UnitClock>, SentAt) {
+        let clock = self.keys.claim_shard_clock(claim_shard);
+        let (call, sent) = clock.timed(call);
+        (call, clock, sent)
     }
 
     /// A step by name, for anyone; per name, whether it changed anything.
-    async fn by_names(&self, script: &Script, board: &Board, names: &[OfferName]) -> Result<Vec<bool>> {
+    async fn by_names(
+        &self,
+        script: &Script,
+        claim_shard: &ClaimShard,
+        names: &[OfferName],
+    ) -> Result<Vec<bool>> {
         check_count(names.len())?;
         if names.is_empty() {
             return Ok(Vec::new());
         }
-        let call = self.on_board(script, board).args(names.iter().map(OfferName::as_str));
-        flags(&self.steps.durable(script, call).await?)
+        let call = self.on_claim_shard(script, claim_shard).args(names.iter().map(OfferName::as_str));
+        flags(Parts::of(self.steps.durable(script, call).await?.value()))
     }
 
-    async fn settle(&self, seat: &Seat, how: String, claims: &[ClaimKey]) -> Result<Vec<Outcome>> {
+    async fn settle(
+        &self,
+        membership: &Membership,
+        how: String,
+        claims: &[ClaimKey],
+    ) -> Result<Vec<Outcome>> {
         check_count(claims.len())?;
         if claims.is_empty() {
             return Ok(Vec::new());
         }
-        let script = &SCRIPTS.board_settle;
-        let mut call = self.seated(script, seat).arg(how);
+        let script = &SCRIPTS.claim_shard_settle;
+        let mut call = self.of_member(script, membership).arg(how);
         for claim in claims {
             call = call.arg(claim.name.as_str()).arg(claim.epoch.0);
         }
-        let answer = accept(seat, self.steps.durable(script, call).await?)?;
-        answer.value().iter().map(outcome).collect()
+        let (call, clock, sent) = self.timed(&membership.claim_shard, call);
+        let answer = accept(membership, self.steps.durable(script, call).await?)?;
+        let mut parts = clock.heard(sent, answer.value())?;
+        claims.iter().map(|_| outcome(parts.value()?)).collect()
     }
 
     /// Reads pages of offers until there are `max`, or no more.
-    async fn board_page(&self, board: &Board, from: Option<&str>, max: usize) -> Result<Vec<OfferInfo>> {
-        let mut call = self.on_board(&SCRIPTS.board_list, board).arg(max);
+    async fn claim_shard_page(
+        &self,
+        claim_shard: &ClaimShard,
+        from: Option<&str>,
+        max: usize,
+    ) -> Result<Vec<OfferInfo>> {
+        let mut call = self.on_claim_shard(&SCRIPTS.claim_shard_list, claim_shard).arg(max);
         if let Some(from) = from {
             call = call.arg(from);
         }
         let answer = self.steps.quick(call).await?;
         let mut parts = Parts::of(answer.value());
-        let (now, mut found) = (parts.number()?, Vec::new());
+        let now = parts.number()?;
+        let mut found = Vec::new();
         while !parts.is_empty() {
             found.push(offer_info(now, &mut parts)?);
         }
@@ -69,66 +100,75 @@ impl RedisEngine {
 }
 
 impl Offers for RedisEngine {
-    fn offer<'a>(&'a self, board: &'a Board, offers: Vec<NewOffer>) -> Reply<'a, Vec<bool>> {
+    fn offer<'a>(&'a self, claim_shard: &'a ClaimShard, offers: Vec<NewOffer>) -> Reply<'a, Vec<bool>> {
         Box::pin(async move {
             check_offers(&offers)?;
             if offers.is_empty() {
                 return Ok(Vec::new());
             }
-            let script = &SCRIPTS.board_offer;
-            let mut call = self.on_board(script, board);
+            let script = &SCRIPTS.claim_shard_offer;
+            let mut call = self.on_claim_shard(script, claim_shard);
             for offer in &offers {
                 call = call.arg(offer.name.as_str()).arg(&offer.payload);
             }
-            flags(&self.steps.durable(script, call).await?)
+            let (call, clock, sent) = self.timed(claim_shard, call);
+            let answer = self.steps.durable(script, call).await?;
+            flags(clock.heard(sent, answer.value())?)
         })
     }
 
-    fn withdraw<'a>(&'a self, board: &'a Board, names: &'a [OfferName]) -> Reply<'a, Vec<bool>> {
-        Box::pin(self.by_names(&SCRIPTS.board_withdraw, board, names))
+    fn withdraw<'a>(&'a self, claim_shard: &'a ClaimShard, names: &'a [OfferName]) -> Reply<'a, Vec<bool>> {
+        Box::pin(self.by_names(&SCRIPTS.claim_shard_withdraw, claim_shard, names))
     }
 
-    fn join<'a>(&'a self, board: &'a Board, wish: Join) -> Reply<'a, Seat> {
+    fn join<'a>(&'a self, claim_shard: &'a ClaimShard, request: Join) -> Reply<'a, Membership> {
         Box::pin(async move {
-            wish.check()?;
-            let script = &SCRIPTS.board_join;
+            request.check()?;
+            let script = &SCRIPTS.claim_shard_join;
             let call = self
-                .on_board(script, board)
-                .arg(wish.member.as_str())
-                .arg(print_token(wish.token))
-                .arg(micros(wish.ttl))
-                .arg(wish.capacity)
+                .on_claim_shard(script, claim_shard)
+                .arg(request.member.as_str())
+                .arg(print_token(request.token))
+                .arg(micros(request.ttl))
+                .arg(request.capacity)
                 .arg(MAX_MEMBERS)
-                .arg(wish.after.map(|after| after.0.to_string()).unwrap_or_default());
+                .arg(request.after.map(|after| after.0.to_string()).unwrap_or_default());
+            let (call, clock, sent) = self.timed(claim_shard, call);
             let answer = self.steps.durable(script, call).await?;
             if let Some(refusal) = answer.value().as_str().filter(|_| super::durability::is_refusal(&answer))
             {
-                return Err(refused_join(board, &wish, refusal));
+                return Err(refused_join(claim_shard, &request, refusal));
             }
-            let number = Epoch(Parts::of(answer.value()).number()?);
-            Ok(Seat { board: board.clone(), member: wish.member, number, token: wish.token })
+            let number = Epoch(clock.heard(sent, answer.value())?.number()?);
+            Ok(Membership {
+                claim_shard: claim_shard.clone(),
+                member: request.member,
+                number,
+                token: request.token,
+            })
         })
     }
 
-    fn leave<'a>(&'a self, seat: &'a Seat) -> Reply<'a, bool> {
+    fn leave<'a>(&'a self, membership: &'a Membership) -> Reply<'a, bool> {
         Box::pin(async move {
-            // Losing this step only means that the seat runs out by itself.
-            let answer = self.steps.quick(self.seated(&SCRIPTS.board_leave, seat)).await?;
+            // Losing this step only means that the membership runs out by itself.
+            let answer = self.steps.quick(self.of_member(&SCRIPTS.claim_shard_leave, membership)).await?;
             answer.value().as_i64().map(|left| left == 1).ok_or_else(odd_answer)
         })
     }
 
-    fn beat<'a>(&'a self, seat: &'a Seat, beat: Beat) -> Reply<'a, Pulse> {
+    fn beat<'a>(&'a self, membership: &'a Membership, beat: Beat) -> Reply<'a, ClaimShardStatus> {
         Box::pin(async move {
             beat.check()?;
             let call = self
-                .seated(&SCRIPTS.board_beat, seat)
+                .of_member(&SCRIPTS.claim_shard_beat, membership)
                 .arg(micros(beat.ttl))
                 .arg(beat.capacity)
                 .arg(beat.roster);
-            let answer = accept(seat, self.steps.quick(call).await?)?;
-            let mut parts = Parts::of(answer.value());
-            let mut pulse = Pulse {
+            let (call, clock, sent) = self.timed(&membership.claim_shard, call);
+            let answer = accept(membership, self.steps.quick(call).await?)?;
+            let mut parts = clock.heard(sent, answer.value())?;
+            let mut status = ClaimShardStatus {
                 held: parts.number()?,
                 losses: parts.number()?,
                 offers: parts.number()?,
@@ -137,37 +177,40 @@ impl Offers for RedisEngine {
                 next_free: parts.duration()?,
                 next_expiry: parts.duration()?,
                 roster: parts.number()?,
-                seats: None,
+                memberships: None,
             };
-            if pulse.roster != beat.roster {
-                let mut seats = Vec::new();
+            if status.roster != beat.roster {
+                let mut memberships = Vec::new();
                 while !parts.is_empty() {
-                    seats.push((Epoch(parts.number()?), parts.number()?));
+                    memberships.push((Epoch(parts.number()?), parts.number()?));
                 }
-                seats.sort_unstable();
-                pulse.seats = Some(seats);
+                memberships.sort_unstable();
+                status.memberships = Some(memberships);
             }
-            Ok(pulse)
+            Ok(status)
         })
     }
 
-    fn grant<'a>(&'a self, seat: &'a Seat, max: usize) -> Reply<'a, Vec<Granted>> {
+    fn grant<'a>(&'a self, membership: &'a Membership, max: usize) -> Reply<'a, Vec<Granted>> {
         Box::pin(async move {
-            let script = &SCRIPTS.board_grant;
-            let max = max.min(MAX_BOARD_BATCH);
-            let call = self.seated(script, seat).arg(max).arg(MAX_GRANT_BYTES);
-            // A grant counts only when it is as durable as everything else: two sides of a network partition may both give it.
-            let answer = accept(seat, self.steps.durable(script, call).await?)?;
-            granted(answer.value())
+            let script = &SCRIPTS.claim_shard_grant;
+            let max = max.min(MAX_CLAIM_SHARD_BATCH);
+            let call = self.of_member(script, membership).arg(max).arg(MAX_GRANT_BYTES);
+            let (call, clock, sent) = self.timed(&membership.claim_shard, call);
+            // A grant counts only when it is as durable as everything else: two sides of a network
+            // partition may both give it.
+            let answer = accept(membership, self.steps.durable(script, call).await?)?;
+            granted(clock.heard(sent, answer.value())?.value()?)
         })
     }
 
-    fn take<'a>(&'a self, seat: &'a Seat, name: &'a OfferName, seize: bool) -> Reply<'a, Taken> {
+    fn take<'a>(&'a self, membership: &'a Membership, name: &'a OfferName, seize: bool) -> Reply<'a, Taken> {
         Box::pin(async move {
-            let script = &SCRIPTS.board_take;
-            let call = self.seated(script, seat).arg(name.as_str()).arg(u8::from(seize));
-            let answer = accept(seat, self.steps.durable(script, call).await?)?;
-            let mut parts = Parts::of(answer.value());
+            let script = &SCRIPTS.claim_shard_take;
+            let call = self.of_member(script, membership).arg(name.as_str()).arg(u8::from(seize));
+            let (call, clock, sent) = self.timed(&membership.claim_shard, call);
+            let answer = accept(membership, self.steps.durable(script, call).await?)?;
+            let mut parts = clock.heard(sent, answer.value())?;
             match parts.number()? {
                 0 => Ok(Taken::Missing),
                 1 => Ok(Taken::Held {
@@ -179,42 +222,53 @@ impl Offers for RedisEngine {
         })
     }
 
-    fn done<'a>(&'a self, seat: &'a Seat, claims: &'a [ClaimKey]) -> Reply<'a, Vec<Outcome>> {
-        Box::pin(self.settle(seat, "done".to_owned(), claims))
+    fn done<'a>(&'a self, membership: &'a Membership, claims: &'a [ClaimKey]) -> Reply<'a, Vec<Outcome>> {
+        Box::pin(self.settle(membership, "done".to_owned(), claims))
     }
 
     fn give_back<'a>(
         &'a self,
-        seat: &'a Seat,
+        membership: &'a Membership,
         claims: &'a [ClaimKey],
         rest: Duration,
     ) -> Reply<'a, Vec<Outcome>> {
         Box::pin(async move {
             check_rest(rest)?;
-            self.settle(seat, micros(rest).to_string(), claims).await
+            self.settle(membership, micros(rest).to_string(), claims).await
         })
     }
 
-    fn checkpoint<'a>(&'a self, seat: &'a Seat, claim: &'a ClaimKey, state: Bytes) -> Reply<'a, Outcome> {
+    fn checkpoint<'a>(
+        &'a self,
+        membership: &'a Membership,
+        claim: &'a ClaimKey,
+        state: Bytes,
+    ) -> Reply<'a, Outcome> {
         Box::pin(async move {
             check_checkpoint(&state)?;
-            let script = &SCRIPTS.board_checkpoint;
-            let call = self.seated(script, seat).arg(claim.name.as_str()).arg(claim.epoch.0).arg(&state);
-            let answer = accept(seat, self.steps.durable(script, call).await?)?;
+            let script = &SCRIPTS.claim_shard_checkpoint;
+            let call =
+                self.of_member(script, membership).arg(claim.name.as_str()).arg(claim.epoch.0).arg(&state);
+            let answer = accept(membership, self.steps.durable(script, call).await?)?;
             outcome(answer.value())
         })
     }
 
-    fn force_release<'a>(&'a self, board: &'a Board, names: &'a [OfferName]) -> Reply<'a, Vec<bool>> {
-        Box::pin(self.by_names(&SCRIPTS.board_force, board, names))
+    fn force_release<'a>(
+        &'a self,
+        claim_shard: &'a ClaimShard,
+        names: &'a [OfferName],
+    ) -> Reply<'a, Vec<bool>> {
+        Box::pin(self.by_names(&SCRIPTS.claim_shard_force, claim_shard, names))
     }
 
-    fn owned<'a>(&'a self, seat: &'a Seat, skip: usize, max: usize) -> Reply<'a, Vec<ClaimKey>> {
+    fn owned<'a>(&'a self, membership: &'a Membership, skip: usize, max: usize) -> Reply<'a, Vec<ClaimKey>> {
         Box::pin(async move {
             check_count(max)?;
-            let call = self.seated(&SCRIPTS.board_owned, seat).arg(skip).arg(max);
-            let answer = accept(seat, self.steps.quick(call).await?)?;
-            let (mut parts, mut claims) = (Parts::of(answer.value()), Vec::new());
+            let call = self.of_member(&SCRIPTS.claim_shard_owned, membership).arg(skip).arg(max);
+            let answer = accept(membership, self.steps.quick(call).await?)?;
+            let mut parts = Parts::of(answer.value());
+            let mut claims = Vec::new();
             while !parts.is_empty() {
                 claims.push(ClaimKey { name: OfferName::new(parts.text()?)?, epoch: Epoch(parts.number()?) });
             }
@@ -224,16 +278,17 @@ impl Offers for RedisEngine {
 
     fn offers<'a>(
         &'a self,
-        board: &'a Board,
+        claim_shard: &'a ClaimShard,
         after: Option<&'a OfferName>,
         max: usize,
     ) -> Reply<'a, Vec<OfferInfo>> {
         Box::pin(async move {
-            let (mut found, max): (Vec<OfferInfo>, _) = (Vec::new(), max.clamp(1, MAX_READ));
+            let mut found: Vec<OfferInfo> = Vec::new();
+            let max = max.clamp(1, MAX_READ);
             let mut from = after.map_or_else(|| "-".to_owned(), |after| format!("({after}"));
             while found.len() < max {
-                let wanted = MAX_BOARD_BATCH.min(max - found.len());
-                let page = self.board_page(board, Some(&from), wanted).await?;
+                let wanted = MAX_CLAIM_SHARD_BATCH.min(max - found.len());
+                let page = self.claim_shard_page(claim_shard, Some(&from), wanted).await?;
                 let is_last = page.len() < wanted;
                 found.extend(page);
                 match found.last() {
@@ -245,55 +300,62 @@ impl Offers for RedisEngine {
         })
     }
 
-    fn orphans<'a>(&'a self, board: &'a Board, max: usize) -> Reply<'a, Vec<OfferInfo>> {
-        Box::pin(self.board_page(board, None, max.clamp(1, MAX_BOARD_BATCH)))
+    fn orphans<'a>(&'a self, claim_shard: &'a ClaimShard, max: usize) -> Reply<'a, Vec<OfferInfo>> {
+        Box::pin(self.claim_shard_page(claim_shard, None, max.clamp(1, MAX_CLAIM_SHARD_BATCH)))
     }
 
-    fn members<'a>(&'a self, board: &'a Board) -> Reply<'a, Vec<SeatInfo>> {
+    fn members<'a>(&'a self, claim_shard: &'a ClaimShard) -> Reply<'a, Vec<MembershipInfo>> {
         Box::pin(async move {
-            let answer = self.steps.quick(self.on_board(&SCRIPTS.board_members, board)).await?;
+            let answer =
+                self.steps.quick(self.on_claim_shard(&SCRIPTS.claim_shard_members, claim_shard)).await?;
             let mut parts = Parts::of(answer.value());
-            let (now, mut found) = (parts.number()?, Vec::new());
+            let now = parts.number()?;
+            let mut found = Vec::new();
             while !parts.is_empty() {
-                found.push(seat_info(now, &mut parts)?);
+                found.push(membership_info(now, &mut parts)?);
             }
-            found.sort_by_key(|seat| seat.number);
+            found.sort_by_key(|membership| membership.number);
             Ok(found)
         })
     }
 
-    fn expel<'a>(&'a self, board: &'a Board, number: Epoch, beats: u64) -> Reply<'a, bool> {
+    fn expel<'a>(&'a self, claim_shard: &'a ClaimShard, number: Epoch, beats: u64) -> Reply<'a, bool> {
         Box::pin(async move {
-            let script = &SCRIPTS.board_expel;
-            let call = self.on_board(script, board).arg(number.0).arg(beats);
+            let script = &SCRIPTS.claim_shard_expel;
+            let call = self.on_claim_shard(script, claim_shard).arg(number.0).arg(beats);
             let answer = self.steps.durable(script, call).await?;
             answer.value().as_i64().map(|gone| gone == 1).ok_or_else(odd_answer)
         })
     }
 }
 
-fn refused_join(board: &Board, wish: &Join, refusal: &str) -> Error {
+fn refused_join(claim_shard: &ClaimShard, request: &Join, refusal: &str) -> Error {
     match refusal.split_once(' ').map(|(why, number)| (why, number.parse::<u64>())) {
-        Some(("newer", Ok(number))) => wish.superseded(board, Epoch(number)),
+        Some(("newer", Ok(number))) => request.superseded(claim_shard, Epoch(number)),
         Some(("full", Ok(count))) => {
-            let context = format!("board {board} has {count} members: spread the service over more shards");
+            let context =
+                format!("claim shard {claim_shard} has {count} members: spread the service over more shards");
             Error::new(ErrorKind::Overloaded, context)
         }
         _ => odd_answer(),
     }
 }
 
-/// Passes an answer on, unless the seat is over.
-fn accept(seat: &Seat, answer: Frame) -> Result<Frame> {
+/// Passes an answer on, unless the membership is over.
+fn accept(membership: &Membership, answer: Frame) -> Result<Frame> {
     match super::durability::is_refusal(&answer) {
         false => Ok(answer),
-        true if answer.value().as_str() == Some("fenced") => Err(seat.over()),
+        true if answer.value().as_str() == Some("fenced") => Err(membership.over()),
         true => Err(odd_answer()),
     }
 }
 
-fn flags(answer: &Frame) -> Result<Vec<bool>> {
-    answer.value().iter().map(|flag| flag.as_i64().map(|flag| flag == 1).ok_or_else(odd_answer)).collect()
+fn flags(mut parts: Parts<'_>) -> Result<Vec<bool>> {
+    let mut flags = Vec::new();
+    while !parts.is_empty() {
+        flags.push(parts.number()? == 1);
+    }
+    Ok(flags)
 }
 
 fn outcome(value: Value<'_>) -> Result<Outcome> {
@@ -308,15 +370,18 @@ fn outcome(value: Value<'_>) -> Result<Outcome> {
 /// The epoch, then five parts per claim.
 pub(super) fn granted(answer: Value<'_>) -> Result<Vec<Granted>> {
     let mut parts = Parts::of(answer);
-    let (epoch, mut granted) = (Epoch(parts.number()?), Vec::new());
+    let epoch = Epoch(parts.number()?);
+    let mut granted = Vec::new();
     while !parts.is_empty() {
         let name = OfferName::new(parts.text()?)?;
-        let (kind, last) = (parts.number()?, parts.text()?);
-        let (payload, checkpoint) = (parts.bytes()?, parts.value()?);
+        let kind = parts.number()?;
+        let last = parts.text()?;
+        let payload = parts.bytes()?;
+        let checkpoint = parts.value()?;
         let former = match (kind, last) {
-            (_, "") => Former::Nobody,
-            (1, last) => Former::Vanished(MemberName::new(last)?),
-            (_, last) => Former::Released(MemberName::new(last)?),
+            (_, "") => PreviousOwner::Nobody,
+            (1, last) => PreviousOwner::Vanished(MemberName::new(last)?),
+            (_, last) => PreviousOwner::Released(MemberName::new(last)?),
         };
         granted.push(Granted { name, epoch, payload, checkpoint: checkpoint.bytes(), former });
     }
@@ -333,8 +398,10 @@ fn number(text: &str) -> Result<u64> {
 
 /// `epoch owner since offered last`, and how the owner is.
 pub(super) fn offer_info(now: u64, parts: &mut Parts<'_>) -> Result<OfferInfo> {
-    let (name, text) = (OfferName::new(parts.text()?)?, parts.text()?);
-    let (state, gone_since) = (parts.number()?, parts.number()?);
+    let name = OfferName::new(parts.text()?)?;
+    let text = parts.text()?;
+    let state = parts.number()?;
+    let gone_since = parts.number()?;
     let words: Vec<&str> = text.splitn(5, ' ').collect();
     let [epoch, owner, changed, offered, last] = words[..] else { return Err(odd_answer()) };
     let last_member = || MemberName::new(last);
@@ -354,15 +421,18 @@ pub(super) fn offer_info(now: u64, parts: &mut Parts<'_>) -> Result<OfferInfo> {
     })
 }
 
-/// `token ttl joined beats losses capacity presence since member`, with its number, deadline and claims before it.
-pub(super) fn seat_info(now: u64, parts: &mut Parts<'_>) -> Result<SeatInfo> {
-    let (life, deadline, held) = (Epoch(parts.number()?), parts.signed()?, parts.number()?);
+/// `token ttl joined beats losses capacity presence since member`, with its number, deadline and
+/// claims before it.
+pub(super) fn membership_info(now: u64, parts: &mut Parts<'_>) -> Result<MembershipInfo> {
+    let life = Epoch(parts.number()?);
+    let deadline = parts.signed()?;
+    let held = parts.number()?;
     let words: Vec<&str> = parts.text()?.splitn(9, ' ').collect();
     let [_token, ttl, joined, beats, _losses, capacity, _presence, _since, member] = words[..] else {
         return Err(odd_answer());
     };
     let deadline = u64::try_from(deadline).ok();
-    Ok(SeatInfo {
+    Ok(MembershipInfo {
         member: MemberName::new(member)?,
         number: life,
         remaining: deadline.map(|ms| Duration::from_micros(ms.saturating_mul(1000).saturating_sub(now))),

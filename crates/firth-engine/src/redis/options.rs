@@ -11,8 +11,8 @@ use std::time::Duration;
 pub struct RedisOptions {
     /// What all keys and channels start with, so that tenants can share a server: `?prefix=`.
     pub prefix: String,
-    /// What an acknowledgement means: `?durability=fast`, `replicated`, `replicated:2`, `synced`. `None` looks at the server:
-    /// `Replicated(1)` where there are replicas, else `Fast`.
+    /// What an acknowledgement means: `?durability=fast`, `replicated`, `replicated:2`, `synced`.
+    /// `None` looks at the server: `Replicated(1)` where there are replicas, else `Fast`.
     pub durability: Option<Durability>,
     /// How long a step waits for replicas or the disk before its outcome is reported as unknown.
     pub wait: Duration,

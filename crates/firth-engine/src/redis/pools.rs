@@ -1,9 +1,10 @@
 //! Leases of pools: their two texts, and the listing of a whole pool.
 
 use super::RedisEngine;
-use super::answer::Parts;
+use super::error_mapping::{odd_answer, of_call};
 use super::leases::holder;
-use super::trouble::{odd_answer, of_call};
+use super::reply_decoding::Parts;
+use super::unit_clock::read_clock;
 use crate::error::Result;
 use crate::hold::{LeaseInfo, LeaseName};
 use crate::id::Epoch;
@@ -21,11 +22,16 @@ impl RedisEngine {
         let look = pipe()
             .then(cmd("HGETALL").key(&keys.leases))
             .then(cmd("HGETALL").key(&keys.notes))
+            .then(cmd("HGET").key(&keys.meta).arg("c"))
             .then(cmd("TIME"));
-        let answers =
-            self.steps.client.transaction::<(Frame, Frame, (u64, u64))>(look).await.map_err(of_call)?;
-        let (leases, notes, (seconds, micros)) = answers.unpack().map_err(of_call)?;
-        let now = seconds * 1_000_000 + micros;
+        let answers = self
+            .steps
+            .client
+            .transaction::<(Frame, Frame, Frame, (u64, u64))>(look)
+            .await
+            .map_err(of_call)?;
+        let (leases, notes, clock, (seconds, micros)) = answers.unpack().map_err(of_call)?;
+        let now = read_clock(clock.value()).now(seconds * 1_000_000 + micros, None);
         let mut holders = BTreeMap::new();
         for (name, note) in notes.value().pairs().ok_or_else(odd_answer)? {
             holders.insert(name.as_str().ok_or_else(odd_answer)?, note);
@@ -42,28 +48,18 @@ impl RedisEngine {
     }
 }
 
-/// Reads what the script answered for some leases of a pool.
-pub(super) fn looked(
-    answer: Value<'_>,
-    places: &[usize],
-    names: &[LeaseName],
-    found: &mut [Option<LeaseInfo>],
-) -> Result<()> {
-    let mut parts = Parts::of(answer);
-    let now = parts.number()?;
-    for place in places {
-        let (lease, note) = (parts.value()?, parts.value()?);
-        if !lease.is_null() {
-            found[*place] = Some(info(&names[*place], now, lease, note)?);
-        }
-    }
-    Ok(())
+/// Reads what the script answered for a lease of a pool; `None` if there is none.
+pub(super) fn looked(name: &LeaseName, now: u64, parts: &mut Parts<'_>) -> Result<Option<LeaseInfo>> {
+    let lease = parts.value()?;
+    let note = parts.value()?;
+    if lease.is_null() { Ok(None) } else { info(name, now, lease, note).map(Some) }
 }
 
 /// Who has a lease that was wished for.
 pub(super) fn held(name: &LeaseName, parts: &mut Parts<'_>) -> Result<LeaseInfo> {
     let epoch = Epoch(parts.number()?);
-    let (remaining, beats) = (parts.duration()?.unwrap_or_default(), parts.number()?);
+    let remaining = parts.duration()?.unwrap_or_default();
+    let beats = parts.number()?;
     let (holder_name, note) = split_note(parts.bytes()?)?;
     Ok(LeaseInfo { name: name.clone(), holder: holder(&holder_name)?, epoch, remaining, beats, note })
 }

@@ -1,17 +1,19 @@
-//! Reading records: a plain range of the stream where that is safely small, else a script that stops at the byte limit.
+//! Reading records: a plain range of the stream where that is safely small, else a script that
+//! stops at the byte limit.
 //!
-//! Plain ranges cost the server half of what a script does, but know no byte limit. A partition remembers its largest blob; while
-//! so many of them fit the limit, a plain range cannot break it. Each answer refreshes what is known, and what was learned
-//! more than a moment ago does not count: bigger records may have come meanwhile.
+//! Plain ranges cost the server half of what a script does, but know no byte limit. A partition
+//! remembers its largest blob; while so many of them fit the limit, a plain range cannot break it.
+//! Each answer refreshes what is known, and what was learned more than a moment ago does not count:
+//! bigger records may have come meanwhile.
 
 use super::RedisEngine;
-use super::answer::{About, Parts};
 use super::blob;
+use super::error_mapping::{odd_answer, of_call};
 use super::keys::PartitionKeys;
+use super::reply_decoding::{Parts, StepSubject};
 use super::scripts::SCRIPTS;
-use super::trouble::{odd_answer, of_call};
 use crate::error::{Error, Result};
-use crate::facet::Max;
+use crate::facet::ReadLimit;
 use crate::id::RecordId;
 use crate::limits::MAX_READ;
 use crate::name::Partition;
@@ -25,7 +27,8 @@ use std::time::{Duration, Instant};
 /// How long the largest blob is taken for granted.
 const FRESH: Duration = Duration::from_millis(50);
 
-/// What reading has taught about a partition: its largest blob (0: unknown) and when, and records per 16 blobs of late.
+/// What reading has taught about a partition: its largest blob (0: unknown) and when, and records
+/// per 16 blobs of late.
 #[derive(Debug)]
 pub(super) struct Sizes {
     born: Instant,
@@ -42,7 +45,8 @@ impl Default for Sizes {
 }
 
 impl Sizes {
-    /// How many entries to ask for so that about `records` come; `None` if they might break the byte limit.
+    /// How many entries to ask for so that about `records` come; `None` if they might break the
+    /// byte limit.
     pub(super) fn entries_for(&self, records: usize, bytes: usize) -> Option<usize> {
         if self.age() > FRESH {
             return None;
@@ -86,19 +90,19 @@ pub(super) fn head(keys: &PartitionKeys) -> Command {
 }
 
 /// What is being read.
-pub(super) struct Reading<'a> {
+pub(super) struct ReadCall<'a> {
     at: &'a Partition,
     keys: &'a PartitionKeys,
     after: RecordId,
-    max: Max,
+    max: ReadLimit,
     records: Vec<Record>,
     bytes: usize,
     is_done: bool,
 }
 
-impl<'a> Reading<'a> {
-    pub(super) fn new(at: &'a Partition, keys: &'a PartitionKeys, after: RecordId, max: Max) -> Self {
-        let max = Max { records: max.records.clamp(1, MAX_READ), bytes: max.bytes.max(1) };
+impl<'a> ReadCall<'a> {
+    pub(super) fn new(at: &'a Partition, keys: &'a PartitionKeys, after: RecordId, max: ReadLimit) -> Self {
+        let max = ReadLimit { records: max.records.clamp(1, MAX_READ), bytes: max.bytes.max(1) };
         Self { at, keys, after, max, records: Vec::new(), bytes: 0, is_done: false }
     }
 
@@ -112,13 +116,14 @@ impl RedisEngine {
         &self,
         at: &Partition,
         after: RecordId,
-        max: Max,
+        max: ReadLimit,
     ) -> Result<Vec<Record>> {
         let keys = self.keys.partition(at);
-        let mut reading = Reading::new(at, &keys, after, max);
+        let mut reading = ReadCall::new(at, &keys, after, max);
         while !reading.is_done {
             let max = reading.max;
-            let (room, bytes) = (max.records - reading.records.len(), max.bytes - reading.bytes);
+            let room = max.records - reading.records.len();
+            let bytes = max.bytes - reading.bytes;
             match keys.sizes.entries_for(room, bytes) {
                 Some(entries) => self.read_range(&mut reading, entries).await?,
                 None => self.read_bounded(&mut reading, room, bytes).await?,
@@ -127,7 +132,7 @@ impl RedisEngine {
         Ok(reading.records)
     }
 
-    async fn read_range(&self, reading: &mut Reading<'_>, entries: usize) -> Result<()> {
+    async fn read_range(&self, reading: &mut ReadCall<'_>, entries: usize) -> Result<()> {
         let keys = reading.keys;
         if reading.after == RecordId::MAX {
             reading.is_done = true;
@@ -149,13 +154,15 @@ impl RedisEngine {
         reading.take_range(Some(range.value()), head.value())
     }
 
-    async fn read_bounded(&self, reading: &mut Reading<'_>, room: usize, bytes: usize) -> Result<()> {
+    async fn read_bounded(&self, reading: &mut ReadCall<'_>, room: usize, bytes: usize) -> Result<()> {
         let keys = reading.keys;
         let from = reading.after.min(RecordId::new(u64::MAX, u64::MAX - 1));
         let call = SCRIPTS.read.keys([&keys.meta, &keys.stream]).arg(from.to_string()).arg(room).arg(bytes);
-        let answer = About::partition(reading.at).accept(self.steps.quick(call).await?)?;
+        let answer = StepSubject::partition(reading.at).accept(self.steps.quick(call).await?)?;
         let mut parts = Parts::of(answer.value());
-        let (largest, trimmed, last) = (parts.number()?, parts.id()?, parts.id()?);
+        let largest = parts.number()?;
+        let trimmed = parts.id()?;
+        let last = parts.id()?;
         reading.check_end(last)?;
         let mut list = Parts::of(parts.value()?);
         let mut found = Vec::new();
@@ -170,18 +177,19 @@ impl RedisEngine {
     }
 }
 
-impl Reading<'_> {
+impl ReadCall<'_> {
     /// Takes in the entries of a range, if there are any, read together with a [`head`].
     pub(super) fn take_range(&mut self, range: Option<Value<'_>>, head: Value<'_>) -> Result<()> {
         let found = entries_of(range)?;
         let mut head = Parts::of(head);
         let largest = head.value()?;
         if largest.is_null() {
-            return Err(About::partition(self.at).missing());
+            return Err(StepSubject::partition(self.at).missing());
         }
         let largest =
             largest.as_i64().and_then(|largest| u64::try_from(largest).ok()).ok_or_else(odd_answer)?;
-        let (trimmed, last) = (head.id()?, head.id()?);
+        let trimmed = head.id()?;
+        let last = head.id()?;
         self.check_end(last)?;
         let entries = found.len();
         self.keys.sizes.learn(largest, entries, records_in(&found));
@@ -247,7 +255,8 @@ pub(super) fn entries_of(range: Option<Value<'_>>) -> Result<Vec<(RecordId, Byte
     range.into_iter().flatten().map(entry).collect()
 }
 
-/// How many records lie in these entries, wanted or not: a reader with little room still learns how full they are.
+/// How many records lie in these entries, wanted or not: a reader with little room still learns how
+/// full they are.
 fn records_in(entries: &[(RecordId, Bytes)]) -> usize {
     entries.iter().map(|(_, blob)| blob::count(blob)).sum()
 }

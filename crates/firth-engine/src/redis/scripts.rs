@@ -1,14 +1,17 @@
-//! The scripts: one per step, put together from the texts in `lua/` and the parts they share, each with its flags.
+//! The scripts: one per step, put together from the texts in `lua/` and the parts they share, each
+//! with its flags.
 //!
-//! Every script checks everything before its first write, because scripts do not roll back; a refusal is a plain string,
-//! success is a number or a list. `ALLOW_OOM` marks those that must go on when the server's memory is full: whatever
-//! settles, renews, gives back or frees. Scripts touch keys of one slot only.
+//! Every script checks everything before its first write, because scripts do not roll back. A
+//! refusal is a plain string, success is a number or a list. `ALLOW_OOM` marks scripts that must go
+//! on when the server's memory is full: those that settle, renew, give back or free. Scripts touch
+//! keys of one slot only.
 
-use crate::limits::{MAX_DUE, MAX_PRODUCERS, PRODUCER_WINDOW};
+use crate::facet::CANCELLED_WINDOW;
+use crate::limits::{MAX_DUE, MAX_PRODUCERS, MAX_SOURCES, PRODUCER_WINDOW};
 use firth_redis::Script;
 use std::sync::LazyLock;
 
-/// Records of one parcel have numbers from one page of so many (see `lua/lib/due.lua`).
+/// Records of one batch of retries have numbers from one page of so many (see `lua/lib/due.lua`).
 pub(super) const PAGE: u64 = 4096;
 
 const WRITES: &str = "#!lua\n";
@@ -18,23 +21,28 @@ const READS: &str = "#!lua flags=no-writes\n";
 /// Instead of parts: the script uses nothing that others share.
 const ALONE: &str = "";
 const BASE: &str = include_str!("lua/lib/base.lua");
+const CLOCK: &str = include_str!("lua/lib/clock.lua");
+/// What a script needs that is told what the client expects; see `unit_clock.rs`.
+const TIMED: &str = concat!(include_str!("lua/lib/clock.lua"), include_str!("lua/lib/timed.lua"));
 const LEASE: &str = include_str!("lua/lib/lease.lua");
 const AHEAD: &str = include_str!("lua/lib/ahead.lua");
 const BLOB: &str = include_str!("lua/lib/blob.lua");
 const LOCATE: &str = include_str!("lua/lib/locate.lua");
 const FLOOR: &str = include_str!("lua/lib/floor.lua");
 const DUE: &str = include_str!("lua/lib/due.lua");
-const PARCEL: &str = include_str!("lua/lib/parcel.lua");
+const RETRY_BATCH: &str = include_str!("lua/lib/retry_batch.lua");
+const DELAYED: &str = include_str!("lua/lib/delayed.lua");
 const WRITE: &str = include_str!("lua/lib/write.lua");
 const PROGRESS: &str = include_str!("lua/lib/progress.lua");
 const WIPE: &str = include_str!("lua/lib/wipe.lua");
 const POOL: &str = include_str!("lua/lib/pool.lua");
-const BOARD: &str = include_str!("lua/lib/board.lua");
+const CLAIM_SHARD: &str = include_str!("lua/lib/claim_shard.lua");
 const HANDOVER: &str = include_str!("lua/lib/handover.lua");
 
 fn script(flags: &str, parts: &[&str], body: &str) -> Script {
     let limits = format!(
-        "local WINDOW, PRODUCERS, MAX_DUE, PAGE = {PRODUCER_WINDOW}, {MAX_PRODUCERS}, {MAX_DUE}, {PAGE}\n"
+        "local WINDOW, PRODUCERS, SOURCES, MAX_DUE, PAGE, CANCELLED = \
+         {PRODUCER_WINDOW}, {MAX_PRODUCERS}, {MAX_SOURCES}, {MAX_DUE}, {PAGE}, {CANCELLED_WINDOW}\n"
     );
     let shared = if parts == [ALONE] { String::new() } else { limits + BASE + &parts.concat() };
     Script::new([flags, &shared, body].concat())
@@ -64,52 +72,58 @@ macro_rules! scripts {
 scripts! {
     create_partition = "create_partition", WRITES, [WIPE];
     delete_partition = "delete_partition", ALLOW_OOM, [WIPE];
-    append = "append", WRITES, [WRITE];
+    append = "append", WRITES, [TIMED, WRITE];
     append_plain = "append_plain", WRITES, [ALONE];
+    append_marked = "append_marked", WRITES, [TIMED, WRITE];
+    mark = "mark", READS, [];
+    forget_source = "forget_source", ALLOW_OOM, [];
     head = "head", READS, [];
-    ripen = "ripen", WRITES, [BLOB, WRITE];
+    promote_due = "promote_due", WRITES, [TIMED, BLOB, WRITE];
     adopt = "adopt", ALLOW_OOM, [];
-    follow = "follow", WRITES, [WRITE];
-    bounds = "bounds", READS, [];
+    follow = "follow", WRITES, [CLOCK, WRITE];
+    bounds = "bounds", READS, [CLOCK];
+    delayed = "delayed", READS, [CLOCK, DELAYED];
+    cancel_delayed = "change_delayed", ALLOW_OOM, [TIMED, BLOB, WRITE, DELAYED];
+    deliver_delayed = "change_delayed", WRITES, [TIMED, BLOB, WRITE, DELAYED];
     read = "read", READS, [];
-    trim = "trim", ALLOW_OOM, [AHEAD, LOCATE, FLOOR];
+    trim = "trim", ALLOW_OOM, [CLOCK, AHEAD, LOCATE, FLOOR];
     trim_size = "trim_size", ALLOW_OOM, [AHEAD, BLOB, FLOOR];
-    create_group = "create_group", WRITES, [LEASE, LOCATE];
-    open = "open", ALLOW_OOM, [LEASE, AHEAD, LOCATE, DUE, PARCEL];
-    advance = "advance", ALLOW_OOM, [LEASE, AHEAD, DUE, PROGRESS];
-    commit = "commit", ALLOW_OOM, [LEASE, AHEAD, DUE, PARCEL, PROGRESS];
-    due = "due", ALLOW_OOM, [LEASE, BLOB, LOCATE, DUE, PARCEL];
-    status = "status", READS, [AHEAD, LOCATE, DUE];
-    pending = "pending", READS, [DUE, PARCEL];
-    reset = "reset", ALLOW_OOM, [LEASE, LOCATE, DUE, PARCEL];
-    delete_group = "delete_group", ALLOW_OOM, [LEASE];
-    dead = "dead", READS, [];
-    revive = "revive", WRITES, [AHEAD, DUE, PARCEL];
-    append_again = "append_again", WRITES, [WRITE];
-    forget_dead = "forget_dead", ALLOW_OOM, [];
-    acquire_group = "acquire_group", ALLOW_OOM, [LEASE];
-    renew_groups = "renew_groups", ALLOW_OOM, [LEASE];
+    create_group = "create_group", WRITES, [CLOCK, LEASE, LOCATE];
+    open = "open", ALLOW_OOM, [TIMED, LEASE, AHEAD, LOCATE, DUE, RETRY_BATCH];
+    advance = "advance", ALLOW_OOM, [CLOCK, LEASE, AHEAD, DUE, PROGRESS];
+    commit = "commit", ALLOW_OOM, [TIMED, LEASE, AHEAD, DUE, RETRY_BATCH, PROGRESS];
+    due = "due", ALLOW_OOM, [TIMED, LEASE, BLOB, LOCATE, DUE, RETRY_BATCH];
+    status = "status", READS, [CLOCK, AHEAD, LOCATE, DUE];
+    pending = "pending", READS, [CLOCK, DUE, RETRY_BATCH];
+    reset = "reset", ALLOW_OOM, [CLOCK, LEASE, LOCATE, DUE, RETRY_BATCH];
+    delete_group = "delete_group", ALLOW_OOM, [CLOCK, LEASE];
+    dead = "dead", READS, [CLOCK];
+    revive = "revive", WRITES, [CLOCK, AHEAD, DUE, RETRY_BATCH];
+    append_again = "append_again", WRITES, [CLOCK, WRITE];
+    forget_dead = "forget_dead", ALLOW_OOM, [CLOCK];
+    acquire_group = "acquire_group", ALLOW_OOM, [TIMED, LEASE];
+    renew_groups = "renew_groups", ALLOW_OOM, [TIMED, LEASE];
     release_group = "release_group", ALLOW_OOM, [LEASE];
     revoke_group = "revoke_group", ALLOW_OOM, [LEASE];
-    look_groups = "look_groups", READS, [];
-    acquire_pool = "acquire_pool", ALLOW_OOM, [LEASE, POOL];
-    renew_pool = "renew_pool", ALLOW_OOM, [];
+    look_groups = "look_groups", READS, [CLOCK];
+    acquire_pool = "acquire_pool", ALLOW_OOM, [TIMED, LEASE, POOL];
+    renew_pool = "renew_pool", ALLOW_OOM, [TIMED];
     release_pool = "release_pool", ALLOW_OOM, [LEASE, POOL];
-    look_pool = "look_pool", READS, [];
-    board_offer = "board_offer", WRITES, [BOARD];
-    board_withdraw = "board_withdraw", ALLOW_OOM, [BOARD];
-    board_join = "board_join", ALLOW_OOM, [BOARD];
-    board_leave = "board_leave", ALLOW_OOM, [BOARD];
-    board_expel = "board_expel", ALLOW_OOM, [BOARD];
-    board_beat = "board_beat", ALLOW_OOM, [BOARD];
-    board_grant = "board_grant", ALLOW_OOM, [BOARD, HANDOVER];
-    board_take = "board_take", ALLOW_OOM, [BOARD, HANDOVER];
-    board_settle = "board_settle", ALLOW_OOM, [BOARD];
-    board_checkpoint = "board_checkpoint", WRITES, [BOARD];
-    board_force = "board_force", ALLOW_OOM, [BOARD];
-    board_owned = "board_owned", READS, [BOARD];
-    board_list = "board_list", READS, [BOARD];
-    board_members = "board_members", READS, [BOARD];
+    look_pool = "look_pool", READS, [CLOCK];
+    claim_shard_offer = "claim_shard_offer", WRITES, [TIMED, CLAIM_SHARD];
+    claim_shard_withdraw = "claim_shard_withdraw", ALLOW_OOM, [CLOCK, CLAIM_SHARD];
+    claim_shard_join = "claim_shard_join", ALLOW_OOM, [TIMED, CLAIM_SHARD];
+    claim_shard_leave = "claim_shard_leave", ALLOW_OOM, [CLOCK, CLAIM_SHARD];
+    claim_shard_expel = "claim_shard_expel", ALLOW_OOM, [CLOCK, CLAIM_SHARD];
+    claim_shard_beat = "claim_shard_beat", ALLOW_OOM, [TIMED, CLAIM_SHARD];
+    claim_shard_grant = "claim_shard_grant", ALLOW_OOM, [TIMED, CLAIM_SHARD, HANDOVER];
+    claim_shard_take = "claim_shard_take", ALLOW_OOM, [TIMED, CLAIM_SHARD, HANDOVER];
+    claim_shard_settle = "claim_shard_settle", ALLOW_OOM, [TIMED, CLAIM_SHARD];
+    claim_shard_checkpoint = "claim_shard_checkpoint", WRITES, [CLOCK, CLAIM_SHARD];
+    claim_shard_force = "claim_shard_force", ALLOW_OOM, [CLOCK, CLAIM_SHARD];
+    claim_shard_owned = "claim_shard_owned", READS, [CLOCK, CLAIM_SHARD];
+    claim_shard_list = "claim_shard_list", READS, [CLOCK, CLAIM_SHARD];
+    claim_shard_members = "claim_shard_members", READS, [CLOCK, CLAIM_SHARD];
     put_entry = "change_entry", WRITES, [];
     remove_entry = "change_entry", ALLOW_OOM, [];
     list_entries = "list_entries", READS, [];

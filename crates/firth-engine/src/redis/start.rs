@@ -1,12 +1,13 @@
-//! Opening the engine: connect, look at what the server offers, and fail early with the rule that is missing.
+//! Opening the engine: connect, look at what the server offers, and fail early with the rule that
+//! is missing.
 
-use super::fresh::FreshFile;
-use super::keys::Keys;
-use super::memory;
+use super::error_mapping::{of_call, of_connect};
+use super::keys::KeyNames;
+use super::memory_watch;
 use super::options::RedisOptions;
+use super::restart_guard::FreshFile;
 use super::scripts::SCRIPTS;
 use super::synced;
-use super::trouble::{of_call, of_connect};
 use crate::durability::Durability;
 use crate::error::{Error, ErrorKind, Result};
 use firth_redis::resp::{Frame, Ignore};
@@ -31,14 +32,14 @@ pub(super) async fn connect(url: &str) -> Result<Client> {
 pub(super) async fn examine(
     client: &Client,
     file: &FreshFile,
-    keys: &Keys,
+    keys: &KeyNames,
     options: &RedisOptions,
 ) -> Result<Durability> {
     check_version(client)?;
     // The first of all writes is the check of the rules.
     file.ensure(options.durability == Some(Durability::Synced)).await?;
     check_rules(client, keys).await?;
-    memory::check(client, keys).await?;
+    memory_watch::check(client, keys).await?;
     let info = match Info::read(client).await {
         // A server that comes and goes is not one that forbids it.
         Err(error) if error.is_retryable() => return Err(error),
@@ -70,12 +71,13 @@ pub(super) fn probes(client: &Client, probe: &str, prefix: &str) -> Vec<String> 
     let masters = nodes.iter().filter(|node| node.role == NodeRole::Master);
     let slots = masters.filter_map(|node| node.slots.first()).map(|range| *range.start());
     let probes: Vec<String> =
-        slots.map(|slot| format!("{prefix}:{{{}}}", super::place::tag_in(slot))).collect();
+        slots.map(|slot| format!("{prefix}:{{{}}}", super::slot_placement::tag_in(slot))).collect();
     if probes.is_empty() { vec![probe.to_owned()] } else { probes }
 }
 
-/// Whether the server is a replicated one, also while its replica is away: right after a failover the new master has none
-/// yet, and what is opened then must promise no less than what was opened before.
+/// Whether the server is a replicated one, also while its replica is away: right after a failover
+/// the new master has none yet, and what is opened then must promise no less than what was opened
+/// before.
 async fn has_replicas(client: &Client, info: &Info) -> Result<bool> {
     if info.replicas() > 0 || client.nodes().iter().any(|node| node.role == NodeRole::Replica) {
         return Ok(true);
@@ -120,8 +122,9 @@ fn major_minor(version: &str) -> (u32, u32) {
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
 }
 
-/// Tries everything that the engine does, without leaving a trace, and names the rules that are missing.
-async fn check_rules(client: &Client, keys: &Keys) -> Result<()> {
+/// Tries everything that the engine does, without leaving a trace, and names the rules that are
+/// missing.
+async fn check_rules(client: &Client, keys: &KeyNames) -> Result<()> {
     let probe = keys.probe();
     let prefix = keys.prefix();
     let scripts = client.eval::<Vec<String>>(&SCRIPTS.probe.key(&probe)).await;
@@ -164,7 +167,8 @@ async fn check_rules(client: &Client, keys: &Keys) -> Result<()> {
     Err(Error::new(ErrorKind::Unauthorized, context))
 }
 
-/// The rule that a refusal asks for: both servers quote the command, and name nothing where keys or channels are meant.
+/// The rule that a refusal asks for: both servers quote the command, and name nothing where keys or
+/// channels are meant.
 fn rule(message: &str, otherwise: &str) -> String {
     match message.split('\'').nth(1) {
         Some(command) => format!("+{command}"),

@@ -1,16 +1,18 @@
-//! Following streams of others.
+//! Following streams of other programs.
 //!
-//! What is new is read with plain commands, wherever the stream lies, made into records here, and taken in by one script that also moves
-//! the mark; the script refuses if somebody else moved it before, so that no entry comes twice and none is left out, however
-//! many processes follow. The stream is only read, unless its adoption says that entries are to be removed.
+//! A follower reads new entries with plain commands, because the stream may lie in another slot,
+//! and makes them into records here. One script takes the records in and moves the mark. If another
+//! process moved the mark before, the script refuses: no entry comes twice and none is left out,
+//! however many processes follow. The engine only reads the stream, unless its adoption says that
+//! entries are to be removed.
 
-use super::answer::{About, Parts};
-use super::entry::{Fields, Mapping};
+use super::entry::{FieldMapping, Fields};
+use super::error_mapping::{odd_answer, of_call};
+use super::reply_decoding::{Parts, StepSubject};
 use super::scripts::SCRIPTS;
-use super::trouble::{odd_answer, of_call};
 use super::{RedisEngine, blob};
 use crate::error::{Error, ErrorKind, Result};
-use crate::facet::{Adopt, From, Reply, StreamGroup, StreamPending, Streams};
+use crate::facet::{Adopt, Reply, StartPosition, StreamGroup, StreamPending, Streams};
 use crate::id::RecordId;
 use crate::limits::{MAX_BATCH, MAX_BATCH_BYTES, MAX_DUE};
 use crate::name::Partition;
@@ -31,8 +33,9 @@ pub(super) struct Following {
     stream: String,
     /// The last entry that was taken in.
     at: RecordId,
-    mapping: Mapping,
-    /// Entries up to the mark are removed, but none up to this one, which the topic never had. `None`: nothing is.
+    mapping: FieldMapping,
+    /// Entries up to the mark are removed, but none up to this one, which the topic never had.
+    /// `None`: nothing is.
     removed_after: Option<RecordId>,
 }
 
@@ -48,7 +51,7 @@ impl Following {
         }
         let stream = stream.as_str().ok_or_else(odd_answer)?.to_owned();
         let at = parts.id()?;
-        let mapping = Mapping { key: parts.text()?.to_owned(), payload: parts.text()?.to_owned() };
+        let mapping = FieldMapping { key: parts.text()?.to_owned(), payload: parts.text()?.to_owned() };
         let removing = parts.text()? == "1";
         // Builds that did not note where the adoption began removed all that was older.
         let start =
@@ -59,15 +62,15 @@ impl Following {
 }
 
 impl Streams for RedisEngine {
-    fn stream_mark<'a>(&'a self, stream: &'a str, from: From) -> Reply<'a, RecordId> {
+    fn stream_mark<'a>(&'a self, stream: &'a str, from: StartPosition) -> Reply<'a, RecordId> {
         Box::pin(async move {
             crate::checks::place(from)?;
             let newest = self.newest_entry(stream).await?.unwrap_or_default();
             Ok(match from {
-                From::Start | From::Nowhere => RecordId::ZERO,
-                From::End => newest,
-                From::After(id) => id,
-                From::Age(age) => RecordId::before_ms(self.millis_ago(age).await?),
+                StartPosition::Start | StartPosition::Existing => RecordId::ZERO,
+                StartPosition::End => newest,
+                StartPosition::After(id) => id,
+                StartPosition::Age(age) => RecordId::before_ms(self.millis_ago(age).await?),
             })
         })
     }
@@ -84,7 +87,7 @@ impl Streams for RedisEngine {
                     .arg(adopt.payload_field.unwrap_or_default())
                     .arg(u8::from(adopt.removing));
             }
-            let answer = About::partition(at).accept(self.steps.durable(script, call).await?)?;
+            let answer = StepSubject::partition(at).accept(self.steps.durable(script, call).await?)?;
             answer.value().as_i64().map(|done| done == 1).ok_or_else(odd_answer)
         })
     }
@@ -104,7 +107,8 @@ impl Streams for RedisEngine {
 }
 
 impl RedisEngine {
-    /// Takes in what is new in a followed stream, up to `max` entries; answers how many, and whether there may be more.
+    /// Takes in what is new in a followed stream, up to `max` entries; answers how many, and
+    /// whether there may be more.
     pub(super) async fn follow(
         &self,
         at: &Partition,
@@ -112,7 +116,8 @@ impl RedisEngine {
         max: usize,
     ) -> Result<(usize, bool)> {
         let Following { stream, at: mut mark, mapping, removed_after } = following;
-        let (mut taken, mut page) = (0, FIRST_PAGE);
+        let mut taken = 0;
+        let mut page = FIRST_PAGE;
         while taken < max {
             let entries = self.entries_after(&stream, mark, page.min(max - taken)).await?;
             let Some((last, _)) = entries.last() else {
@@ -121,12 +126,13 @@ impl RedisEngine {
                 }
                 return self.look_for_rebirth(at, &stream, mark).await.map(|is_new| (taken, is_new));
             };
-            let (last, is_last) = (*last, entries.len() < page.min(max - taken));
+            let last = *last;
+            let is_last = entries.len() < page.min(max - taken);
             let contents: Vec<Content> =
                 entries.iter().map(|(id, fields)| mapping.content(*id, fields)).collect();
             for batch in batches(&contents, &entries, mark) {
                 if !self.take_in(at, batch).await? {
-                    // Somebody else is at it: their records are as good as ours.
+                    // Another process follows the stream, too: its records are as good as ours.
                     return Ok((taken, true));
                 }
                 taken += batch.contents.len();
@@ -179,7 +185,7 @@ impl RedisEngine {
             .arg(batch.from.to_string())
             .arg(batch.to.to_string())
             .args(blob::pack(batch.contents));
-        let answer = About::partition(at).accept(self.steps.durable(script, call).await?)?;
+        let answer = StepSubject::partition(at).accept(self.steps.durable(script, call).await?)?;
         answer.value().as_i64().map(|taken| taken == 1).ok_or_else(odd_answer)
     }
 
@@ -194,7 +200,8 @@ impl RedisEngine {
         answer.value().iter().map(entry).collect()
     }
 
-    /// A stream whose newest id lies before the mark was deleted and made anew: it is followed from its start.
+    /// A stream whose newest id lies before the mark was deleted and made anew: it is followed from
+    /// its start.
     async fn look_for_rebirth(&self, at: &Partition, stream: &str, mark: RecordId) -> Result<bool> {
         match self.newest_entry(stream).await? {
             Some(newest) if newest < mark => {
@@ -233,7 +240,8 @@ impl RedisEngine {
     }
 
     async fn pending_entries(&self, stream: &str, group: &str) -> Result<Vec<StreamPending>> {
-        let (mut found, mut from) = (Vec::new(), "-".to_owned());
+        let mut found = Vec::new();
+        let mut from = "-".to_owned();
         loop {
             let page = cmd("XPENDING").key(stream).arg(group).arg(&from).arg("+").arg(PENDING_PAGE);
             let answer: Frame =
@@ -270,7 +278,10 @@ struct Batch<'c> {
 
 /// Cuts a page so that each part fits one step.
 fn batches<'c>(contents: &'c [Content], entries: &[(RecordId, Fields)], mark: RecordId) -> Vec<Batch<'c>> {
-    let (mut parts, mut start, mut bytes, mut from) = (Vec::new(), 0, 0, mark);
+    let mut parts = Vec::new();
+    let mut start = 0;
+    let mut bytes = 0;
+    let mut from = mark;
     for (at, content) in contents.iter().enumerate() {
         let size = content.packed_len();
         if at > start && bytes + size > MAX_BATCH_BYTES {

@@ -1,17 +1,17 @@
 //! What `synced` needs of a server: a sync of its append-only file before every answer.
 //!
 //! The answer to a step is believed only with the server's settings right behind it, on the same
-//! connection. So a failover to a server with other settings, or a change while it runs, is seen by the
-//! very next step.
+//! connection. So a failover to a server with other settings, or a change while it runs, is seen by
+//! the very next step.
 //!
 //! **Why not WAITAOF.** Valkey 9.1.2 with `appendfsync everysec` confirms writes that no fsync has
 //! reached: eight calls were confirmed after one `fdatasync`.
 
-use super::fresh::ask;
-use super::keys::Keys;
+use super::error_mapping::of_call;
+use super::keys::KeyNames;
+use super::restart_guard::ask;
 use super::start;
 use super::streams::field;
-use super::trouble::of_call;
 use crate::error::{Error, ErrorKind, Result};
 use firth_redis::resp::{Frame, Value};
 use firth_redis::{CallError, Client, Command, cmd};
@@ -47,7 +47,7 @@ pub(super) fn judge(answer: Result<&Frame, CallError>) -> Result<()> {
 }
 
 /// Whether every master keeps `synced` now.
-pub(super) async fn check(client: &Client, keys: &Keys) -> Result<()> {
+pub(super) async fn check(client: &Client, keys: &KeyNames) -> Result<()> {
     for probe in start::probes(client, &keys.probe(), keys.prefix()) {
         let answer = ask(client, probe.as_bytes(), question()).await;
         judge(answer.as_ref().map_err(Clone::clone))?;

@@ -1,13 +1,15 @@
-//! Waiting at the end of a log: a blocking read on a connection of its own, answered by the very append that it waits for.
+//! Waiting at the end of a log: a blocking read on a connection of its own, answered by the very
+//! append that it waits for.
 //!
-//! For partitions with a trickle of records; those without rest in the notifier, which costs nothing. So only a few wait at a time, and
-//! whoever does not get a place, or whose wait fails, goes the common way, which shows what is wrong.
+//! For partitions with a trickle of records; idle partitions rest in the notifier, which costs
+//! nothing. So only a few readers wait here at a time. If a reader gets no place, or if its wait
+//! fails, it falls back to a hint and a plain read, which reports what is wrong.
 
 use super::RedisEngine;
 use super::keys::PartitionKeys;
-use super::read::{Reading, head};
+use super::read::{ReadCall, head};
 use crate::error::Result;
-use crate::facet::Max;
+use crate::facet::ReadLimit;
 use crate::id::RecordId;
 use crate::name::Partition;
 use crate::record::Record;
@@ -16,7 +18,8 @@ use firth_redis::{CallError, cmd, pipe};
 use std::time::Duration;
 use tokio::sync::Semaphore;
 
-/// How many partitions are waited for at a time; with the groups of [`super::waits`] below the client's limit of blocking connections.
+/// How many partitions are waited for at a time; with the groups of [`super::waits`] below the
+/// client's limit of blocking connections.
 const AT_ONCE: usize = 8;
 /// How long one wait lasts.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -37,7 +40,7 @@ impl RedisEngine {
         &self,
         at: &Partition,
         after: RecordId,
-        max: Max,
+        max: ReadLimit,
     ) -> Result<Option<Vec<Record>>> {
         let keys = self.keys.partition(at);
         let Ok(_place) = self.tails.0.try_acquire() else { return Ok(None) };
@@ -52,7 +55,7 @@ impl RedisEngine {
                 return Ok(None);
             }
         };
-        let mut reading = Reading::new(at, &keys, after, max);
+        let mut reading = ReadCall::new(at, &keys, after, max);
         // A map with one pair: the stream and its entries. Nothing at all if nothing came.
         let entries = entries.value().iter().nth(1);
         match head {
@@ -62,8 +65,8 @@ impl RedisEngine {
         Ok(Some(reading.into_records()))
     }
 
-    /// Waits for entries. What else is to be known of the partition is asked for with them, unless it was of late: the server would
-    /// answer that before it hands out what was waited for.
+    /// Waits for entries. What else is to be known of the partition is asked for with them, unless
+    /// it was of late: the server would answer that before it hands out what was waited for.
     async fn wait_for_entries(
         &self,
         keys: &PartitionKeys,
@@ -72,7 +75,8 @@ impl RedisEngine {
     ) -> Result<(Frame, Option<Frame>), CallError> {
         let read = cmd("XREAD").arg("COUNT").arg(entries).arg("BLOCK").arg(PATIENCE.as_millis() as u64);
         let read = read.arg("STREAMS").key(&keys.stream).arg(after.to_string());
-        let (client, limit) = (&self.steps.client, PATIENCE + GRACE);
+        let client = &self.steps.client;
+        let limit = PATIENCE + GRACE;
         if keys.sizes.is_recent() {
             return Ok((client.call::<Frame>(read).timeout(limit).await?, None));
         }

@@ -1,17 +1,18 @@
 //! Steps that share one proof of their durability: the group commit of a server.
 //!
-//! The proof is WAIT, or the settings that make the server sync before it answers (`synced.rs`).
-//! A wait counts all writes of its own connection. So steps for one place (the server, or a slot of a cluster) that come while
-//! others are under way gather, and then travel in one piece with one wait behind them. A lone step never waits for
-//! company: up to [`AT_ONCE`] groups per place, each over a connection of its own (the client's blocking lane), are
-//! under way at a time.
+//! The proof is WAIT, or the settings that make the server sync before it answers (`synced.rs`). A
+//! wait counts all writes of its own connection. So steps for one place (the server, or a slot of a
+//! cluster) that come while others are under way gather, and then travel in one piece with one wait
+//! behind them. A lone step never waits for company: up to [`AT_ONCE`] groups per place, each over
+//! a connection of its own (the client's blocking lane), are under way at a time.
 //!
-//! Groups run in tasks of their own, so that a caller that gives up takes nobody with it.
+//! Groups run in tasks of their own, so that a caller that gives up does not cancel the steps of
+//! other callers.
 
 use super::durability::is_refusal;
-use super::fresh::{FreshFile, is_unknown};
+use super::error_mapping::{odd_answer, of_call};
+use super::restart_guard::{FreshFile, is_unknown};
 use super::synced;
-use super::trouble::{odd_answer, of_call};
 use crate::error::{Error, ErrorKind, Result};
 use firth_redis::config::Server;
 use firth_redis::resp::Frame;
@@ -52,19 +53,19 @@ struct Inner {
     wait: Duration,
     is_cluster: bool,
     groups: Semaphore,
-    places: Mutex<HashMap<Place, Queue>>,
+    places: Mutex<HashMap<Place, WaitQueue>>,
 }
 
 /// Steps of one place can travel together.
 type Place = (Promise, u16);
 
 #[derive(Default)]
-struct Queue {
+struct WaitQueue {
     under_way: usize,
-    waiting: VecDeque<Job>,
+    waiting: VecDeque<WaitJob>,
 }
 
-struct Job {
+struct WaitJob {
     script: Script,
     call: ScriptCall,
     answer: oneshot::Sender<Result<Frame>>,
@@ -89,7 +90,7 @@ impl Waits {
     pub(super) async fn run(&self, promise: Promise, script: &Script, call: ScriptCall) -> Result<Frame> {
         let slot = call.command().first_key().filter(|_| self.0.is_cluster).map_or(0, firth_redis::slot);
         let (answer, answered) = oneshot::channel();
-        if self.0.queue((promise, slot), Job { script: script.clone(), call, answer })? {
+        if self.0.queue((promise, slot), WaitJob { script: script.clone(), call, answer })? {
             tokio::spawn(self.0.clone().serve((promise, slot)));
         }
         answered.await.unwrap_or_else(|_| {
@@ -105,7 +106,7 @@ impl Waits {
 
 impl Inner {
     /// Queues a step; true if a task has to be started to serve the place.
-    fn queue(&self, place: Place, job: Job) -> Result<bool> {
+    fn queue(&self, place: Place, job: WaitJob) -> Result<bool> {
         let mut places = self.places.lock().expect(UNPOISONED);
         let queue = places.entry(place).or_default();
         if queue.waiting.len() == QUEUE {
@@ -120,7 +121,7 @@ impl Inner {
         Ok(starts)
     }
 
-    /// Sends group after group until nobody waits.
+    /// Sends group after group until no step waits.
     async fn serve(self: Arc<Self>, place: Place) {
         loop {
             let permit = self.groups.acquire().await;
@@ -134,10 +135,11 @@ impl Inner {
     }
 
     /// The steps that go next; none means that this server of the place is done.
-    fn next_group(&self, place: Place) -> Vec<Job> {
+    fn next_group(&self, place: Place) -> Vec<WaitJob> {
         let mut places = self.places.lock().expect(UNPOISONED);
         let Some(queue) = places.get_mut(&place) else { return Vec::new() };
-        let (mut jobs, mut bytes) = (Vec::new(), 0);
+        let mut jobs = Vec::new();
+        let mut bytes = 0;
         while let Some(job) = queue.waiting.front() {
             bytes += job.call.command().wire_len();
             if jobs.len() == GROUP || (bytes > GROUP_BYTES && !jobs.is_empty()) {
@@ -154,15 +156,16 @@ impl Inner {
         jobs
     }
 
-    /// Sends the steps with one wait behind them. Scripts that the node does not know are loaded, and those steps go again.
-    async fn send_group(&self, promise: Promise, mut jobs: Vec<Job>) {
+    /// Sends the steps with one wait behind them. Scripts that the node does not know are loaded,
+    /// and those steps go again.
+    async fn send_group(&self, promise: Promise, mut jobs: Vec<WaitJob>) {
         for scripts_known in [false, true] {
             let mut pipe = pipe();
             if scripts_known {
                 if let Err(error) = self.file.ensure_for(&jobs[0].call, promise == Promise::Disk).await {
                     return jobs.into_iter().for_each(|job| job.finish(Err(error.clone().into())));
                 }
-                let load = |job: &Job| cmd("SCRIPT").arg("LOAD").arg(job.script.source());
+                let load = |job: &WaitJob| cmd("SCRIPT").arg("LOAD").arg(job.script.source());
                 jobs.iter().for_each(|job| pipe.push(&load(job)));
             }
             let loads = pipe.len();
@@ -234,7 +237,7 @@ impl Inner {
     }
 }
 
-impl Job {
+impl WaitJob {
     /// Answers the caller, if it is still there.
     fn finish(self, answer: Result<Frame>) {
         let _ = self.answer.send(answer);

@@ -1,21 +1,25 @@
-//! The victim of the crash laws: works on a data directory and says what it knows, until it is killed.
+//! The victim of the crash laws: works on a data directory and says what it knows, until it is
+//! killed.
 //!
-//! `crash_child DIR synced|fast POINT N [liar] [bulky] [full] [rounds=N]`. `POINT` is a crash point (or `none`),
-//! and `N` says at which pass of it to die. `liar` plants a bug, `bulky` makes records that fill pages of
-//! the disk, `full` lets it fill the disk, and `rounds` lets it end by itself.
+//! `crash_child DIR synced|fast POINT N [liar] [bulky] [full] [marked] [rounds=N]`. `POINT` is a
+//! crash point (or `none`), and `N` says at which pass of it to die. `liar` plants a bug, `bulky`
+//! makes records that fill pages of the disk, `full` lets it fill the disk, `marked` appends with
+//! the mark of a source, and `rounds` lets it end by itself.
 //!
-//! Before a commit it prints `try …` with the numbers it is about to settle, after each acknowledgement what
-//! was acknowledged. The parent holds the engine to these words after opening the directory again. With
-//! `rounds` it repeats what the engine could not store, as a client does, until it is stored.
+//! Before a commit it prints `try …` with the numbers it is about to settle, after each
+//! acknowledgement what was acknowledged. The parent holds the engine to these words after opening
+//! the directory again. With `rounds` it repeats what the engine could not store, as a client does,
+//! until it is stored.
 
 #![allow(clippy::unwrap_used, reason = "its death is the point")]
 
 use firth_engine::Verdict;
-use firth_engine::facet::{Acquire, Append, LeaseQuery, ProducerSeq, Trim, TrimTo};
+use firth_engine::facet::{Acquire, Append, LeaseQuery, Trim, TrimTo};
 use firth_engine::{
     Content, CrashPoint, Durability, Engine, ErrorKind, FileOptions, GroupName, Hold, Hooks, LeaseName,
-    Mutation, Partition, ProducerName, TopicName,
+    Mutation, Partition, TopicName,
 };
+use firth_laws::marks::once;
 use firth_laws::world::{LONG, Owner, bulky, dead, group, holder, number, numbered, retry, take_over};
 use std::time::{Duration, Instant};
 
@@ -49,7 +53,7 @@ fn main() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     runtime.block_on(async {
         let engine = Engine::file_with(&args[1], options, hooks).await.unwrap();
-        work(&engine, content, rounds).await;
+        work(&engine, content, has("marked"), rounds).await;
         engine.close().await.unwrap();
     });
 }
@@ -62,7 +66,7 @@ fn say(line: &str) {
     out.flush().unwrap();
 }
 
-async fn work(engine: &Engine, content: fn(u64) -> Content, rounds: Option<u64>) {
+async fn work(engine: &Engine, content: fn(u64) -> Content, is_marked: bool, rounds: Option<u64>) {
     let insists = rounds.is_some();
     let at = Partition::new(TopicName::new("crash").unwrap(), 0);
     let name = group("g");
@@ -73,7 +77,6 @@ async fn work(engine: &Engine, content: fn(u64) -> Content, rounds: Option<u64>)
     let hold = take(engine, &at, &name, insists).await;
     say(&format!("epoch {}", hold.epoch));
     let mut owner = stored(insists, async || Owner::open(engine, &at, &name, hold.clone()).await).await;
-    let producer = ProducerName::new("p").unwrap();
     let mut appended = engine.bounds(&at).await.unwrap().last.seq;
     let start = Instant::now();
     for round in 0.. {
@@ -81,10 +84,10 @@ async fn work(engine: &Engine, content: fn(u64) -> Content, rounds: Option<u64>)
             break;
         }
         let batch = (appended..appended + 3).map(content).collect::<Vec<_>>();
-        let seq = ProducerSeq { name: producer.clone(), first: appended, keep: Duration::ZERO };
-        let append = Append { producer: Some(seq), ..Append::new(batch) };
+        let append = once(Append::new(batch), appended, is_marked);
         let append = stored(insists, async || engine.append(&at, append.clone()).await);
-        // A renewal needs no sync, and shares that of the append: the group as a whole must have one.
+        // A renewal needs no sync, and shares that of the append: the group as a whole must have
+        // one.
         let renew = async {
             if insists {
                 let _ = engine.renew(std::slice::from_ref(&owner.hold), LONG).await;
@@ -120,10 +123,11 @@ async fn stored<T>(insists: bool, mut step: impl AsyncFnMut() -> firth_engine::R
     }
 }
 
-/// Takes the group's lease. If an answer was lost, the lease is taken over from the life that never was.
+/// Takes the group's lease. If an answer was lost, the lease is taken over from the life that never
+/// was.
 async fn take(engine: &Engine, at: &Partition, name: &GroupName, insists: bool) -> Hold {
-    let wish = Acquire::new(LeaseName::group(at, name), holder(), LONG);
-    match stored(insists, async || engine.acquire(wish.clone()).await).await.granted() {
+    let request = Acquire::new(LeaseName::group(at, name), holder(), LONG);
+    match stored(insists, async || engine.acquire(request.clone()).await).await.granted() {
         Some(hold) => hold,
         None => take_over(engine, at, name).await,
     }
@@ -135,7 +139,8 @@ async fn settle_some(owner: &mut Owner) -> firth_engine::Result<()> {
     for _ in 0..2 {
         hand.extend(owner.next().await);
     }
-    let (mut done, mut buried) = (Vec::new(), Vec::new());
+    let mut done = Vec::new();
+    let mut buried = Vec::new();
     for record in &hand {
         let verdict = match number(record) % 5 {
             1 if record.attempt < 3 => retry(Duration::ZERO),

@@ -1,10 +1,12 @@
 //! The reference model: what a partition with its groups *is*, told as plainly as possible.
 //!
-//! Per group every record has one [`Place`]. There is no frontier, no index, no fencing arithmetic: those are how an
-//! engine does it, and the model says only what must come out. Random operations run on a model and on an engine
-//! side by side; every answer, and the whole state after every operation, must agree.
+//! Per group every record has one [`Place`]. There is no frontier, no index, no fencing arithmetic:
+//! those are how an engine does it, and the model says only what must come out. Random operations
+//! run on a model and on an engine side by side; every answer, and the whole state after every
+//! operation, must agree.
 //!
-//! Time is out of the picture: delays are "now" or "in an hour", leases do not run out. Lossy trims have laws of their own.
+//! Time is out of the picture: delays are "now" or "in an hour", leases do not run out. Lossy trims
+//! have laws of their own.
 
 mod run;
 
@@ -62,8 +64,8 @@ pub struct Model {
     pub last: u64,
     /// The newest `seq` that was trimmed.
     pub trimmed: u64,
-    /// How many messages are delayed.
-    pub delayed: u64,
+    /// The payload numbers of the delayed messages, the next one first.
+    pub delayed: Vec<u64>,
     /// The groups.
     pub groups: BTreeMap<String, ModelGroup>,
 }
@@ -96,7 +98,7 @@ impl Model {
         }
     }
 
-    /// The last record that nobody needs.
+    /// The last record that no group needs.
     pub fn floor(&self) -> u64 {
         let needs = |group: &ModelGroup| {
             let needed = group.places.iter().find(|(_, place)| match place {
@@ -109,7 +111,8 @@ impl Model {
         self.groups.values().map(needs).min().unwrap_or(self.last)
     }
 
-    /// Notes that everything up to `target` was trimmed, which must be allowed. An engine may keep more than it must.
+    /// Notes that everything up to `target` was trimmed, which must be allowed. An engine may keep
+    /// more than it must.
     pub fn trim(&mut self, target: u64) {
         assert!(
             target <= self.floor().max(self.trimmed),
@@ -142,7 +145,7 @@ impl Model {
 }
 
 impl ModelGroup {
-    /// The verdicts of a commit have been applied: whoever moved on starts a new count.
+    /// The verdicts of a commit have been applied: an owner that moved on starts a new count.
     pub fn committed(&mut self, last: u64) {
         if self.first_waiting(last) != self.crash_at {
             self.crashes = 0;
@@ -190,7 +193,8 @@ impl ModelGroup {
             }
         }
         if is_new {
-            let (first, had_work) = (self.first_waiting(last), !self.waiting().is_empty());
+            let first = self.first_waiting(last);
+            let had_work = !self.waiting().is_empty();
             self.crashes = match (crashed && had_work, self.crash_at == first) {
                 (true, true) => self.crashes + 1,
                 (true, false) => 1,

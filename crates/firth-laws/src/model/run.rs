@@ -4,8 +4,12 @@ use super::{DueState, Model, Place};
 use crate::world::{
     self, Owner, acquire, dead, fails, group, numbered, read_all, retry, retry_kept, take_over,
 };
-use firth_engine::facet::{Append, DeadLetter, From, ProducerSeq, Replay, Reset, Trim, TrimTo};
-use firth_engine::{Commit, Engine, ErrorKind, Hold, Partition, ProducerName, Record, RecordId, Verdict};
+use firth_engine::facet::{
+    Append, DeadLetter, DelayedAction, ProducerSeq, ReadLimit, Replay, Reset, StartPosition, Trim, TrimTo,
+};
+use firth_engine::{
+    Commit, Content, Engine, ErrorKind, Hold, Partition, ProducerName, Record, RecordId, Verdict,
+};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -20,11 +24,13 @@ pub enum Op {
     Append(u8),
     /// Append a batch of an idempotent producer, and send it again.
     AppendTwice(u8),
-    /// Delay a message by an hour.
-    Delay,
+    /// Delay so many messages by an hour.
+    Delay(u8),
+    /// Cancel the n-th delayed message, or deliver it now.
+    ChangeDelayed(u8, bool),
     /// Make a group: from the start, or from the end.
     Create(u8, bool),
-    /// Become the owner, whoever was it.
+    /// Become the owner, in place of any other.
     Own(u8),
     /// Open again with the same hold.
     Reopen(u8),
@@ -40,7 +46,8 @@ pub enum Op {
     Replay(u8, u8, bool),
     /// Delete the n-th dead letter.
     DeleteDead(u8, u8),
-    /// Move the group: to the start, the end, or after the n-th record; with or without what is due.
+    /// Move the group: to the start, the end, or after the n-th record; with or without what is
+    /// due.
     Reset(u8, u8, bool),
     /// Delete the group.
     DeleteGroup(u8),
@@ -52,7 +59,8 @@ pub fn operations(len: usize) -> impl Strategy<Value = Vec<Op>> {
     let op = prop_oneof![
         6 => (1u8..5).prop_map(Op::Append),
         1 => (1u8..4).prop_map(Op::AppendTwice),
-        1 => Just(Op::Delay),
+        1 => (1u8..4).prop_map(Op::Delay),
+        1 => (any::<u8>(), any::<bool>()).prop_map(|(n, deliver)| Op::ChangeDelayed(n, deliver)),
         1 => (g(), any::<bool>()).prop_map(|(g, end)| Op::Create(g, end)),
         3 => g().prop_map(Op::Own),
         1 => g().prop_map(Op::Reopen),
@@ -113,7 +121,8 @@ impl Run {
         match op {
             Op::Append(count) => self.append(*count, false).await,
             Op::AppendTwice(count) => self.append(*count, true).await,
-            Op::Delay => self.delay().await,
+            Op::Delay(count) => self.delay(*count).await,
+            Op::ChangeDelayed(n, deliver) => self.change_delayed(*n, *deliver).await,
             Op::Create(g, end) => self.create(name(*g), *end).await,
             Op::Own(g) => self.own(name(*g)).await,
             Op::Reopen(g) => self.reopen(name(*g)).await,
@@ -129,7 +138,8 @@ impl Run {
     }
 
     async fn append(&mut self, count: u8, twice: bool) {
-        let (from, to) = (self.next_number, self.next_number + u64::from(count));
+        let from = self.next_number;
+        let to = from + u64::from(count);
         let mut batch = Append::new((from..to).map(numbered).collect::<Vec<_>>());
         if twice {
             batch.producer = Some(ProducerSeq {
@@ -149,16 +159,44 @@ impl Run {
         self.next_number = to;
     }
 
-    async fn delay(&mut self) {
-        let batch = Append { after: HOUR, ..Append::new([numbered(0)]) };
-        self.engine.append(&self.at, batch).await.unwrap();
-        assert_eq!(self.engine.ripen(&self.at, 100).await.unwrap().moved, 0);
-        self.model.delayed += 1;
+    async fn delay(&mut self, count: u8) {
+        let from = self.next_number;
+        let to = from + u64::from(count);
+        let batch = (from..to).map(numbered).collect::<Vec<_>>();
+        self.engine.append(&self.at, Append { after: HOUR, ..Append::new(batch) }).await.unwrap();
+        assert_eq!(self.engine.promote_due(&self.at, 100).await.unwrap().moved, 0);
+        self.model.delayed.extend(from..to);
+        self.next_number = to;
+    }
+
+    async fn change_delayed(&mut self, n: u8, deliver: bool) {
+        let listed = self.engine.delayed(&self.at, RecordId::ZERO, ReadLimit::records(1000)).await.unwrap();
+        let number = |content: &Content| String::from_utf8_lossy(&content.payload).parse::<u64>().unwrap();
+        let found: Vec<u64> = listed.messages.iter().map(|message| number(&message.content)).collect();
+        assert_eq!(found, self.model.delayed, "what is delayed");
+        if found.is_empty() {
+            return;
+        }
+        let index = usize::from(n) % found.len();
+        let action = if deliver { DelayedAction::Deliver } else { DelayedAction::Cancel };
+        let id = listed.messages[index].id;
+        let outcome = self.engine.change_delayed(&self.at, id, action).await.unwrap();
+        assert!(outcome.changed, "{outcome:?}");
+        self.model.delayed.remove(index);
+        if deliver {
+            assert_eq!(outcome.record.map(|id| id.seq), Some(self.model.last + 1));
+            self.model.append(found[index]);
+        }
+        let again = self.engine.change_delayed(&self.at, id, action).await.unwrap();
+        assert_eq!((again.state, again.changed), (outcome.state, false));
     }
 
     async fn create(&mut self, name: &str, end: bool) {
-        let (from, after) =
-            if end { (From::End, self.model.last) } else { (From::Start, self.model.trimmed) };
+        let (from, after) = if end {
+            (StartPosition::End, self.model.last)
+        } else {
+            (StartPosition::Start, self.model.trimmed)
+        };
         let made = self.engine.create_group(&self.at, &group(name), from, None).await.unwrap();
         assert_eq!(made, self.model.create(name, after));
     }
@@ -242,7 +280,7 @@ impl Run {
             assert!(
                 is_gone && commit.is_err() || commit.is_err_and(|error| error.kind() == ErrorKind::Fenced)
             );
-            fails(engine.open(at, &group(name), From::Start, hold).await, ErrorKind::Fenced);
+            fails(engine.open(at, &group(name), StartPosition::Start, hold).await, ErrorKind::Fenced);
             assert_eq!(engine.renew(std::slice::from_ref(hold), HOUR).await.unwrap(), [false]);
             assert!(!engine.release(hold).await.unwrap());
         }
@@ -294,9 +332,9 @@ impl Run {
         }
         let log: Vec<_> = read_all(&self.engine, &self.at).await.iter().map(|record| record.id).collect();
         let (to, after) = match (to % 3, log.get(usize::from(to) % log.len().max(1))) {
-            (0, _) | (_, None) => (From::Start, self.model.trimmed),
-            (1, _) => (From::End, self.model.last),
-            (_, Some(id)) => (From::After(*id), id.seq),
+            (0, _) | (_, None) => (StartPosition::Start, self.model.trimmed),
+            (1, _) => (StartPosition::End, self.model.last),
+            (_, Some(id)) => (StartPosition::After(*id), id.seq),
         };
         let frontier = self.engine.reset(&self.at, &group(name), Reset { to, drop_due }, None).await.unwrap();
         assert_eq!(frontier.seq, after);
@@ -314,7 +352,7 @@ impl Run {
 
     async fn compare(&self, when: &str) {
         let bounds = self.engine.bounds(&self.at).await.unwrap();
-        let expected = (self.model.last, self.model.trimmed, self.model.delayed);
+        let expected = (self.model.last, self.model.trimmed, self.model.delayed.len() as u64);
         assert_eq!((bounds.last.seq, bounds.trimmed.seq, bounds.delayed), expected, "{when}");
         let log = read_all(&self.engine, &self.at).await;
         let log: BTreeMap<u64, u64> =
@@ -333,7 +371,8 @@ impl Run {
         let model = &self.model.groups[name];
         let status = self.engine.status(&self.at, &group(name)).await.unwrap();
         let found = (status.waiting, status.due, status.dead, status.crashes);
-        let (due, dead) = (model.due(), &model.dead);
+        let due = model.due();
+        let dead = &model.dead;
         let expected = (model.waiting().len() as u64, due.len() as u64, dead.len() as u64, model.crashes);
         assert_eq!(found, expected, "waiting, due, dead, crashes of {name} {when}");
         let pending = self.engine.pending(&self.at, &group(name), RecordId::ZERO, 1000).await.unwrap();
@@ -341,7 +380,9 @@ impl Run {
             .into_iter()
             .map(|pending| {
                 let later = pending.due_in.is_some_and(|due_in| due_in > HOUR / 2);
-                let (attempt, crashes, kept) = (pending.attempt, pending.crashes, pending.kept);
+                let attempt = pending.attempt;
+                let crashes = pending.crashes;
+                let kept = pending.kept;
                 (pending.id.seq, DueState { attempt, crashes, taken: pending.due_in.is_none(), later, kept })
             })
             .collect();

@@ -1,9 +1,11 @@
-//! Crash laws of the engine on files: a child process dies at every step, or at any moment, and its data is opened again.
+//! Crash laws of the engine on files: a child process dies at every step, or at any moment, and its
+//! data is opened again.
 
-use firth_engine::facet::{Append, ProducerSeq};
+use firth_engine::facet::Append;
 use firth_engine::{
-    Durability, Engine, Epoch, FileOptions, GroupName, Partition, ProducerName, RecordId, TopicName, Verdict,
+    Durability, Engine, Epoch, FileOptions, GroupName, Partition, RecordId, TopicName, Verdict,
 };
+use firth_laws::marks::{crash_mark, crash_source, once};
 use firth_laws::world::{Owner, bulky, group, number, numbered, read_all, status};
 use firth_testkit::cannot_run;
 use std::collections::BTreeSet;
@@ -18,6 +20,8 @@ pub(super) struct Words {
     appended: u64,
     done: BTreeSet<u64>,
     buried: BTreeSet<u64>,
+    /// It appends with the mark of a source, not as a numbered producer.
+    pub(super) is_marked: bool,
     /// What it was about to settle when it died, or when the engine failed.
     maybe: BTreeSet<u64>,
 }
@@ -52,7 +56,8 @@ fn numbers(text: &str) -> BTreeSet<u64> {
     text.split_whitespace().map(|number| number.parse().unwrap()).collect()
 }
 
-/// Runs the child until it dies: by itself at a crash point, or killed after a while. Answers what it said.
+/// Runs the child until it dies: by itself at a crash point, or killed after a while. Answers what
+/// it said.
 fn one_life(dir: &Path, args: &[&str], kill_after: Option<Duration>) -> String {
     let mut child = Command::new(env!("CARGO_BIN_EXE_crash_child"))
         .arg(dir)
@@ -90,7 +95,8 @@ pub(super) async fn check(dir: &Path, words: &mut Words) {
     engine.close().await.unwrap();
 }
 
-/// Every acknowledged batch is there; the one in flight is there whole or not at all; sending it again settles which.
+/// Every acknowledged batch is there; the one in flight is there whole or not at all; sending it
+/// again settles which.
 async fn check_log(engine: &Engine, at: &Partition, words: &mut Words) {
     let last = engine.bounds(at).await.unwrap().last.seq;
     assert!(last == words.appended || last == words.appended + 3, "{last} after {}", words.appended);
@@ -101,16 +107,20 @@ async fn check_log(engine: &Engine, at: &Partition, words: &mut Words) {
         assert!(is_whole, "half a record");
     }
     assert!(log.windows(2).all(|pair| pair[0].id.seq + 1 == pair[1].id.seq), "a hole in the log");
-    let (first, name) = (words.appended, ProducerName::new("p").unwrap());
+    if words.is_marked {
+        let mark = engine.mark(at, &crash_source()).await.unwrap().map(|mark| mark.upto);
+        assert_eq!(mark, (last > 0).then(|| crash_mark(last)), "the mark says what the log holds");
+    }
+    let first = words.appended;
     let batch = (first..first + 3).map(numbered).collect::<Vec<_>>();
-    let again =
-        Append { producer: Some(ProducerSeq { name, first, keep: Duration::ZERO }), ..Append::new(batch) };
+    let again = once(Append::new(batch), first, words.is_marked);
     assert_eq!(engine.append(at, again).await.unwrap().duplicate, last > first);
     words.appended += 3;
     assert_eq!(engine.bounds(at).await.unwrap().last.seq, words.appended, "exactly once");
 }
 
-/// Law 2 over a crash: every record is waiting, due, dead or done; what was acknowledged as settled stays so.
+/// Law 2 over a crash: every record is waiting, due, dead or done; what was acknowledged as settled
+/// stays so.
 async fn check_group(engine: &Engine, at: &Partition, name: &GroupName, words: &mut Words) {
     let letters = engine.dead(at, name, RecordId::ZERO, 10_000).await.unwrap();
     let dead: BTreeSet<u64> = letters.iter().map(|letter| letter.id.seq - 1).collect();
@@ -153,12 +163,14 @@ pub(super) fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap()
 }
 
-fn dies_at_every_pass(durability: &str, point: &str) {
+fn dies_at_every_pass(durability: &str, point: &str, is_marked: bool) {
     let dir = tempfile::tempdir().unwrap();
-    let mut words = Words::default();
-    // Early passes cover creating, acquiring, opening; later ones appends, commits and trims. One directory lives through all.
+    let mut words = Words { is_marked, ..Words::default() };
+    let how = if is_marked { "marked" } else { "numbered" };
+    // Early passes cover creating, acquiring, opening; later ones appends, commits and trims. One
+    // directory lives through all.
     for nth in 1..=22 {
-        words.hear(&one_life(dir.path(), &[durability, point, &nth.to_string()], None));
+        words.hear(&one_life(dir.path(), &[durability, point, &nth.to_string(), how], None));
         runtime().block_on(check(dir.path(), &mut words));
     }
     assert!(words.done.len() > 40, "the test must have done something");
@@ -166,23 +178,31 @@ fn dies_at_every_pass(durability: &str, point: &str) {
 
 #[test]
 fn a_death_before_any_write_loses_nothing() {
-    dies_at_every_pass("synced", "before-write");
+    dies_at_every_pass("synced", "before-write", false);
 }
 
 #[test]
 fn a_death_between_write_and_sync_loses_nothing() {
-    dies_at_every_pass("synced", "after-write");
+    dies_at_every_pass("synced", "after-write", false);
 }
 
 #[test]
 fn a_death_between_sync_and_answer_loses_nothing() {
-    dies_at_every_pass("synced", "after-sync");
+    dies_at_every_pass("synced", "after-sync", false);
 }
 
 #[test]
 fn a_death_of_the_process_loses_nothing_with_fast_either() {
-    dies_at_every_pass("fast", "after-write");
-    dies_at_every_pass("fast", "after-sync");
+    dies_at_every_pass("fast", "after-write", false);
+    dies_at_every_pass("fast", "after-sync", false);
+}
+
+#[test]
+fn a_death_at_any_step_parts_no_mark_from_its_records() {
+    for point in ["before-write", "after-write", "after-sync"] {
+        dies_at_every_pass("synced", point, true);
+    }
+    dies_at_every_pass("fast", "after-write", true);
 }
 
 #[test]
@@ -203,7 +223,8 @@ fn an_engine_that_lies_about_durability_is_caught() {
     assert_eq!(caught, 5);
 }
 
-/// The disk refuses a sync: that step is not acknowledged, nothing after it is, and what was acknowledged before stays.
+/// The disk refuses a sync: that step is not acknowledged, nothing after it is, and what was
+/// acknowledged before stays.
 #[test]
 fn a_failed_sync_is_never_acknowledged() {
     if Command::new("strace").arg("-V").stdout(Stdio::null()).status().is_err() {
@@ -232,12 +253,12 @@ fn a_failed_sync_is_never_acknowledged() {
 #[test]
 fn kill_9_at_any_moment_loses_nothing() {
     let dir = tempfile::tempdir().unwrap();
-    let mut words = Words::default();
+    let mut words = Words { is_marked: true, ..Words::default() };
     let mut random = fastrand::Rng::new();
     for life in 0..25 {
         let durability = if life % 2 == 0 { "synced" } else { "fast" };
         let wait = Duration::from_millis(random.u64(1..250));
-        words.hear(&one_life(dir.path(), &[durability, "none", "0"], Some(wait)));
+        words.hear(&one_life(dir.path(), &[durability, "none", "0", "marked"], Some(wait)));
         runtime().block_on(check(dir.path(), &mut words));
     }
 }

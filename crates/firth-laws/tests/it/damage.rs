@@ -1,7 +1,7 @@
 //! Damaged tables, and who may read the data directory.
 
 use super::files::{fast, files_under, noise, open};
-use firth_engine::facet::{Append, Max};
+use firth_engine::facet::{Append, ReadLimit};
 use firth_engine::{Content, Engine, ErrorKind, FileOptions, Partition, RecordId, Result};
 use firth_laws::world::{append, eventually, numbers, partition, read_all};
 use std::os::unix::fs::{FileExt, PermissionsExt};
@@ -15,9 +15,10 @@ fn largest_table(dir: &Path) -> Option<(u64, PathBuf)> {
 
 /// Reads to the end of the log, or to the first error.
 async fn read_through(engine: &Engine, at: &Partition) -> Result<usize> {
-    let (mut after, mut count) = (RecordId::ZERO, 0);
+    let mut after = RecordId::ZERO;
+    let mut count = 0;
     loop {
-        let page = engine.read(at, after, Max::records(10)).await?;
+        let page = engine.read(at, after, ReadLimit::records(10)).await?;
         let Some(last) = page.last() else { return Ok(count) };
         after = last.id;
         count += page.len();
@@ -29,7 +30,8 @@ async fn u05_a_damaged_partition_is_an_error_and_is_named() {
     let dir = tempfile::tempdir().unwrap();
     let options = FileOptions { memtable: 1 << 20, outgrown: 4 << 10, ..fast() };
     let engine = Engine::file(dir.path(), options).await.unwrap();
-    let (at, whole) = (partition(&engine).await, partition(&engine).await);
+    let at = partition(&engine).await;
+    let whole = partition(&engine).await;
     append(&engine, &whole, 0, 3).await;
     let payload = noise(32 << 10);
     eventually("records reach a table", async || {

@@ -1,6 +1,6 @@
 //! The faulty wrapper does what it says, and an owner that follows the rules survives it.
 
-use firth_engine::facet::{Acquire, Append, From, Max, ProducerSeq};
+use firth_engine::facet::{Acquire, Append, ProducerSeq, ReadLimit, StartPosition};
 use firth_engine::{Engine, Error, ErrorKind, Hold, LeaseName, Offer, Partition, Verdict, Window};
 use firth_laws::faulty::{Faults, Faulty};
 use firth_laws::world::{self, LONG, group, number, numbered, partition, read_all, status};
@@ -46,17 +46,19 @@ async fn produce(engine: &Engine, at: &Partition, batches: u64) {
     }
 }
 
-/// Consumes through faults: after any error the progress is opened again. Answers what was acknowledged.
+/// Consumes through faults: after any error the progress is opened again. Answers what was
+/// acknowledged.
 async fn consume(engine: &Engine, at: &Partition, hold: &Hold, total: u64) -> BTreeSet<u64> {
-    let (name, mut done) = (group("g"), BTreeSet::new());
+    let name = group("g");
+    let mut done = BTreeSet::new();
     'open: loop {
-        let progress = insist(|| engine.open(at, &name, From::Start, hold)).await;
+        let progress = insist(|| engine.open(at, &name, StartPosition::Start, hold)).await;
         if progress.frontier.seq == total {
             return done;
         }
         let mut window = Window::new(&progress, 10);
         loop {
-            let Ok(records) = engine.read(at, window.position(), Max::records(5)).await else {
+            let Ok(records) = engine.read(at, window.position(), ReadLimit::records(5)).await else {
                 continue 'open;
             };
             for record in
@@ -87,8 +89,8 @@ async fn an_owner_that_opens_again_after_every_error_loses_nothing() {
             (0..60).collect::<Vec<_>>(),
             "seed {seed}: exactly once"
         );
-        let wish = Acquire::new(LeaseName::group(&at, &group("g")), world::holder(), LONG);
-        let hold = plain.acquire(wish).await.unwrap().granted().unwrap();
+        let request = Acquire::new(LeaseName::group(&at, &group("g")), world::holder(), LONG);
+        let hold = plain.acquire(request).await.unwrap().granted().unwrap();
         assert_eq!(consume(&engine, &at, &hold, 60).await, (0..60).collect::<BTreeSet<_>>(), "seed {seed}");
         faulty.heal();
         assert_eq!(status(&engine, &at, &group("g")).await.lag(), 0);

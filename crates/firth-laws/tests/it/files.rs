@@ -1,6 +1,8 @@
 //! Troubles of files: who else has the directory, what is in it, and how much room is left.
 
-use firth_engine::facet::{Append, EntryKey, Expect, From, LeaseQuery, Max, ProducerSeq, Trim, TrimTo};
+use firth_engine::facet::{
+    Append, EntryKey, Expect, LeaseQuery, ProducerSeq, ReadLimit, StartPosition, Trim, TrimTo,
+};
 use firth_engine::{
     Content, Durability, Engine, ErrorKind, FileOptions, LeaseName, RecordId, SpaceName, Verdict,
 };
@@ -28,7 +30,8 @@ pub(super) async fn open(dir: &Path) -> Engine {
 async fn everything_survives_a_restart() {
     let dir = tempfile::tempdir().unwrap();
     let engine = open(dir.path()).await;
-    let (at, name) = (partition(&engine).await, group("g"));
+    let at = partition(&engine).await;
+    let name = group("g");
     append(&engine, &at, 0, 10).await;
     let producer = ProducerSeq { name: world::producer(), first: 0, keep: Duration::ZERO };
     let batch = Append { producer: Some(producer), after: LONG, ..Append::new([world::numbered(77)]) };
@@ -163,7 +166,8 @@ pub(super) fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// Damage is either noticed or harmless: no panic, and no record ever holds anything but what was sent.
+/// Damage is either noticed or harmless: no panic, and no record ever holds anything but what was
+/// sent.
 #[tokio::test]
 async fn damaged_files_never_give_wrong_records() {
     let original = tempfile::tempdir().unwrap();
@@ -173,7 +177,8 @@ async fn damaged_files_never_give_wrong_records() {
         append(&engine, &at, from, from + 100).await;
     }
     engine.close().await.unwrap();
-    let (mut noticed, mut random) = (0, fastrand::Rng::with_seed(11));
+    let mut noticed = 0;
+    let mut random = fastrand::Rng::with_seed(11);
     for _ in 0..30 {
         let dir = tempfile::tempdir().unwrap();
         copy(original.path(), dir.path());
@@ -186,7 +191,7 @@ async fn damaged_files_never_give_wrong_records() {
                 assert!(matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Unavailable), "{error}");
                 noticed += 1;
             }
-            Ok(engine) => match engine.read(&at, RecordId::ZERO, Max::records(1000)).await {
+            Ok(engine) => match engine.read(&at, RecordId::ZERO, ReadLimit::records(1000)).await {
                 Err(error) => {
                     assert!(matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::NotFound), "{error}");
                     noticed += 1;
@@ -238,7 +243,7 @@ async fn retention_frees_the_disk() {
     eventually("records reach the tables", async || tables() > 6 << 20).await;
     let all = Trim { to: TrimTo::Keep(0), lossy: false };
     assert_eq!(engine.trim(&at, all).await.unwrap().removed, 80);
-    // Nobody writes any more, and still the files go; what was in memory then, goes with a later trim.
+    // No writer is left, and still the files go; what was in memory goes with a later trim.
     wait::until(COMPACTION, "the disk is freed", async || {
         engine.trim(&at, all).await.unwrap();
         tables() < 1 << 20
@@ -313,7 +318,8 @@ async fn a_grown_partition_reads_as_one() {
     let small = folders();
     let mut count = 0;
     eventually("it gets files of its own", || {
-        let (engine, at) = (engine.clone(), at.clone());
+        let engine = engine.clone();
+        let at = at.clone();
         count += 20;
         async move {
             append(&engine, &at, count - 20, count).await;
@@ -331,7 +337,7 @@ async fn a_grown_partition_reads_as_one() {
     let engine = Engine::file(dir.path(), options()).await.unwrap();
     assert_eq!(read_all(&engine, &at).await, all);
     for record in all.iter().step_by(37) {
-        let after = engine.read(&at, record.id, Max::records(3)).await.unwrap();
+        let after = engine.read(&at, record.id, ReadLimit::records(3)).await.unwrap();
         let expected: Vec<_> = all.iter().skip(record.id.seq as usize).take(3).cloned().collect();
         assert_eq!(after, expected);
     }
@@ -407,7 +413,8 @@ async fn with_little_room_appends_are_refused_and_everything_else_goes_on() {
     std::fs::write(&filler, vec![1; 40 << 20]).unwrap();
     let options = FileOptions { min_free: 24 << 20, ..FileOptions::default() };
     let engine = Engine::file(dir.path().join("data"), options).await.unwrap();
-    let (at, name) = (partition(&engine).await, group("g"));
+    let at = partition(&engine).await;
+    let name = group("g");
     let (acknowledged, refusal) = fill(&engine, &at).await;
     assert_eq!(refusal.kind(), ErrorKind::Unavailable);
     assert!(!refusal.may_have_happened(), "a refusal is definite");
@@ -455,7 +462,7 @@ async fn a_full_disk_loses_nothing_acknowledged_and_heals_without_restart() {
     let unknown = u64::from(failure.may_have_happened());
     assert!((acknowledged + 1..=acknowledged + 1 + unknown).contains(&(records.len() as u64)));
     assert_eq!(records.last().unwrap().content.payload, "healed");
-    engine.create_group(&at, &group("g"), From::Start, None).await.unwrap();
+    engine.create_group(&at, &group("g"), StartPosition::Start, None).await.unwrap();
     engine.close().await.unwrap();
     let engine = Engine::file(dir.path().join("data"), FileOptions { min_free: 0, ..fast() }).await.unwrap();
     assert_eq!(read_all(&engine, &at).await.len(), records.len());

@@ -55,6 +55,7 @@ fn the_model_catches_what_it_models() {
         Mutation::ForgetProducer,
         Mutation::HalfBatch,
         Mutation::NoDelay,
+        Mutation::KeepChangedDelayed,
         Mutation::ReplayToAll,
         Mutation::ReplayKeepsDead,
         Mutation::ShareDue,

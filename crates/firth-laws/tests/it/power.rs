@@ -7,9 +7,11 @@ use firth_testkit::{FailedSync, Recording};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
-/// How many cuts each test makes: 10, or what `FIRTH_POWER_CUTS` says. A long run makes 100.
+/// How many cuts each test makes: 10, or 100 in nextest's profile `long`, or `FIRTH_POWER_CUTS`.
 fn cuts() -> usize {
-    std::env::var("FIRTH_POWER_CUTS").map_or(10, |cuts| cuts.parse().unwrap())
+    let is_long = std::env::var("NEXTEST_PROFILE").is_ok_and(|profile| profile == "long");
+    let usual = if is_long { 100 } else { 10 };
+    std::env::var("FIRTH_POWER_CUTS").map_or(usual, |cuts| cuts.parse().unwrap())
 }
 
 /// The seed of a run: `FIRTH_SEED` repeats one.
@@ -19,7 +21,8 @@ fn seed() -> u64 {
 
 /// Records one life of the child on the disk under `root`.
 fn life(root: &Path, durability: &str, rounds: usize, failing: Option<FailedSync>) -> Recording {
-    let (dir, rounds) = (root.join("data"), format!("rounds={rounds}"));
+    let dir = root.join("data");
+    let rounds = format!("rounds={rounds}");
     let args = [dir.to_str().unwrap(), durability, "none", "0", "bulky", &rounds];
     Recording::of(root, env!("CARGO_BIN_EXE_crash_child"), &args, failing)
 }

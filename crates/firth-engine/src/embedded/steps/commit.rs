@@ -1,7 +1,7 @@
 //! The commit: a batch of verdicts in one fenced step.
 //!
-//! Everything is checked first, against stored state; then the due index, the dead letters and the progress are
-//! written together.
+//! Everything is checked first, against stored state; then the due index, the dead letters and the
+//! progress are written together.
 
 use super::leases::fence;
 use super::{dead, due, log};
@@ -38,7 +38,7 @@ pub(in crate::embedded) fn commit(
         }
     }
     check_progress(step, &part, &meta, commit)?;
-    let verdicts = Verdicts::look_up(step, &meta, commit)?;
+    let verdicts = CommitVerdicts::look_up(step, &meta, commit)?;
     let due = meta.due + verdicts.added_due() - verdicts.removed_due();
     if due > MAX_DUE && verdicts.added_due() > 0 {
         return Err(Error::new(
@@ -61,7 +61,7 @@ pub(in crate::embedded) fn commit(
     meta.frontier = commit.frontier;
     meta.ahead = commit.ahead.clone();
     if commit.reach > 0 {
-        meta.reach = commit.reach;
+        meta.reach = Some(commit.reach);
     }
     if meta.first_open() != meta.crash_seq {
         meta.crashes = 0;
@@ -100,13 +100,13 @@ fn check_progress(step: &Step<'_>, part: &PartitionMeta, meta: &GroupMeta, commi
 }
 
 /// The verdicts of a commit, each with the due entry that its record came from.
-struct Verdicts<'c> {
+struct CommitVerdicts<'c> {
     done: Vec<(RecordId, DueEntry)>,
     retries: Vec<(&'c Retry, Option<DueEntry>)>,
     dead: Vec<(&'c Dead, Option<DueEntry>)>,
 }
 
-impl<'c> Verdicts<'c> {
+impl<'c> CommitVerdicts<'c> {
     fn look_up(step: &Step<'_>, meta: &GroupMeta, commit: &'c Commit) -> Result<Self> {
         let source = |id: RecordId| source(step, meta, commit, id);
         let done = commit.done.iter().map(|id| {
@@ -131,7 +131,8 @@ impl<'c> Verdicts<'c> {
     }
 }
 
-/// Where a judged record was: `Some` if the owner had taken it from due, `None` if it was open in the log.
+/// Where a judged record was: `Some` if the owner had taken it from due, `None` if it was open in
+/// the log.
 fn source(step: &Step<'_>, meta: &GroupMeta, commit: &Commit, id: RecordId) -> Result<Option<DueEntry>> {
     if let Some(entry) = due::find(step, meta.no, id)? {
         return if entry.taken { Ok(Some(entry)) } else { Err(not_open(id)) };
@@ -224,7 +225,8 @@ fn bury(step: &mut Step<'_>, meta: &GroupMeta, letter: &Dead, former: Option<Due
     Ok(u64::from(earlier.is_none()))
 }
 
-/// When the next untaken record is due after this commit: the earliest of the stored ones and the new ones.
+/// When the next untaken record is due after this commit: the earliest of the stored ones and the
+/// new ones.
 fn verdicts_next(step: &Step<'_>, meta: &GroupMeta, commit: &Commit) -> Result<Option<std::time::Duration>> {
     let stored = due::next(step, meta.no)?;
     let added = commit.retries.iter().map(|retry| retry.after).min();

@@ -30,7 +30,8 @@ pub(in crate::embedded) fn list(
     let part = step.partition(at)?;
     let meta = step.group(at, part.no, group)?;
     let max = max.clamp(1, MAX_READ);
-    let (mut found, mut bytes) = (Vec::new(), 0);
+    let mut found = Vec::new();
+    let mut bytes = 0;
     let range = Range::prefix_after(keys::numbered(b'x', meta.no), keys::dead(meta.no, after));
     step.scan(range, &mut |key, value| {
         bytes += value.len();
@@ -59,7 +60,8 @@ pub(in crate::embedded) fn list_ids(
 ) -> Result<Vec<RecordId>> {
     let part = step.partition(at)?;
     let meta = step.group(at, part.no, group)?;
-    let (mut found, max) = (Vec::new(), max.clamp(1, MAX_READ));
+    let mut found = Vec::new();
+    let max = max.clamp(1, MAX_READ);
     let range = Range::prefix_after(keys::numbered(b'x', meta.no), keys::dead(meta.no, after));
     step.scan(range, &mut |key, _| {
         found.push(id_of(key)?);
@@ -143,8 +145,8 @@ fn find(step: &Step<'_>, meta: &GroupMeta, ids: &[RecordId]) -> Result<Vec<(Reco
     Ok(found)
 }
 
-/// Makes a dead letter due at once for its own group, with its content kept aside. After a reset its record may be waiting or
-/// due again; then it comes anyway, and must not be in two places.
+/// Makes a dead letter due at once for its own group, with its content kept aside. After a reset
+/// its record may be waiting or due again; then it comes anyway, and must not be in two places.
 fn revive(step: &mut Step<'_>, meta: &mut GroupMeta, id: RecordId, letter: DeadEntry) -> Result<()> {
     let is_waiting = id.seq > meta.frontier.seq && !meta.ahead.contains(id.seq);
     if is_waiting || due::find(step, meta.no, id)?.is_some() {
@@ -196,8 +198,8 @@ pub(in crate::embedded) fn delete(
     Ok(remove(step, &part, group, meta, found))
 }
 
-/// Removes letters by their age. It looks at those that have died first, and at no content: this runs on the one thread
-/// that writes.
+/// Removes letters by their age. It looks at those that have died first, and at no content: this
+/// runs on the one thread that writes.
 pub(in crate::embedded) fn expire(
     step: &mut Step<'_>,
     at: &Partition,
@@ -245,14 +247,14 @@ mod tests {
     use crate::embedded::hooks::Hooks;
     use crate::embedded::keys::Space;
     use crate::embedded::memory::MemoryStore;
-    use crate::embedded::step::{Batch, Each, Now, View};
+    use crate::embedded::step::{Batch, Each, KeyView, Now};
     use crate::name::TopicName;
     use std::cell::Cell;
 
     /// Counts the bytes that scans look at.
     struct Counted<'a>(&'a MemoryStore, Cell<usize>);
 
-    impl View for Counted<'_> {
+    impl KeyView for Counted<'_> {
         fn get(&self, space: Space, key: &[u8]) -> Result<Option<Bytes>> {
             self.0.get(space, key)
         }
@@ -267,7 +269,8 @@ mod tests {
 
     #[test]
     fn q08_expiry_looks_at_no_letter_that_is_young() {
-        let (at, group) = (Partition::new(TopicName::new("t").unwrap(), 0), GroupName::new("g").unwrap());
+        let at = Partition::new(TopicName::new("t").unwrap(), 0);
+        let group = GroupName::new("g").unwrap();
         let hooks = Hooks::default();
         let mut store = MemoryStore::default();
         let change = |store: &mut MemoryStore, change: &dyn Fn(&mut Step<'_>)| {

@@ -1,5 +1,6 @@
-//! Due records: entries by id (by reference or with their content), an index by time for those that nobody has, and
-//! a mark for those that the owner has taken. Every change of one goes through here, so the three always agree.
+//! Due records: entries by id (by reference or with their content), an index by time, and marks.
+//! The index has the records that the owner has not taken; the marks name those that it has. Every
+//! change of a due record goes through here, so the three always agree.
 
 use super::leases::fence;
 use super::log::stored;
@@ -38,7 +39,7 @@ pub(super) fn erase(step: &mut Step<'_>, group: u64, id: RecordId, entry: &DueEn
     step.remove(if entry.taken { keys::taken(group, id) } else { keys::due_time(group, entry.ms, id) });
 }
 
-/// When the next record that nobody has is due.
+/// Time until the next record that the owner has not taken is due.
 pub(super) fn next(step: &Step<'_>, group: u64) -> Result<Option<Duration>> {
     let key = step.first_key(Range::prefix(keys::numbered(b't', group)))?;
     Ok(key.and_then(|key| keys::number_at(&key, 9)).map(|ms| step.now.until(ms)))
@@ -114,7 +115,9 @@ type ByTime = (u64, RecordId);
 
 /// Up to `max` ids whose time has come, and the time of the one after them.
 fn ripe(step: &Step<'_>, group: u64, max: usize) -> Result<(Vec<ByTime>, Option<u64>)> {
-    let (mut ripe, mut next, now_ms) = (Vec::new(), None, step.now.ms());
+    let mut ripe = Vec::new();
+    let mut next = None;
+    let now_ms = step.now.ms();
     step.scan(Range::prefix(keys::numbered(b't', group)), &mut |key, _| {
         let time = keys::number_at(key, 9).zip(keys::id_at_end(key));
         let (ms, id) = time.ok_or_else(|| Error::corrupt("a due record has a damaged key"))?;

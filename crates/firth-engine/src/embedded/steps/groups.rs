@@ -8,7 +8,7 @@ use crate::embedded::keys;
 use crate::embedded::step::{Range, Step};
 use crate::embedded::values::{GroupMeta, LeaseEntry, PartitionMeta};
 use crate::error::{Error, Result};
-use crate::facet::{From, GroupStatus, Reset};
+use crate::facet::{GroupStatus, Reset, StartPosition};
 use crate::hold::{Hold, LeaseName};
 use crate::id::RecordId;
 use crate::limits::MAX_DUE;
@@ -20,7 +20,7 @@ pub(in crate::embedded) fn create(
     step: &mut Step<'_>,
     at: &Partition,
     group: &GroupName,
-    from: From,
+    from: StartPosition,
     by: Option<&Hold>,
 ) -> Result<bool> {
     // A new group may be what drains the topic.
@@ -35,7 +35,8 @@ pub(in crate::embedded) fn create(
     Ok(true)
 }
 
-/// Only the newest holder goes on, if a hold must be shown: of this group's lease or of another's on the partition.
+/// Only the newest holder goes on, if a hold must be shown: of this group's lease or of another's
+/// on the partition.
 fn fence_by(step: &Step<'_>, at: &Partition, by: Option<&Hold>) -> Result<()> {
     let Some(hold) = by else { return Ok(()) };
     crate::checks::group_on(hold, at)?;
@@ -46,22 +47,24 @@ fn fresh(
     step: &mut Step<'_>,
     part: &PartitionMeta,
     (at, group): (&Partition, &GroupName),
-    from: From,
+    from: StartPosition,
 ) -> Result<GroupMeta> {
-    if from == From::Nowhere {
+    if from == StartPosition::Existing {
         return Err(Error::not_found(format!("group {group} does not exist on {at}")));
     }
     let frontier = start(step, part, from)?;
-    Ok(GroupMeta { no: step.fresh_number()?, frontier, left: true, ..GroupMeta::default() })
+    let no = step.fresh_number()?;
+    let reach = Some(frontier.seq);
+    Ok(GroupMeta { no, frontier, reach, left: true, ..GroupMeta::default() })
 }
 
 /// The frontier of a group that starts at `from`.
-fn start(step: &Step<'_>, part: &PartitionMeta, from: From) -> Result<RecordId> {
+fn start(step: &Step<'_>, part: &PartitionMeta, from: StartPosition) -> Result<RecordId> {
     let seq = match from {
-        From::Start | From::Nowhere => part.trimmed.seq,
-        From::End => part.last.seq,
-        From::After(id) => position_after(step, part, id)?,
-        From::Age(age) => {
+        StartPosition::Start | StartPosition::Existing => part.trimmed.seq,
+        StartPosition::End => part.last.seq,
+        StartPosition::After(id) => position_after(step, part, id)?,
+        StartPosition::Age(age) => {
             let oldest = step.now.ms().saturating_sub(u64::try_from(age.as_millis()).unwrap_or(u64::MAX));
             last_where(step, part, |id| id.ms < oldest)?
         }
@@ -73,7 +76,7 @@ pub(in crate::embedded) fn open(
     step: &mut Step<'_>,
     at: &Partition,
     group: &GroupName,
-    from: From,
+    from: StartPosition,
     hold: &Hold,
 ) -> Result<Progress> {
     step.batch.frugal = true;
@@ -201,6 +204,8 @@ pub(in crate::embedded) fn reset(
     meta.frontier = frontier;
     meta.ahead = crate::ahead::Ahead::new();
     (meta.left, meta.crashes, meta.crash_seq) = (true, 0, frontier.seq + 1);
+    // What was started before will be started again: no owner has started it since.
+    meta.reach = Some(frontier.seq);
     step.store(keys::group(part.no, group), &meta);
     if !step.planted(Mutation::ResetWithoutFence) {
         leases::take_away(step, &LeaseName::group(at, group))?;
@@ -216,12 +221,12 @@ pub(in crate::embedded) fn delete(
 ) -> Result<bool> {
     let part = step.partition(at)?;
     fence_by(step, at, by.filter(|_| !step.planted(Mutation::DeleteWithoutFence)))?;
-    let Some(meta) = step.load::<GroupMeta>(&keys::group(part.no, group))? else {
-        return Ok(false);
-    };
-    step.remove(keys::group(part.no, group));
-    step.store_raw(keys::swept(meta.no), Bytes::new());
-    leases::take_away(step, &LeaseName::group(at, group))?;
+    let meta = step.load::<GroupMeta>(&keys::group(part.no, group))?;
+    leases::forget(step, &LeaseName::group(at, group), meta.is_some())?;
+    if let Some(meta) = &meta {
+        step.remove(keys::group(part.no, group));
+        step.store_raw(keys::swept(meta.no), Bytes::new());
+    }
     step.batch.frugal = true;
-    Ok(true)
+    Ok(meta.is_some())
 }

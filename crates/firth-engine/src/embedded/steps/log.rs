@@ -1,7 +1,8 @@
-//! Appending, reading and ripening.
+//! Appending, reading and promotion.
 //!
 //! A record is stored as `ms` (8 bytes, big-endian) and its packed content, under its `seq`.
 
+use super::marks;
 use super::producer::{self, Judgement};
 use crate::durability::Durability;
 use crate::embedded::hooks::Mutation;
@@ -9,7 +10,7 @@ use crate::embedded::keys::{self, Space};
 use crate::embedded::step::{Range, Step, Write};
 use crate::embedded::values::{PartitionMeta, SentBatch};
 use crate::error::{Error, Result};
-use crate::facet::{Appended, Bounds, Max, ProducerSeq, Ripened};
+use crate::facet::{Appended, Bounds, NewMark, ProducerSeq, Promoted, ReadLimit};
 use crate::id::RecordId;
 use crate::limits::{MAX_BATCH, MAX_BATCH_BYTES, MAX_READ};
 use crate::name::Partition;
@@ -18,11 +19,13 @@ use crate::watch::HintKey;
 use bytes::Bytes;
 use std::time::Duration;
 
-/// A batch whose records are packed already (by the caller's task, outside the serial part), each with room for its `ms`.
+/// A batch whose records are packed already (by the caller's task, outside the serial part), each
+/// with room for its `ms`.
 pub(in crate::embedded) struct PackedAppend {
     pub(in crate::embedded) records: Vec<Vec<u8>>,
     pub(in crate::embedded) after: Duration,
     pub(in crate::embedded) producer: Option<ProducerSeq>,
+    pub(in crate::embedded) mark: Option<NewMark>,
     pub(in crate::embedded) durability: Option<Durability>,
 }
 
@@ -42,6 +45,12 @@ pub(in crate::embedded) fn append(
     step.batch.durability = batch.durability;
     let mut part = step.partition(at)?;
     let count = batch.records.len() as u64;
+    if let Some(mark) = &batch.mark {
+        let duplicate = !marks::note(step, at, part.no, mark)?;
+        if duplicate || count == 0 {
+            return Ok(Appended { first: None, count, duplicate });
+        }
+    }
     let state = match &batch.producer {
         None => None,
         Some(seq) => match producer::check(step, part.no, seq, count)? {
@@ -96,10 +105,13 @@ fn delay_records(step: &mut Step<'_>, part: &mut PartitionMeta, records: Vec<Vec
     }
 }
 
-pub(in crate::embedded) fn ripen(step: &mut Step<'_>, at: &Partition, max: usize) -> Result<Ripened> {
+pub(in crate::embedded) fn promote_due(step: &mut Step<'_>, at: &Partition, max: usize) -> Result<Promoted> {
     let mut part = step.partition(at)?;
-    let (now_ms, max) = (step.now.ms(), max.clamp(1, MAX_BATCH));
-    let (mut ripe, mut bytes, mut next) = (Vec::new(), 0, None);
+    let now_ms = step.now.ms();
+    let max = max.clamp(1, MAX_BATCH);
+    let mut ripe = Vec::new();
+    let mut bytes = 0;
+    let mut next = None;
     step.scan(Range::prefix(keys::numbered(b'y', part.no)), &mut |key, value| {
         let ms =
             keys::number_at(key, 9).ok_or_else(|| Error::corrupt("a delayed message has a damaged key"))?;
@@ -114,21 +126,21 @@ pub(in crate::embedded) fn ripen(step: &mut Step<'_>, at: &Partition, max: usize
     let moved = ripe.len();
     if moved > 0 {
         let (old, records): (Vec<_>, Vec<_>) = ripe.into_iter().unzip();
-        if !step.planted(Mutation::RipenTwice) {
+        if !step.planted(Mutation::PromoteTwice) {
             old.into_iter().for_each(|key| step.remove(key));
             part.delayed -= moved as u64;
         }
         write_records(step, at, &mut part, records);
         step.store(keys::partition(at), &part);
     }
-    Ok(Ripened { moved, next: next.map(|ms| step.now.until(ms)) })
+    Ok(Promoted { moved, next: next.map(|ms| step.now.until(ms)) })
 }
 
 pub(in crate::embedded) fn read(
     step: &Step<'_>,
     at: &Partition,
     after: RecordId,
-    max: Max,
+    max: ReadLimit,
 ) -> Result<Vec<Record>> {
     let part = step.partition(at)?;
     let is_later =
@@ -159,7 +171,7 @@ fn unpack(key: &[u8], value: Bytes) -> Result<Record> {
 }
 
 /// A stored record as its id and its packed content.
-fn split(seq: u64, value: Bytes) -> Result<(RecordId, Bytes)> {
+pub(super) fn split(seq: u64, value: Bytes) -> Result<(RecordId, Bytes)> {
     let ms = keys::number_at(&value, 0).ok_or_else(|| Error::corrupt("a stored record is damaged"))?;
     Ok((RecordId::new(ms, seq), value.slice(8..)))
 }
@@ -199,13 +211,15 @@ pub(super) fn position_after(step: &Step<'_>, part: &PartitionMeta, id: RecordId
     last_where(step, part, |record| record <= id)
 }
 
-/// The number of the last record for which `holds` is true, where it holds for a first part of the log only.
+/// The number of the last record for which `holds` is true, where it holds for a first part of the
+/// log only.
 pub(super) fn last_where(
     step: &Step<'_>,
     part: &PartitionMeta,
     holds: impl Fn(RecordId) -> bool,
 ) -> Result<u64> {
-    let (mut low, mut high) = (part.trimmed.seq, part.last.seq);
+    let mut low = part.trimmed.seq;
+    let mut high = part.last.seq;
     while low < high {
         let middle = low + (high - low).div_ceil(2);
         if holds(id_of(step, part, middle)?) {

@@ -2,7 +2,7 @@
 
 use crate::embedded::hooks::Mutation;
 use crate::embedded::keys::{self, SWEPT};
-use crate::embedded::step::{Chore, Range, Step};
+use crate::embedded::step::{MaintenanceJob, Range, Step};
 use crate::embedded::values::{GroupMeta, PartitionMeta, Value};
 use crate::error::Result;
 use crate::name::Partition;
@@ -13,7 +13,7 @@ const SWEEP: usize = 5_000;
 
 /// What [`create`] found.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(in crate::embedded) enum Former {
+pub(in crate::embedded) enum FormerPartition {
     /// Nothing.
     Missing,
     /// One of a lower rank, which is to be swept.
@@ -23,21 +23,22 @@ pub(in crate::embedded) enum Former {
 }
 
 /// What is there with a lower rank is taken out of sight in the same step.
-pub(in crate::embedded) fn create(step: &mut Step<'_>, at: &Partition, rank: u64) -> Result<Former> {
+pub(in crate::embedded) fn create(step: &mut Step<'_>, at: &Partition, rank: u64) -> Result<FormerPartition> {
     let former = match step.load::<PartitionMeta>(&keys::partition(at))? {
-        Some(meta) if meta.rank >= rank => return Ok(Former::Stays),
+        Some(meta) if meta.rank >= rank => return Ok(FormerPartition::Stays),
         Some(meta) => {
             take_away(step, at, &meta)?;
-            Former::Replaced
+            FormerPartition::Replaced
         }
-        None => Former::Missing,
+        None => FormerPartition::Missing,
     };
     let no = step.fresh_number()?;
     step.store(keys::partition(at), &PartitionMeta { no, rank, ..PartitionMeta::default() });
     Ok(former)
 }
 
-/// Takes a partition of a lower rank out of sight in one step; what remains under its number is swept afterwards.
+/// Takes a partition of a lower rank out of sight in one step; what remains under its number is
+/// swept afterwards.
 pub(in crate::embedded) fn delete(step: &mut Step<'_>, at: &Partition, rank: u64) -> Result<bool> {
     step.batch.frugal = true;
     match step.load::<PartitionMeta>(&keys::partition(at))? {
@@ -65,7 +66,7 @@ fn take_away(step: &mut Step<'_>, at: &Partition, meta: &PartitionMeta) -> Resul
     }
     leases.into_iter().for_each(|key| step.remove(key));
     step.remove(keys::partition(at));
-    step.batch.chores.push(Chore::Drop(meta.no));
+    step.batch.jobs.push(MaintenanceJob::Drop(meta.no));
     step.hint(HintKey::Log(at.clone()));
     step.hint(HintKey::GroupLeases(at.clone()));
     Ok(())

@@ -44,7 +44,8 @@ pub(super) fn judge(state: Option<ProducerState>, first: u64, count: u64) -> Res
         _ => Err(Error::invalid(format!(
             "the producer's batch {first}..{} was sent before with other borders: send it as it was",
             first + count
-        ))),
+        ))
+        .with_field("batch")),
     }
 }
 
@@ -59,7 +60,8 @@ pub(super) fn check(step: &Step<'_>, no: u64, seq: &ProducerSeq, count: u64) -> 
     }
 }
 
-/// Remembers a batch that is being appended, and forgets the most silent producer if there are too many.
+/// Remembers a batch that is being appended, and forgets the most silent producer if there are too
+/// many.
 pub(super) fn remember(
     step: &mut Step<'_>,
     part: &mut PartitionMeta,

@@ -1,12 +1,13 @@
 //! Retention: cutting the log off at the front, as far as the groups allow.
 //!
-//! By size needs the sum of what is there. Appends do not pay for it: the sum is kept by the trims themselves, which add up what is new
-//! since the last one, in bounded steps. Any other trim makes the sum worthless, and the next one by size counts from the front again.
+//! By size needs the sum of what is there. Appends do not pay for it: the sum is kept by the trims
+//! themselves, which add up what is new since the last one, in bounded steps. Any other trim makes
+//! the sum worthless, and the next one by size counts from the front again.
 
 use super::log::{id_of, last_where, position_after};
 use crate::embedded::hooks::Mutation;
 use crate::embedded::keys::{self, Space};
-use crate::embedded::step::{Chore, Range, Step};
+use crate::embedded::step::{MaintenanceJob, Range, Step};
 use crate::embedded::values::{GroupMeta, PartitionMeta, Value};
 use crate::error::{Error, Result};
 use crate::facet::{Trim, TrimTo, Trimmed};
@@ -41,7 +42,7 @@ pub(in crate::embedded) fn trim(step: &mut Step<'_>, at: &Partition, trim: Trim)
         step.store(keys::partition(at), &part);
     }
     // Also when nothing is new: what was in memory at the last trim may be in a file by now.
-    step.batch.chores.push(Chore::Cut(part.no, target));
+    step.batch.jobs.push(MaintenanceJob::Cut(part.no, target));
     let trimmed = Trimmed { removed, trimmed: part.trimmed, held_back: allowed < wanted };
     Ok(Cut { trimmed, more: false })
 }
@@ -92,7 +93,7 @@ fn by_size(
     if removed > 0 {
         part.trimmed = id_of(step, &before, target)?;
     }
-    step.batch.chores.push(Chore::Cut(part.no, target));
+    step.batch.jobs.push(MaintenanceJob::Cut(part.no, target));
     let too_much = part.measured_bytes > keep;
     if part != before {
         step.store(keys::partition(at), &part);
@@ -102,14 +103,16 @@ fn by_size(
     Ok(Cut { trimmed, more: !is_counted || (too_much && target < allowed) })
 }
 
-/// The packed size of each record after `seq`, as long as `each` wants more and the step's limits allow.
+/// The packed size of each record after `seq`, as long as `each` wants more and the step's limits
+/// allow.
 fn sizes_after(
     step: &Step<'_>,
     part: &PartitionMeta,
     seq: u64,
     mut each: impl FnMut(u64, u64) -> bool,
 ) -> Result<()> {
-    let (mut records, mut bytes) = (0, 0);
+    let mut records = 0;
+    let mut bytes = 0;
     let range = Range { from: keys::record(seq + 1), to: keys::record(u64::MAX) };
     step.view.scan(Space::Log(part.no), range, &mut |key, value| {
         let seq = keys::number_at(key, 0).ok_or_else(|| Error::corrupt("a record has a damaged key"))?;

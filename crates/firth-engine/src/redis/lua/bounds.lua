@@ -1,5 +1,6 @@
 -- KEYS: P Y.
-local head = call('HMGET', KEYS[1], 't', 'l', 'y')
+local head = call('HMGET', KEYS[1], 't', 'l', 'y', 'c')
 if not head[1] then return 'nopart' end
 local first = call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')
-return { head[1], head[2], tonumber(head[3]), first[2] and until_us(now_us(), tonumber(first[2])) or -1 }
+local next_due = first[2] and until_us(read_time(head[4]), tonumber(first[2])) or -1
+return { head[1], head[2], tonumber(head[3]), next_due }

@@ -1,4 +1,5 @@
--- KEYS: C I V. ARGV: name, what must be there ('any', 'absent' or a version), and the value, or nothing to remove it.
+-- KEYS: C I V. ARGV: name, what must be there ('any', 'absent' or a version), and the value, or
+-- nothing to remove it.
 local C, I, V = KEYS[1], KEYS[2], KEYS[3]
 local current = call('HGET', C, ARGV[1])
 if ARGV[2] == 'absent' then

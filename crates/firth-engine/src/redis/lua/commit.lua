@@ -1,9 +1,11 @@
 -- KEYS: P G D E I K X T B S. ARGV: epoch, token, frontier, ahead, newest record read, ids of done
--- records in order, the number of bundles of retries and of dead records. Then per bundle (retries of one page, in order, that can become one parcel): delay in µs, reason, content if it is kept,
--- how many, ids. Then per dead record: id, crashes, reason, content. Then the reach.
--- Here a microsecond counts: what is judged together is looked at together, and record by record only where that does not settle it.
+-- records in order, the number of bundles of retries and of dead records. Then per bundle (retries
+-- of one page, in order, that can become one batch of retries): delay in µs, reason, content if it
+-- is kept, how many, ids. Then per dead record: id, crashes, reason, content. Then the reach. Here
+-- a microsecond counts: what is judged together is looked at together, and record by record only
+-- where that does not settle it.
 local P, G, D, E, I, K, X, T, B, S = unpack(KEYS)
-local last = call('HGET', P, 'l')
+local last, clock = unpack(call('HMGET', P, 'l', 'c'))
 if not last then return 'nopart' end
 local g = call('HMGET', G, 'le', 'lt', 'lh', 'f', 'a', 'cs', 'n')
 local refused = fence(g, ARGV[1], ARGV[2])
@@ -15,14 +17,16 @@ local wrong, old, new, fseq, nseq = check_progress(last, g[4], g[5], ARGV[3], AR
 if wrong then return wrong end
 local done, bundles, dead = ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8])
 local letters = 8 + 5 * bundles
--- Each judged record is open in the log and passed by this commit, or was taken from due: in a parcel that is done as a whole, or not.
+-- Each judged record is open in the log and passed by this commit, or was taken from due: in a
+-- batch of retries that is done as a whole, or not.
 local whole, taken, left, retried, is_new, fresh, at = {}, {}, 0, 0, false, {}, 1
 while at <= #done do
   local _, id, following = nil, match(done, '^([%d-]+) ?()', at)
   local text, count, others = call('HGET', E, id), nil, nil
-  if text then _, count, others = parse_parcel(text) end
+  if text then _, count, others = parse_retry_batch(text) end
   local stop = text and at + #id + #others
-  if text and find(done, others, at + #id, true) == at + #id and (stop > #done or string.byte(done, stop) == 32) then
+  if text and find(done, others, at + #id, true) == at + #id
+    and (stop > #done or string.byte(done, stop) == 32) then
     whole[#whole + 1], left, at = id, left + count, stop + 1
   else
     taken[#taken + 1], at = id, following
@@ -53,29 +57,30 @@ end
 for i = letters + 1, letters + 4 * dead, 4 do
   if not is_passed(ARGV[i]) then return 'notopen ' .. ARGV[i] end
 end
--- The parcels of those that were taken and are judged one by one.
-local parcels, homes, names = {}, {}, whole
+-- The batches of retries of those that were taken and are judged one by one.
+local retry_batches, homes, names = {}, {}, whole
 if #taken > 0 then
   local pages = {}
   local function load(name, text)
     if homes[name] then return end
-    local history, _, others, reason = parse_parcel(text)
-    local parcel = { name = name, history = history, reason = reason, ids = list_ids(name .. others) }
-    for _, id in ipairs(parcel.ids) do homes[id] = parcel end
+    local history, _, others, reason = parse_retry_batch(text)
+    local retry_batch = { name = name, history = history, reason = reason,
+      ids = list_ids(name .. others) }
+    for _, id in ipairs(retry_batch.ids) do homes[id] = retry_batch end
   end
-  each_parcel(E, taken, load)
+  each_retry_batch(E, taken, load)
   names = { unpack(whole) }
   for _, id in ipairs(taken) do
     local page = not homes[id] and page_of(tonumber(first_seq(id)))
     if page and not pages[page] then
       pages[page] = true
-      each_parcel(E, beginning_in_page(I, page), load)
+      each_retry_batch(E, beginning_in_page(I, page), load)
     end
     local home = homes[id]
     if not home then return 'notopen ' .. id end
     if not home.left then
       home.left = #home.ids
-      names[#names + 1], parcels[#parcels + 1] = home.name, home
+      names[#names + 1], retry_batches[#retry_batches + 1] = home.name, home
     end
     home.left = home.left - 1
   end
@@ -83,31 +88,34 @@ end
 local some_kept
 if #names > 0 then
   some_kept = call('EXISTS', K) == 1
-  local times, marks = call('ZMSCORE', D, unpack(names)), some_kept and call('ZMSCORE', I, unpack(names))
+  local times = call('ZMSCORE', D, unpack(names))
+  local marks = some_kept and call('ZMSCORE', I, unpack(names))
   for i, name in ipairs(names) do
     if tonumber(times[i]) < TAKEN then return 'notopen ' .. name end
-    local parcel = parcels[i - #whole]
-    if parcel then parcel.time, parcel.is_kept = times[i], marks and tonumber(marks[i]) < 0 end
+    local retry_batch = retry_batches[i - #whole]
+    if retry_batch then
+      retry_batch.time, retry_batch.is_kept = times[i], marks and tonumber(marks[i]) < 0
+    end
   end
 end
 local count = due_count(g[7], D) - left - #taken + retried
 if is_new and retried > 0 and count > MAX_DUE then return 'full' end
 -- Nothing was written up to here, and nothing is refused from here on.
-local now, change = now_us(), changes()
+local now, change = keep_time(P, clock), changes()
 for _, name in ipairs(whole) do drop(change, name) end
 local is_judged
-for _, parcel in ipairs(parcels) do
-  drop(change, parcel.name)
-  if parcel.left > 0 then
+for _, retry_batch in ipairs(retry_batches) do
+  drop(change, retry_batch.name)
+  if retry_batch.left > 0 then
     if not is_judged then
       is_judged = {}
       for _, id in ipairs(taken) do is_judged[id] = true end
     end
     local rest = {}
-    for _, id in ipairs(parcel.ids) do
+    for _, id in ipairs(retry_batch.ids) do
       if not is_judged[id] then rest[#rest + 1] = id end
     end
-    put_list(change, rest, parcel.time, parcel.history, parcel.reason)
+    put_list(change, rest, retry_batch.time, retry_batch.history, retry_batch.reason)
   end
 end
 -- The history after one more failure.
@@ -150,7 +158,8 @@ if dead > 0 then
     if homes[id] then attempts, crashes = match(homes[id].history, '^(%d+):(%d+)$') end
     by_id[n - 1], by_id[n] = first_seq(id), id
     by_time[n - 1], by_time[n] = now_ms, id
-    bodies[n - 1], bodies[n] = id, format('%s %s %s %d ', now_ms, attempts, crashes, #reason) .. reason .. content
+    bodies[n - 1], bodies[n] = id,
+      format('%s %s %s %d ', now_ms, attempts, crashes, #reason) .. reason .. content
   end
   call('ZADD', X, unpack(by_id))
   call('ZADD', T, unpack(by_time))
@@ -158,4 +167,4 @@ if dead > 0 then
 end
 write(change, D, E, I, some_kept and K)
 store_progress(G, ARGV[3], ARGV[4], new, nseq, g[6], count, ARGV[letters + 4 * dead + 1])
-return { count, count > 0 and next_due(D, now) or -1 }
+return { now, count, count > 0 and next_due(D, now) or -1 }

@@ -1,4 +1,5 @@
--- KEYS: as lib/wipe.lua. ARGV: rank. The version starts at the clock, so that a partition made again never repeats one.
+-- KEYS: as lib/wipe.lua. ARGV: rank. The version starts at the clock, so that a partition made
+-- again never repeats one.
 local rank = rank_of(KEYS[1])
 if rank and rank >= tonumber(ARGV[1]) then return 0 end
 if rank then wipe() end

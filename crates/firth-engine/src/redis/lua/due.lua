@@ -1,13 +1,14 @@
--- KEYS: P S G D E I K. ARGV: epoch, token, how many at most, how many bytes at most, ids whose content is known, in order.
--- Answers per parcel: 'attempt:crashes', ids, the number of contents (none if all are known), then these, empty for known ones.
+-- KEYS: P S G D E I K. ARGV: epoch, token, how many at most, how many bytes at most, ids whose
+-- content is known, in order. Answers per batch of retries: 'attempt:crashes', ids, the number of
+-- contents (none if all are known), then these, empty for known ones.
 local P, S, G, D, E, I, K = unpack(KEYS)
-local t = call('HGET', P, 't')
+local t, clock = unpack(call('HMGET', P, 't', 'c'))
 if not t then return 'nopart' end
 local g = call('HMGET', G, 'le', 'lt', 'lh', 'f', 'n')
 local refused = fence(g, ARGV[1], ARGV[2])
 if refused then return refused end
 if not g[4] then return 'nogroup' end
-local now = now_us()
+local now = keep_time(P, clock)
 local now_ms = math.floor(now / 1000)
 local room, bytes, known, is_known = tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5], nil
 local _, tseq = split(t)
@@ -36,20 +37,23 @@ local function content_of(id)
   while index < wanted do at, index = at + length(blob, index), index + 1 end
   return sub(blob, at, at + length(blob, index) - 1)
 end
--- Whether all of a text of ids is known. Parcels come in the order in which their records are known more often than not. Finding a text
--- where it is expected is much cheaper than cutting it out: each new text is hashed byte by byte.
+-- Whether all of a text of ids is known. Batches of retries come in the order in which their
+-- records are known more often than not. Finding a text where it is expected is much cheaper than
+-- cutting it out: each new text is hashed byte by byte.
 local place = 1
 local function are_known(ids)
   local from = find(known, ids, place, true) or find(known, ids, 1, true)
   local stop = from and from + #ids
-  local is_whole = from and (from == 1 or string.byte(known, from - 1) == 32) and (stop > #known or string.byte(known, stop) == 32)
+  local is_whole = from and (from == 1 or string.byte(known, from - 1) == 32)
+    and (stop > #known or string.byte(known, stop) == 32)
   place = is_whole and stop + 1 or 1
   return is_whole
 end
--- As text: the server need not print a number for each parcel.
+-- As text: the server need not print a number for each batch of retries.
 local mark = format('%.0f', TAKEN + now_ms)
 local found, n, lost, marks, change, is_full = {}, 0, 0, {}, changes(), false
--- What there is no room for, or no content any more, leaves the parcel; `rest` stays due as a parcel of its own.
+-- What there is no room for, or no content any more, leaves the batch of retries; `rest` stays due
+-- as a batch of retries of its own.
 local function take(name, history, count, others, reason, rest)
   local ids = name .. others
   if not some_gone and are_known(ids) then
@@ -72,7 +76,11 @@ local function take(name, history, count, others, reason, rest)
       end
     end
     ids = table.concat(taken, ' ')
-    if ids == '' then n = head else found[head + 1], found[head + 2], found[head + 3] = history, ids, #taken end
+    if ids == '' then
+      n = head
+    else
+      found[head + 1], found[head + 2], found[head + 3] = history, ids, #taken
+    end
   end
   if ids == name .. others and not rest then
     marks[#marks + 1], marks[#marks + 2] = mark, name
@@ -84,7 +92,7 @@ local function take(name, history, count, others, reason, rest)
   end
 end
 local function take_all(name, text)
-  local history, count, others, reason = parse_parcel(text)
+  local history, count, others, reason = parse_retry_batch(text)
   if is_full or room == 0 or count > room and n > 0 then
     is_full = true
   elseif count > room then
@@ -100,9 +108,9 @@ local from, step, names = 0, math.min(room, 32), nil
 repeat
   names = call('ZRANGEBYSCORE', D, '-inf', now_ms, 'LIMIT', from, step)
   from = from + #names
-  each_parcel(E, names, take_all)
+  each_retry_batch(E, names, take_all)
 until room == 0 or is_full or #names < step
 if lost > 0 then call('HSET', G, 'n', due_count(g[5], D) - lost) end
 if #marks > 0 then call('ZADD', D, unpack(marks)) end
 write(change, D, E, I)
-return { lost, next_due(D, now), found }
+return { now, lost, next_due(D, now), found }

@@ -6,7 +6,7 @@ if ARGV[1] == '' then
   ids = {}
   for i = 2, #ARGV do ids[i - 1] = ARGV[i] end
 else
-  local oldest = math.ceil((now_us() - tonumber(ARGV[1])) / 1000)
+  local oldest = math.ceil((read_time(call('HGET', KEYS[1], 'c')) - tonumber(ARGV[1])) / 1000)
   ids = call('ZRANGEBYSCORE', KEYS[4], '-inf', '(' .. format('%.0f', oldest), 'LIMIT', 0, ARGV[2])
 end
 if #ids == 0 then return 0 end

@@ -1,5 +1,5 @@
--- KEYS: a string key of our own. Tries every command that the scripts use, on a key of the wrong type, and names those that the
--- server refuses for another reason. Nothing is left behind.
+-- KEYS: a string key of our own. Tries every command that the scripts use, on a key of the wrong
+-- type, and names those that the server refuses for another reason. Nothing is left behind.
 local key, missing = KEYS[1], {}
 local function try(...)
   local answer = redis.pcall(...)
@@ -10,7 +10,9 @@ end
 try('TIME')
 try('INCR', key)
 try('EXISTS', key)
-for _, name in ipairs({ 'HGET', 'HEXISTS', 'HMGET', 'HDEL', 'ZSCORE', 'ZMSCORE', 'ZREM' }) do try(name, key, 'x') end
+for _, name in ipairs({ 'HGET', 'HEXISTS', 'HMGET', 'HDEL', 'ZSCORE', 'ZMSCORE', 'ZREM' }) do
+  try(name, key, 'x')
+end
 for _, name in ipairs({ 'HKEYS', 'HGETALL', 'ZCARD', 'ZPOPMIN' }) do try(name, key) end
 try('HSET', key, 'x', 1)
 try('HSETNX', key, 'x', 1)

@@ -1,4 +1,5 @@
--- KEYS: P S. ARGV: after, records at most, bytes at most. For partitions whose blobs may be big: stops at either limit.
+-- KEYS: P S. ARGV: after, records at most, bytes at most. For partitions whose blobs may be big:
+-- stops at either limit.
 local head = call('HMGET', KEYS[1], 't', 'm', 'l')
 if not head[1] then return 'nopart' end
 local S, after, room, bytes = KEYS[2], '(' .. ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
@@ -13,7 +14,8 @@ while room > 0 and bytes > 0 do
     local id, blob = entry[1], entry[2][2]
     local _, last = split(id)
     found[#found + 1], found[#found + 2] = id, blob
-    room, bytes, after, seq = room - math.min(string.byte(blob), last - seq), bytes - #blob, '(' .. id, last
+    room, bytes, after, seq = room - math.min(string.byte(blob), last - seq), bytes - #blob,
+      '(' .. id, last
     if room <= 0 or bytes <= 0 then break end
   end
 end

@@ -1,6 +1,7 @@
--- KEYS: P G D E I K X T B. ARGV: content instead of the letters' own, or nothing; then ids in order, each once.
+-- KEYS: P G D E I K X T B. ARGV: content instead of the letters' own, or nothing; then ids in
+-- order, each once.
 local P, G, D, E, I, K, X, T, B = unpack(KEYS)
-local version = call('HGET', P, 'v')
+local version, clock = unpack(call('HMGET', P, 'v', 'c'))
 if not version then return 'nopart' end
 local g = call('HMGET', G, 'f', 'a', 'n')
 if not g[1] then return 'nogroup' end
@@ -12,7 +13,7 @@ if #ids == 0 then return 0 end
 local count = due_count(g[3], D)
 if count + #ids > MAX_DUE then return 'full' end
 local _, fseq = split(g[1])
-local list, now_ms, change = runs(g[2]), math.floor(now_us() / 1000), changes()
+local list, now_ms, change = runs(g[2]), math.floor(read_time(clock) / 1000), changes()
 local pages, is_due = {}, {}
 for i, body in ipairs(bodies) do
   local id = ARGV[i + 1]
@@ -20,12 +21,13 @@ for i, body in ipairs(bodies) do
   local page = page_of(seq)
   if body and not pages[page] then
     pages[page] = true
-    each_parcel(E, beginning_in_page(I, page), function(name, text)
-      local _, _, others = parse_parcel(text)
+    each_retry_batch(E, beginning_in_page(I, page), function(name, text)
+      local _, _, others = parse_retry_batch(text)
       for _, one in ipairs(list_ids(name .. others)) do is_due[one] = true end
     end)
   end
-  -- After a reset its record may be waiting or due again; then it comes anyway, and must not be in two places.
+  -- After a reset its record may be waiting or due again; then it comes anyway, and must not be in
+  -- two places.
   local is_waiting = seq > fseq and not contains(list, seq)
   if body and not is_waiting and not is_due[id] and not call('ZSCORE', D, id) then
     local size, from = match(body, '^%d+ %d+ %d+ (%d+) ()')

@@ -12,7 +12,7 @@ else
   if ARGV[1] == 'id' then
     known = position(S, t, l, ARGV[2])
   else
-    known = before_ms(S, t, math.floor(now_us() / 1000) - tonumber(ARGV[2]))
+    known = before_ms(S, t, math.floor(read_time(call('HGET', P, 'c')) / 1000) - tonumber(ARGV[2]))
   end
   _, wanted = split(known)
 end

@@ -1,5 +1,6 @@
--- One bounded step of retention by size. KEYS: P S R, then the stems of the keys G and I of groups. ARGV: bytes to keep, lossy,
--- entries and bytes to look at. P keeps in 'zi' the last entry whose size was added up, and in 'zb' the sum of what is there.
+-- One bounded step of retention by size. KEYS: P S R, then the stems of the keys G and I of groups.
+-- ARGV: bytes to keep, lossy, entries and bytes to look at. P keeps in 'zi' the last entry whose
+-- size was added up, and in 'zb' the sum of what is there.
 local P, S = KEYS[1], KEYS[2]
 local head = call('HMGET', P, 't', 'l', 'm', 'zi', 'zb')
 local t, l = head[1], head[2]
@@ -7,7 +8,8 @@ if not t then return 'nopart' end
 local _, tseq = split(t)
 local _, lseq = split(l)
 local keep, page = tonumber(ARGV[1]), tonumber(head[3]) > 65536 and 1 or 32
--- Calls each(seq, bytes, ms, is the last of its entry, id of the entry) for every record after an entry or a mark.
+-- Calls each(seq, bytes, ms, is the last of its entry, id of the entry) for every record after an
+-- entry or a mark.
 local function sizes_after(id, each)
   local entries, bytes = tonumber(ARGV[3]), tonumber(ARGV[4])
   while entries > 0 and bytes > 0 do
@@ -46,5 +48,8 @@ if is_counted and sum > keep then
   is_held = is_held or (sum > keep and tseq + removed >= allowed)
   t = mark
 end
-if removed > 0 or measured ~= head[4] then call('HSET', P, 't', t, 'zi', measured, 'zb', format('%.0f', sum)) end
-return { removed, t, is_held and 1 or 0, (not is_counted or (sum > keep and not is_held)) and 1 or 0 }
+if removed > 0 or measured ~= head[4] then
+  call('HSET', P, 't', t, 'zi', measured, 'zb', format('%.0f', sum))
+end
+return { removed, t, is_held and 1 or 0,
+  (not is_counted or (sum > keep and not is_held)) and 1 or 0 }

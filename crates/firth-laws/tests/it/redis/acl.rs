@@ -1,7 +1,8 @@
-//! The engine under the least privilege that docs/acl.md names, and what it says when a rule is missing.
+//! The engine under the least privilege that docs/acl.md names, and what it says when a rule is
+//! missing.
 
 use super::{block_on, refused};
-use firth_engine::facet::{Adopt, From};
+use firth_engine::facet::{Adopt, StartPosition};
 use firth_engine::{Engine, ErrorKind, RecordId};
 use firth_laws::world;
 use firth_testkit::{Flavor, RedisCluster, RedisServer, Reply, on_both};
@@ -112,18 +113,18 @@ async fn a_stream_is_adopted_under_the_documented_rules(flavor: Flavor) {
     let engine = Engine::at(&url).await.unwrap();
     let at = world::unmade_partition();
     engine.create_partition(&at).await.unwrap();
-    assert_eq!(engine.stream_mark("orders", From::End).await.unwrap(), RecordId::ZERO);
+    assert_eq!(engine.stream_mark("orders", StartPosition::End).await.unwrap(), RecordId::ZERO);
     assert!(engine.adopt(&at, adopt(), 1).await.unwrap());
     let mut hint = engine.hint(firth_engine::HintKey::Stream("orders".into()));
     hint.wait().await;
     server.command(&["XADD", "orders", "5-1", "item", "tea"]).await;
     world::soon("the stream's change is noticed", hint.wait()).await;
-    assert_eq!(engine.ripen(&at, 10).await.unwrap().moved, 1);
-    assert_eq!(engine.ripen(&at, 10).await.unwrap().moved, 0, "each entry once");
+    assert_eq!(engine.promote_due(&at, 10).await.unwrap().moved, 1);
+    assert_eq!(engine.promote_due(&at, 10).await.unwrap().moved, 0, "each entry once");
     assert!(engine.adopt(&at, adopt(), 1).await.unwrap(), "the same again changes nothing");
     let other = Adopt { stream: "others".into(), ..Adopt::default() };
     assert!(!engine.adopt(&at, Some(other), 2).await.unwrap(), "it holds records");
-    assert_eq!(engine.stream_mark("orders", From::End).await.unwrap(), RecordId::new(5, 1));
+    assert_eq!(engine.stream_mark("orders", StartPosition::End).await.unwrap(), RecordId::new(5, 1));
     let record = world::read_all(&engine, &at).await.remove(0);
     assert_eq!((&record.content.payload[..], record.content.timestamp), (&br#"{"item":"tea"}"#[..], 5));
     server.command(&["XGROUP", "CREATE", "orders", "theirs", "0"]).await;
@@ -137,7 +138,7 @@ async fn a_stream_is_adopted_under_the_documented_rules(flavor: Flavor) {
 
     let (_server, url) = server_with(flavor, &rules(flavor)).await;
     let engine = Engine::at(&url).await.unwrap();
-    let error = refused(engine.stream_mark("orders", From::Start)).await;
+    let error = refused(engine.stream_mark("orders", StartPosition::Start)).await;
     assert_eq!(error.kind(), ErrorKind::Unauthorized, "{error:?}");
     assert!(error.context().contains("orders") && error.context().contains("docs/acl.md"), "{error}");
     engine.close().await.unwrap();

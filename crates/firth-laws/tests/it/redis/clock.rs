@@ -1,27 +1,17 @@
-//! A server whose clock is set while it runs: a minute ahead, an hour back. Safety rests on fencing, liveness also on beats.
+//! A server whose clock is set while it runs: a minute ahead, an hour back. Safety rests on
+//! fencing, liveness also on beats.
 
-use firth_engine::facet::{Acquire, Acquired, From, LeaseQuery, TakeDue};
+use firth_engine::facet::{Acquire, Acquired, LeaseQuery, StartPosition, TakeDue};
 use firth_engine::{Commit, Engine, Epoch, ErrorKind, Hold, LeaseName, Partition, RecordId};
 use firth_laws::world::{self, Owner, append, fails, group, holder, numbers, partition, read_all};
 use firth_testkit::{Flavor, RedisServer, ServerClock};
-use std::time::Duration;
+use std::path::PathBuf;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 const MINUTE_AHEAD: i64 = 60;
 const HOUR_BACK: i64 = -3600;
 const TTL: Duration = Duration::from_secs(15);
 const SOON: Duration = Duration::from_millis(300);
-
-/// Debian's Redis does not start under libfaketime (its allocator asks for the time too early); the scripts are the same on both.
-macro_rules! on_valkey {
-    ($($law:ident)*) => {
-        mod on_valkey {
-            $(#[test]
-            fn $law() {
-                crate::redis::block_on(super::$law(firth_testkit::Flavor::Valkey));
-            })*
-        }
-    };
-}
 
 on_valkey!(
     a_clock_that_jumps_ahead_never_makes_two_owners
@@ -31,46 +21,86 @@ on_valkey!(
     q19_the_age_of_a_streams_entries_is_by_the_servers_clock
 );
 
-struct World {
-    clock: ServerClock,
-    server: RedisServer,
-    engine: Engine,
-    at: Partition,
+pub(super) struct World {
+    clock: StepClock,
+    server: Option<RedisServer>,
+    pub(super) url: String,
+    pub(super) engine: Engine,
+    pub(super) at: Partition,
 }
+
+/// Whose clock steps.
+enum StepClock {
+    Server(ServerClock),
+    /// This process runs under libfaketime, which reads this file.
+    Own(PathBuf, Instant, SystemTime),
+}
+
+/// The engine of a test whose own process has the clock that steps.
+pub(super) const OWN_CLOCK: &str = "FIRTH_TEST_OWN_CLOCK";
 
 impl World {
     /// A server with a clock of its own; `None` where that cannot be.
-    async fn new(flavor: Flavor) -> Option<Self> {
-        let clock = ServerClock::new()?;
-        let server = RedisServer::builder().flavor(flavor).clock(&clock).start().await;
-        let engine = Engine::at(&server.url()).await.unwrap();
+    pub(super) async fn new(flavor: Flavor) -> Option<Self> {
+        let (clock, server, url) = match std::env::var(OWN_CLOCK) {
+            Ok(url) => {
+                let file = PathBuf::from(std::env::var_os("FAKETIME_TIMESTAMP_FILE").unwrap());
+                (StepClock::Own(file, Instant::now(), SystemTime::now()), None, url)
+            }
+            Err(_) => {
+                let clock = ServerClock::new()?;
+                let server = RedisServer::builder().flavor(flavor).clock(&clock).start().await;
+                let url = server.url();
+                (StepClock::Server(clock), Some(server), url)
+            }
+        };
+        let engine = Engine::at(&url).await.unwrap();
         let at = partition(&engine).await;
         append(&engine, &at, 0, 10).await;
-        Some(Self { clock, server, engine, at })
+        Some(Self { clock, server, url, engine, at })
     }
 
-    /// Moves the clock, and waits until the server goes by it.
-    async fn jump(&self, seconds: i64) {
-        self.clock.jump(seconds);
-        world::eventually("the server's clock has moved", || async {
-            let server: i64 = self.server.command(&["TIME"]).await.items()[0].text().parse().unwrap();
-            let right = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
-            let off = server - i64::try_from(right.as_secs()).unwrap();
-            (off - seconds).abs() < 5
-        })
-        .await;
+    fn server(&self) -> &RedisServer {
+        self.server.as_ref().expect("the test has a server of its own")
     }
 
-    fn lease(&self) -> LeaseName {
+    /// Another client; a store inside the process has but one.
+    pub(super) async fn rival(&self) -> Engine {
+        if self.url == "memory:" { self.engine.clone() } else { Engine::at(&self.url).await.unwrap() }
+    }
+
+    /// Moves the clock, and waits until its owner goes by it.
+    pub(super) async fn jump(&self, seconds: i64) {
+        match &self.clock {
+            StepClock::Server(clock) => clock.jump(seconds),
+            StepClock::Own(file, ..) => ServerClock::jump_by(file, seconds),
+        }
+        world::eventually("the clock has moved", || async { (self.off_by().await - seconds).abs() < 5 })
+            .await;
+    }
+
+    /// How many seconds the clock is ahead of the right time.
+    async fn off_by(&self) -> i64 {
+        let seconds = |time: SystemTime| time.duration_since(UNIX_EPOCH).unwrap().as_secs().cast_signed();
+        match &self.clock {
+            StepClock::Server(_) => {
+                let shown: i64 = self.server().command(&["TIME"]).await.items()[0].text().parse().unwrap();
+                shown - seconds(SystemTime::now())
+            }
+            StepClock::Own(_, start, wall) => seconds(SystemTime::now()) - seconds(*wall + start.elapsed()),
+        }
+    }
+
+    pub(super) fn lease(&self) -> LeaseName {
         LeaseName::group(&self.at, &group("g"))
     }
 
-    async fn own(&self, ttl: Duration) -> Owner {
+    pub(super) async fn own(&self, ttl: Duration) -> Owner {
         let hold = world::acquire(&self.engine, &self.at, &group("g"), ttl).await;
         Owner::with(&self.engine, &self.at, &group("g"), hold).await
     }
 
-    async fn renew(&self, hold: &Hold, ttl: Duration) -> bool {
+    pub(super) async fn renew(&self, hold: &Hold, ttl: Duration) -> bool {
         self.engine.renew(std::slice::from_ref(hold), ttl).await.unwrap()[0]
     }
 
@@ -83,11 +113,11 @@ impl World {
 
     /// What it does after a whole TTL: it takes what stood still.
     async fn take_if_still(&self, seen: (Epoch, u64)) -> Option<Hold> {
-        let wish = Acquire { stalled: Some(seen), ..Acquire::new(self.lease(), holder(), TTL) };
-        self.engine.acquire(wish).await.unwrap().granted()
+        let request = Acquire { stalled: Some(seen), ..Acquire::new(self.lease(), holder(), TTL) };
+        self.engine.acquire(request).await.unwrap().granted()
     }
 
-    /// Whoever lost the lease can do nothing, whatever the clock says.
+    /// A former owner can do nothing, at any reading of the clock.
     async fn is_out(&self, former: &Owner) {
         let last = RecordId::new(u64::MAX >> 12, 10);
         fails(former.send(Commit::up_to(last)).await, ErrorKind::Fenced);
@@ -120,8 +150,8 @@ async fn a_clock_that_jumps_back_does_not_block_takeover(flavor: Flavor) {
     let former = world.own(SOON).await;
     world.jump(HOUR_BACK).await;
     tokio::time::sleep(SOON).await;
-    let wish = Acquire::new(world.lease(), holder(), TTL);
-    let Acquired::Held(seen) = world.engine.acquire(wish).await.unwrap() else {
+    let request = Acquire::new(world.lease(), holder(), TTL);
+    let Acquired::Held(seen) = world.engine.acquire(request).await.unwrap() else {
         panic!("by the server's clock the lease runs for an hour");
     };
     assert!(seen.remaining > Duration::from_secs(3000), "{:?}", seen.remaining);
@@ -132,7 +162,8 @@ async fn a_clock_that_jumps_back_does_not_block_takeover(flavor: Flavor) {
     world.is_out(&former).await;
     let mut rival = Owner::with(&world.engine, &world.at, &group("g"), hold).await;
     assert_eq!(rival.drain().await, (0..10).collect::<Vec<_>>());
-    // Forward again: leases taken meanwhile seem over, which costs their owner nothing as long as nobody comes.
+    // Forward again: leases taken since seem over, which costs their owner nothing until another
+    // member asks.
     world.jump(0).await;
     assert!(world.renew(&rival.hold, TTL).await);
     world.engine.close().await.unwrap();
@@ -165,7 +196,7 @@ async fn the_log_goes_on_over_any_jump(flavor: Flavor) {
     let records = read_all(&world.engine, &world.at).await;
     assert_eq!(numbers(&records), (0..count).collect::<Vec<_>>());
     assert!(records.windows(2).all(|pair| pair[0].id < pair[1].id), "ids never go back");
-    world.engine.create_group(&world.at, &group("end"), From::End, None).await.unwrap();
+    world.engine.create_group(&world.at, &group("end"), StartPosition::End, None).await.unwrap();
     assert_eq!(world::status(&world.engine, &world.at, &group("end")).await.waiting, 0);
     world.engine.close().await.unwrap();
 }
@@ -173,9 +204,10 @@ async fn the_log_goes_on_over_any_jump(flavor: Flavor) {
 async fn q19_the_age_of_a_streams_entries_is_by_the_servers_clock(flavor: Flavor) {
     let Some(world) = World::new(flavor).await else { return };
     world.jump(HOUR_BACK).await;
-    let added = world.server.command(&["XADD", "orders", "*", "n", "1"]).await;
+    let added = world.server().command(&["XADD", "orders", "*", "n", "1"]).await;
     let entry: RecordId = added.text().parse().unwrap();
-    let mark = world.engine.stream_mark("orders", From::Age(Duration::from_secs(600))).await.unwrap();
+    let mark =
+        world.engine.stream_mark("orders", StartPosition::Age(Duration::from_secs(600))).await.unwrap();
     assert!(mark < entry && mark.ms + 700_000 > entry.ms, "{mark} {entry}");
     world.engine.close().await.unwrap();
 }

@@ -1,7 +1,7 @@
 //! What only a cluster shows: where partitions live, and steps that follow their slots.
 
 use super::{append_one, block_on, until_ok};
-use firth_engine::facet::Max;
+use firth_engine::facet::ReadLimit;
 use firth_engine::{Engine, Partition, RecordId, TopicName};
 use firth_laws::world::{numbers, partition, read_all, unmade_partition};
 use firth_testkit::{Flavor, RedisCluster, SentinelSet};
@@ -40,7 +40,8 @@ fn a_partition_follows_its_slot_and_its_scripts_come_along() {
         let from = cluster.master_of_slot(slot).await;
         let to = (from + 1) % 3;
         let writer = {
-            let (engine, at) = (engine.clone(), at.clone());
+            let engine = engine.clone();
+            let at = at.clone();
             tokio::spawn(async move {
                 for n in 1..200 {
                     append_one(&engine, &at, n).await.unwrap();
@@ -76,7 +77,8 @@ fn a_replicated_append_survives_a_failover_by_sentinels() {
         }
         set.kill_master().await;
         let records =
-            until_ok("the replica takes over", || engine.read(&at, RecordId::ZERO, Max::records(100))).await;
+            until_ok("the replica takes over", || engine.read(&at, RecordId::ZERO, ReadLimit::records(100)))
+                .await;
         assert_eq!(numbers(&records), (0..20).collect::<Vec<_>>());
         engine.close().await.unwrap();
     });
@@ -95,7 +97,8 @@ fn a_replicated_append_survives_the_death_of_its_master() {
         let master = cluster.master_of_slot(slot_of_partition(&cluster).await).await;
         cluster.kill(master).await;
         let records =
-            until_ok("the replica takes over", || engine.read(&at, RecordId::ZERO, Max::records(100))).await;
+            until_ok("the replica takes over", || engine.read(&at, RecordId::ZERO, ReadLimit::records(100)))
+                .await;
         assert_eq!(numbers(&records), (0..20).collect::<Vec<_>>());
         engine.close().await.unwrap();
     });

@@ -1,9 +1,10 @@
-//! A master that is cut off from its peers while clients still reach it, the fault that loses acknowledged writes elsewhere:
-//! what was acknowledged as replicated survives, and an owner that slept through the takeover is fenced.
+//! A master that is cut off from its peers while clients still reach it, the fault that loses
+//! acknowledged writes elsewhere: what was acknowledged as replicated survives, and an owner that
+//! slept through the takeover is fenced.
 
 use super::cluster::slot_of_partition;
 use super::{append_one, block_on, until_ok};
-use firth_engine::facet::{Acquire, From, LeaseQuery};
+use firth_engine::facet::{Acquire, LeaseQuery, StartPosition};
 use firth_engine::{Commit, Engine, Error, ErrorKind, Hold, LeaseName, Partition, RecordId, Result};
 use firth_laws::world::{self, LONG, Owner, group, holder, number, read_all, unmade_partition};
 use firth_testkit::{Flavor, Isolation, RedisCluster, in_own_network, wait};
@@ -28,7 +29,8 @@ fn a_cut_off_valkey_master_loses_nothing_replicated_and_fences_its_owner() {
     }
 }
 
-/// Appends numbers from `first` on until it is told to stop, one by one, and keeps those that were acknowledged.
+/// Appends numbers from `first` on until it is told to stop, one by one, and keeps those that were
+/// acknowledged.
 struct Writer {
     acknowledged: Arc<AtomicUsize>,
     stop: Arc<AtomicBool>,
@@ -37,8 +39,12 @@ struct Writer {
 
 impl Writer {
     fn start(engine: &Engine, at: &Partition, first: u64) -> Self {
-        let (acknowledged, stop) = (Arc::<AtomicUsize>::default(), Arc::<AtomicBool>::default());
-        let (engine, at, count, stopped) = (engine.clone(), at.clone(), acknowledged.clone(), stop.clone());
+        let acknowledged = Arc::<AtomicUsize>::default();
+        let stop = Arc::<AtomicBool>::default();
+        let engine = engine.clone();
+        let at = at.clone();
+        let count = acknowledged.clone();
+        let stopped = stop.clone();
         let task = tokio::spawn(async move {
             let mut kept = BTreeSet::new();
             let mut next = first;
@@ -69,7 +75,7 @@ impl Writer {
     }
 }
 
-/// Takes the lease of the group over from whoever had it and stands still.
+/// Takes the lease of the group over from an owner that stands still.
 async fn take_over(engine: &Engine, at: &Partition) -> Result<Hold> {
     let name = LeaseName::group(at, &group("g"));
     let seen = engine.leases(&LeaseQuery::Names(vec![name.clone()])).await?;
@@ -84,7 +90,8 @@ async fn cut_off(flavor: Flavor) {
     let open = async |durability: &str| {
         Engine::at(&format!("{}?durability={durability}", cluster.url())).await.unwrap()
     };
-    let (engine, hasty) = (open("replicated").await, open("fast").await);
+    let engine = open("replicated").await;
+    let hasty = open("fast").await;
     let at = unmade_partition();
     until_ok("the replicas are connected", || engine.create_partition(&at)).await;
     let master = cluster.master_of_slot(slot_of_partition(&cluster).await).await;
@@ -115,7 +122,8 @@ async fn cut_off(flavor: Flavor) {
         .await;
     safe.goes_on(50).await;
 
-    let (kept, hasty_kept) = (safe.end().await, unsafe_.end().await);
+    let kept = safe.end().await;
+    let hasty_kept = unsafe_.end().await;
     until_ok("the log can be read", || engine.bounds(&at)).await;
     let found: BTreeSet<u64> = read_all(&engine, &at).await.iter().map(number).collect();
     let lost: Vec<_> = kept.difference(&found).collect();
@@ -130,7 +138,7 @@ async fn cut_off(flavor: Flavor) {
     assert!(hasty_kept.difference(&found).next().is_some(), "the rift lost nothing at all: it was none");
 
     world::fails(zombie.send(Commit::up_to(RecordId::MAX)).await, ErrorKind::Fenced);
-    world::fails(engine.open(&at, &group("g"), From::Start, &zombie.hold).await, ErrorKind::Fenced);
+    world::fails(engine.open(&at, &group("g"), StartPosition::Start, &zombie.hold).await, ErrorKind::Fenced);
     let holds = [zombie.hold.clone(), rival.clone()];
     assert_eq!(engine.renew(&holds, LONG).await.unwrap(), [false, true]);
     let mut rival = Owner::with(&engine, &at, &group("g"), rival).await;

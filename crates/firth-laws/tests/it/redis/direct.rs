@@ -1,16 +1,18 @@
-//! Appends without a script: for a log that one process appends to, and never in the way of another one that does so too.
+//! Appends without a script: for a log that one process appends to, and never in the way of another
+//! one that does so too.
 
 use super::{append_one, until_ok};
-use firth_engine::facet::{Append, Trim, TrimTo};
+use firth_engine::facet::{Append, ReadLimit, Trim, TrimTo};
 use firth_engine::{Content, Engine, ErrorKind, Partition, RecordId};
 use firth_laws::world::{self, PATIENCE, numbers, partition, read_all};
-use firth_testkit::{Flavor, Persist, RedisServer, on_both};
+use firth_testkit::{Direction, Flavor, Persist, Proxy, RedisServer, on_both, wait};
 use std::time::Duration;
 
 on_both!(
     appends_in_a_row_need_no_script,
     who_appends_at_the_same_time_leaves_no_hole_and_takes_no_number,
     an_append_that_is_given_up_half_way_is_there_whole_or_not_at_all,
+    t06_an_append_whose_answer_was_lost_is_not_made_again,
     what_changes_the_partition_in_between_is_not_overwritten,
     a_partition_that_is_gone_is_not_brought_back,
     a_server_that_was_started_again_is_appended_to,
@@ -29,9 +31,11 @@ async fn transactions(server: &RedisServer) -> u64 {
     stats.get("cmdstat_exec").and_then(calls).unwrap_or(0)
 }
 
-/// Appends one by one from this number on until some of them were transactions; the number after the last one.
+/// Appends one by one from this number on until some of them were transactions; the number after
+/// the last one.
 async fn append_directly(server: &RedisServer, engine: &Engine, at: &Partition, from: u64) -> u64 {
-    let (before, deadline) = (transactions(server).await, tokio::time::Instant::now() + 3 * PATIENCE);
+    let before = transactions(server).await;
+    let deadline = tokio::time::Instant::now() + 3 * PATIENCE;
     for n in from.. {
         until_ok("an append", || append_one(engine, at, n)).await;
         if transactions(server).await >= before + 5 {
@@ -88,7 +92,8 @@ async fn who_appends_at_the_same_time_leaves_no_hole_and_takes_no_number(flavor:
     let count = append_directly(&server, &first, &at, 0).await;
     let mut writers = Vec::new();
     for engine in [first.clone(), first.clone(), open(&server).await, open(&server).await] {
-        let (server, at) = (server.addr(), at.clone());
+        let server = server.addr();
+        let at = at.clone();
         writers.push(tokio::spawn(async move {
             let mut mine = Vec::new();
             for n in 0..150_u64 {
@@ -155,6 +160,36 @@ async fn an_append_that_is_given_up_half_way_is_there_whole_or_not_at_all(flavor
     engine.close().await.unwrap();
 }
 
+/// The transaction takes effect, and its answer never comes: the caller is told that it may have
+/// happened, and no script makes it a second time.
+async fn t06_an_append_whose_answer_was_lost_is_not_made_again(flavor: Flavor) {
+    let server = RedisServer::start(flavor).await;
+    let proxy = Proxy::start(server.addr()).await;
+    let engine = Engine::at(&format!("{}?durability=fast", proxy.url())).await.unwrap();
+    let at = partition(&engine).await;
+    let mut count = 0;
+    for _ in 0..3 {
+        count = append_directly(&server, &engine, &at, count).await;
+        let before = transactions(&server).await;
+        proxy.half_open(Direction::ToClient);
+        let appending = tokio::spawn({
+            let engine = engine.clone();
+            let at = at.clone();
+            async move { append_one(&engine, &at, count).await }
+        });
+        let has_run = async || transactions(&server).await > before;
+        wait::until(PATIENCE, "the transaction has run", has_run).await;
+        proxy.heal().await;
+        let error = appending.await.unwrap().unwrap_err();
+        assert!(error.may_have_happened(), "{error}");
+        count += 1;
+        let there =
+            until_ok("the engine reads", || engine.read(&at, RecordId::ZERO, ReadLimit::records(9999)));
+        assert_eq!(numbers(&there.await), (0..count).collect::<Vec<_>>());
+    }
+    engine.close().await.unwrap();
+}
+
 async fn yields(times: usize) {
     for _ in 0..times {
         tokio::task::yield_now().await;
@@ -163,7 +198,8 @@ async fn yields(times: usize) {
 
 async fn what_changes_the_partition_in_between_is_not_overwritten(flavor: Flavor) {
     let server = RedisServer::start(flavor).await;
-    let (engine, other) = (open(&server).await, open(&server).await);
+    let engine = open(&server).await;
+    let other = open(&server).await;
     let at = partition(&engine).await;
     let mut count = 0;
     for _ in 0..3 {
@@ -186,7 +222,8 @@ async fn what_changes_the_partition_in_between_is_not_overwritten(flavor: Flavor
 
 async fn a_partition_that_is_gone_is_not_brought_back(flavor: Flavor) {
     let server = RedisServer::start(flavor).await;
-    let (engine, other) = (open(&server).await, open(&server).await);
+    let engine = open(&server).await;
+    let other = open(&server).await;
     let at = partition(&engine).await;
     append_directly(&server, &engine, &at, 0).await;
     assert!(other.delete_partition(&at).await.unwrap());

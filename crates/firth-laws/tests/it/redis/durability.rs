@@ -1,4 +1,5 @@
-//! What an acknowledgement means: fast, replicated, synced, and the default that the server's set-up chooses.
+//! What an acknowledgement means: fast, replicated, synced, and the default that the server's
+//! set-up chooses.
 
 use super::{append_one, block_on, refused, until_ok};
 use firth_engine::facet::{Acquire, Append, ProducerSeq};
@@ -53,8 +54,8 @@ async fn replicas_make_replicated_the_default(flavor: Flavor) {
     engine.close().await.unwrap();
 }
 
-/// A process that starts right after a failover finds a master that has no replica yet. If it promised less than the others, what it
-/// acknowledges would be lost with the next failover.
+/// A process that starts right after a failover finds a master that has no replica yet. If it
+/// promised less than the others, what it acknowledges would be lost with the next failover.
 async fn replicated_stays_the_default_while_the_replica_is_away(flavor: Flavor) {
     let set = SentinelSet::start(flavor, 1, 1).await;
     let open = async || {
@@ -96,7 +97,8 @@ async fn a_silent_replica_leaves_the_outcome_unknown(flavor: Flavor) {
     replica.freeze();
     let error = refused(engine.append(&at, batch())).await;
     assert_eq!((error.kind(), error.may_have_happened()), (ErrorKind::Unavailable, true), "{error:?}");
-    // The repetition is a duplicate on the master, and still no acknowledgement while the replica lacks it.
+    // The repetition is a duplicate on the master, and still no acknowledgement while the replica
+    // lacks it.
     let error = refused(engine.append(&at, batch())).await;
     assert!(error.may_have_happened(), "{error:?}");
     replica.thaw();
@@ -140,13 +142,13 @@ async fn a_lease_counts_only_when_it_is_replicated(flavor: Flavor) {
     let (master, replica) = with_replica(flavor).await;
     let engine = impatient(&master).await;
     let name = pool_lease();
-    let wish = || Acquire::new(name.clone(), holder(), Duration::from_millis(300));
+    let request = || Acquire::new(name.clone(), holder(), Duration::from_millis(300));
     replica.freeze();
-    let error = refused(engine.acquire(wish())).await;
+    let error = refused(engine.acquire(request())).await;
     assert!(error.may_have_happened(), "{error:?}");
     replica.thaw();
     world::eventually("the lost lease runs out and is free", || async {
-        engine.acquire(wish()).await.is_ok_and(|acquired| acquired.granted().is_some())
+        engine.acquire(request()).await.is_ok_and(|acquired| acquired.granted().is_some())
     })
     .await;
     engine.close().await.unwrap();
@@ -165,7 +167,7 @@ async fn k03_synced_is_kept_over_a_crash_where_the_server_syncs_before_it_answer
     server.kill().await;
     server.restart().await;
     let records = until_ok("the engine reconnects", || async {
-        engine.read(&at, firth_engine::RecordId::ZERO, firth_engine::facet::Max::records(9)).await
+        engine.read(&at, firth_engine::RecordId::ZERO, firth_engine::facet::ReadLimit::records(9)).await
     })
     .await;
     assert_eq!(records.len(), 1);
@@ -246,8 +248,8 @@ fn k03_every_master_of_a_cluster_must_sync_before_it_answers() {
     });
 }
 
-/// The group commit of a server: one wait serves many steps, over a handful of connections, and a step that is refused, or whose
-/// script is unknown, spoils nothing for the others.
+/// The group commit of a server: one wait serves many steps, over a handful of connections, and a
+/// step that is refused, or whose script is unknown, spoils nothing for the others.
 async fn concurrent_steps_share_a_wait(flavor: Flavor) {
     let master = RedisServer::start(flavor).await;
     let _replica = RedisServer::builder().flavor(flavor).replica_of(&master).start().await;
@@ -255,11 +257,13 @@ async fn concurrent_steps_share_a_wait(flavor: Flavor) {
     let engine = Engine::at(&url).await.unwrap();
     let at = world::unmade_partition();
     until_ok("the replica is connected", || engine.create_partition(&at)).await;
-    let (before, missing) = (waits(&master, "wait").await, world::unmade_partition());
+    let before = waits(&master, "wait").await;
+    let missing = world::unmade_partition();
     master.order(&["SCRIPT", "FLUSH"]).await;
     let steps: Vec<_> = (0..600)
         .map(|n| {
-            let (engine, at) = (engine.clone(), if n % 10 == 0 { missing.clone() } else { at.clone() });
+            let engine = engine.clone();
+            let at = if n % 10 == 0 { missing.clone() } else { at.clone() };
             tokio::spawn(async move { append_one(&engine, &at, n).await })
         })
         .collect();

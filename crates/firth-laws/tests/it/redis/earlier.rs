@@ -10,7 +10,8 @@ on_both!(due_records_of_an_earlier_build_are_counted_and_delivered);
 async fn due_records_of_an_earlier_build_are_counted_and_delivered(flavor: Flavor) {
     let server = RedisServer::start(flavor).await;
     let engine = Engine::at(&server.url()).await.unwrap();
-    let (at, name) = (partition(&engine).await, group("g"));
+    let at = partition(&engine).await;
+    let name = group("g");
     append(&engine, &at, 0, 4).await;
     let mut owner = Owner::new(&engine, &at, &name).await;
     for (reason, record) in ["a", "b", "c", "d"].iter().zip(owner.take(4).await) {

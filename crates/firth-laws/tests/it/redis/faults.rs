@@ -1,8 +1,8 @@
-//! Servers that restart, fill up, turn into replicas or forget scripts: clear errors, nothing acknowledged is lost, and recovery
-//! without opening the engine anew.
+//! Servers that restart, fill up, turn into replicas or forget scripts: clear errors, nothing
+//! acknowledged is lost, and recovery without opening the engine anew.
 
 use super::{append_one, refused, until_ok};
-use firth_engine::facet::{Append, From, Max, Trim, TrimTo};
+use firth_engine::facet::{Append, ReadLimit, StartPosition, Trim, TrimTo};
 use firth_engine::{Content, Engine, ErrorKind, RecordId, Verdict};
 use firth_laws::world::{self, LONG, Owner, group, partition, read_all, retry, status};
 use firth_testkit::{Flavor, Persist, RedisServer, on_both};
@@ -34,7 +34,8 @@ async fn a_restart_with_an_append_only_file_loses_nothing(flavor: Flavor) {
     assert!(error.is_retryable(), "{error:?}");
     server.restart().await;
     let progress =
-        until_ok("the engine reconnects", || engine.open(&at, &name, From::Start, &owner.hold)).await;
+        until_ok("the engine reconnects", || engine.open(&at, &name, StartPosition::Start, &owner.hold))
+            .await;
     assert_eq!((progress.frontier.seq, progress.due, progress.last.seq), (20, 1, 50));
     let mut owner = Owner::with(&engine, &at, &name, owner.hold).await;
     assert_eq!(world::numbers(&owner.due(9).await), [7]);
@@ -125,7 +126,7 @@ async fn another_programs_key_is_reported_not_overwritten(flavor: Flavor) {
     append_one(&engine, &at, 1).await.unwrap();
     let stream = server.command(&["KEYS", "firth:{*:s"]).await.items()[0].text();
     server.order(&["XADD", &stream, "*", "field", "not ours"]).await;
-    let error = refused(engine.read(&at, RecordId::ZERO, Max::records(9))).await;
+    let error = refused(engine.read(&at, RecordId::ZERO, ReadLimit::records(9))).await;
     assert_eq!(error.kind(), ErrorKind::Corrupt, "{error:?}");
     let meta = stream.replace("}:s", "}:p");
     server.order(&["SET", &meta, "something else"]).await;
@@ -141,10 +142,11 @@ async fn two_prefixes_are_two_worlds(flavor: Flavor) {
         let url = format!("{}?prefix={tenant}", server.url().trim_end_matches('/'));
         async move { Engine::at(&url).await.unwrap() }
     };
-    let (ours, theirs) = (open("tenant:a").await, open("tenant:b").await);
+    let ours = open("tenant:a").await;
+    let theirs = open("tenant:b").await;
     let at = partition(&ours).await;
     ours.append(&at, Append::new([Content::new("x")])).await.unwrap();
-    world::fails(theirs.read(&at, RecordId::ZERO, Max::records(1)).await, ErrorKind::NotFound);
+    world::fails(theirs.read(&at, RecordId::ZERO, ReadLimit::records(1)).await, ErrorKind::NotFound);
     assert!(theirs.create_partition(&at).await.unwrap());
     let keys = server.command(&["KEYS", "*"]).await;
     assert!(keys.items().iter().all(|key| key.text().starts_with("tenant:")), "{keys:?}");

@@ -1,5 +1,6 @@
-//! A server that was started again begins its append-only file anew before the first step: once, whoever comes, at every node that
-//! needs it, and with a word where it may not be asked to.
+//! A server that was started again begins its append-only file anew before the first step: once,
+//! for any number of clients, at every node that needs it, and with a word where it may not be
+//! asked to.
 
 use super::acl::rules;
 use super::{append_one, block_on, refused};

@@ -1,4 +1,5 @@
-//! All laws on a server of their own each, on both kinds of server; on a cluster, the laws of a facet share one.
+//! All laws on a server of their own each, on both kinds of server; on a cluster, the laws of a
+//! facet share one.
 
 use super::block_on;
 use firth_engine::Engine;
@@ -64,7 +65,7 @@ macro_rules! on_cluster {
     };
 }
 
-on_cluster!(log groups fencing retry together dead retention leases offers catalog bus);
+on_cluster!(log marks groups fencing retry together verdicts dead retention leases offers claim_shards catalog bus);
 
 /// Random operations on an engine and on the reference model agree at every step.
 async fn agrees_with_the_model(engine: Engine) {

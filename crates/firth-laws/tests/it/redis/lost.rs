@@ -1,7 +1,8 @@
-//! Lost replies: the connection breaks between any two round trips, before or after the server did its part.
+//! Lost replies: the connection breaks between any two round trips, before or after the server did
+//! its part.
 
 use super::{block_on, until_ok};
-use firth_engine::facet::{Append, From, Max, ProducerSeq, TakeDue};
+use firth_engine::facet::{Append, ProducerSeq, ReadLimit, StartPosition, TakeDue};
 use firth_engine::{Engine, ErrorKind, Hold, Offer, Partition, Verdict, Window};
 use firth_laws::world::{self, LONG, acquire, group, numbered, partition, producer, read_all, status};
 use firth_testkit::{Flavor, Proxy, RedisServer, on_both};
@@ -27,7 +28,8 @@ fn maybe_cut(proxy: &Proxy) {
 async fn an_idempotent_append_happens_once_whatever_is_lost(flavor: Flavor) {
     let (_server, proxy, engine) = behind_proxy(flavor).await;
     let at = partition(&engine).await;
-    let (name, mut unknown) = (producer(), 0);
+    let name = producer();
+    let mut unknown = 0;
     for n in 0..25 {
         let batch = || Append {
             producer: Some(ProducerSeq { name: name.clone(), first: n * 3, keep: Duration::ZERO }),
@@ -62,7 +64,7 @@ impl Careful<'_> {
     /// Opens, reads, settles and commits until something fails; true when nothing is left.
     async fn work(&mut self, proxy: &Proxy) -> firth_engine::Result<bool> {
         let name = group("g");
-        let progress = self.engine.open(self.at, &name, From::Start, &self.hold).await?;
+        let progress = self.engine.open(self.at, &name, StartPosition::Start, &self.hold).await?;
         let mut window = Window::new(&progress, 100);
         loop {
             maybe_cut(proxy);
@@ -70,7 +72,7 @@ impl Careful<'_> {
             let next = due.next;
             let due: Vec<_> = due.records.into_iter().filter_map(|record| record.with(|| None)).collect();
             due.iter().for_each(|record| assert!(window.offer_due(record)));
-            let page = self.engine.read(self.at, window.position(), Max::records(7)).await?;
+            let page = self.engine.read(self.at, window.position(), ReadLimit::records(7)).await?;
             if page.is_empty() && due.is_empty() && next.is_none() {
                 return Ok(true);
             }

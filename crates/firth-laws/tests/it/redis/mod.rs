@@ -1,9 +1,24 @@
-//! The Redis engine: all laws on Redis 7.0, Valkey 9 and a Redis Cluster, the reference model, and what only servers
-//! and networks can do wrong.
+//! The Redis engine: all laws on Redis 7.0, Valkey 9 and a Redis Cluster, the reference model, and
+//! what only servers and networks can do wrong.
+
+/// Debian's Redis does not start under libfaketime (its allocator asks for the time too early); the
+/// scripts are the same on both.
+macro_rules! on_valkey {
+    ($($law:ident)*) => {
+        mod on_valkey {
+            $(#[test]
+            fn $law() {
+                crate::redis::block_on(super::$law(firth_testkit::Flavor::Valkey));
+            })*
+        }
+    };
+}
 
 mod acl;
 mod adopted;
+mod bounds;
 mod clock;
+mod clock_steps;
 mod cluster;
 mod cut_off;
 mod direct;
@@ -18,6 +33,7 @@ mod memory;
 mod tail;
 mod time;
 mod torn;
+mod versions;
 mod wake;
 mod went_back;
 

@@ -1,7 +1,8 @@
-//! Reading at both ends of a log: waiting for what comes next, and going through a backlog in small steps.
+//! Reading at both ends of a log: waiting for what comes next, and going through a backlog in small
+//! steps.
 
 use super::append_one;
-use firth_engine::facet::{Append, Max};
+use firth_engine::facet::{Append, ReadLimit};
 use firth_engine::{Content, Engine, Partition, Record, RecordId};
 use firth_laws::world::{PATIENCE, partition, soon};
 use firth_testkit::{Flavor, RedisServer, on_both};
@@ -14,7 +15,7 @@ on_both!(
     small_reads_of_a_backlog_fetch_little_more_than_they_take
 );
 
-const MAX: Max = Max::records(100);
+const MAX: ReadLimit = ReadLimit::records(100);
 
 async fn two(server: &RedisServer) -> (Engine, Engine, Partition) {
     let (reader, writer) =
@@ -35,12 +36,14 @@ fn texts(records: &[Record]) -> Vec<String> {
 
 type Wait = tokio::task::JoinHandle<firth_engine::Result<Option<Vec<Record>>>>;
 
-/// A wait at the end of the log that the server holds. What is known of the sizes soon grows old, so it may take more than one try.
+/// A wait at the end of the log that the server holds. What is known of the sizes soon grows old,
+/// so it may take more than one try.
 async fn wait_at(server: &RedisServer, reader: &Engine, at: &Partition, last: RecordId) -> Wait {
     loop {
         end(reader, at).await;
         let wait = {
-            let (reader, at) = (reader.clone(), at.clone());
+            let reader = reader.clone();
+            let at = at.clone();
             tokio::spawn(async move { reader.tail(&at, last, MAX).await })
         };
         firth_testkit::wait::until(PATIENCE, "a read waits", async || {
@@ -57,7 +60,8 @@ async fn wait_at(server: &RedisServer, reader: &Engine, at: &Partition, last: Re
 async fn who_waits_at_the_end_gets_what_is_appended_next(flavor: Flavor) {
     let server = RedisServer::start(flavor).await;
     let (reader, writer, at) = two(&server).await;
-    let (mut last, mut waited) = (end(&reader, &at).await, Vec::new());
+    let mut last = end(&reader, &at).await;
+    let mut waited = Vec::new();
     // A wait lasts a second: on a starved machine some end before the append.
     for n in 1.. {
         let wait = wait_at(&server, &reader, &at, last).await;
@@ -81,7 +85,8 @@ async fn who_waits_at_the_end_gets_what_is_appended_next(flavor: Flavor) {
     writer.close().await.unwrap();
 }
 
-/// Otherwise a reader that keeps up would go through large appends in many small steps, and slow down everyone.
+/// Otherwise a reader that keeps up would go through large appends in many small steps, and slow
+/// down everyone.
 async fn who_waits_gets_all_of_an_append_that_there_is_room_for(flavor: Flavor) {
     let server = RedisServer::start(flavor).await;
     let (reader, writer, at) = two(&server).await;
@@ -125,7 +130,8 @@ async fn a_wait_that_is_cut_off_says_so_and_nothing_is_lost(flavor: Flavor) {
     writer.close().await.unwrap();
 }
 
-/// Entries hold many records; how many, a reader must learn also when it has room for few of them. Else it asks for more and more.
+/// Entries hold many records; how many, a reader must learn also when it has room for few of them.
+/// Else it asks for more and more.
 async fn small_reads_of_a_backlog_fetch_little_more_than_they_take(flavor: Flavor) {
     let server = RedisServer::start(flavor).await;
     let engine = Engine::at(&server.url()).await.unwrap();
@@ -136,9 +142,11 @@ async fn small_reads_of_a_backlog_fetch_little_more_than_they_take(flavor: Flavo
         engine.append(&at, Append::new(records)).await.unwrap();
     }
     let sent = async || server.info("stats").await["total_net_output_bytes"].parse::<u64>().unwrap();
-    let (before, mut after, mut bytes) = (sent().await, RecordId::ZERO, 0);
+    let before = sent().await;
+    let mut after = RecordId::ZERO;
+    let mut bytes = 0;
     loop {
-        let records = engine.read(&at, after, Max::records(50)).await.unwrap();
+        let records = engine.read(&at, after, ReadLimit::records(50)).await.unwrap();
         let Some(last) = records.last() else { break };
         after = last.id;
         bytes += records.iter().map(|record| record.content.payload.len() as u64).sum::<u64>();

@@ -1,4 +1,5 @@
-//! Leases and the server's clock: expiry that nothing else on the server delays, and clocks that jump.
+//! Leases and the server's clock: expiry that nothing else on the server delays, and clocks that
+//! jump.
 
 use firth_engine::facet::{Acquire, Acquired, LeaseQuery};
 use firth_engine::{Engine, LeaseName};
@@ -29,12 +30,12 @@ async fn takeovers_beside_a_million_keys() {
     let mut late = 0;
     for _ in 0..5 {
         let name = pool_lease();
-        let wish = |ttl| Acquire::new(name.clone(), holder(), ttl);
+        let request = |ttl| Acquire::new(name.clone(), holder(), ttl);
         let start = Instant::now();
-        assert!(engine.acquire(wish(ttl)).await.unwrap().granted().is_some());
+        assert!(engine.acquire(request(ttl)).await.unwrap().granted().is_some());
         // The rival knows when the lease ends and comes then.
         loop {
-            match engine.acquire(wish(Duration::from_millis(1))).await.unwrap() {
+            match engine.acquire(request(Duration::from_millis(1))).await.unwrap() {
                 Acquired::Granted(_) => break,
                 Acquired::Held(lease) => tokio::time::sleep(lease.remaining).await,
             }
@@ -59,7 +60,8 @@ async fn a_clock_that_went_back_does_not_block_takeover(flavor: Flavor) {
     let server = RedisServer::start(flavor).await;
     let engine = Engine::at(&server.url()).await.unwrap();
     let at = partition(&engine).await;
-    let (name, ttl) = (LeaseName::group(&at, &group("g")), Duration::from_millis(200));
+    let name = LeaseName::group(&at, &group("g"));
+    let ttl = Duration::from_millis(200);
     let former = world::acquire(&engine, &at, &group("g"), ttl).await;
     an_hour_back(&server).await;
     // The rival watches the beats on its own clock.
@@ -71,12 +73,12 @@ async fn a_clock_that_went_back_does_not_block_takeover(flavor: Flavor) {
         engine.acquire(Acquire::new(name.clone(), holder(), ttl)).await.unwrap(),
         Acquired::Held(_)
     ));
-    let wish =
+    let request =
         Acquire { stalled: Some((seen.epoch, seen.beats)), ..Acquire::new(name.clone(), holder(), ttl) };
-    let taken = engine.acquire(wish.clone()).await.unwrap().granted().expect("it stood still");
+    let taken = engine.acquire(request.clone()).await.unwrap().granted().expect("it stood still");
     assert!(taken.epoch > former.epoch);
     assert_eq!(engine.renew(&[former, taken], ttl).await.unwrap(), [false, true]);
-    assert!(engine.acquire(wish).await.unwrap().granted().is_none(), "what was seen is over");
+    assert!(engine.acquire(request).await.unwrap().granted().is_none(), "what was seen is over");
     engine.close().await.unwrap();
 }
 

@@ -1,12 +1,13 @@
-//! An append-only file that ends anywhere: the machine dies while its server writes down what a script did. Whatever is left of the
-//! file, the server comes back with a state between two steps of the engine, and never with half a step; and what is acknowledged after
-//! that is there, and nothing else, however often it dies again.
+//! An append-only file that ends anywhere: the machine dies while its server writes down what a
+//! script did. With any rest of the file the server comes back with a state between two steps
+//! of the engine, and never with half a step; and what is acknowledged after that is there, and
+//! nothing else, however often it dies again.
 
 use super::{block_on, until_ok};
 use bytes::Bytes;
 use firth_engine::facet::{
-    Acquire, Adopt, Append, Board, ClaimKey, EntryKey, Expect, From, Join, LeaseQuery, NewOffer, ProducerSeq,
-    Replay, Reset, Trim, TrimTo,
+    Acquire, Adopt, Append, ClaimKey, ClaimShard, EntryKey, Expect, Join, LeaseQuery, NewOffer, ProducerSeq,
+    Replay, Reset, StartPosition, Trim, TrimTo,
 };
 use firth_engine::{
     Content, Engine, GroupName, Hold, LeaseInfo, LeaseName, MemberName, OfferName, Partition, ProducerName,
@@ -115,7 +116,8 @@ async fn open_settled(server: &RedisServer) -> Engine {
 
 /// Where the commands of an append-only file end.
 fn command_ends(file: &[u8]) -> Vec<usize> {
-    let (mut at, mut ends) = (0, Vec::new());
+    let mut at = 0;
+    let mut ends = Vec::new();
     let number = |at: &mut usize| -> usize {
         let stop = *at + file[*at..].iter().position(|byte| *byte == b'\r').unwrap();
         let number = std::str::from_utf8(&file[*at + 1..stop]).unwrap().parse().unwrap();
@@ -148,7 +150,8 @@ async fn tear(flavor: Flavor, inside: usize) {
     let story = Story::of(flavor).await;
     for cut in story.cuts(inside) {
         story.tear(cut).await;
-        let (server, step) = (&story.server, story.last_before(cut));
+        let server = &story.server;
+        let step = story.last_before(cut);
         let next = story.steps.iter().find(|step| step.end > cut).map(|step| step.what);
         let place = format!("cut after {cut} bytes: after {}, in {next:?}", step.what);
         assert_eq!(digest(server).await, step.digest, "{place}");
@@ -172,7 +175,7 @@ async fn tear(flavor: Flavor, inside: usize) {
     }
 }
 
-/// As most clients: connected before the server died, and told by nobody that it did.
+/// As most clients: connected before the server died, and not told that it did.
 async fn who_outlives_the_server_writes_nothing_behind_a_torn_step(flavor: Flavor) {
     let story = Story::of(flavor).await;
     let mut cuts = story.torn_steps();
@@ -182,7 +185,8 @@ async fn who_outlives_the_server_writes_nothing_behind_a_torn_step(flavor: Flavo
     let entry = EntryKey::new(world::space(), "entry").unwrap();
     for cut in cuts.into_iter().take(8) {
         story.tear(cut).await;
-        let (server, step) = (&story.server, story.last_before(cut));
+        let server = &story.server;
+        let step = story.last_before(cut);
         until_ok("the engine is connected again", || engine.get(&entry)).await;
         // One after the other, which soon needs no scripts, before anything else and behind it.
         if fastrand::bool() && engine.append(&story.at, Append::new([numbered(1)])).await.is_ok() {
@@ -209,7 +213,8 @@ async fn a_server_that_dies_while_it_rewrites_a_torn_file_loses_nothing(flavor: 
     let cuts = story.torn_steps();
     let cut = cuts[fastrand::usize(cuts.len() / 2..cuts.len())];
     story.tear(cut).await;
-    let (server, step) = (&story.server, story.last_before(cut));
+    let server = &story.server;
+    let step = story.last_before(cut);
     // Five seconds for each key.
     server.order(&["CONFIG", "SET", "rdb-key-save-delay", "5000000"]).await;
     let engine = Engine::at(&server.url()).await.unwrap();
@@ -240,7 +245,8 @@ impl Story {
         let engine = open_settled(&server).await;
         let mut diary = Diary { server: &server, steps: Vec::new(), sent: 0 };
         diary.note("nothing").await;
-        let (at, name) = (partition(&engine).await, world::producer());
+        let at = partition(&engine).await;
+        let name = world::producer();
         diary.note("create partition").await;
         work(&engine, &at, &name, &mut diary).await;
         settle_in_many_ways(&engine, &at, &mut diary).await;
@@ -263,7 +269,9 @@ impl Story {
 
     /// The end of each step, and some places inside it: where a command ends and where none does.
     fn cuts(&self, inside: usize) -> Vec<usize> {
-        let (ends, mut from, mut cuts) = (command_ends(self.files.last()), 0, BTreeSet::new());
+        let ends = command_ends(self.files.last());
+        let mut from = 0;
+        let mut cuts = BTreeSet::new();
         for step in &self.steps {
             let mut between: Vec<usize> =
                 ends.iter().copied().filter(|end| (from + 1..step.end).contains(end)).collect();
@@ -296,12 +304,12 @@ impl Story {
     }
 }
 
-/// Whoever comes after the crash works on: each kind of step that consumers and producers do. Answers how many records the idempotent producer
-/// has appended then.
+/// A client that comes after the crash does each kind of step that consumers and producers do.
+/// Answers how many records the idempotent producer has appended then.
 async fn carry_on(engine: &Engine, at: &Partition, name: &ProducerName, sent: u64) -> u64 {
     let red = group("red");
     engine.create_partition(at).await.unwrap();
-    engine.create_group(at, &red, From::Start, None).await.unwrap();
+    engine.create_group(at, &red, StartPosition::Start, None).await.unwrap();
     append(engine, at, 5000, 5070).await;
     engine.append(at, batch(name, sent)).await.unwrap();
     engine.append(at, Append { after: LONG, ..Append::new([Content::new("later")]) }).await.unwrap();
@@ -322,7 +330,7 @@ async fn carry_on(engine: &Engine, at: &Partition, name: &ProducerName, sent: u6
 /// Every kind of append.
 async fn work(engine: &Engine, at: &Partition, name: &ProducerName, diary: &mut Diary<'_>) {
     for from in ["red", "blue"] {
-        assert!(engine.create_group(at, &group(from), From::Start, None).await.unwrap());
+        assert!(engine.create_group(at, &group(from), StartPosition::Start, None).await.unwrap());
         diary.note("create group").await;
     }
     append(engine, at, 0, 4).await;
@@ -344,10 +352,10 @@ async fn work(engine: &Engine, at: &Partition, name: &ProducerName, diary: &mut 
     engine.append(at, later).await.unwrap();
     diary.note("delay for long").await;
     world::eventually("the delayed ones are ripe", || async {
-        engine.ripen(at, 10).await.unwrap().moved == 2
+        engine.promote_due(at, 10).await.unwrap().moved == 2
     })
     .await;
-    diary.note("ripen").await;
+    diary.note("promote_due").await;
 }
 
 /// Three records of an idempotent producer.
@@ -420,11 +428,11 @@ async fn administer(engine: &Engine, at: &Partition, diary: &mut Diary<'_>) {
     diary.note("commit everything").await;
     engine.trim(at, Trim { to: TrimTo::Keep(2), lossy: false }).await.unwrap();
     diary.note("trim").await;
-    engine.reset(at, &name, Reset { to: From::End, drop_due: false }, None).await.unwrap();
+    engine.reset(at, &name, Reset { to: StartPosition::End, drop_due: false }, None).await.unwrap();
     diary.note("reset").await;
     engine.trim(at, Trim { to: TrimTo::Keep(20), lossy: true }).await.unwrap();
     diary.note("trim whatever is lost").await;
-    engine.reset(at, &name, Reset { to: From::Start, drop_due: true }, None).await.unwrap();
+    engine.reset(at, &name, Reset { to: StartPosition::Start, drop_due: true }, None).await.unwrap();
     diary.note("reset and drop").await;
     assert!(engine.delete_group(at, &group("blue"), None).await.unwrap());
     diary.note("delete group").await;
@@ -439,7 +447,7 @@ async fn administer(engine: &Engine, at: &Partition, diary: &mut Diary<'_>) {
     diary.note("create another partition").await;
     append(engine, &other, 0, 10).await;
     diary.note("append to another partition").await;
-    engine.create_group(&other, &name, From::Start, None).await.unwrap();
+    engine.create_group(&other, &name, StartPosition::Start, None).await.unwrap();
     diary.note("create a group there").await;
     assert!(engine.delete_partition(&other).await.unwrap());
     diary.note("delete partition").await;
@@ -457,7 +465,7 @@ async fn follow_a_stream(engine: &Engine, diary: &mut Diary<'_>) {
     diary.note("create a partition to follow it").await;
     assert!(engine.adopt(&at, Some(adopt), 1).await.unwrap());
     diary.note("adopt").await;
-    assert_eq!(engine.ripen(&at, 2).await.unwrap().moved, 2);
+    assert_eq!(engine.promote_due(&at, 2).await.unwrap().moved, 2);
     diary.note("take in").await;
 }
 
@@ -467,29 +475,30 @@ async fn claim(engine: &Engine, diary: &mut Diary<'_>) {
     diary.note("acquire in a pool").await;
     assert!(engine.release(&hold).await.unwrap());
     diary.note("release in a pool").await;
-    let board = Board::new(ServiceName::new("service").unwrap(), 0);
+    let claim_shard = ClaimShard::new(ServiceName::new("service").unwrap(), 0);
     let unit = |n: u32| OfferName::new(format!("unit-{n}")).unwrap();
     let offers = (0..4).map(|n| NewOffer { name: unit(n), payload: Bytes::from("work") }).collect();
-    engine.offer(&board, offers).await.unwrap();
+    engine.offer(&claim_shard, offers).await.unwrap();
     diary.note("offer").await;
-    let wish = Join::new(MemberName::new("worker").unwrap(), LONG, 10);
-    let seat = engine.join(&board, wish).await.unwrap();
+    let request = Join::new(MemberName::new("worker").unwrap(), LONG, 10);
+    let membership = engine.join(&claim_shard, request).await.unwrap();
     diary.note("join").await;
-    let granted = engine.grant(&seat, 3).await.unwrap();
+    let granted = engine.grant(&membership, 3).await.unwrap();
     diary.note("grant").await;
     let claims: Vec<ClaimKey> =
         granted.iter().map(|granted| ClaimKey { name: granted.name.clone(), epoch: granted.epoch }).collect();
-    engine.checkpoint(&seat, &claims[0], Bytes::from("half way")).await.unwrap();
+    engine.checkpoint(&membership, &claims[0], Bytes::from("half way")).await.unwrap();
     diary.note("checkpoint").await;
-    engine.done(&seat, &claims[..1]).await.unwrap();
+    engine.done(&membership, &claims[..1]).await.unwrap();
     diary.note("done").await;
-    engine.give_back(&seat, &claims[1..2], Duration::ZERO).await.unwrap();
+    engine.give_back(&membership, &claims[1..2], Duration::ZERO).await.unwrap();
     diary.note("give back").await;
-    engine.leave(&seat).await.unwrap();
+    engine.leave(&membership).await.unwrap();
     diary.note("leave").await;
 }
 
-/// Law 2 and 10 in the engine's own words: each record of a group is in one place, and the producer goes on where it was.
+/// Law 2 and 10 in the engine's own words: each record of a group is in one place, and the producer
+/// goes on where it was.
 async fn balance(server: &RedisServer, at: &Partition, name: &ProducerName, step: &Step) {
     let engine = Engine::at(&server.url()).await.unwrap();
     if engine.create_partition(at).await.unwrap() {
@@ -530,7 +539,7 @@ async fn balance(server: &RedisServer, at: &Partition, name: &ProducerName, step
     engine.close().await.unwrap();
 }
 
-/// The lease of a group, whoever had it when the server died.
+/// Takes the lease of a group from its owner at the time of the crash.
 async fn seize(engine: &Engine, at: &Partition, name: &GroupName) -> Hold {
     let lease = LeaseName::group(at, name);
     let found = engine.leases(&LeaseQuery::Names(vec![lease])).await.unwrap();

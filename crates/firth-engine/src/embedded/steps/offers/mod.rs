@@ -1,365 +1,398 @@
 //! Offers and who has them: one function per call of the contract.
 
-mod hand;
-mod look;
+mod listing;
+mod txn;
 
-pub(in crate::embedded) use look::{list, members, orphans, owned};
+pub(in crate::embedded) use listing::{list, members, orphans, owned};
 
-use crate::embedded::board_values::{MemberEntry, OfferEntry, Presence};
+use crate::embedded::claim_shard_values::{MemberEntry, OfferEntry, Presence};
 use crate::embedded::hooks::Mutation;
 use crate::embedded::keys;
 use crate::embedded::step::{Range, Step};
 use crate::error::{Error, ErrorKind, Result};
-use crate::facet::{Beat, Board, ClaimKey, Former, Granted, Join, NewOffer, Outcome, Pulse, Seat, Taken};
+use crate::facet::{
+    Beat, ClaimKey, ClaimShard, ClaimShardStatus, Granted, Join, Membership, NewOffer, Outcome,
+    PreviousOwner, Taken,
+};
 use crate::id::Epoch;
-use crate::limits::{MAX_BOARD_BATCH, MAX_GRANT_BYTES, MAX_MEMBERS};
+use crate::limits::{MAX_CLAIM_SHARD_BATCH, MAX_GRANT_BYTES, MAX_MEMBERS};
 use crate::name::OfferName;
 use bytes::Bytes;
-use hand::Hand;
 use std::time::Duration;
+use txn::ShardTxn;
 
 pub(in crate::embedded) fn offer(
     step: &mut Step<'_>,
-    board: &Board,
+    claim_shard: &ClaimShard,
     offers: &[NewOffer],
 ) -> Result<Vec<bool>> {
-    let mut hand = Hand::open(step, board)?;
-    let now = hand.step.now.ms();
+    let mut txn = ShardTxn::open(step, claim_shard)?;
+    let now = txn.step.now.ms();
     let mut made = Vec::with_capacity(offers.len());
     for offer in offers {
-        let known = hand.offer(&offer.name)?;
+        let known = txn.offer(&offer.name)?;
         made.push(known.is_none());
         if let Some(known) = &known {
-            if hand.step.planted(Mutation::OfferAgain) && known.owner != 0 {
-                hand.free(&offer.name, known, now);
+            if txn.step.planted(Mutation::OfferAgain) && known.owner != 0 {
+                txn.free(&offer.name, known, now);
             }
             continue;
         }
         let entry = OfferEntry { epoch: 0, owner: 0, since: now, ready: now, offered: now, last: None };
-        hand.put(&offer.name, None, entry);
-        hand.step.store_raw(keys::board_payload(board, &offer.name), offer.payload.clone());
+        txn.put(&offer.name, None, entry);
+        txn.step.store_raw(keys::claim_shard_payload(claim_shard, &offer.name), offer.payload.clone());
     }
-    hand.close();
+    txn.close();
     Ok(made)
 }
 
 pub(in crate::embedded) fn withdraw(
     step: &mut Step<'_>,
-    board: &Board,
+    claim_shard: &ClaimShard,
     names: &[OfferName],
 ) -> Result<Vec<bool>> {
     step.batch.frugal = true;
-    let mut hand = Hand::open(step, board)?;
+    let mut txn = ShardTxn::open(step, claim_shard)?;
     let mut gone = Vec::with_capacity(names.len());
     for name in names {
-        let known = hand.offer(name)?;
+        let known = txn.offer(name)?;
         gone.push(known.is_some());
         if let Some(known) = known {
-            hand.count_loss(known.owner);
-            hand.erase(name, &known);
+            txn.count_loss(known.owner);
+            txn.erase(name, &known);
         }
     }
-    hand.close();
+    txn.close();
     Ok(gone)
 }
 
-pub(in crate::embedded) fn join(step: &mut Step<'_>, board: &Board, wish: &Join) -> Result<Seat> {
+pub(in crate::embedded) fn join(
+    step: &mut Step<'_>,
+    claim_shard: &ClaimShard,
+    request: &Join,
+) -> Result<Membership> {
     step.batch.frugal = true;
-    let seat = |number| Seat { board: board.clone(), member: wish.member.clone(), number, token: wish.token };
-    let mut hand = Hand::open(step, board)?;
-    let now = hand.step.now;
-    let former: Option<u64> = hand.step.load(&keys::board_life(board, &wish.member))?;
-    if let Some((number, token)) = former.and_then(|number| Some((number, hand.alive(number)?.token))) {
-        if token == wish.token && !hand.step.planted(Mutation::JoinTwice) {
-            hand.renew(number, wish.ttl, wish.capacity);
-            hand.close();
-            return Ok(seat(Epoch(number)));
+    let membership = |number| Membership {
+        claim_shard: claim_shard.clone(),
+        member: request.member.clone(),
+        number,
+        token: request.token,
+    };
+    let mut txn = ShardTxn::open(step, claim_shard)?;
+    let now = txn.step.now;
+    let former: Option<u64> = txn.step.load(&keys::claim_shard_life(claim_shard, &request.member))?;
+    if let Some((number, token)) = former.and_then(|number| Some((number, txn.alive(number)?.token))) {
+        if token == request.token && !txn.step.planted(Mutation::JoinTwice) {
+            txn.renew(number, request.ttl, request.capacity);
+            txn.close();
+            return Ok(membership(Epoch(number)));
         }
-        let is_newer = wish.after.is_some_and(|after| number > after.0);
-        if is_newer && !hand.step.planted(Mutation::JoinOverNewer) {
-            return Err(wish.superseded(board, Epoch(number)));
+        let is_newer = request.after.is_some_and(|after| number > after.0);
+        if is_newer && !txn.step.planted(Mutation::JoinOverNewer) {
+            return Err(request.superseded(claim_shard, Epoch(number)));
         }
-        hand.depart(number, Presence::Vanished(now.ms()));
+        txn.depart(number, Presence::Vanished(now.ms()));
     }
-    let alive = hand.members.values().filter(|member| member.presence == Presence::Alive).count();
+    let alive = txn.members.values().filter(|member| member.presence == Presence::Alive).count();
     if alive >= MAX_MEMBERS {
-        let context = format!("board {board} has {alive} members: spread the service over more shards");
+        let context =
+            format!("claim shard {claim_shard} has {alive} members: spread the service over more shards");
         return Err(Error::new(ErrorKind::Overloaded, context));
     }
-    let number = hand.next_epoch();
+    let number = txn.next_epoch();
     let entry = MemberEntry {
-        member: wish.member.clone(),
-        token: wish.token,
+        member: request.member.clone(),
+        token: request.token,
         presence: Presence::Alive,
-        deadline: now.later_ms(wish.ttl),
+        deadline: now.later_ms(request.ttl),
         joined: now.ms(),
-        ttl_ms: hand::millis(wish.ttl),
+        ttl_ms: txn::millis(request.ttl),
         beats: 1,
         losses: 0,
         held: 0,
-        capacity: wish.capacity,
+        capacity: request.capacity,
     };
-    hand.members.insert(number.0, entry);
-    hand.member_mut(number.0);
-    hand.step.store(keys::board_life(board, &wish.member), &number.0);
-    hand.meta.roster += 1;
-    hand.wake();
-    hand.close();
-    Ok(seat(number))
+    txn.members.insert(number.0, entry);
+    txn.member_mut(number.0);
+    txn.step.store(keys::claim_shard_life(claim_shard, &request.member), &number.0);
+    txn.meta.roster += 1;
+    txn.wake();
+    txn.close();
+    Ok(membership(number))
 }
 
-pub(in crate::embedded) fn leave(step: &mut Step<'_>, seat: &Seat) -> Result<bool> {
+pub(in crate::embedded) fn leave(step: &mut Step<'_>, membership: &Membership) -> Result<bool> {
     step.batch.frugal = true;
-    let mut hand = match Hand::seated(step, seat) {
-        Ok(hand) => hand,
+    let mut txn = match ShardTxn::of_member(step, membership) {
+        Ok(txn) => txn,
         Err(error) if error.kind() == ErrorKind::Fenced => return Ok(false),
         Err(error) => return Err(error),
     };
-    if hand.step.planted(Mutation::LeaveDeletes) {
-        for name in hand.names(keys::board_owned_by(&seat.board, seat.number.0), usize::MAX, |_| true)? {
-            if let Some(known) = hand.offer(&name)? {
-                hand.erase(&name, &known);
+    if txn.step.planted(Mutation::LeaveDeletes) {
+        for name in txn.names(
+            keys::claim_shard_owned_by(&membership.claim_shard, membership.number.0),
+            usize::MAX,
+            |_| true,
+        )? {
+            if let Some(known) = txn.offer(&name)? {
+                txn.erase(&name, &known);
             }
         }
     }
-    let now = hand.step.now.ms();
-    hand.depart(seat.number.0, Presence::Left(now));
-    hand.close();
+    let now = txn.step.now.ms();
+    txn.depart(membership.number.0, Presence::Left(now));
+    txn.close();
     Ok(true)
 }
 
-pub(in crate::embedded) fn beat(step: &mut Step<'_>, seat: &Seat, beat: Beat) -> Result<Pulse> {
+pub(in crate::embedded) fn beat(
+    step: &mut Step<'_>,
+    membership: &Membership,
+    beat: Beat,
+) -> Result<ClaimShardStatus> {
     (step.batch.relaxed, step.batch.frugal) = (true, true);
-    let mut hand = Hand::seated(step, seat)?;
-    let now = hand.step.now;
-    hand.renew(seat.number.0, beat.ttl, beat.capacity);
-    let me = &hand.members[&seat.number.0];
-    let alive = || hand.members.iter().filter(|(_, member)| member.presence == Presence::Alive);
-    let others = alive().filter(|(number, _)| **number != seat.number.0);
+    let mut txn = ShardTxn::of_member(step, membership)?;
+    let now = txn.step.now;
+    txn.renew(membership.number.0, beat.ttl, beat.capacity);
+    let me = &txn.members[&membership.number.0];
+    let alive = || txn.members.iter().filter(|(_, member)| member.presence == Presence::Alive);
+    let others = alive().filter(|(number, _)| **number != membership.number.0);
     let of = |is_wanted: fn(Presence) -> bool| -> u64 {
-        let wanted = hand.members.values().filter(|member| is_wanted(member.presence));
+        let wanted = txn.members.values().filter(|member| is_wanted(member.presence));
         wanted.map(|member| member.held).sum()
     };
     let left = of(|presence| matches!(presence, Presence::Left(_)));
-    let next_free = match hand.meta.free {
+    let next_free = match txn.meta.free {
         _ if left > 0 => Some(Duration::ZERO),
         0 => None,
         _ => {
-            let first = hand.step.first_key(Range::prefix(keys::board_frees(&seat.board)))?;
-            first.and_then(|key| keys::board_ready(&seat.board, &key)).map(|ms| now.until(ms))
+            let first =
+                txn.step.first_key(Range::prefix(keys::claim_shard_frees(&membership.claim_shard)))?;
+            first
+                .and_then(|key| keys::claim_shard_ready(&membership.claim_shard, &key))
+                .map(|ms| now.until(ms))
         }
     };
-    let pulse = Pulse {
+    let status = ClaimShardStatus {
         held: me.held,
         losses: me.losses,
-        offers: hand.meta.offers,
-        free: hand.meta.free + left,
+        offers: txn.meta.offers,
+        free: txn.meta.free + left,
         orphaned: of(|presence| matches!(presence, Presence::Vanished(_))),
         next_free,
         next_expiry: others.map(|(_, member)| now.until(member.deadline)).min(),
-        roster: hand.meta.roster,
-        seats: (beat.roster != hand.meta.roster)
+        roster: txn.meta.roster,
+        memberships: (beat.roster != txn.meta.roster)
             .then(|| alive().map(|(number, member)| (Epoch(*number), member.capacity)).collect()),
     };
-    hand.close();
-    Ok(pulse)
+    txn.close();
+    Ok(status)
 }
 
-pub(in crate::embedded) fn grant(step: &mut Step<'_>, seat: &Seat, max: usize) -> Result<Vec<Granted>> {
+pub(in crate::embedded) fn grant(
+    step: &mut Step<'_>,
+    membership: &Membership,
+    max: usize,
+) -> Result<Vec<Granted>> {
     step.batch.frugal = true;
-    let mut hand = Hand::seated(step, seat)?;
-    let max = max.min(MAX_BOARD_BATCH);
+    let mut txn = ShardTxn::of_member(step, membership)?;
+    let max = max.min(MAX_CLAIM_SHARD_BATCH);
     let mut names = Vec::new();
-    let gone: Vec<u64> = hand
+    let gone: Vec<u64> = txn
         .members
         .iter()
         .filter(|(number, member)| {
-            let steal = hand.step.planted(Mutation::GrantOwned) && **number != seat.number.0;
+            let steal = txn.step.planted(Mutation::GrantOwned) && **number != membership.number.0;
             (member.presence != Presence::Alive || steal) && member.held > 0
         })
         .map(|(number, _)| *number)
         .collect();
     for number in gone {
-        let owned = keys::board_owned_by(&seat.board, number);
-        names.extend(hand.names(owned, max - names.len(), |_| true)?);
+        let owned = keys::claim_shard_owned_by(&membership.claim_shard, number);
+        names.extend(txn.names(owned, max - names.len(), |_| true)?);
     }
-    let now = hand.step.now.ms();
+    let now = txn.step.now.ms();
     let ready = |rest: &[u8]| keys::number_at(rest, 0).is_some_and(|ms| ms <= now);
-    names.extend(hand.names(keys::board_frees(&seat.board), max - names.len(), ready)?);
+    names.extend(txn.names(keys::claim_shard_frees(&membership.claim_shard), max - names.len(), ready)?);
     if names.is_empty() {
-        hand.close();
+        txn.close();
         return Ok(Vec::new());
     }
-    let epoch = hand.next_epoch();
-    let (mut granted, mut bytes) = (Vec::with_capacity(names.len()), 0);
+    let epoch = txn.next_epoch();
+    let mut granted = Vec::with_capacity(names.len());
+    let mut bytes = 0;
     for name in names {
-        let Some(known) = hand.offer(&name)? else { continue };
-        let grant = hand_over(&mut hand, seat, &name, &known, epoch)?;
+        let Some(known) = txn.offer(&name)? else { continue };
+        let grant = hand_over(&mut txn, membership, &name, &known, epoch)?;
         bytes += grant.payload.len() + grant.checkpoint.as_ref().map_or(0, Bytes::len);
         granted.push(grant);
         if bytes >= MAX_GRANT_BYTES {
             break;
         }
     }
-    hand.close();
+    txn.close();
     Ok(granted)
 }
 
-/// Gives an offer to the seat under `epoch`.
+/// Gives an offer to the membership under `epoch`.
 fn hand_over(
-    hand: &mut Hand<'_, '_>,
-    seat: &Seat,
+    txn: &mut ShardTxn<'_, '_>,
+    membership: &Membership,
     name: &OfferName,
     known: &OfferEntry,
     epoch: Epoch,
 ) -> Result<Granted> {
-    let presence = hand.members.get(&known.owner).map(|member| member.presence);
+    let presence = txn.members.get(&known.owner).map(|member| member.presence);
     let former = match (&known.last, presence) {
-        (None, _) => Former::Nobody,
-        (Some(last), Some(Presence::Vanished(_))) => Former::Vanished(last.clone()),
-        (Some(last), _) => Former::Released(last.clone()),
+        (None, _) => PreviousOwner::Nobody,
+        (Some(last), Some(Presence::Vanished(_))) => PreviousOwner::Vanished(last.clone()),
+        (Some(last), _) => PreviousOwner::Released(last.clone()),
     };
-    let view = hand.step.view;
+    let view = txn.step.view;
     let get = |key: Vec<u8>| view.get(keys::Space::State, &key);
-    let payload = get(keys::board_payload(&seat.board, name))?.unwrap_or_default();
-    let checkpoint = get(keys::board_checkpoint(&seat.board, name))?;
-    let now = hand.step.now.ms();
+    let payload = get(keys::claim_shard_payload(&membership.claim_shard, name))?.unwrap_or_default();
+    let checkpoint = get(keys::claim_shard_checkpoint(&membership.claim_shard, name))?;
+    let now = txn.step.now.ms();
     let offer = OfferEntry {
         epoch: epoch.0,
-        owner: seat.number.0,
+        owner: membership.number.0,
         since: now,
-        last: Some(seat.member.clone()),
+        last: Some(membership.member.clone()),
         ..known.clone()
     };
-    hand.put(name, Some(known), offer);
+    txn.put(name, Some(known), offer);
     Ok(Granted { name: name.clone(), epoch, payload, checkpoint, former })
 }
 
 pub(in crate::embedded) fn take(
     step: &mut Step<'_>,
-    seat: &Seat,
+    membership: &Membership,
     name: &OfferName,
     seize: bool,
 ) -> Result<Taken> {
     step.batch.frugal = true;
-    let mut hand = Hand::seated(step, seat)?;
-    let Some(known) = hand.offer(name)? else {
-        hand.close();
+    let mut txn = ShardTxn::of_member(step, membership)?;
+    let Some(known) = txn.offer(name)? else {
+        txn.close();
         return Ok(Taken::Missing);
     };
-    if let Some(owner) = hand.alive(known.owner).filter(|_| !seize || known.owner == seat.number.0) {
-        let held = Taken::Held { by: owner.member.clone(), remaining: hand.step.now.until(owner.deadline) };
-        hand.close();
+    if let Some(owner) = txn.alive(known.owner).filter(|_| !seize || known.owner == membership.number.0) {
+        let held = Taken::Held { by: owner.member.clone(), remaining: txn.step.now.until(owner.deadline) };
+        txn.close();
         return Ok(held);
     }
-    hand.count_loss(known.owner);
-    let epoch = hand.next_epoch();
-    let granted = hand_over(&mut hand, seat, name, &known, epoch)?;
-    hand.close();
+    txn.count_loss(known.owner);
+    let epoch = txn.next_epoch();
+    let granted = hand_over(&mut txn, membership, name, &known, epoch)?;
+    txn.close();
     Ok(Taken::Granted(granted))
 }
 
 /// The offer if the claim is good, else what to answer.
-fn claimed(hand: &Hand<'_, '_>, seat: &Seat, claim: &ClaimKey) -> Result<Result<OfferEntry, Outcome>> {
-    let Some(known) = hand.offer(&claim.name)? else { return Ok(Err(Outcome::Missing)) };
-    let same_grant = known.epoch == claim.epoch.0 || hand.step.planted(Mutation::SkipFenceOnClaim);
-    Ok(if known.owner == seat.number.0 && same_grant { Ok(known) } else { Err(Outcome::Fenced) })
+fn claimed(
+    txn: &ShardTxn<'_, '_>,
+    membership: &Membership,
+    claim: &ClaimKey,
+) -> Result<Result<OfferEntry, Outcome>> {
+    let Some(known) = txn.offer(&claim.name)? else { return Ok(Err(Outcome::Missing)) };
+    let same_grant = known.epoch == claim.epoch.0 || txn.step.planted(Mutation::SkipFenceOnClaim);
+    Ok(if known.owner == membership.number.0 && same_grant { Ok(known) } else { Err(Outcome::Fenced) })
 }
 
 pub(in crate::embedded) fn done(
     step: &mut Step<'_>,
-    seat: &Seat,
+    membership: &Membership,
     claims: &[ClaimKey],
 ) -> Result<Vec<Outcome>> {
-    each(step, seat, claims, |hand, claim, known| hand.erase(&claim.name, known))
+    each(step, membership, claims, |txn, claim, known| txn.erase(&claim.name, known))
 }
 
 pub(in crate::embedded) fn give_back(
     step: &mut Step<'_>,
-    seat: &Seat,
+    membership: &Membership,
     claims: &[ClaimKey],
     rest: Duration,
 ) -> Result<Vec<Outcome>> {
     let ready = step.now.later_ms(rest);
-    each(step, seat, claims, |hand, claim, known| hand.free(&claim.name, known, ready))
+    each(step, membership, claims, |txn, claim, known| txn.free(&claim.name, known, ready))
 }
 
 fn each(
     step: &mut Step<'_>,
-    seat: &Seat,
+    membership: &Membership,
     claims: &[ClaimKey],
-    mut act: impl FnMut(&mut Hand<'_, '_>, &ClaimKey, &OfferEntry),
+    mut act: impl FnMut(&mut ShardTxn<'_, '_>, &ClaimKey, &OfferEntry),
 ) -> Result<Vec<Outcome>> {
     step.batch.frugal = true;
-    let mut hand = Hand::seated(step, seat)?;
+    let mut txn = ShardTxn::of_member(step, membership)?;
     let mut outcomes = Vec::with_capacity(claims.len());
     for claim in claims {
-        outcomes.push(match claimed(&hand, seat, claim)? {
+        outcomes.push(match claimed(&txn, membership, claim)? {
             Ok(known) => {
-                act(&mut hand, claim, &known);
+                act(&mut txn, claim, &known);
                 Outcome::Done
             }
             Err(outcome) => outcome,
         });
     }
-    hand.close();
+    txn.close();
     Ok(outcomes)
 }
 
 pub(in crate::embedded) fn checkpoint(
     step: &mut Step<'_>,
-    seat: &Seat,
+    membership: &Membership,
     claim: &ClaimKey,
     state: Bytes,
 ) -> Result<Outcome> {
-    let hand = Hand::seated(step, seat)?;
-    let outcome = match claimed(&hand, seat, claim)? {
+    let txn = ShardTxn::of_member(step, membership)?;
+    let outcome = match claimed(&txn, membership, claim)? {
         Ok(_) => {
-            if !hand.step.planted(Mutation::LoseCheckpoint) {
-                hand.step.store_raw(keys::board_checkpoint(&seat.board, &claim.name), state);
+            if !txn.step.planted(Mutation::LoseCheckpoint) {
+                txn.step.store_raw(keys::claim_shard_checkpoint(&membership.claim_shard, &claim.name), state);
             }
             Outcome::Done
         }
         Err(outcome) => outcome,
     };
-    hand.close();
+    txn.close();
     Ok(outcome)
 }
 
 pub(in crate::embedded) fn force_release(
     step: &mut Step<'_>,
-    board: &Board,
+    claim_shard: &ClaimShard,
     names: &[OfferName],
 ) -> Result<Vec<bool>> {
     step.batch.frugal = true;
-    let mut hand = Hand::open(step, board)?;
-    let now = hand.step.now.ms();
+    let mut txn = ShardTxn::open(step, claim_shard)?;
+    let now = txn.step.now.ms();
     let mut released = Vec::with_capacity(names.len());
     for name in names {
-        let known = hand.offer(name)?.filter(|known| known.owner != 0);
+        let known = txn.offer(name)?.filter(|known| known.owner != 0);
         released.push(known.is_some());
         if let Some(known) = known {
-            hand.count_loss(known.owner);
-            hand.free(name, &known, now);
+            txn.count_loss(known.owner);
+            txn.free(name, &known, now);
         }
     }
-    hand.close();
+    txn.close();
     Ok(released)
 }
 
 pub(in crate::embedded) fn expel(
     step: &mut Step<'_>,
-    board: &Board,
+    claim_shard: &ClaimShard,
     number: Epoch,
     beats: u64,
 ) -> Result<bool> {
     step.batch.frugal = true;
-    let mut hand = Hand::open(step, board)?;
-    let stands_still = hand.alive(number.0).is_some_and(|member| member.beats == beats);
+    let mut txn = ShardTxn::open(step, claim_shard)?;
+    let stands_still = txn.alive(number.0).is_some_and(|member| member.beats == beats);
     if stands_still {
-        let now = hand.step.now.ms();
-        hand.depart(number.0, Presence::Vanished(now));
+        let now = txn.step.now.ms();
+        txn.depart(number.0, Presence::Vanished(now));
     }
-    hand.close();
+    txn.close();
     Ok(stands_still)
 }

@@ -1,3 +1,4 @@
+-- What every script uses: shorter names, and reading of numbers.
 local call, format, match = redis.call, string.format, string.match
 -- Numbers below 2^53 are exact; printing them needs a format, because tostring rounds to 14 digits.
 local function split(id)

@@ -1,4 +1,5 @@
--- The last record that no group needs any more. R: groups by name; stems of the keys G and I of groups.
+-- The last record that no group needs any more. R: groups by name; stems of the keys G and I of
+-- groups.
 local function floor(R, gstem, istem, lseq)
   local lowest, groups = lseq, call('HGETALL', R)
   for i = 1, #groups, 2 do

@@ -12,7 +12,8 @@ local function entry_up_to(S, id)
   local entry = call('XREVRANGE', S, id, '-', 'COUNT', 1)[1]
   if entry then return split(entry[1]) end
 end
--- The id of the last record at or before `at`; never before the trimmed mark t, never after the last record l.
+-- The id of the last record at or before `at`; never before the trimmed mark t, never after the
+-- last record l.
 local function position(S, t, l, at)
   local tms, tseq = split(t)
   local lms, lseq = split(l)
@@ -32,7 +33,8 @@ local function before_ms(S, t, oldest)
   if not ms or seq <= tseq then return t end
   return join(ms, seq)
 end
--- The id of the record with this number: the smallest millisecond whose last record is not before it.
+-- The id of the record with this number: the smallest millisecond whose last record is not before
+-- it.
 local function find(S, t, l, seq)
   local _, tseq = split(t)
   local high, lseq = split(l)
@@ -46,10 +48,10 @@ local function find(S, t, l, seq)
   end
   return join(low, seq)
 end
--- The frontier of a group that starts at (kind, value).
+-- The frontier of a group that starts at (kind, value). KEYS[1] is P.
 local function start(S, t, l, kind, value)
   if kind == 'start' then return t end
   if kind == 'end' then return l end
   if kind == 'after' then return position(S, t, l, value) end
-  return before_ms(S, t, math.floor(now_us() / 1000) - tonumber(value))
+  return before_ms(S, t, math.floor(read_time(call('HGET', KEYS[1], 'c')) / 1000) - tonumber(value))
 end

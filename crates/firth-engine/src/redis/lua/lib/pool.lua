@@ -1,5 +1,6 @@
--- A lease of a pool: 'epoch token deadline beats' in L, 'holder note' in N. Released ones leave no trace but the newest
--- epoch of the pool in M, beside the version that changes with every change of hands.
+-- A lease of a pool: 'epoch token deadline beats' in L, 'holder note' in N. Released ones leave no
+-- trace but the newest epoch of the pool in M, beside the version that changes with every change of
+-- hands.
 local function parse(text)
   if not text then return nil end
   return match(text, '^(%d+) (%x+) (%d+) (%d+)$')

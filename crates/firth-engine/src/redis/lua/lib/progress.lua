@@ -1,5 +1,6 @@
--- Refuses an owner that has read a record which the log lost in a crash or a failover: its number may have been given again, to a
--- record that the owner has not seen. Most owners are at the end of the log, and then nothing is looked up.
+-- Refuses an owner that has read a record which the log lost in a crash or a failover: its number
+-- may have been given again, to a record that the owner has not seen. Most owners are at the end of
+-- the log, and then nothing is looked up.
 local function check_seen(P, S, seen, last)
   if seen == last or seen == '0-0' then return nil end
   local ms, seq = split(seen)
@@ -8,9 +9,12 @@ local function check_seen(P, S, seen, last)
   local entry = call('XRANGE', S, seen, '+', 'COUNT', 1)[1]
   if not entry then return 'rewound ' .. last end
   local entry_ms, entry_seq = split(entry[1])
-  if entry_ms ~= ms or entry_seq - string.byte(entry[2][2]) >= seq then return 'rewound ' .. last end
+  if entry_ms ~= ms or entry_seq - string.byte(entry[2][2]) >= seq then
+    return 'rewound ' .. last
+  end
 end
--- Progress only grows and stays within the log. Answers a refusal, or nil with the old and new runs and frontiers.
+-- Progress only grows and stays within the log. Answers a refusal, or nil with the old and new runs
+-- and frontiers.
 local function check_progress(last, f, a, new_f, new_a)
   local lms, lseq = split(last)
   local _, fseq = split(f)

@@ -1,4 +1,5 @@
--- Removes all that belongs to a partition. KEYS: P S Y W U R V, then the stems of the keys of groups, all in one slot.
+-- Removes all that belongs to a partition. KEYS: P S Y W U R V, then the stems of the keys of
+-- groups, all in one slot.
 local function wipe()
   for _, name in ipairs(call('HKEYS', KEYS[6])) do
     local all = {}

@@ -1,0 +1,105 @@
+//! Whether appends to a partition follow each other closely, and whether
+//! [`super::optimistic_append`] has been any use to them.
+
+use crate::backoff::Backoff;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// Appends follow each other closely if none of them comes later than this after the one before.
+const CLOSE: Duration = Duration::from_secs(1);
+/// So many of them show that more will come.
+const STEADY: u32 = 4;
+/// So many that went well make up for what went wrong before.
+const FORGIVEN: u32 = 64;
+/// After each failure in a row the common way is kept for longer.
+const COOLDOWN: Backoff = Backoff::exponential(Duration::from_millis(50), Duration::from_secs(10));
+
+/// Times are milliseconds since the birth of this value.
+#[derive(Debug)]
+pub(super) struct Pace {
+    born: Instant,
+    last: AtomicU64,
+    in_a_row: AtomicU32,
+    failures: AtomicU32,
+    successes: AtomicU32,
+    not_before: AtomicU64,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        let (last, in_a_row, failures, successes, not_before) = Default::default();
+        Self { born: Instant::now(), last, in_a_row, failures, successes, not_before }
+    }
+}
+
+impl Pace {
+    /// Notes an append. Whether it is one of many, and nothing speaks against a quicker way for it.
+    pub(super) fn is_steady(&self) -> bool {
+        let now = self.now();
+        let is_close = now <= self.last.swap(now, Ordering::Relaxed) + millis(CLOSE);
+        let in_a_row = if is_close { self.in_a_row.load(Ordering::Relaxed).saturating_add(1) } else { 0 };
+        self.in_a_row.store(in_a_row, Ordering::Relaxed);
+        in_a_row >= STEADY && now >= self.not_before.load(Ordering::Relaxed)
+    }
+
+    /// Whether the last append was this long ago.
+    pub(super) fn rests(&self, limit: Duration) -> bool {
+        self.now() > self.last.load(Ordering::Relaxed) + millis(limit)
+    }
+
+    pub(super) fn went_well(&self) {
+        if self.failures.load(Ordering::Relaxed) > 0
+            && self.successes.fetch_add(1, Ordering::Relaxed) >= FORGIVEN
+        {
+            self.failures.store(0, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn went_wrong(&self) {
+        self.successes.store(0, Ordering::Relaxed);
+        let failures = self.failures.fetch_add(1, Ordering::Relaxed).saturating_add(1);
+        self.not_before.store(self.now() + millis(COOLDOWN.delay(failures)), Ordering::Relaxed);
+    }
+
+    fn now(&self) -> u64 {
+        millis(self.born.elapsed())
+    }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn some_appends_in_a_row_are_a_steady_pace() {
+        let pace = Pace::default();
+        let steady: Vec<bool> = (0..6).map(|_| pace.is_steady()).collect();
+        assert_eq!(steady, [false, false, false, true, true, true]);
+        assert!(!pace.rests(Duration::from_secs(3600)));
+    }
+
+    #[test]
+    fn a_pause_breaks_it() {
+        let born = Instant::now().checked_sub(Duration::from_secs(10)).unwrap();
+        let pace = Pace { born, in_a_row: 9.into(), ..Pace::default() };
+        assert!(!pace.is_steady(), "the last one was ten seconds ago");
+    }
+
+    #[test]
+    fn each_failure_in_a_row_closes_the_quick_way_for_longer() {
+        let pace = Pace { in_a_row: 9.into(), ..Pace::default() };
+        let closed = |pace: &Pace| pace.not_before.load(Ordering::Relaxed).saturating_sub(pace.now());
+        pace.went_wrong();
+        assert!(!pace.is_steady());
+        let first = closed(&pace);
+        (0..4).for_each(|_| pace.went_wrong());
+        assert!(closed(&pace) > 4 * first, "{first}, then {}", closed(&pace));
+        (0..=FORGIVEN).for_each(|_| pace.went_well());
+        pace.went_wrong();
+        assert!(closed(&pace) < 100);
+    }
+}
