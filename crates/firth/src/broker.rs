@@ -1,11 +1,13 @@
-//! [`Broker`]: the entry point. A cheap handle on an engine; makes topics, producers, consumers and admin views.
+//! [`Broker`]: the entry point. A cheap handle on an engine; makes topics, producers, consumers and
+//! admin views.
 //!
-//! It owns one background task, the housekeeper (retention), which starts with the first topic, producer or consumer and ends
-//! with `close` or with the last handle; and, while it has consumers or workers, the thread of their
-//! renewals.
+//! It owns one background task, the housekeeper (retention), which starts with the first topic,
+//! producer or consumer and ends with `close` or with the last handle; and, while it has consumers
+//! or workers, the thread of their renewals.
 
 use crate::admin::Admin;
 use crate::adopt::AdoptStream;
+use crate::catalog::{BusHandle, CatalogHandle};
 use crate::claims::Claims;
 use crate::consumer::ConsumerBuilder;
 use crate::dead_letters::DeadLetters;
@@ -13,10 +15,11 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::housekeeping::{self, Housekeeping};
 use crate::producer::ProducerBuilder;
 use crate::renewals::Renewals;
+use crate::side_groups::SideGroups;
+use crate::source::SourceWriter;
 use crate::topic::{AutoCreate, CreateTopic, TopicConfig, TopicInfo, Topics};
-use firth_engine::{Engine, FileOptions, TopicName};
+use firth_engine::{Engine, Epoch, Hold, TopicName};
 use std::fmt;
-use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -47,9 +50,12 @@ struct Inner {
 }
 
 impl Broker {
-    /// Opens topics in a directory, which is made if missing. Every acknowledged message is on disk. One process at a time.
-    pub async fn open(path: impl AsRef<Path>) -> Result<Self> {
-        Ok(Self::with_engine(Engine::file(path, FileOptions::default()).await?))
+    /// Opens topics in a directory, which is made if missing. Every acknowledged message is on
+    /// disk. One process at a time.
+    #[cfg(feature = "embedded")]
+    pub async fn open(path: impl AsRef<std::path::Path>) -> Result<Self> {
+        let options = firth_engine::FileOptions::default();
+        Ok(Self::with_engine(Engine::file(path, options).await?))
     }
 
     /// Opens the engine that `url` names: `memory:`, `file:./data`, `redis://host`, …
@@ -73,8 +79,8 @@ impl Broker {
         }))
     }
 
-    /// A handle that creates missing topics like this when a producer or a consumer asks for them. Without it they are errors. There is a
-    /// bound on how many: see [`AutoCreate`].
+    /// A handle that creates missing topics like this when a producer or a consumer asks for them.
+    /// Without it they are errors. There is a bound on how many: see [`AutoCreate`].
     #[must_use]
     pub fn auto_create(&self, policy: impl Into<AutoCreate>) -> Self {
         self.with(|inner| inner.auto_create = Some(policy.into()))
@@ -103,8 +109,8 @@ impl Broker {
         CreateTopic::new(self, name)
     }
 
-    /// Makes a topic of one partition that follows a plain Redis stream which other programs write; see [`AdoptStream`]. On Redis and Valkey
-    /// only.
+    /// Makes a topic of one partition that follows a plain Redis stream which other programs write;
+    /// see [`AdoptStream`]. On Redis and Valkey only.
     pub fn adopt_stream(&self, topic: &str) -> AdoptStream<'_> {
         AdoptStream::new(self, topic)
     }
@@ -119,6 +125,20 @@ impl Broker {
         ProducerBuilder::new(self.clone(), topic)
     }
 
+    /// The writer of a source's changes to a topic, under the epoch of the reader's claim on the
+    /// source; see [`SourceWriter`]. From now on every reader with a lower epoch is refused, and if
+    /// one with a higher epoch is there, this fails with [`ErrorKind::Fenced`].
+    pub async fn source_writer(&self, topic: &str, source: &str, epoch: Epoch) -> Result<SourceWriter> {
+        SourceWriter::open(self, topic, source, epoch).await
+    }
+
+    /// Forgets how far a source is in a topic, once it is gone for good: its place goes to another
+    /// source. False if no partition knew it. A reader of the source that still runs would not be
+    /// refused afterwards: stop it first.
+    pub async fn forget_source(&self, topic: &str, source: &str) -> Result<bool> {
+        crate::source::forget(self, topic, source).await
+    }
+
     /// All topics, sorted by name.
     pub async fn list_topics(&self) -> Result<Vec<TopicInfo>> {
         self.topics().list().await
@@ -126,8 +146,9 @@ impl Broker {
 
     /// Adds partitions, up to `partitions` in all. Groups read the new ones from their start.
     ///
-    /// Keys move as the topic's [`Mapping`](crate::Mapping) says; records that are already there stay where they are, so the order of a moved key
-    /// holds only from its first record in the new partition on. Running producers and consumers notice by themselves.
+    /// Keys move as the topic's [`Mapping`](crate::Mapping) says; records that are already there
+    /// stay where they are, so the order of a moved key holds only from its first record in the new
+    /// partition on. Running producers and consumers notice by themselves.
     pub async fn grow_topic(&self, name: &str, partitions: u32) -> Result<TopicInfo> {
         self.topics().grow(&TopicName::new(name)?, partitions).await
     }
@@ -162,12 +183,40 @@ impl Broker {
         DeadLetters::new(self.clone(), topic)
     }
 
-    /// Asks the engine for a sign of life, for health checks: one small read, answered within 5 s or else with
-    /// `Unavailable`. Also fails while the engine knows that something is wrong with what it stores.
+    /// Groups beside the one that this hold is of, on the hold's partition, for the partition's
+    /// owner; see [`SideGroups`].
+    pub fn side_groups(&self, hold: &Hold) -> Result<SideGroups> {
+        SideGroups::new(self.clone(), hold)
+    }
+
+    /// Small values that all processes of the engine share; see [`catalog`](crate::catalog).
+    pub fn catalog(&self) -> CatalogHandle {
+        CatalogHandle::new(self.engine().clone())
+    }
+
+    /// Hints from process to process; see [`catalog`](crate::catalog).
+    pub fn bus(&self) -> BusHandle {
+        BusHandle::new(self.engine().clone())
+    }
+
+    /// Asks the engine for a sign of life, for health checks: one small read, answered within 5 s
+    /// or else with `Unavailable`. Also fails while the engine knows that something is wrong with
+    /// what it stores.
     pub async fn check(&self) -> Result<()> {
         self.engine().health()?;
         let answer = tokio::time::timeout(SIGN_OF_LIFE, self.topics().check()).await;
         answer.unwrap_or_else(|_| Err(Error::new(ErrorKind::Unavailable, "the engine does not answer")))
+    }
+
+    /// The engine's kind and place, without secrets: `memory:`, `file:DIR`, `redis://…`.
+    pub fn describe(&self) -> String {
+        self.engine().describe()
+    }
+
+    /// Fails at once while the engine takes no messages, because its disk or memory is full. A
+    /// producer would try again for its whole timeout.
+    pub fn takes_appends(&self) -> Result<()> {
+        self.engine().takes_appends()
     }
 
     /// The engine below.
@@ -185,7 +234,8 @@ impl Broker {
         housekeeping::sweep(self.engine()).await
     }
 
-    /// Stops the housekeeper and closes the engine, for every handle on it. Close producers and consumers first.
+    /// Stops the housekeeper and closes the engine, for every handle on it. Close producers and
+    /// consumers first.
     pub async fn close(self) -> Result<()> {
         let running = self.0.housekeeping.lock().expect("nothing panics under this lock").take();
         if let Some(running) = running {

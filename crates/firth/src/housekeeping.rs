@@ -1,7 +1,9 @@
-//! Retention: one task per broker removes what topics no longer want. One broker at a time does the work, by a lease.
+//! Retention: one task per broker removes what topics no longer want. One broker at a time does the
+//! work, by a lease.
 //!
-//! Records that some group has not settled stay unless the topic is lossy: the engine computes the true floor in the same step.
-//! What failed is logged and tried again at the next tick; it holds up nothing else.
+//! Records that some group has not settled stay unless the topic is lossy: the engine computes the
+//! true floor in the same step. What failed is logged and tried again at the next tick; it holds up
+//! nothing else.
 
 use crate::error::Result;
 use crate::metrics;
@@ -64,7 +66,7 @@ async fn tick(engine: &Engine, every: Duration, hold: &mut Option<Hold>) -> Resu
         None => false,
     };
     if !renewed {
-        *hold = engine.acquire(wish(ttl)).await?.granted();
+        *hold = engine.acquire(request(ttl)).await?.granted();
     }
     if hold.is_some() {
         let swept = sweep(engine).await?;
@@ -73,17 +75,18 @@ async fn tick(engine: &Engine, every: Duration, hold: &mut Option<Hold>) -> Resu
     Ok(())
 }
 
-fn wish(ttl: Duration) -> Acquire {
+fn request(ttl: Duration) -> Acquire {
     let pool = PoolName::new("housekeeping").expect("a valid name");
     let name = MemberName::new("retention").expect("a valid name");
     let holder = HolderName::new(format!("broker-{:016x}", fastrand::u64(..))).expect("a valid name");
     Acquire::new(LeaseName::pool(&pool, &name), holder, ttl)
 }
 
-/// One round over all topics. A partition that cannot be swept holds up no other; the first error is answered
-/// at the end.
+/// One round over all topics. A partition that cannot be swept holds up no other; the first error
+/// is answered at the end.
 pub(crate) async fn sweep(engine: &Engine) -> Result<Swept> {
-    let (mut swept, mut failure) = (Swept::default(), None);
+    let mut swept = Swept::default();
+    let mut failure = None;
     for topic in Topics::new(engine.clone()).list_each().await? {
         let topic = match topic {
             Ok(topic) => topic,
@@ -101,7 +104,8 @@ pub(crate) async fn sweep(engine: &Engine) -> Result<Swept> {
                 failure.get_or_insert(error);
             }
         }
-        let (records, letters) = (swept.records - before.records, swept.dead_letters - before.dead_letters);
+        let records = swept.records - before.records;
+        let letters = swept.dead_letters - before.dead_letters;
         metrics::swept(&topic.name, records, letters, swept.held_back - before.held_back);
     }
     failure.map_or(Ok(swept), Err)

@@ -1,7 +1,9 @@
-//! [`Message`]: what users send. Plain data with chained setters; limits are checked when it is sent.
+//! [`Message`]: what users send. Plain data with chained setters; limits are checked when it is
+//! sent.
 
 use crate::error::{Result, invalid};
 use bytes::Bytes;
+use firth_engine::limits::MAX_DELAY;
 use firth_engine::{Content, Encoding, Headers};
 use serde::Serialize;
 use std::fmt;
@@ -39,7 +41,8 @@ impl Message {
         Self { payload: payload.into(), ..Self::default() }
     }
 
-    /// A message whose payload is `value` as JSON; it gets the header `content-type: application/json`.
+    /// A message whose payload is `value` as JSON; it gets the header
+    /// `content-type: application/json`.
     pub fn json(value: &impl Serialize) -> Result<Self> {
         let payload = serde_json::to_vec(value)
             .map_err(|error| invalid("the message cannot be written as JSON").with_source(error))?;
@@ -60,7 +63,7 @@ impl Message {
         self
     }
 
-    /// Sends it to this partition, whatever the key.
+    /// Sends it to this partition instead of the one that its key maps to.
     #[must_use]
     pub const fn to_partition(mut self, partition: u32) -> Self {
         self.partition = Some(partition);
@@ -94,6 +97,15 @@ impl Message {
         self.partition
     }
 
+    /// About how many bytes the log keeps of it, without compression; never fewer than it does,
+    /// also if it inherits a trace context.
+    pub(crate) fn packed_len(&self) -> usize {
+        const OVERHEAD: usize = 128;
+        const RUNS: usize = 10;
+        let headers: usize = self.headers.iter().map(|(name, value)| name.len() + value.len() + RUNS).sum();
+        OVERHEAD + self.key.as_ref().map_or(0, Bytes::len) + headers + self.payload.len()
+    }
+
     pub(crate) fn delay(&self) -> Delay {
         self.delay
     }
@@ -122,8 +134,10 @@ impl Message {
             encoding: Encoding::Plain,
         };
         content.check()?;
-        if delay > firth_engine::limits::MAX_DELAY {
-            return Err(invalid("a message can be delayed by at most 366 days"));
+        if delay > MAX_DELAY {
+            let most = u64::try_from(MAX_DELAY.as_millis()).unwrap_or(u64::MAX);
+            let error = invalid("a message can be delayed by at most 366 days");
+            return Err(error.with_field("after_ms").with_limit(most));
         }
         Ok((delay, content))
     }
@@ -181,7 +195,9 @@ mod tests {
         let error = Message::new("x").key(vec![0; 2000]).into_content().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid);
         assert!(error.context().contains("1024"), "{error}");
-        assert!(Message::new("x").deliver_after(Duration::from_secs(400 * 86_400)).into_content().is_err());
+        let late = Message::new("x").deliver_after(Duration::from_secs(400 * 86_400));
+        let error = late.into_content().unwrap_err();
+        assert_eq!((error.field(), error.limit()), (Some("after_ms"), Some(366 * 86_400_000)));
     }
 
     #[test]

@@ -1,8 +1,9 @@
-//! All metric names of this crate, and handles that are made once per producer or lane so that recording costs a few nanoseconds.
-//! Labels are bounded: topic, group and result; never keys, ids or member names. The guide's page on operating lists them for users.
+//! All metric names of this crate, and handles that are made once per producer or lane so that
+//! recording costs a few nanoseconds. Labels are bounded: topic, group and result; never keys, ids
+//! or member names. The guide's page on operating lists them for users.
 
 use crate::admin::GroupInfo;
-use crate::error::Result;
+use crate::error::{ErrorKind, Result};
 use firth_engine::{GroupName, TopicName};
 use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
 use std::sync::Arc;
@@ -50,6 +51,34 @@ impl ProducerMeter {
         if ok { &self.sent } else { &self.failed }.increment(count as u64);
         self.batch.record(count as f64);
         self.took.record(took.as_secs_f64());
+    }
+}
+
+/// Handles of one writer of a source.
+pub(crate) struct SourceMeter {
+    producer: ProducerMeter,
+    duplicates: Counter,
+    fenced: Counter,
+}
+
+impl SourceMeter {
+    pub(crate) fn new(topic: &TopicName) -> Self {
+        Self {
+            producer: ProducerMeter::new(topic),
+            duplicates: counter!("firth_source_duplicates_total", "topic" => topic.to_string()),
+            fenced: counter!("firth_source_fenced_total", "topic" => topic.to_string()),
+        }
+    }
+
+    /// An append of so many messages took this long, with all its tries; `answer` says whether the
+    /// log had it already.
+    pub(crate) fn appended(&self, count: usize, took: Duration, answer: Result<bool, ErrorKind>) {
+        match answer {
+            Err(ErrorKind::Fenced) => self.fenced.increment(1),
+            _ if count == 0 => {}
+            Ok(true) => self.duplicates.increment(1),
+            answer => self.producer.sent(count, took, answer.is_ok()),
+        }
     }
 }
 
@@ -108,7 +137,8 @@ impl GroupMeter {
     }
 }
 
-/// Records that are handed out and not judged: a gauge for the outside, a count for the consumer's handle.
+/// Records that are handed out and not judged: a gauge for the outside, a count for the consumer's
+/// handle.
 #[derive(Clone)]
 pub(crate) struct InFlight {
     gauge: Gauge,
@@ -131,7 +161,8 @@ impl InFlight {
     }
 }
 
-/// A topic was looked after: records and dead letters removed, partitions where unsettled records held retention back.
+/// A topic was looked after: records and dead letters removed, partitions where unsettled records
+/// held retention back.
 pub(crate) fn swept(topic: &TopicName, records: u64, letters: u64, held_back: u64) {
     let topic = topic.to_string();
     counter!("firth_sweeps_total", "topic" => topic.clone()).increment(1);
@@ -154,14 +185,14 @@ pub(crate) fn buried(topic: &TopicName, count: u64) {
     counter!("firth_dead_letters_deleted_total", "topic" => topic.to_string()).increment(count);
 }
 
-/// A topic and its groups in figures, as somebody just read them.
+/// Sets a topic's gauges to the figures that an `admin` call just read.
 pub(crate) fn seen_topic(topic: &TopicName, records: u64, delayed: u64) {
     let topic = topic.to_string();
     gauge!("firth_topic_records", "topic" => topic.clone()).set(records as f64);
     gauge!("firth_topic_delayed", "topic" => topic).set(delayed as f64);
 }
 
-/// A group in figures, as somebody just read them.
+/// Sets a group's gauges to the figures that an `admin` call just read.
 pub(crate) fn seen_group(info: &GroupInfo) {
     let labels = [("topic", info.topic.to_string()), ("group", info.group.to_string())];
     gauge!("firth_group_lag", &labels).set(info.lag() as f64);

@@ -1,11 +1,15 @@
 //! Which partition a message goes to. Pure.
 //!
-//! The rule for keys is part of the topic ([`Mapping`]), so that every producer in every language agrees:
+//! The rule for keys is part of the topic ([`Mapping`]), so that every producer in every language
+//! agrees:
 //!
-//! 1. `h` = FNV-1a over the key (64 bit: offset basis `0xcbf29ce484222325`, prime `0x100000001b3`), then finished with
-//!    `h ^= h >> 33; h *= 0xff51afd7ed558ccd; h ^= h >> 33; h *= 0xc4ceb9fe1a85ec53; h ^= h >> 33` (wrapping).
-//! 2. [`Mapping::Consistent`]: jump consistent hash of `h` over the partitions. Growing from `n` to `m` partitions moves
-//!    `(m - n) / m` of the keys, each of them to a new partition. [`Mapping::Modulo`]: `h % n`; growing moves nearly all.
+//! 1. `h` = FNV-1a over the key (64 bit: offset basis `0xcbf29ce484222325`, prime `0x100000001b3`),
+//!    then finished with
+//!    `h ^= h >> 33; h *= 0xff51afd7ed558ccd; h ^= h >> 33; h *= 0xc4ceb9fe1a85ec53; h ^= h >> 33`
+//!    (wrapping).
+//! 2. [`Mapping::Consistent`]: jump consistent hash of `h` over the partitions. Growing from `n` to
+//!    `m` partitions moves `(m - n) / m` of the keys, each of them to a new partition.
+//!    [`Mapping::Modulo`]: `h % n`; growing moves nearly all.
 
 use crate::message::Message;
 use serde::{Deserialize, Serialize};
@@ -13,7 +17,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Chooses partitions. Must be cheap: it runs in the caller of `send`.
 pub trait Partitioner: Send + Sync + 'static {
-    /// The partition for `message`, below `partitions` (which is at least 1); a larger answer is an error for the sender.
+    /// The partition for `message`, below `partitions` (which is at least 1); a larger answer is an
+    /// error for the sender.
     fn partition(&self, message: &Message, partitions: u32) -> u32;
 }
 
@@ -57,7 +62,8 @@ pub fn key_hash(key: &[u8]) -> u64 {
 
 /// Jump consistent hash (Lamping and Veach).
 fn jump(mut seed: u64, buckets: u32) -> u32 {
-    let (mut bucket, mut next) = (0_u32, 0_u64);
+    let mut bucket = 0_u32;
+    let mut next = 0_u64;
     while next < u64::from(buckets) {
         bucket = u32::try_from(next).expect("below a u32");
         seed = seed.wrapping_mul(2_862_933_555_777_941_757).wrapping_add(1);
@@ -89,7 +95,7 @@ impl Partitioner for ByKey {
     }
 }
 
-/// Each message to the next partition, whatever its key. Order per key is then not kept.
+/// Sends each message to the next partition and ignores its key. Order per key is then not kept.
 #[derive(Debug, Default)]
 pub struct RoundRobin(AtomicU32);
 
@@ -130,10 +136,8 @@ mod tests {
     fn growing_moves_only_the_share_of_the_new_partitions() {
         let moved = (0..10_000).filter(|n| {
             let key = format!("user-{n}");
-            let (old, new) = (
-                Mapping::Consistent.partition(key.as_bytes(), 8),
-                Mapping::Consistent.partition(key.as_bytes(), 10),
-            );
+            let old = Mapping::Consistent.partition(key.as_bytes(), 8);
+            let new = Mapping::Consistent.partition(key.as_bytes(), 10);
             assert!(old == new || new >= 8, "a key only ever moves to a new partition");
             old != new
         });

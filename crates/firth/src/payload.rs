@@ -1,8 +1,11 @@
-//! Compressed payloads: made by producers that ask for it, opened where a record reaches a reader. Pure.
+//! Compressed payloads: made by producers that ask for it, opened where a record reaches a reader.
+//! Pure.
 //!
-//! LZ4, because it costs next to nothing to open (gigabytes per second) and its crate is already part of the embedded storage. The
-//! record itself says that its payload is compressed ([`Encoding`]), so consumers need no setting and topics may hold both kinds.
-//! Nothing larger than the engine's limit is ever opened: a length that a damaged or hostile record claims is checked first.
+//! LZ4, because it costs next to nothing to open (gigabytes per second) and its crate is already
+//! part of the embedded storage. The record itself says that its payload is compressed
+//! ([`Encoding`]), so consumers need no setting and topics may hold both kinds. Nothing larger than
+//! the engine's limit is ever opened: a length that a damaged or hostile record claims is checked
+//! first.
 
 use crate::error::{Error, ErrorKind, Result};
 use bytes::Bytes;

@@ -1,8 +1,8 @@
 //! [`Record`]: a message at its place in a topic, as handlers get it.
 
-use crate::company::Companion;
 use crate::error::{Result, invalid};
 use crate::payload;
+use crate::shared_record::SharedRecord;
 use bytes::Bytes;
 use firth_engine::{Headers, Origin, Partition, RecordId, TopicName};
 use serde::de::DeserializeOwned;
@@ -13,19 +13,19 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 #[derive(Clone)]
 pub struct Record {
     at: Partition,
-    inner: Companion,
+    inner: SharedRecord,
 }
 
 impl Record {
-    pub(crate) fn new(at: Partition, inner: Companion) -> Self {
+    pub(crate) fn new(at: Partition, inner: SharedRecord) -> Self {
         Self { at, inner }
     }
 
-    /// A record that somebody looks at, its payload opened if that is possible.
+    /// A record for an admin view or a dead letter, its payload opened if that is possible.
     pub(crate) fn shown(at: Partition, mut inner: firth_engine::Record) -> Self {
         // Damaged beyond opening: what is stored is all there is to see.
         let _ = payload::open(&mut inner.content);
-        Self::new(at, Companion::alone(inner))
+        Self::new(at, SharedRecord::alone(inner))
     }
 
     /// The topic.
@@ -91,13 +91,13 @@ impl Record {
         self.inner.content.origin.as_deref()
     }
 
-    /// Partition and id that the message had first: its own, unless it was [replayed for everyone](Self::origin). By these a sink recognises
-    /// what it has already.
+    /// Partition and id that the message had first: its own, unless it was [replayed for
+    /// everyone](Self::origin). By these a sink recognises what it has already.
     pub fn original(&self) -> (u32, RecordId) {
         self.origin().map_or((self.partition(), self.id()), |origin| (origin.at.index, origin.id))
     }
 
-    pub(crate) fn into_inner(self) -> Companion {
+    pub(crate) fn into_inner(self) -> SharedRecord {
         self.inner
     }
 }

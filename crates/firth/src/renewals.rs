@@ -1,12 +1,13 @@
 //! The thread that renews leases.
 //!
-//! Leases of consumers and seats of workers are renewed on a runtime of the library's own, so that a
-//! handler that blocks the user's runtime costs its owner nothing. On Redis the renewals have their own
-//! connection: one whose task lives on a blocked runtime would not answer. One thread serves a broker and
-//! all its clones. It starts with the first consumer or worker and ends with the last.
+//! Leases of consumers and memberships of workers are renewed on a runtime of the library's own, so
+//! that a handler that blocks the user's runtime costs its owner nothing. On Redis the renewals
+//! have their own connection: one whose task lives on a blocked runtime would not answer. One
+//! thread serves a broker and all its clones. It starts with the first consumer or worker and ends
+//! with the last.
 //!
-//! **A runtime that hangs for good.** It must not keep its leases: after [`HUNG`] without a sign of life of
-//! the user's runtime nothing is renewed, and others take over.
+//! **A runtime that hangs for good.** It must not keep its leases: after [`HUNG`] without a sign of
+//! life of the user's runtime nothing is renewed, and others take over.
 //!
 //! **A paused clock.** A runtime whose clock is paused or moved, as in tests, renews by itself: its
 //! deadlines mean nothing to a thread in real time.
@@ -32,11 +33,11 @@ const SIGN: Duration = Duration::from_secs(1);
 pub(crate) struct Renewals {
     engine: Engine,
     hung_after: Duration,
-    thread: Arc<Mutex<Weak<Thread>>>,
+    thread: Arc<Mutex<Weak<RenewalThread>>>,
 }
 
 /// The running thread. Dropping the last handle ends it.
-struct Thread {
+struct RenewalThread {
     runtime: Handle,
     engine: Engine,
     /// Dropped to end the thread.
@@ -71,7 +72,7 @@ impl Vital {
 pub(crate) struct Renewing {
     task: JoinHandle<()>,
     signs: JoinHandle<()>,
-    thread: Option<Arc<Thread>>,
+    thread: Option<Arc<RenewalThread>>,
 }
 
 impl Renewals {
@@ -79,8 +80,8 @@ impl Renewals {
         Self { engine, hung_after: HUNG, thread: Arc::default() }
     }
 
-    /// Runs a task beside the user's runtime, with an engine that does not depend on it. The task renews
-    /// nothing while that runtime hangs.
+    /// Runs a task beside the user's runtime, with an engine that does not depend on it. The task
+    /// renews nothing while that runtime hangs.
     pub(crate) fn spawn<F>(&self, task: impl FnOnce(Engine, Vital) -> F) -> Renewing
     where
         F: Future<Output = ()> + Send + 'static,
@@ -96,12 +97,12 @@ impl Renewals {
     }
 
     /// The thread, started if need be; `None` if the system has none to give.
-    fn thread(&self) -> Option<Arc<Thread>> {
+    fn thread(&self) -> Option<Arc<RenewalThread>> {
         let mut running = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(thread) = running.upgrade() {
             return Some(thread);
         }
-        match Thread::start(&self.engine) {
+        match RenewalThread::start(&self.engine) {
             Ok(thread) => {
                 let thread = Arc::new(thread);
                 *running = Arc::downgrade(&thread);
@@ -115,7 +116,7 @@ impl Renewals {
     }
 }
 
-impl Thread {
+impl RenewalThread {
     fn start(engine: &Engine) -> std::io::Result<Self> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let handle = runtime.handle().clone();
@@ -207,7 +208,8 @@ mod tests {
             })
         };
         let [(first, one), (second, other)] = [oneshot::channel(), oneshot::channel()];
-        let (a, b) = (tell(first), tell(second));
+        let a = tell(first);
+        let b = tell(second);
         for name in [one.await.unwrap(), other.await.unwrap()] {
             assert_eq!(name.as_deref(), Some("firth-renewals"));
         }

@@ -13,10 +13,11 @@ const KEEP_ASIDE: Duration = Duration::from_secs(60);
 pub struct RetryPolicy {
     /// Attempts in all, the first delivery included; at least 1.
     pub max_attempts: u32,
-    /// How long to wait between them. Records of a partition that fail within one commit share their draw of jitter and are tried again
-    /// together; others are spread.
+    /// How long to wait between them. Records of a partition that fail within one commit share
+    /// their draw of jitter and are tried again together; others are spread.
     pub backoff: Backoff,
-    /// How many owners may vanish with the record in their hands before it is given up: such a record may be what kills them.
+    /// How many owners may vanish with the record in their hands before it is given up: such a
+    /// record may be what kills them.
     pub max_crashes: u32,
 }
 
@@ -38,27 +39,27 @@ impl RetryPolicy {
         Self { max_attempts: attempts, backoff: Backoff::fixed(delay), ..Self::default() }
     }
 
-    /// The verdict on a failed delivery. With `in_order` the record must stay in the log, because later ones wait for it. `luck` (0 to 1) is
-    /// the draw for the jitter.
-    pub(crate) fn judge(&self, record: &Record, nack: Nack, in_order: bool, luck: f64) -> Verdict {
+    /// The verdict on a failed delivery. With `in_order` the record must stay in the log, because
+    /// later ones wait for it. `jitter` (0 to 1) is the draw for the jitter.
+    pub(crate) fn judge(&self, record: &Record, nack: Nack, in_order: bool, jitter: f64) -> Verdict {
         let Then::Retry(wanted) = nack.then else {
-            return Verdict::Dead { reason: nack.reason };
+            return Verdict::Dead { reason: nack.reason, note: nack.note };
         };
         if record.attempt >= self.max_attempts.max(1) {
-            return Verdict::Dead { reason: nack.reason };
+            return Verdict::Dead { reason: nack.reason, note: nack.note };
         }
-        let after = wanted.unwrap_or_else(|| self.backoff.delay_with(record.attempt, luck)).min(MAX_DELAY);
+        let after = wanted.unwrap_or_else(|| self.backoff.delay_with(record.attempt, jitter)).min(MAX_DELAY);
         Verdict::Retry { after, reason: nack.reason, keep: !in_order && after > KEEP_ASIDE }
     }
 
-    /// Whether records are handed out one at a time after so many owners vanished, to find the one that takes them down. There is no point in
-    /// it if no record is ever given up for that.
-    pub(crate) fn doubts(&self, crashes: u32) -> bool {
+    /// Whether records are handed out one at a time after so many owners vanished, to find the one
+    /// that takes them down. There is no point in it if no record is ever given up for that.
+    pub(crate) fn isolates(&self, crashes: u32) -> bool {
         self.max_crashes > 0 && crashes > 0
     }
 
     /// Why a record must not be tried again, if too many owners vanished with it.
-    pub(crate) fn condemns(&self, crashes: u32) -> Option<String> {
+    pub(crate) fn poison_reason(&self, crashes: u32) -> Option<String> {
         (self.max_crashes > 0 && crashes >= self.max_crashes)
             .then(|| format!("{crashes} consumers in a row vanished while they had it"))
     }
@@ -79,11 +80,8 @@ mod tests {
         let retry = |attempt| policy.judge(&record(attempt), Nack::retry("no"), false, 0.5);
         let again = Verdict::Retry { after: Duration::from_secs(2), reason: "no".into(), keep: false };
         assert_eq!((retry(1), retry(2)), (again.clone(), again));
-        assert_eq!(retry(3), Verdict::Dead { reason: "no".into() });
-        assert_eq!(
-            policy.judge(&record(1), Nack::reject("no"), false, 0.5),
-            Verdict::Dead { reason: "no".into() }
-        );
+        assert_eq!(retry(3), Verdict::dead("no"));
+        assert_eq!(policy.judge(&record(1), Nack::reject("no"), false, 0.5), Verdict::dead("no"));
     }
 
     #[test]
@@ -99,9 +97,9 @@ mod tests {
     #[test]
     fn a_record_that_kills_its_owners_is_given_up() {
         let policy = RetryPolicy { max_crashes: 2, ..RetryPolicy::default() };
-        assert_eq!((policy.condemns(1).is_some(), policy.condemns(2).is_some()), (false, true));
-        assert!(policy.doubts(1) && !policy.doubts(0));
+        assert_eq!((policy.poison_reason(1).is_some(), policy.poison_reason(2).is_some()), (false, true));
+        assert!(policy.isolates(1) && !policy.isolates(0));
         let trusting = RetryPolicy { max_crashes: 0, ..policy };
-        assert!(trusting.condemns(99).is_none() && !trusting.doubts(99));
+        assert!(trusting.poison_reason(99).is_none() && !trusting.isolates(99));
     }
 }

@@ -1,10 +1,12 @@
 //! Trace context: the W3C `traceparent` header travels with messages.
 //!
-//! While a handler runs, its record's `traceparent` is current; whatever it sends without one of its own inherits it. So a chain of
-//! topics stays one trace without any code in between. Starting a trace is the application's business: set the header on the first message.
+//! While a handler runs, its record's `traceparent` is current. A message that the handler sends
+//! without a `traceparent` of its own inherits it. So a chain of topics stays one trace without any
+//! code in between. Starting a trace is the application's business: set the header on the first
+//! message.
 //!
-//! A batch belongs to as many traces as its records do: their contexts are the `links` of its span. What its handler sends inherits a context only
-//! if all records have the same one.
+//! A batch belongs to as many traces as its records do: their contexts are the `links` of its span.
+//! What its handler sends inherits a context only if all records have the same one.
 
 use crate::message::Message;
 use crate::record::Record;

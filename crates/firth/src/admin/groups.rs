@@ -1,14 +1,19 @@
-//! Groups in figures: exact lag, oldest age, members, owners with heartbeats; resetting and deleting them.
+//! Groups in figures: exact lag, oldest age, members, owners with heartbeats; resetting and
+//! deleting them.
 
 use super::{Admin, PARTITIONS_AT_ONCE, names};
-use crate::consumer::{Note, StartAt, member_pool};
+use crate::consumer::{Note, StartAt, forget_members, member_pool};
 use crate::error::{Error, ErrorKind, Result};
 use crate::metrics;
+use crate::topic::Topics;
 use firth_engine::facet::{GroupStatus, LeaseQuery, Reset};
-use firth_engine::{Epoch, GroupName, LeaseInfo, LeaseName, Partition, RecordId, TopicName};
+use firth_engine::{Backoff, Epoch, GroupName, LeaseInfo, LeaseName, Partition, RecordId, TopicName};
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use std::collections::BTreeSet;
 use std::time::Duration;
+
+/// The pauses between two looks at a group that is not drained.
+const DRAINED_STEPS: Backoff = Backoff::exponential(Duration::from_millis(5), Duration::from_millis(500));
 
 /// A group in figures, over all partitions.
 #[derive(Clone, Debug)]
@@ -104,6 +109,13 @@ pub struct MemberInfo {
     pub remaining: Duration,
     /// Heartbeats so far.
     pub beats: u64,
+    /// What kind of program it is ([`ConsumerConfig::kind`](crate::ConsumerConfig::kind)), as it
+    /// says.
+    pub kind: Option<String>,
+    /// The machine on which it runs, and the number of its process there.
+    pub host: Option<String>,
+    /// See `host`.
+    pub pid: Option<u32>,
 }
 
 impl Admin {
@@ -116,13 +128,13 @@ impl Admin {
         Ok(all.into_iter().collect())
     }
 
-    /// Makes a group that starts at `start` on every partition, before any member joins; where it exists already it stays as it is.
+    /// Makes a group that starts at `start` on every partition, before any member joins; where it
+    /// exists already it stays as it is.
     pub async fn create_group(&self, topic: &str, group: &str, start: StartAt) -> Result<()> {
         let (topic, group) = names(topic, group)?;
-        for at in self.broker.topic(topic.as_str()).await?.partitions() {
-            self.engine().create_group(&at, &group, start.into(), None).await?;
-        }
-        Ok(())
+        let info = self.broker.topic(topic.as_str()).await?;
+        let topics = Topics::new(self.engine().clone());
+        topics.make_group(&info, &group, start.into(), &BTreeSet::new()).await
     }
 
     /// A group in figures.
@@ -146,8 +158,28 @@ impl Admin {
         Ok(info)
     }
 
-    /// Moves a group on every partition, and fences its owners in the same step: they open again at the new position. Dead letters stay, and
-    /// so do records that wait for another attempt unless the reset drops them.
+    /// Waits until the group has nothing to do: no record waits, is in flight or is due for another
+    /// attempt. Dead letters do not count, nor do delayed messages whose time has not come. For the
+    /// end of batch jobs and tests, as in `run.until(admin.drained("orders", "billing"))`.
+    ///
+    /// It asks the engine in growing steps of up to half a second.
+    pub fn drained(&self, topic: &str, group: &str) -> impl Future<Output = Result<()>> + Send + use<> {
+        let admin = self.clone();
+        let topic = topic.to_owned();
+        let group = group.to_owned();
+        async move {
+            let mut asked = 0;
+            while admin.group(&topic, &group).await?.lag() > 0 {
+                asked += 1;
+                tokio::time::sleep(DRAINED_STEPS.delay(asked)).await;
+            }
+            Ok(())
+        }
+    }
+
+    /// Moves a group on every partition, and fences its owners in the same step: they open again at
+    /// the new position. Dead letters stay, and so do records that wait for another attempt unless
+    /// the reset drops them.
     pub async fn reset_group(&self, topic: &str, group: &str, reset: Reset) -> Result<()> {
         let (topic, group) = names(topic, group)?;
         let mut moved = Vec::new();
@@ -157,7 +189,8 @@ impl Admin {
         where_it_is(moved).map(drop)
     }
 
-    /// Deletes a group with everything that waits for it and its dead letters. Refused while it has members: they would make it again.
+    /// Deletes a group with everything that waits for it and its dead letters. Refused while it has
+    /// members: they would make it again.
     pub async fn delete_group(&self, topic: &str, group: &str) -> Result<bool> {
         let (topic, group) = names(topic, group)?;
         let members = self.engine().leases(&LeaseQuery::Pool(member_pool(&topic, &group))).await?;
@@ -170,19 +203,23 @@ impl Admin {
         for at in self.broker.topic(topic.as_str()).await?.partitions() {
             was_there |= self.engine().delete_group(&at, &group, None).await?;
         }
+        forget_members(self.engine(), &topic, &group).await?;
         Ok(was_there)
     }
 
-    /// Takes a partition away from its owner; whoever the plan wants takes it next. False if it never had an owner.
+    /// Takes a partition away from its owner; the member that the plan names takes it next. False
+    /// if the partition never had an owner.
     pub async fn force_release(&self, topic: &str, group: &str, partition: u32) -> Result<bool> {
         let (topic, group) = names(topic, group)?;
         self.engine().revoke(&LeaseName::group(&Partition::new(topic, partition), &group)).await
     }
 }
 
-/// What was found where the group is: one that a unit's data is read with need not be on every partition. A group that is nowhere is `NotFound`.
+/// What was found where the group is: one that a unit's data is read with need not be on every
+/// partition. A group that is nowhere is `NotFound`.
 pub(super) fn where_it_is<T>(found: Vec<Result<T>>) -> Result<Vec<T>> {
-    let (mut there, mut nowhere) = (Vec::new(), None);
+    let mut there = Vec::new();
+    let mut nowhere = None;
     for one in found {
         match one {
             Ok(one) => there.push(one),
@@ -210,6 +247,8 @@ fn member(lease: &LeaseInfo, partitions: &[GroupPartition]) -> Option<MemberInfo
         .iter()
         .filter(|partition| partition.owner.as_ref().is_some_and(|owner| owner.member == name));
     let owns = owned.map(|partition| partition.index).collect();
-    let Note { pins, most: max_partitions, .. } = Note::of(lease);
-    Some(MemberInfo { name, owns, pins, max_partitions, remaining: lease.remaining, beats: lease.beats })
+    let Note { pins, most: max_partitions, kind, host, pid, .. } = Note::of(lease);
+    let remaining = lease.remaining;
+    let beats = lease.beats;
+    Some(MemberInfo { name, owns, pins, max_partitions, remaining, beats, kind, host, pid })
 }

@@ -3,15 +3,19 @@
 //! Nothing here is needed for the queue to run. Every figure is exact at the moment when its
 //! partition was asked; [`PARTITIONS_AT_ONCE`] partitions are asked at a time.
 
+mod delayed;
 mod groups;
+mod in_flight;
 mod pending;
 mod topics;
 
+pub use delayed::{DelayedChange, DelayedId, DelayedMessage, DelayedMessages};
 pub use groups::{GroupInfo, GroupPartition, MemberInfo, Owner};
+pub use in_flight::{InFlightPage, InFlightRecord};
 pub use pending::{PendingPage, PendingQuery, PendingRecord, PendingSort};
 pub use topics::{PartitionInfo, RecordPage, TopicStatus};
 
-pub use firth_engine::facet::{From as Position, Reset, TrimTo};
+pub use firth_engine::facet::{DelayedState, Reset, StartPosition, TrimTo};
 
 use crate::adopt;
 use crate::broker::Broker;
@@ -19,8 +23,8 @@ use crate::error::Result;
 use crate::topic::TopicInfo;
 use firth_engine::{Engine, GroupName, TopicName};
 
-/// How many partitions of a topic are asked at a time: round trips overlap, and the engine still has
-/// time for others.
+/// How many partitions of a topic are asked at a time: round trips overlap, and the engine still
+/// has time for others.
 const PARTITIONS_AT_ONCE: usize = 16;
 
 /// Looks at and repairs topics and groups; see the methods.
@@ -38,7 +42,8 @@ impl Admin {
         self.broker.engine()
     }
 
-    /// The topic, with everything taken in that stands in the stream which it may follow: figures count that, too.
+    /// The topic, with everything taken in that stands in the stream which it may follow: figures
+    /// count that, too.
     async fn fresh(&self, topic: &str) -> Result<TopicInfo> {
         let info = self.broker.topic(topic).await?;
         if info.config.adopted.is_some() {

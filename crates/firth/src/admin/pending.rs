@@ -59,8 +59,8 @@ pub struct PendingRecord {
     pub due_in: Option<Duration>,
     /// How long ago it entered the log.
     pub age: Duration,
-    /// For how long its owner has had it; `None` while it waits. Whether the owner lives is told by its heartbeat
-    /// ([`GroupInfo`](super::GroupInfo)).
+    /// For how long its owner has had it; `None` while it waits. Whether the owner lives is told by
+    /// its heartbeat ([`GroupInfo`](super::GroupInfo)).
     pub idle: Option<Duration>,
     /// Why it failed last.
     pub reason: String,
@@ -76,8 +76,10 @@ pub struct PendingPage {
 }
 
 impl Admin {
-    /// The records of a group that wait for another attempt. First deliveries in flight are only known to their owners: see the owner's
-    /// metrics, and [`GroupPartition::waiting`](super::GroupPartition::waiting) for their number together with those not yet read.
+    /// The records of a group that wait for another attempt, or run one. First deliveries in flight
+    /// are only known to their owners: see [`in_flight`](Self::in_flight), and
+    /// [`GroupPartition::waiting`](super::GroupPartition::waiting) for their number together with
+    /// those not yet read.
     pub async fn pending(&self, topic: &str, group: &str, query: PendingQuery) -> Result<PendingPage> {
         let (topic, group) = names(topic, group)?;
         let mut found = Vec::new();
@@ -93,7 +95,8 @@ impl Admin {
         group: &GroupName,
         query: &PendingQuery,
     ) -> Result<Vec<PendingRecord>> {
-        let (mut found, mut after) = (Vec::new(), RecordId::ZERO);
+        let mut found = Vec::new();
+        let mut after = RecordId::ZERO;
         loop {
             let page = self.engine().pending(at, group, after, MAX_READ).await?;
             let Some(last) = page.last() else { return Ok(found) };

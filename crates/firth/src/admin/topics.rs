@@ -6,7 +6,7 @@ use crate::metrics;
 use crate::payload;
 use crate::record::Record;
 use crate::topic::TopicInfo;
-use firth_engine::facet::{Bounds, Max, Trim, TrimTo};
+use firth_engine::facet::{Bounds, ReadLimit, Trim, TrimTo};
 use firth_engine::limits::{MAX_BATCH_BYTES, MAX_READ};
 use firth_engine::{Partition, RecordId, TopicName};
 use futures_util::stream::{self, StreamExt, TryStreamExt};
@@ -94,9 +94,9 @@ impl Admin {
         Ok(status)
     }
 
-    /// Up to `max` records of a partition after `after`, in order, without consuming them; no more than
-    /// 8 MiB of them as they are shown, compressed ones opened, but at least one if there is any. Whether
-    /// more follow is told by [`browse_page`](Self::browse_page).
+    /// Up to `max` records of a partition after `after`, in order, without consuming them; no more
+    /// than 8 MiB of them as they are shown, compressed ones opened, but at least one if there is
+    /// any. Whether more follow is told by [`browse_page`](Self::browse_page).
     pub async fn browse(
         &self,
         topic: &str,
@@ -116,7 +116,7 @@ impl Admin {
         max: usize,
     ) -> Result<RecordPage> {
         let at = Partition::new(TopicName::new(topic)?, partition);
-        let max = Max { records: max.clamp(1, MAX_READ), bytes: MAX_BATCH_BYTES };
+        let max = ReadLimit { records: max.clamp(1, MAX_READ), bytes: MAX_BATCH_BYTES };
         let mut found = self.engine().read(&at, after, max).await?;
         let mut bytes = 0;
         let fit = found.iter().take_while(|record| {
@@ -133,25 +133,28 @@ impl Admin {
         Ok(RecordPage { records, next })
     }
 
-    /// The newest `max` records of a partition, in order, without consuming them; no more than 8 MiB of
-    /// them as they are shown, but at least one if there is any.
+    /// The newest `max` records of a partition, in order, without consuming them; no more than 8
+    /// MiB of them as they are shown, but at least one if there is any.
     pub async fn recent(&self, topic: &str, partition: u32, max: usize) -> Result<Vec<Record>> {
         let at = Partition::new(TopicName::new(topic)?, partition);
-        let (bounds, max) = (self.engine().bounds(&at).await?, max.clamp(1, MAX_READ));
+        let bounds = self.engine().bounds(&at).await?;
+        let max = max.clamp(1, MAX_READ);
         let before = bounds.last.seq.saturating_sub(max as u64).max(bounds.trimmed.seq);
         // Records are found by time: look back further and further until enough of them lie behind.
-        let (mut span, mut after) = (1000_u64, bounds.last);
+        let mut span = 1000_u64;
+        let mut after = bounds.last;
         while after != RecordId::ZERO {
             after = RecordId::before_ms(bounds.last.ms.saturating_sub(span));
-            let first = self.engine().read(&at, after, Max::records(1)).await?;
+            let first = self.engine().read(&at, after, ReadLimit::records(1)).await?;
             if first.first().is_none_or(|first| first.id.seq <= before + 1) {
                 break;
             }
             span = span.saturating_mul(4);
         }
-        let (mut found, mut bytes) = (VecDeque::new(), 0);
+        let mut found = VecDeque::new();
+        let mut bytes = 0;
         loop {
-            let page = self.engine().read(&at, after, Max::records(MAX_READ)).await?;
+            let page = self.engine().read(&at, after, ReadLimit::records(MAX_READ)).await?;
             let Some(last) = page.last() else { break };
             after = last.id;
             for record in page.into_iter().filter(|record| record.id.seq > before) {
@@ -168,10 +171,12 @@ impl Admin {
         Ok(found.into_iter().map(|record| Record::shown(at.clone(), record)).collect())
     }
 
-    /// Removes the oldest records of every partition up to a mark. What some group has not settled stays, unless `lossy`. Answers how
-    /// many records were removed, and on how many partitions unsettled ones held it back.
+    /// Removes the oldest records of every partition up to a mark. What some group has not settled
+    /// stays, unless `lossy`. Answers how many records were removed, and on how many partitions
+    /// unsettled ones held it back.
     pub async fn trim(&self, topic: &str, to: TrimTo, lossy: bool) -> Result<(u64, u64)> {
-        let (mut removed, mut held_back) = (0, 0);
+        let mut removed = 0;
+        let mut held_back = 0;
         for at in self.broker.topic(topic).await?.partitions() {
             let done = self.engine().trim(&at, Trim { to, lossy }).await?;
             removed += done.removed;

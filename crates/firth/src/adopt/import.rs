@@ -1,11 +1,12 @@
 //! Taking over a consumer group of an adopted stream: where it stood, and what it had pending.
 //!
-//! The new group is made right before the oldest pending entry, and then settled up to where the old one stood, as an owner would: what is
-//! pending is due, the rest done. A crash half way leaves a group that stands too early, which repeats and loses nothing.
+//! The new group is made right before the oldest pending entry, and then settled up to where the
+//! old one stood, as an owner would: what is pending is due, the rest done. A crash half way leaves
+//! a group that stands too early, which repeats and loses nothing.
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::topic::TopicInfo;
-use firth_engine::facet::{Acquire, From, Max, STREAM_ID, StreamGroup, StreamPending};
+use firth_engine::facet::{Acquire, ReadLimit, STREAM_ID, StartPosition, StreamGroup, StreamPending};
 use firth_engine::limits::{MAX_BATCH, MAX_VERDICTS};
 use firth_engine::{
     Engine, GroupName, Hold, HolderName, LeaseName, Offer, Partition, Record, RecordId, Verdict, Window,
@@ -16,13 +17,14 @@ use std::time::Duration;
 /// How long the owner that settles the past may take between two steps.
 const LEASE: Duration = Duration::from_secs(60);
 
-/// Makes `new` go on where the stream's group `old` stands. A group that is there already stays as it is.
+/// Makes `new` go on where the stream's group `old` stands. A group that is there already stays as
+/// it is.
 pub(super) async fn group(engine: &Engine, info: &TopicInfo, old: &str, new: &GroupName) -> Result<()> {
     let at = info.partitions().next().expect("an adopted topic has a partition");
     let old = engine.stream_group(&at, old).await?;
     catch_up(engine, &at).await?;
     let (first, last) = locate(engine, &at, &old).await?;
-    if !engine.create_group(&at, new, From::After(first), None).await? {
+    if !engine.create_group(&at, new, StartPosition::After(first), None).await? {
         let context = format!("group {new} of topic {} exists already: nothing was imported", info.name);
         return Err(Error::new(ErrorKind::AlreadyExists, context));
     }
@@ -30,8 +32,8 @@ pub(super) async fn group(engine: &Engine, info: &TopicInfo, old: &str, new: &Gr
         return Ok(());
     }
     let holder = HolderName::new(format!("import-{:016x}", fastrand::u64(..)))?;
-    let wish = Acquire::new(LeaseName::group(&at, new), holder, LEASE);
-    let Some(hold) = engine.acquire(wish).await?.granted() else {
+    let request = Acquire::new(LeaseName::group(&at, new), holder, LEASE);
+    let Some(hold) = engine.acquire(request).await?.granted() else {
         let context = format!("group {new} of topic {} already has an owner", info.name);
         return Err(Error::new(ErrorKind::AlreadyExists, context));
     };
@@ -42,7 +44,7 @@ pub(super) async fn group(engine: &Engine, info: &TopicInfo, old: &str, new: &Gr
 
 /// Brings everything in that the stream holds now.
 pub(crate) async fn catch_up(engine: &Engine, at: &Partition) -> Result<()> {
-    while engine.ripen(at, MAX_BATCH).await?.next == Some(Duration::ZERO) {}
+    while engine.promote_due(at, MAX_BATCH).await?.next == Some(Duration::ZERO) {}
     Ok(())
 }
 
@@ -56,10 +58,10 @@ async fn settle(
 ) -> Result<()> {
     let mut pending: HashMap<RecordId, StreamPending> =
         pending.into_iter().map(|entry| (entry.id, entry)).collect();
-    let progress = engine.open(at, group, From::Start, hold).await?;
+    let progress = engine.open(at, group, StartPosition::Start, hold).await?;
     let mut window = Window::new(&progress, MAX_VERDICTS);
     while window.position() < last {
-        let page = engine.read(at, window.position(), Max::records(MAX_VERDICTS / 2)).await?;
+        let page = engine.read(at, window.position(), ReadLimit::records(MAX_VERDICTS / 2)).await?;
         if page.is_empty() {
             break;
         }
@@ -87,12 +89,15 @@ fn again(entry: &StreamPending) -> Verdict {
     Verdict::Retry { after: Duration::ZERO, reason: reason.into(), keep: false }
 }
 
-/// The last record before the oldest pending entry, and the last one that the old group had handed out.
+/// The last record before the oldest pending entry, and the last one that the old group had handed
+/// out.
 async fn locate(engine: &Engine, at: &Partition, old: &StreamGroup) -> Result<(RecordId, RecordId)> {
     let start = engine.bounds(at).await?.trimmed;
-    let (mut first, mut last, mut after) = (start, start, start);
+    let mut first = start;
+    let mut last = start;
+    let mut after = start;
     loop {
-        let page = engine.read(at, after, Max::records(MAX_VERDICTS)).await?;
+        let page = engine.read(at, after, ReadLimit::records(MAX_VERDICTS)).await?;
         let Some(end) = page.last() else { return Ok((first, last)) };
         after = end.id;
         for record in page {

@@ -1,8 +1,9 @@
 //! Adopting a plain Redis stream that other programs write, as a topic of one partition.
 //!
-//! The topic follows the stream: each entry becomes a record once, in order, and everything else (groups, retries, dead letters,
-//! replays, retention) works on that copy. The stream itself is only read; nothing of it is trimmed, acknowledged or deleted,
-//! unless [`AdoptStream::remove_entries`] was asked for. Deleting the topic leaves the stream alone, too.
+//! The topic follows the stream: each entry becomes a record once, in order, and everything else
+//! (groups, retries, dead letters, replays, retention) works on that copy. The stream itself is
+//! only read; nothing of it is trimmed, acknowledged or deleted, unless
+//! [`AdoptStream::remove_entries`] was asked for. Deleting the topic leaves the stream alone, too.
 
 mod import;
 
@@ -44,7 +45,9 @@ pub struct AdoptStream<'b> {
 impl<'b> AdoptStream<'b> {
     pub(crate) fn new(broker: &'b Broker, topic: &str) -> Self {
         let adopted = Adopted { stream: topic.to_owned(), ..Adopted::default() };
-        let (topic, retention, from) = (topic.to_owned(), Retention::Forever, StartAt::Oldest);
+        let topic = topic.to_owned();
+        let retention = Retention::Forever;
+        let from = StartAt::Oldest;
         Self { broker, topic, adopted, retention, from, imports: Vec::new() }
     }
 
@@ -54,14 +57,16 @@ impl<'b> AdoptStream<'b> {
         self
     }
 
-    /// The field whose value is the key of the record: records of one key stay in order under retry. No key unless set.
+    /// The field whose value is the key of the record: records of one key stay in order under
+    /// retry. No key unless set.
     pub fn key_field(mut self, name: impl Into<String>) -> Self {
         self.adopted.key_field = Some(name.into());
         self
     }
 
-    /// The field whose value is the payload, byte for byte; the others become headers. Unless set, the payload is a JSON object of all
-    /// fields. An entry that lacks the field, or whose other fields are no headers, comes as JSON with the header [`AS_JSON`].
+    /// The field whose value is the payload, byte for byte; the others become headers. Unless set,
+    /// the payload is a JSON object of all fields. An entry that lacks the field, or whose other
+    /// fields are no headers, comes as JSON with the header [`AS_JSON`].
     pub fn payload_field(mut self, name: impl Into<String>) -> Self {
         self.adopted.payload_field = Some(name.into());
         self
@@ -79,15 +84,16 @@ impl<'b> AdoptStream<'b> {
         self
     }
 
-    /// Removes entries from the stream once the topic has them: the stream is moved instead of copied. Whoever else reads it misses them.
+    /// Removes entries from the stream once the topic has them: the stream is moved instead of
+    /// copied. Other readers of the stream miss these entries.
     pub fn remove_entries(mut self) -> Self {
         self.adopted.remove_entries = true;
         self
     }
 
-    /// Makes a group that goes on where the stream's consumer group of this name stands: what that group handed out and did not get
-    /// acknowledged is due at once, as a second attempt; then comes what it has not seen. Stop its old consumers first. The old group stays
-    /// as it is.
+    /// Makes a group that goes on where the stream's consumer group of this name stands: what that
+    /// group handed out and did not get acknowledged is due at once, as a second attempt; then
+    /// comes what it has not seen. Stop its old consumers first. The old group stays as it is.
     pub fn import_group(self, name: impl Into<String>) -> Self {
         let name = name.into();
         self.import_group_as(name.clone(), name)

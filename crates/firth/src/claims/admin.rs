@@ -28,7 +28,7 @@ pub struct OfferInfo {
 /// Who has an offer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OfferOwner {
-    /// Nobody; perhaps somebody had it.
+    /// No worker; a worker may have had it before.
     Free {
         /// Who had it last.
         last: Option<String>,
@@ -47,8 +47,8 @@ pub enum OfferOwner {
 pub struct WorkerInfo {
     /// Its name.
     pub id: String,
-    /// The number of its newest life.
-    pub life: Epoch,
+    /// The number of its newest session.
+    pub session: Epoch,
     /// Whether it is there on every shard on which it is known.
     pub is_alive: bool,
     /// How long until it runs out without another beat.
@@ -68,11 +68,11 @@ pub struct ClaimsStatus {
     pub offers: u64,
     /// Offers that a living worker has.
     pub owned: u64,
-    /// Offers that nobody has.
+    /// Free offers: no worker has them, and none vanished with them.
     pub free: u64,
     /// Offers whose workers vanished.
     pub orphaned: u64,
-    /// How long the longest of those that nobody has has been so.
+    /// Longest time that an offer, free or orphaned, has been without a living owner.
     pub longest_unowned: Option<Duration>,
     /// Workers that are there.
     pub workers: u64,
@@ -86,8 +86,8 @@ impl Claims {
         }
         let after = after.map(OfferName::new).transpose()?;
         let mut found = Vec::new();
-        for board in self.service().await?.boards() {
-            found.extend(self.broker().engine().offers(&board, after.as_ref(), max).await?);
+        for claim_shard in self.service().await?.claim_shards() {
+            found.extend(self.broker().engine().offers(&claim_shard, after.as_ref(), max).await?);
         }
         found.sort_by(|a, b| a.name.cmp(&b.name));
         found.truncate(max);
@@ -97,23 +97,23 @@ impl Claims {
     /// All workers by name, also those that are gone while something of theirs is left.
     pub async fn workers(&self) -> Result<Vec<WorkerInfo>> {
         let mut workers: BTreeMap<String, WorkerInfo> = BTreeMap::new();
-        for board in self.service().await?.boards() {
-            for seat in self.broker().engine().members(&board).await? {
-                let remaining = seat.remaining.unwrap_or_default();
-                let worker = workers.entry(seat.member.to_string()).or_insert_with(|| WorkerInfo {
-                    id: seat.member.to_string(),
-                    life: seat.number,
-                    is_alive: seat.remaining.is_some(),
+        for claim_shard in self.service().await?.claim_shards() {
+            for membership in self.broker().engine().members(&claim_shard).await? {
+                let remaining = membership.remaining.unwrap_or_default();
+                let worker = workers.entry(membership.member.to_string()).or_insert_with(|| WorkerInfo {
+                    id: membership.member.to_string(),
+                    session: membership.number,
+                    is_alive: membership.remaining.is_some(),
                     remaining,
                     claims: 0,
-                    max_claims: seat.capacity,
-                    age: seat.age,
+                    max_claims: membership.capacity,
+                    age: membership.age,
                 });
-                worker.claims += seat.held;
-                worker.is_alive |= seat.remaining.is_some();
+                worker.claims += membership.held;
+                worker.is_alive |= membership.remaining.is_some();
                 worker.remaining = worker.remaining.max(remaining);
-                worker.age = worker.age.min(seat.age);
-                worker.life = worker.life.max(seat.number);
+                worker.age = worker.age.min(membership.age);
+                worker.session = worker.session.max(membership.number);
             }
         }
         Ok(workers.into_values().collect())
@@ -146,12 +146,13 @@ impl Claims {
         Ok(status)
     }
 
-    /// Takes a unit away from whoever has it; false if nobody had it. It is free at once, and its owner loses the claim.
+    /// Takes a unit away from its owner; false if it had none. The unit is free at once, and the
+    /// owner loses the claim.
     pub async fn force_release(&self, name: &str) -> Result<bool> {
         let name = OfferName::new(name)?;
-        let board = self.service().await?.board_of(&name);
+        let claim_shard = self.service().await?.claim_shard_of(&name);
         let names = [name];
-        Ok(self.broker().engine().force_release(&board, &names).await?.first() == Some(&true))
+        Ok(self.broker().engine().force_release(&claim_shard, &names).await?.first() == Some(&true))
     }
 }
 

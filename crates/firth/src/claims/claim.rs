@@ -1,21 +1,22 @@
 //! [`Claim`]: the right to one unit of work, as its owner has it in hand.
 
-use super::feed::FeedBuilder;
 use super::shard::Shard;
 use super::unit::Unit;
+use super::unit_data::UnitDataBuilder;
 use crate::error::Result;
 use bytes::Bytes;
 use firth_engine::Epoch;
-use firth_engine::facet::Former;
+use firth_engine::facet::PreviousOwner;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// The right to one unit of work. Clones are the same claim.
 ///
-/// The worker renews it as long as it lives; dropping the handle changes nothing. [`done`](Self::done) ends the unit for good,
-/// [`release`](Self::release) gives it to somebody else. Every call is checked against the claim's epoch inside the engine: whoever lost
-/// the claim changes nothing and gets [`Fenced`](crate::ErrorKind::Fenced).
+/// The worker renews it as long as it runs; dropping the handle changes nothing.
+/// [`done`](Self::done) ends the unit for good, [`release`](Self::release) gives it back to the
+/// service. The engine checks every call against the claim's epoch. If the worker lost the claim,
+/// the call changes nothing and fails with [`Fenced`](crate::ErrorKind::Fenced).
 pub struct Claim {
     unit: Arc<Unit>,
     shard: Arc<Shard>,
@@ -45,27 +46,29 @@ impl Claim {
     /// Who had the unit before, if anybody.
     pub fn last_owner(&self) -> Option<&str> {
         match &self.unit.former {
-            Former::Nobody => None,
-            Former::Released(last) | Former::Vanished(last) => Some(last.as_str()),
+            PreviousOwner::Nobody => None,
+            PreviousOwner::Released(last) | PreviousOwner::Vanished(last) => Some(last.as_str()),
         }
     }
 
     /// Whether the former owner vanished, and did not hand the unit over.
     pub fn is_takeover(&self) -> bool {
-        matches!(self.unit.former, Former::Vanished(_))
+        matches!(self.unit.former, PreviousOwner::Vanished(_))
     }
 
-    /// Grows with each change of owner: pass it on to whatever must refuse a former owner.
+    /// Grows with each change of owner: pass it on to systems that must refuse a former owner.
     pub fn epoch(&self) -> Epoch {
         self.unit.key.epoch
     }
 
-    /// Whether nobody else can have it yet, by this process's own monotonic clock. Ask before each effect that the engine cannot fence.
+    /// Whether no other worker can have it yet, by this process's own monotonic clock. Ask before
+    /// each effect that the engine cannot fence.
     pub fn is_valid(&self) -> bool {
         self.unit.is_valid()
     }
 
-    /// Resolves when the claim was lost: stop working on it. Never resolves after `done` or `release`.
+    /// Resolves when the claim was lost: stop working on it. Never resolves after `done` or
+    /// `release`.
     pub async fn lost(&self) {
         self.unit.lost().await;
     }
@@ -75,8 +78,9 @@ impl Claim {
         self.unit.ended().await;
     }
 
-    /// Resolves when the claim is wanted back, because others have less to do or the worker closes, and when it has ended. Finish what
-    /// must be finished, leave a checkpoint and [`release`](Self::release) it.
+    /// Resolves when the claim is wanted back, because others have less to do or the worker closes,
+    /// and when it has ended. Finish what must be finished, leave a checkpoint and
+    /// [`release`](Self::release) it.
     pub async fn recalled(&self) {
         self.unit.recalled().await;
     }
@@ -91,12 +95,13 @@ impl Claim {
         self.shard.done(&self.unit).await
     }
 
-    /// Gives the unit back: somebody else gets it at once.
+    /// Gives the unit back: the engine can grant it again at once.
     pub async fn release(&self) -> Result<()> {
         self.release_for(Duration::ZERO).await
     }
 
-    /// Gives the unit back; nobody gets it before `rest` has passed. For work that cannot go on just now.
+    /// Gives the unit back; the engine grants it to no worker before `rest` has passed. For work
+    /// that cannot go on just now.
     pub async fn release_for(&self, rest: Duration) -> Result<()> {
         self.shard.release(&self.unit, rest).await
     }
@@ -106,9 +111,10 @@ impl Claim {
         self.shard.checkpoint(&self.unit, state.into()).await
     }
 
-    /// The unit's own data: a partition of a topic, read in order and settled under this claim. Finish the builder with `.await`.
-    pub fn follow(&self, topic: &str) -> FeedBuilder {
-        FeedBuilder::new(self.clone(), topic)
+    /// The unit's own data: a partition of a topic, read in order and settled under this claim.
+    /// Finish the builder with `.await`.
+    pub fn follow(&self, topic: &str) -> UnitDataBuilder {
+        UnitDataBuilder::new(self.clone(), topic)
     }
 
     pub(crate) fn shard(&self) -> &Arc<Shard> {

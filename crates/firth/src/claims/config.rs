@@ -1,4 +1,5 @@
-//! [`WorkerConfig`]: everything that can be set on a worker, checked once; and where a worker's name comes from.
+//! [`WorkerConfig`]: everything that can be set on a worker, checked once; and where a worker's
+//! name comes from.
 
 use crate::error::{Result, invalid};
 use firth_engine::Backoff;
@@ -8,15 +9,19 @@ use std::time::Duration;
 /// How a worker works.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WorkerConfig {
-    /// How long a crashed or hanging worker keeps its claims. Renewed three times as often, all claims of a shard with one call.
+    /// How long a crashed or hanging worker keeps its claims. Renewed three times as often, all
+    /// claims of a shard with one call.
     pub ttl: Duration,
     /// How many claims it takes at most.
     pub max_claims: u64,
-    /// Take an even share of whatever is free or orphaned. Off: the worker only gets what it asks for by name, and is told of orphans.
+    /// Take an even share of the free and orphaned units. Off: the worker gets only the units that
+    /// it asks for by name, and it is told of orphans.
     pub automatic: bool,
-    /// How many grants wait for a slow reader; when there are so many, nothing more is granted to this worker.
+    /// How many grants wait for a slow reader; when there are so many, nothing more is granted to
+    /// this worker.
     pub buffer: usize,
-    /// How long the holder of a recalled claim may take to give it back; after that it is taken. The same when the worker closes.
+    /// How long the holder of a recalled claim may take to give it back; after that it is taken.
+    /// The same when the worker closes.
     pub handover: Duration,
     /// How often a call that failed for a passing reason is tried again.
     pub retries: u32,

@@ -1,12 +1,14 @@
 //! The one ordered stream of events of a worker.
 //!
-//! Bounded without loss: at most `buffer` grants and as many orphans wait (when full, no more is granted to this worker), and for each
-//! claim that it has at most three notices more. A grant whose claim ended before it was read is never shown, nor is its end.
+//! Bounded without loss: at most `buffer` grants and as many orphans wait (when full, no more is
+//! granted to this worker), and for each claim that it has at most three notices more. A grant
+//! whose claim ended before it was read is never shown, nor is its end.
 
 use super::unit::Unit;
 use firth_engine::{MemberName, OfferName};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::Poll;
 use tokio::sync::Notify;
 
 pub(crate) enum Notice {
@@ -25,7 +27,7 @@ struct Inner {
     is_closed: bool,
 }
 
-pub(crate) struct Queue {
+pub(crate) struct NoticeQueue {
     inner: Mutex<Inner>,
     filled: Notify,
     /// Fires when a full queue has room again.
@@ -33,7 +35,7 @@ pub(crate) struct Queue {
     buffer: usize,
 }
 
-impl Queue {
+impl NoticeQueue {
     pub(crate) fn new(buffer: usize) -> Self {
         Self { inner: Mutex::default(), filled: Notify::new(), drained: Notify::new(), buffer }
     }
@@ -68,32 +70,30 @@ impl Queue {
         self.lock().notices.len()
     }
 
-    /// The next notice that the user should see; `None` after the end. Cancel-safe.
-    pub(crate) async fn pop(&self) -> Option<Notice> {
-        loop {
-            let filled = self.filled.notified();
-            {
-                let mut inner = self.lock();
-                while let Some(notice) = inner.notices.pop_front() {
-                    let was_full = inner.grants >= self.buffer;
-                    match &notice {
-                        Notice::Granted(_) => inner.grants -= 1,
-                        Notice::Orphaned { .. } => inner.orphans -= 1,
-                        _ => {}
-                    }
-                    if was_full && inner.grants < self.buffer {
-                        self.drained.notify_waiters();
-                    }
-                    if is_worth_showing(&notice) {
-                        return Some(notice);
-                    }
-                }
-                if inner.is_closed {
-                    return None;
-                }
+    /// The next notice that the user should see; `None` after the end, pending while nothing waits:
+    /// [`news`](Self::news) tells of more.
+    pub(crate) fn pop(&self) -> Poll<Option<Notice>> {
+        let mut inner = self.lock();
+        while let Some(notice) = inner.notices.pop_front() {
+            let was_full = inner.grants >= self.buffer;
+            match &notice {
+                Notice::Granted(_) => inner.grants -= 1,
+                Notice::Orphaned { .. } => inner.orphans -= 1,
+                _ => {}
             }
-            filled.await;
+            if was_full && inner.grants < self.buffer {
+                self.drained.notify_waiters();
+            }
+            if is_worth_showing(&notice) {
+                return Poll::Ready(Some(notice));
+            }
         }
+        if inner.is_closed { Poll::Ready(None) } else { Poll::Pending }
+    }
+
+    /// Resolves when there may be a notice, or the end. Cancel-safe.
+    pub(crate) async fn news(&self) {
+        self.filled.notified().await;
     }
 
     /// Nothing more comes; what waits can still be read.

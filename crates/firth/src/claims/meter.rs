@@ -1,12 +1,13 @@
-//! The metrics of claims. Labels are bounded: service, and what happened; never names of offers or workers.
+//! The metrics of claims. Labels are bounded: service, and what happened; never names of offers or
+//! workers.
 
 use firth_engine::ServiceName;
-use firth_engine::facet::Former;
+use firth_engine::facet::PreviousOwner;
 use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
 use std::time::Duration;
 
 /// Handles of one worker.
-pub(crate) struct Meter {
+pub(crate) struct WorkerMeter {
     new: Counter,
     released: Counter,
     orphaned: Counter,
@@ -25,7 +26,7 @@ pub(crate) struct Meter {
     processing: Histogram,
 }
 
-impl Meter {
+impl WorkerMeter {
     pub(crate) fn new(service: &ServiceName) -> Self {
         let service = service.to_string();
         let granted =
@@ -54,11 +55,11 @@ impl Meter {
         }
     }
 
-    pub(crate) fn granted(&self, former: &Former) {
+    pub(crate) fn granted(&self, former: &PreviousOwner) {
         match former {
-            Former::Nobody => &self.new,
-            Former::Released(_) => &self.released,
-            Former::Vanished(_) => &self.orphaned,
+            PreviousOwner::Nobody => &self.new,
+            PreviousOwner::Released(_) => &self.released,
+            PreviousOwner::Vanished(_) => &self.orphaned,
         }
         .increment(1);
     }

@@ -2,10 +2,12 @@
 
 use firth_engine::Epoch;
 
-/// How many of `total` claims the member `me` should have: an even share, never more than its capacity; what others cannot take is
-/// shared by the rest. `seats` is sorted by number; what does not divide goes to the oldest members, one each.
-pub(crate) fn quota(total: u64, seats: &[(Epoch, u64)], me: Epoch) -> u64 {
-    let mut open: Vec<(Epoch, u64)> = seats.iter().copied().filter(|(_, capacity)| *capacity > 0).collect();
+/// How many of `total` claims the member `me` should have: an even share, never more than its
+/// capacity; what others cannot take is shared by the rest. `memberships` is sorted by number; what
+/// does not divide goes to the oldest members, one each.
+pub(crate) fn quota(total: u64, memberships: &[(Epoch, u64)], me: Epoch) -> u64 {
+    let mut open: Vec<(Epoch, u64)> =
+        memberships.iter().copied().filter(|(_, capacity)| *capacity > 0).collect();
     let mut rest = total;
     loop {
         let Some(count) = u64::try_from(open.len()).ok().filter(|count| *count > 0) else { return 0 };
@@ -23,7 +25,8 @@ pub(crate) fn quota(total: u64, seats: &[(Epoch, u64)], me: Epoch) -> u64 {
     }
 }
 
-/// How far above its quota a member may be before it gives something back: moving work costs more than a small unevenness.
+/// How far above its quota a member may be before it gives something back: moving work costs more
+/// than a small unevenness.
 pub(crate) fn slack(quota: u64) -> u64 {
     match quota {
         0..8 => 0,
@@ -36,13 +39,13 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn seats(capacities: &[u64]) -> Vec<(Epoch, u64)> {
+    fn memberships(capacities: &[u64]) -> Vec<(Epoch, u64)> {
         (1..).map(Epoch).zip(capacities.iter().copied()).collect()
     }
 
     fn quotas(total: u64, capacities: &[u64]) -> Vec<u64> {
-        let seats = seats(capacities);
-        seats.iter().map(|(number, _)| quota(total, &seats, *number)).collect()
+        let memberships = memberships(capacities);
+        memberships.iter().map(|(number, _)| quota(total, &memberships, *number)).collect()
     }
 
     #[test]
@@ -54,7 +57,7 @@ mod tests {
         assert_eq!(quotas(3, &[0, 5]), [0, 3]);
         assert_eq!(quotas(0, &[5, 5]), [0, 0]);
         assert_eq!(quota(5, &[], Epoch(1)), 0);
-        assert_eq!(quota(5, &seats(&[5]), Epoch(9)), 0);
+        assert_eq!(quota(5, &memberships(&[5]), Epoch(9)), 0);
     }
 
     proptest! {
@@ -65,7 +68,8 @@ mod tests {
             prop_assert_eq!(quotas.iter().sum::<u64>(), total.min(all));
             prop_assert!(quotas.iter().zip(&capacities).all(|(quota, capacity)| quota <= capacity));
             let open = quotas.iter().zip(&capacities).filter(|(quota, capacity)| quota < capacity).map(|(quota, _)| *quota);
-            let (least, most) = (open.clone().min().unwrap_or(0), quotas.iter().max().copied().unwrap_or(0));
+            let least = open.clone().min().unwrap_or(0);
+            let most = quotas.iter().max().copied().unwrap_or(0);
             prop_assert!(open.clone().count() == 0 || most <= least + 1, "{:?} of {:?}", quotas, capacities);
         }
     }

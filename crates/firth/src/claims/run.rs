@@ -42,17 +42,17 @@ pub struct GivenUp {
 }
 
 impl Worker {
-    /// How long a handler of [`run`](Self::run) may take for one claim; as long as it likes unless set. One
-    /// that takes longer is dropped at its next await, and has failed.
+    /// How long a handler of [`run`](Self::run) may take for one claim; as long as it likes unless
+    /// set. One that takes longer is dropped at its next await, and has failed.
     #[must_use]
     pub fn handler_timeout(mut self, limit: Duration) -> Self {
         self.run_options.limit = Some(limit);
         self
     }
 
-    /// Gives up a unit whose handler failed `attempts` times in a row: tells `given_up`, and if that
-    /// answers `Ok`, the unit leaves the service as if it were done. After an error the unit rests and is
-    /// tried again. Never, unless set.
+    /// Gives up a unit whose handler failed `attempts` times in a row: tells `given_up`, and if
+    /// that answers `Ok`, the unit leaves the service as if it were done. After an error the unit
+    /// rests and is tried again. Never, unless set.
     ///
     /// Each worker counts for itself: the count begins anew where another worker takes the unit.
     #[must_use]
@@ -70,20 +70,23 @@ impl Worker {
         self
     }
 
-    /// Runs `handler` once per claim, each in a task of its own, until the worker closes (see [`WorkerHandle::close`](super::WorkerHandle::close)).
+    /// Runs `handler` once per claim, each in a task of its own, until the worker closes (see
+    /// [`WorkerHandle::close`](super::WorkerHandle::close)).
     ///
-    /// `Ok` means done: the unit leaves the service. An error, a panic or a handler that takes
-    /// [too long](Self::handler_timeout) releases the unit. It rests as the worker's
-    /// [`backoff`](super::WorkerConfig::backoff) says, longer with each failure in a row, until it is
-    /// [given up](Self::give_up_after). When a claim is recalled or lost its handler is dropped at its next
-    /// await; a handler that wants to finish in its own way reads events with [`next`](Self::next) instead.
+    /// `Ok` means done: the unit leaves the service. An error, a panic or a handler that takes [too
+    /// long](Self::handler_timeout) releases the unit. It rests as the worker's
+    /// [`backoff`](super::WorkerConfig::backoff) says, longer with each failure in a row, until it
+    /// is [given up](Self::give_up_after). When a claim is recalled or lost its handler is dropped
+    /// at its next await; a handler that wants to finish in its own way reads events with
+    /// [`next`](Self::next) instead.
     pub async fn run<F, T, E>(mut self, handler: F) -> Result<()>
     where
         F: Fn(Claim) -> T + Send + Sync + 'static,
         T: Future<Output = Result<(), E>> + Send + 'static,
         E: Display + Send + 'static,
     {
-        let (handler, mut tasks) = (Arc::new(handler), JoinSet::new());
+        let handler = Arc::new(handler);
+        let mut tasks = JoinSet::new();
         let options = std::mem::take(&mut self.run_options);
         let attendant = Arc::new(Attendant {
             options,
@@ -94,7 +97,8 @@ impl Worker {
             tokio::select! {
                 event = self.next() => match event {
                     Some(Ok(Event::Granted(claim))) => {
-                        let (handler, attendant) = (handler.clone(), attendant.clone());
+                        let handler = handler.clone();
+                        let attendant = attendant.clone();
                         tasks.spawn(async move {
                             let work = { let claim = claim.clone(); async move { handler(claim).await } };
                             attendant.attend(claim, work).await;

@@ -1,9 +1,10 @@
-//! [`Service`]: how many shards a service has. The number stands in the catalog and never changes, because names are spread by it.
+//! [`Service`]: how many shards a service has. The number stands in the catalog and never changes,
+//! because names are spread by it.
 
 use crate::broker::Broker;
 use crate::error::{Error, ErrorKind, Result, invalid};
 use crate::partitioner::key_hash;
-use firth_engine::facet::{Board, EntryKey, Expect, Put};
+use firth_engine::facet::{ClaimShard, EntryKey, Expect, Put};
 use firth_engine::{OfferName, ServiceName, SpaceName};
 use serde::{Deserialize, Serialize};
 
@@ -11,7 +12,7 @@ use serde::{Deserialize, Serialize};
 pub const MAX_SHARDS: u32 = 256;
 
 #[derive(Serialize, Deserialize)]
-struct Stored {
+struct StoredService {
     shards: u32,
 }
 
@@ -22,14 +23,17 @@ pub(crate) struct Service {
 }
 
 impl Service {
-    /// The service as it stands in the catalog; made with `wanted` shards (1 unless given) if it is new.
+    /// The service as it stands in the catalog; made with `wanted` shards (1 unless given) if it is
+    /// new.
     pub(crate) async fn open(broker: &Broker, name: &str, wanted: Option<u32>) -> Result<Self> {
         let name = ServiceName::new(name)?;
         if let Some(bad) = wanted.filter(|shards| !(1..=MAX_SHARDS).contains(shards)) {
-            return Err(invalid(format!("{bad} shards; give 1 to {MAX_SHARDS}")));
+            let error = invalid(format!("{bad} shards; give 1 to {MAX_SHARDS}"));
+            return Err(error.with_field("shards").with_limit(MAX_SHARDS.into()));
         }
         let key = EntryKey::new(space(), name.as_str())?;
-        let value = serde_json::to_vec(&Stored { shards: wanted.unwrap_or(1) }).expect("plain data is JSON");
+        let value =
+            serde_json::to_vec(&StoredService { shards: wanted.unwrap_or(1) }).expect("plain data is JSON");
         let known = match broker.engine().get(&key).await? {
             Some(known) => known,
             None => match broker.engine().put(&key, value.into(), Expect::Absent).await? {
@@ -43,7 +47,7 @@ impl Service {
                 }
             },
         };
-        let stored: Stored = serde_json::from_slice(&known.value).map_err(|error| {
+        let stored: StoredService = serde_json::from_slice(&known.value).map_err(|error| {
             Error::new(ErrorKind::Corrupt, format!("the entry of service {name} is damaged"))
                 .with_source(error)
         })?;
@@ -62,21 +66,24 @@ impl Service {
         Ok(entries.into_iter().map(|entry| entry.name).collect())
     }
 
-    pub(crate) fn boards(&self) -> impl ExactSizeIterator<Item = Board> + use<> {
+    pub(crate) fn claim_shards(&self) -> impl ExactSizeIterator<Item = ClaimShard> + use<> {
         let name = self.name.clone();
-        (0..self.shards).map(move |shard| Board::new(name.clone(), shard))
+        (0..self.shards).map(move |shard| ClaimShard::new(name.clone(), shard))
     }
 
-    /// Where a unit lives.
+    /// Shard of a unit.
     pub(crate) fn shard_of(&self, name: &OfferName) -> usize {
         (key_hash(name.as_str().as_bytes()) % u64::from(self.shards)) as usize
     }
 
-    pub(crate) fn board_of(&self, name: &OfferName) -> Board {
-        Board::new(self.name.clone(), self.shard_of(name) as u32)
+    pub(crate) fn claim_shard_of(&self, name: &OfferName) -> ClaimShard {
+        ClaimShard::new(self.name.clone(), self.shard_of(name) as u32)
     }
 }
 
+/// Space of the catalog that names the services.
+pub(crate) const SPACE: &str = "claims";
+
 fn space() -> SpaceName {
-    SpaceName::new("claims").expect("a valid name")
+    SpaceName::new(SPACE).expect("a valid name")
 }

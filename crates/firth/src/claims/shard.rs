@@ -1,25 +1,25 @@
-//! [`Shard`]: what a worker has on one board, and the steps that its claims ask for.
+//! [`Shard`]: what a worker has on one claim shard, and the steps that its claims ask for.
 //!
-//! The table here is a copy; the truth is the engine's. Whatever makes the copy doubtful (a lost answer, a count that differs)
-//! is noted as suspicion, and the keeper compares the two.
+//! The table here is a copy; the truth is the engine's. If the copy may be wrong (a lost answer, a
+//! count that differs), the shard is marked as suspect and the coordinator compares the two.
 
-use super::common::Common;
+use super::common::WorkerCommon;
 use super::events::Notice;
-use super::unit::{DONE, LOST, Life, RELEASED, Unit};
+use super::unit::{DONE, LOST, RELEASED, ShardSession, Unit};
 use crate::error::{Error, ErrorKind, Result, closed, invalid};
 use bytes::Bytes;
 use firth_engine::OfferName;
-use firth_engine::facet::{Board, ClaimKey, Former, Granted, Join, Outcome, Taken};
+use firth_engine::facet::{ClaimKey, ClaimShard, Granted, Join, Outcome, PreviousOwner, Taken};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// What a worker has on one board.
+/// What a worker has on one claim shard.
 #[derive(Default)]
-pub(crate) struct Table {
-    pub(crate) life: Option<Arc<Life>>,
+pub(crate) struct ShardTable {
+    pub(crate) session: Option<Arc<ShardSession>>,
     pub(crate) units: HashMap<OfferName, Arc<Unit>>,
     /// Recalled units, and until when their holders may take their time.
     pub(crate) recalled: Vec<(Arc<Unit>, Instant)>,
@@ -32,36 +32,39 @@ pub(crate) struct Table {
 }
 
 pub(crate) struct Shard {
-    pub(crate) common: Arc<Common>,
-    pub(crate) board: Board,
+    pub(crate) common: Arc<WorkerCommon>,
+    pub(crate) claim_shard: ClaimShard,
     pub(crate) index: usize,
-    table: Mutex<Table>,
-    /// Held while something is granted, so that nobody takes an unread answer for a mistake.
+    table: Mutex<ShardTable>,
+    /// Held during a grant and during the coordinator's comparison. Otherwise the coordinator would
+    /// give back a claim whose grant is not in the table yet.
     pub(crate) grants: tokio::sync::Mutex<()>,
-    /// Wakes the keeper.
+    /// Wakes the coordinator.
     pub(crate) wake: Notify,
 }
 
 impl Shard {
-    pub(crate) fn new(common: Arc<Common>, board: Board, index: usize) -> Arc<Self> {
-        let (table, grants) = (Mutex::default(), tokio::sync::Mutex::new(()));
-        Arc::new(Self { common, board, index, table, grants, wake: Notify::new() })
+    pub(crate) fn new(common: Arc<WorkerCommon>, claim_shard: ClaimShard, index: usize) -> Arc<Self> {
+        let table = Mutex::default();
+        let grants = tokio::sync::Mutex::new(());
+        Arc::new(Self { common, claim_shard, index, table, grants, wake: Notify::new() })
     }
 
-    pub(crate) fn table(&self) -> MutexGuard<'_, Table> {
+    pub(crate) fn table(&self) -> MutexGuard<'_, ShardTable> {
         self.table.lock().expect("nothing panics under this lock")
     }
 
-    /// The wish for a seat: made once for all tries, so that one whose answer was lost is known again.
-    pub(crate) fn wish(&self) -> Join {
+    /// The request for a membership: made once for all tries, so that one whose answer was lost is
+    /// known again.
+    pub(crate) fn request(&self) -> Join {
         let config = &self.common.config;
         Join::new(self.common.id.clone(), config.ttl, config.capacity())
     }
 
     /// Takes in what was granted.
-    pub(crate) fn insert(&self, granted: Granted, life: &Arc<Life>) -> Arc<Unit> {
+    pub(crate) fn insert(&self, granted: Granted, session: &Arc<ShardSession>) -> Arc<Unit> {
         self.common.meter.granted(&granted.former);
-        let unit = Unit::new(granted, life);
+        let unit = Unit::new(granted, session);
         let former = {
             let mut table = self.table();
             table.changes += 1;
@@ -113,14 +116,14 @@ impl Shard {
         self.wake.notify_one();
     }
 
-    /// The seat is over: everything that rested on it is lost.
-    pub(crate) fn lose_all(&self, life: &Arc<Life>) {
+    /// The membership is over: everything that rested on it is lost.
+    pub(crate) fn lose_all(&self, session: &Arc<ShardSession>) {
         let units: Vec<Arc<Unit>> = {
             let mut table = self.table();
             table.recalled.clear();
             table.is_suspect = false;
-            table.life = None;
-            table.units.values().filter(|unit| Arc::ptr_eq(&unit.life, life)).cloned().collect()
+            table.session = None;
+            table.units.values().filter(|unit| Arc::ptr_eq(&unit.session, session)).cloned().collect()
         };
         for unit in units {
             self.finish(&unit, LOST);
@@ -129,7 +132,7 @@ impl Shard {
 
     pub(crate) async fn done(&self, unit: &Arc<Unit>) -> Result<()> {
         let keys = [unit.key.clone()];
-        let outcome = self.settle(unit, || self.common.engine.done(&unit.life.seat, &keys)).await?;
+        let outcome = self.settle(unit, || self.common.engine.done(&unit.session.membership, &keys)).await?;
         debug_assert_eq!(outcome, Outcome::Done);
         self.finish(unit, DONE);
         Ok(())
@@ -137,13 +140,13 @@ impl Shard {
 
     pub(crate) async fn release(&self, unit: &Arc<Unit>, rest: Duration) -> Result<()> {
         let keys = [unit.key.clone()];
-        self.settle(unit, || self.common.engine.give_back(&unit.life.seat, &keys, rest)).await?;
+        self.settle(unit, || self.common.engine.give_back(&unit.session.membership, &keys, rest)).await?;
         self.finish(unit, RELEASED);
         Ok(())
     }
 
-    /// Runs a step that ends a claim, again after passing failures. After an unknown outcome, an offer that is not there any
-    /// more or not ours any more counts as the step having happened.
+    /// Runs a step that ends a claim, again after passing failures. After an unknown outcome, an
+    /// offer that is not there any more or not ours any more counts as the step having happened.
     async fn settle<'a>(
         &'a self,
         unit: &'a Arc<Unit>,
@@ -157,7 +160,9 @@ impl Shard {
             });
         }
         let _settling = Settling::begin(self, unit);
-        let (config, mut failures, mut unsure) = (&self.common.config, 0, false);
+        let config = &self.common.config;
+        let mut failures = 0;
+        let mut unsure = false;
         loop {
             let error = match step().await {
                 Ok(outcomes) => match outcomes.first() {
@@ -187,14 +192,16 @@ impl Shard {
         }
         let mut failures = 0;
         loop {
-            let error = match self.common.engine.checkpoint(&unit.life.seat, &unit.key, state.clone()).await {
-                Ok(Outcome::Done) => {
-                    self.common.meter.checkpoints.increment(1);
-                    return Ok(());
-                }
-                Ok(_) => over(unit),
-                Err(error) => error,
-            };
+            let error =
+                match self.common.engine.checkpoint(&unit.session.membership, &unit.key, state.clone()).await
+                {
+                    Ok(Outcome::Done) => {
+                        self.common.meter.checkpoints.increment(1);
+                        return Ok(());
+                    }
+                    Ok(_) => over(unit),
+                    Err(error) => error,
+                };
             if error.kind() == ErrorKind::Fenced {
                 self.finish(unit, LOST);
                 return Err(error);
@@ -210,8 +217,11 @@ impl Shard {
     /// Takes an offer by name.
     pub(crate) async fn take(&self, name: &OfferName, seize: bool) -> Result<Arc<Unit>> {
         let _alone = self.grants.lock().await;
-        let life = self.table().life.clone().filter(|life| life.is_valid()).ok_or_else(|| {
-            Error::new(ErrorKind::Unavailable, "the worker has no valid seat just now: try again in a moment")
+        let session = self.table().session.clone().filter(|session| session.is_valid()).ok_or_else(|| {
+            Error::new(
+                ErrorKind::Unavailable,
+                "the worker has no valid membership just now: try again in a moment",
+            )
         })?;
         if self.common.closing.is_cancelled() {
             return Err(closed("the worker closes"));
@@ -223,9 +233,9 @@ impl Shard {
             );
             return Err(Error::new(ErrorKind::Overloaded, context));
         }
-        match self.common.engine.take(&life.seat, name, seize).await {
+        match self.common.engine.take(&session.membership, name, seize).await {
             Ok(Taken::Granted(granted)) => {
-                let unit = self.insert(granted, &life);
+                let unit = self.insert(granted, &session);
                 unit.show();
                 Ok(unit)
             }
@@ -242,10 +252,14 @@ impl Shard {
         }
     }
 
-    /// Gives back claims that were recalled, or that nobody here knows of.
-    pub(crate) async fn hand_back(&self, life: &Arc<Life>, keys: &[ClaimKey]) -> Result<Vec<Outcome>> {
+    /// Gives back claims that were recalled, or that the table does not know.
+    pub(crate) async fn hand_back(
+        &self,
+        session: &Arc<ShardSession>,
+        keys: &[ClaimKey],
+    ) -> Result<Vec<Outcome>> {
         self.table().busy += 1;
-        let outcomes = self.common.engine.give_back(&life.seat, keys, Duration::ZERO).await;
+        let outcomes = self.common.engine.give_back(&session.membership, keys, Duration::ZERO).await;
         let mut table = self.table();
         table.busy -= 1;
         table.changes += 1;
@@ -255,7 +269,7 @@ impl Shard {
 
     /// Tells of a takeover, then of the grant.
     pub(crate) fn announce(&self, unit: &Arc<Unit>) {
-        if let Former::Vanished(last) = &unit.former {
+        if let PreviousOwner::Vanished(last) = &unit.former {
             let name = unit.key.name.clone();
             self.common.queue.push(Notice::Orphaned { name, last_owner: last.clone() });
         }

@@ -1,35 +1,36 @@
-//! [`Unit`]: the shared state of one claim, and [`Life`], the seat on which it rests. Small, because a worker may have tens of
-//! thousands.
+//! [`Unit`]: the shared state of one claim, and [`ShardSession`], the membership on which it rests.
+//! Small, because a worker may have tens of thousands.
 
 use bytes::Bytes;
-use firth_engine::facet::{ClaimKey, Former, Granted, Seat};
+use firth_engine::facet::{ClaimKey, Granted, Membership, PreviousOwner};
+use firth_engine::valid_for;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// One life of a worker on one shard.
-pub(crate) struct Life {
-    pub(crate) seat: Seat,
+/// One session of a worker on one shard.
+pub(crate) struct ShardSession {
+    pub(crate) membership: Membership,
     /// Which shard of the service.
     pub(crate) shard: usize,
     begun: Instant,
-    /// Until when nobody else can have been granted anything of it, in µs after `begun`.
+    /// Until when the engine cannot have granted its claims to another worker, in µs after `begun`.
     valid_us: AtomicU64,
 }
 
-impl Life {
-    /// A life whose request was sent at `asked`.
-    pub(crate) fn new(seat: Seat, shard: usize, asked: Instant, ttl: Duration) -> Arc<Self> {
-        let life = Self { seat, shard, begun: asked, valid_us: AtomicU64::new(0) };
-        life.extend(asked, ttl);
-        Arc::new(life)
+impl ShardSession {
+    /// A session whose request was sent at `asked`.
+    pub(crate) fn new(membership: Membership, shard: usize, asked: Instant, ttl: Duration) -> Arc<Self> {
+        let session = Self { membership, shard, begun: asked, valid_us: AtomicU64::new(0) };
+        session.extend(asked, ttl);
+        Arc::new(session)
     }
 
     /// A beat that was sent at `asked` succeeded.
     pub(crate) fn extend(&self, asked: Instant, ttl: Duration) {
-        let us = (asked + ttl).duration_since(self.begun).as_micros();
+        let us = (asked + valid_for(ttl)).duration_since(self.begun).as_micros();
         self.valid_us.fetch_max(u64::try_from(us).unwrap_or(u64::MAX), Ordering::AcqRel);
     }
 
@@ -42,11 +43,11 @@ impl Life {
     }
 }
 
-/// Somebody else should have it.
+/// Another worker should have it.
 pub(crate) const RECALLED: u8 = 1;
 /// A call that ends it is under way.
 const SETTLING: u8 = 2;
-/// It is somebody else's, or nobody's.
+/// Another worker owns it, or no worker does.
 pub(crate) const LOST: u8 = 4;
 /// It was given back.
 pub(crate) const RELEASED: u8 = 8;
@@ -57,10 +58,10 @@ const ENDED: u8 = LOST | RELEASED | DONE;
 /// One claim.
 pub(crate) struct Unit {
     pub(crate) key: ClaimKey,
-    pub(crate) life: Arc<Life>,
+    pub(crate) session: Arc<ShardSession>,
     pub(crate) payload: Bytes,
     pub(crate) checkpoint: Option<Bytes>,
-    pub(crate) former: Former,
+    pub(crate) former: PreviousOwner,
     pub(crate) granted: Instant,
     state: AtomicU8,
     /// Whether the user knows of it.
@@ -71,10 +72,10 @@ pub(crate) struct Unit {
 }
 
 impl Unit {
-    pub(crate) fn new(granted: Granted, life: &Arc<Life>) -> Arc<Self> {
+    pub(crate) fn new(granted: Granted, session: &Arc<ShardSession>) -> Arc<Self> {
         Arc::new(Self {
             key: ClaimKey { name: granted.name, epoch: granted.epoch },
-            life: life.clone(),
+            session: session.clone(),
             payload: granted.payload,
             checkpoint: granted.checkpoint,
             former: granted.former,
@@ -106,9 +107,9 @@ impl Unit {
         self.is(SETTLING)
     }
 
-    /// Whether nobody else can have it yet.
+    /// Whether no other worker can have it yet.
     pub(crate) fn is_valid(&self) -> bool {
-        !self.is_ended() && self.life.is_valid()
+        !self.is_ended() && self.session.is_valid()
     }
 
     /// Ends it in one way; false if it had ended before.
@@ -129,7 +130,8 @@ impl Unit {
         before.is_ok()
     }
 
-    /// Marks that a call that ends it is under way; false if there is one already, or if it has ended.
+    /// Marks that a call that ends it is under way; false if there is one already, or if it has
+    /// ended.
     pub(crate) fn begin_settling(&self) -> bool {
         let before = self.state.fetch_update(Ordering::AcqRel, Ordering::Acquire, |state| {
             (state & (ENDED | SETTLING) == 0).then_some(state | SETTLING)
@@ -193,32 +195,37 @@ impl Unit {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use firth_engine::facet::Board;
+    use firth_engine::facet::ClaimShard;
     use firth_engine::{Epoch, MemberName, OfferName, ServiceName, Token};
 
     fn unit() -> Arc<Unit> {
-        let board = Board::new(ServiceName::new("s").unwrap(), 0);
-        let seat = Seat { board, member: MemberName::new("m").unwrap(), number: Epoch(1), token: Token(1) };
-        let life = Life::new(seat, 0, Instant::now(), Duration::from_secs(1));
+        let claim_shard = ClaimShard::new(ServiceName::new("s").unwrap(), 0);
+        let membership = Membership {
+            claim_shard,
+            member: MemberName::new("m").unwrap(),
+            number: Epoch(1),
+            token: Token(1),
+        };
+        let session = ShardSession::new(membership, 0, Instant::now(), Duration::from_secs(1));
         let granted = Granted {
             name: OfferName::new("o").unwrap(),
             epoch: Epoch(2),
             payload: Bytes::new(),
             checkpoint: None,
-            former: Former::Nobody,
+            former: PreviousOwner::Nobody,
         };
-        Unit::new(granted, &life)
+        Unit::new(granted, &session)
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_claim_is_valid_until_its_deadline_and_a_beat_moves_that() {
         let unit = unit();
         let asked = Instant::now();
-        tokio::time::advance(Duration::from_millis(999)).await;
+        tokio::time::advance(Duration::from_millis(949)).await;
         assert!(unit.is_valid());
         tokio::time::advance(Duration::from_millis(1)).await;
         assert!(!unit.is_valid());
-        unit.life.extend(asked + Duration::from_millis(900), Duration::from_secs(1));
+        unit.session.extend(asked + Duration::from_millis(900), Duration::from_secs(1));
         assert!(unit.is_valid());
     }
 

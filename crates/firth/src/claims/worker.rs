@@ -1,22 +1,24 @@
 //! [`Worker`]: a process's part in a service: one ordered stream of events, and calls by name.
 
 use super::claim::Claim;
-use super::common::Common;
+use super::common::WorkerCommon;
 use super::config::WorkerConfig;
+use super::coordinator::{self, ClaimCoordinator};
 use super::events::Notice;
-use super::keeper::{self, Keeper};
 use super::run::RunOptions;
 use super::service::Service;
 use super::shard::Shard;
+use crate::background::Background;
 use crate::broker::Broker;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::Result;
 use firth_engine::{Epoch, MemberName, OfferName};
+use futures_core::Stream;
 use std::fmt;
-use std::future::{Future, IntoFuture};
+use std::future::{Future, IntoFuture, poll_fn};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
-use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 /// What a worker is told, in order.
@@ -25,15 +27,16 @@ use tokio::time::Instant;
 pub enum Event {
     /// A unit of work is yours.
     Granted(Claim),
-    /// Somebody else should have it: finish, leave a checkpoint, [`release`](Claim::release) it. After
-    /// [`handover`](WorkerConfig::handover) it is taken.
+    /// Another worker should have it: finish, leave a checkpoint, [`release`](Claim::release) it.
+    /// After [`handover`](WorkerConfig::handover) it is taken.
     Recalled(Claim),
     /// It is not yours any more: stop at once.
     Lost(Claim),
     /// It was given back.
     Released(Claim),
-    /// A worker vanished while it had this unit. A [`Granted`](Self::Granted) follows if this worker takes over; if nobody does by itself,
-    /// [`claim`](WorkerHandle::claim) it.
+    /// A worker vanished while it had this unit. A [`Granted`](Self::Granted) follows if this
+    /// worker takes over. If no worker takes over by itself, [`claim`](WorkerHandle::claim) the
+    /// unit.
     Orphaned {
         /// The unit.
         name: String,
@@ -42,19 +45,24 @@ pub enum Event {
     },
 }
 
-/// A worker of a service. Read its events with [`next`](Self::next), or give it a handler with [`run`](Self::run).
+/// A worker of a service. Read its events with [`next`](Self::next), or give it a handler with
+/// [`run`](Self::run).
 ///
-/// [`close`](Self::close) hands everything over at once. Dropping it is like a crash: its claims are taken over when the TTL has run out.
+/// [`close`](Self::close) hands everything over at once. Dropping it is like a crash: its claims
+/// are taken over when the TTL has run out.
 pub struct Worker {
     handle: WorkerHandle,
-    pub(crate) task: Option<JoinHandle<Result<()>>>,
+    /// The coordinators and their heartbeats.
+    pub(crate) coordinators: Background,
     pub(crate) run_options: RunOptions,
+    /// Resolves when there may be an event.
+    news: Option<Pin<Box<dyn Future<Output = ()> + Send + Sync>>>,
 }
 
 /// Steers a worker from elsewhere; clones share it.
 #[derive(Clone)]
 pub struct WorkerHandle {
-    common: Arc<Common>,
+    common: Arc<WorkerCommon>,
     service: Service,
     shards: Arc<[Arc<Shard>]>,
 }
@@ -64,9 +72,9 @@ pub struct WorkerHandle {
 pub struct WorkerHealth {
     /// Its name.
     pub id: String,
-    /// The number of its life on each shard; `None` while it has no seat there.
-    pub lives: Vec<Option<Epoch>>,
-    /// Whether it has a valid seat on every shard.
+    /// The number of its session on each shard; `None` while it has no membership there.
+    pub sessions: Vec<Option<Epoch>>,
+    /// Whether it has a valid membership on every shard.
     pub is_healthy: bool,
     /// For how long its claims are certain without another beat; zero if not on every shard.
     pub valid_for: Duration,
@@ -74,9 +82,9 @@ pub struct WorkerHealth {
     pub claims: u64,
     /// Events that wait to be read.
     pub events_waiting: usize,
-    /// All offers of the service, as last heard.
+    /// All offers of the service, as last reported.
     pub offers: u64,
-    /// Offers that nobody has.
+    /// Free offers: no worker has them, and none vanished with them.
     pub free: u64,
     /// Offers whose workers are gone.
     pub orphaned: u64,
@@ -93,12 +101,12 @@ impl WorkerHandle {
     }
 
     /// Takes a unit by name, free or orphaned, at once. If a living worker has it, the error is
-    /// [`AlreadyExists`](ErrorKind::AlreadyExists) and says who.
+    /// [`AlreadyExists`](crate::ErrorKind::AlreadyExists) and says who.
     pub async fn claim(&self, name: &str) -> Result<Claim> {
         self.take(name, false).await
     }
 
-    /// Takes a unit by name from whoever has it; a living owner loses it at once.
+    /// Takes a unit by name, even from a living owner, which loses it at once.
     pub async fn seize(&self, name: &str) -> Result<Claim> {
         self.take(name, true).await
     }
@@ -126,28 +134,34 @@ impl WorkerHandle {
 
     /// How it is.
     pub fn health(&self) -> WorkerHealth {
-        let lives: Vec<_> = self.shards.iter().map(|shard| shard.table().life.clone()).collect();
+        let sessions: Vec<_> = self.shards.iter().map(|shard| shard.table().session.clone()).collect();
         let now = Instant::now();
-        let valid = lives.iter().map(|life| {
-            life.as_ref().map_or(Duration::ZERO, |life| life.valid_until().saturating_duration_since(now))
+        let valid = sessions.iter().map(|session| {
+            session
+                .as_ref()
+                .map_or(Duration::ZERO, |session| session.valid_until().saturating_duration_since(now))
         });
         let valid_for = valid.min().unwrap_or_default();
-        let standing = self.common.standing();
+        let offer_counts = self.common.offer_counts();
         WorkerHealth {
             id: self.id().to_owned(),
-            lives: lives.into_iter().map(|life| life.map(|life| life.seat.number)).collect(),
+            sessions: sessions
+                .into_iter()
+                .map(|session| session.map(|session| session.membership.number))
+                .collect(),
             is_healthy: !valid_for.is_zero(),
             valid_for,
             claims: self.common.held(),
             events_waiting: self.common.queue.len(),
-            offers: standing.offers,
-            free: standing.free,
-            orphaned: standing.orphaned,
+            offers: offer_counts.offers,
+            free: offer_counts.free,
+            orphaned: offer_counts.orphaned,
         }
     }
 
-    /// Starts a graceful close: nothing more is granted, every claim is recalled, and once all are given back (or
-    /// [`handover`](WorkerConfig::handover) has passed) the rest is handed over in one step and the events end.
+    /// Starts a graceful close: nothing more is granted, every claim is recalled, and once all are
+    /// given back (or [`handover`](WorkerConfig::handover) has passed) the rest is handed over in
+    /// one step and the events end.
     pub fn close(&self) {
         self.common.closing.cancel();
     }
@@ -156,20 +170,9 @@ impl WorkerHandle {
         &self.shards
     }
 
-    fn claim_of(&self, unit: Arc<super::unit::Unit>) -> Claim {
-        let shard = self.shards[unit.life.shard].clone();
-        Claim::new(unit, shard)
-    }
-}
-
-impl Worker {
-    /// The next event, or `None` after the end. An error means that the worker cannot go on (another process took its name, say). Cancel-safe.
-    pub async fn next(&mut self) -> Option<Result<Event>> {
-        let Some(notice) = self.handle.common.queue.pop().await else {
-            return self.end().await.err().map(Err);
-        };
-        let claim = |unit| self.handle.claim_of(unit);
-        Some(Ok(match notice {
+    fn event_of(&self, notice: Notice) -> Event {
+        let claim = |unit| self.claim_of(unit);
+        match notice {
             Notice::Granted(unit) => Event::Granted(claim(unit)),
             Notice::Recalled(unit) => Event::Recalled(claim(unit)),
             Notice::Lost(unit) => Event::Lost(claim(unit)),
@@ -177,7 +180,28 @@ impl Worker {
             Notice::Orphaned { name, last_owner } => {
                 Event::Orphaned { name: name.to_string(), last_owner: last_owner.to_string() }
             }
-        }))
+        }
+    }
+
+    fn claim_of(&self, unit: Arc<super::unit::Unit>) -> Claim {
+        let shard = self.shards[unit.session.shard].clone();
+        Claim::new(unit, shard)
+    }
+}
+
+impl Worker {
+    /// The next event, or `None` after the end. An error means that the worker cannot go on
+    /// (another process took its name, say). Cancel-safe.
+    pub async fn next(&mut self) -> Option<Result<Event>> {
+        poll_fn(|context| Pin::new(&mut *self).poll_next(context)).await
+    }
+
+    /// The next event if one waits; `None` also after the end, of which [`next`](Self::next) tells.
+    pub fn try_next(&mut self) -> Option<Event> {
+        match self.handle.common.queue.pop() {
+            Poll::Ready(notice) => notice.map(|notice| self.handle.event_of(notice)),
+            Poll::Pending => None,
+        }
     }
 
     /// A handle to steer it from elsewhere.
@@ -195,28 +219,32 @@ impl Worker {
         self.handle.health()
     }
 
-    /// Leaves the service: recalls every claim, waits for those who hold one (up to [`handover`](WorkerConfig::handover)), then hands
-    /// everything over in one step. Nothing is deleted.
+    /// Leaves the service: recalls every claim, waits for those who hold one (up to
+    /// [`handover`](WorkerConfig::handover)), then hands everything over in one step. Nothing is
+    /// deleted.
     pub async fn close(mut self) -> Result<()> {
         self.handle.common.closing.cancel();
-        self.end().await
-    }
-
-    async fn end(&mut self) -> Result<()> {
-        let Some(task) = &mut self.task else { return Ok(()) };
-        let ended = task.await;
-        self.task = None;
-        ended.unwrap_or_else(|error| {
-            Err(Error::new(ErrorKind::Internal, "the worker's task failed").with_source(error))
-        })
+        self.coordinators.end().await
     }
 }
 
-impl Drop for Worker {
-    fn drop(&mut self) {
-        if let Some(task) = &self.task {
-            // Takes the keepers and their hearts with it.
-            task.abort();
+/// Events as [`Worker::next`] gives them.
+impl Stream for Worker {
+    type Item = Result<Event>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        loop {
+            match self.handle.common.queue.pop() {
+                Poll::Ready(Some(notice)) => return Poll::Ready(Some(Ok(self.handle.event_of(notice)))),
+                Poll::Ready(None) => {
+                    return self.coordinators.poll_end(context).map(|end| end.err().map(Err));
+                }
+                Poll::Pending => {}
+            }
+            let common = self.handle.common.clone();
+            let news = self.news.get_or_insert_with(|| Box::pin(async move { common.queue.news().await }));
+            ready!(news.as_mut().poll(context));
+            self.news = None;
         }
     }
 }
@@ -287,23 +315,28 @@ impl WorkerBuilder {
         let id = MemberName::new(&self.id)?;
         let service = self.claims.service().await?.clone();
         let broker = self.claims.broker();
-        let common = Common::new(broker, service.name.clone(), id, self.config, service.boards().count());
+        let common =
+            WorkerCommon::new(broker, service.name.clone(), id, self.config, service.claim_shards().count());
         let common = Arc::new(common);
         let shards: Arc<[Arc<Shard>]> = service
-            .boards()
+            .claim_shards()
             .enumerate()
-            .map(|(index, board)| Shard::new(common.clone(), board, index))
+            .map(|(index, claim_shard)| Shard::new(common.clone(), claim_shard, index))
             .collect();
-        let mut lives = Vec::with_capacity(shards.len());
+        let mut sessions = Vec::with_capacity(shards.len());
         for shard in shards.iter() {
-            lives.push(join_patiently(shard).await?);
+            sessions.push(join_with_retries(shard).await?);
         }
-        let keepers = shards.iter().zip(lives).map(|(shard, life)| (Keeper::new(shard.clone()), life));
-        let task = tokio::spawn(run(keepers.collect(), common.clone(), self.claims.broker().clone()));
+        let coordinators = shards
+            .iter()
+            .zip(sessions)
+            .map(|(shard, session)| (ClaimCoordinator::new(shard.clone()), session));
+        let task = tokio::spawn(run(coordinators.collect(), common.clone(), self.claims.broker().clone()));
         Ok(Worker {
             handle: WorkerHandle { common, service, shards },
-            task: Some(task),
+            coordinators: Background::new("worker", task, std::future::ready(())),
             run_options: RunOptions::default(),
+            news: None,
         })
     }
 }
@@ -317,22 +350,24 @@ impl IntoFuture for WorkerBuilder {
     }
 }
 
-async fn join_patiently(shard: &Arc<Shard>) -> Result<Arc<super::unit::Life>> {
-    let (config, wish) = (&shard.common.config, shard.wish());
-    super::retrying(config.retries, config.backoff, || keeper::join(shard, &wish)).await
+async fn join_with_retries(shard: &Arc<Shard>) -> Result<Arc<super::unit::ShardSession>> {
+    let config = &shard.common.config;
+    let request = shard.request();
+    super::retrying(config.retries, config.backoff, || coordinator::join(shard, &request)).await
 }
 
-/// Runs the keepers of all shards side by side. If one cannot go on, none does.
+/// Runs the coordinators of all shards side by side. If one cannot go on, none does.
 async fn run(
-    keepers: Vec<(Keeper, Arc<super::unit::Life>)>,
-    common: Arc<Common>,
+    coordinators: Vec<(ClaimCoordinator, Arc<super::unit::ShardSession>)>,
+    common: Arc<WorkerCommon>,
     _broker: Broker,
 ) -> Result<()> {
     let failure = Mutex::new(None);
-    let each = keepers.into_iter().map(|(keeper, life)| {
-        let (failure, common) = (&failure, &common);
+    let each = coordinators.into_iter().map(|(coordinator, session)| {
+        let failure = &failure;
+        let common = &common;
         async move {
-            if let Err(error) = keeper.run(life).await {
+            if let Err(error) = coordinator.run(session).await {
                 failure.lock().expect("nothing panics under this lock").get_or_insert(error);
                 common.closing.cancel();
             }

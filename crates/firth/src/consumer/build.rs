@@ -1,18 +1,19 @@
 //! [`ConsumerBuilder`]: the builder behind `broker.consumer(..)`, finished by `.await`.
 
-use super::config::{ConsumerConfig, Ordering, StartAt};
+use super::config::{ConsumerConfig, KeyOrdering, StartAt};
+use super::coordinator::Coordinator;
 use super::damage::Damage;
-use super::desk::Desk;
-use super::holds::Holds;
-use super::keeper::Keeper;
 use super::lane::Common;
+use super::leases::LeaseRenewer;
 use super::losses::Losses;
+use super::ready_queue::ReadyQueue;
 use super::{Consumer, ConsumerHandle};
+use crate::background::Background;
 use crate::broker::Broker;
 use crate::error::{Result, invalid};
 use crate::metrics::GroupMeter;
 use crate::retry::RetryPolicy;
-use crate::topic::TopicInfo;
+use crate::topic::{TopicInfo, Topics};
 use firth_engine::{GroupName, HolderName, TopicName};
 use std::collections::BTreeMap;
 use std::future::{Future, IntoFuture};
@@ -49,8 +50,14 @@ impl ConsumerBuilder {
         self
     }
 
-    /// Only one consumer at a time has this name: it takes over from its predecessor at once, which is gone. See
-    /// [`ConsumerConfig::takes_over`].
+    /// What kind of program it is, for people who look at the group; `library` unless set.
+    pub fn kind(mut self, kind: impl Into<String>) -> Self {
+        self.config.kind = kind.into();
+        self
+    }
+
+    /// Only one consumer at a time has this name: it takes over from its predecessor at once, which
+    /// is gone. See [`ConsumerConfig::takes_over`].
     pub fn takes_over(mut self) -> Self {
         self.config.takes_over = true;
         self
@@ -62,14 +69,15 @@ impl ConsumerBuilder {
         self
     }
 
-    /// How many records of one partition are handled at the same time; 1 unless set. Records of one key never are.
+    /// How many records of one partition are handled at the same time; 1 unless set. Records of one
+    /// key never are.
     pub fn concurrency(mut self, records: usize) -> Self {
         self.config.concurrency = records;
         self
     }
 
     /// What a failed record does to later ones of its key; strict unless set.
-    pub fn ordering(mut self, ordering: Ordering) -> Self {
+    pub fn ordering(mut self, ordering: KeyOrdering) -> Self {
         self.config.ordering = ordering;
         self
     }
@@ -98,19 +106,21 @@ impl ConsumerBuilder {
         self
     }
 
-    /// How long running handlers may finish when a partition is given up or the consumer closes; 30 s unless set.
+    /// How long running handlers may finish when a partition is given up or the consumer closes; 30
+    /// s unless set.
     pub fn drain(mut self, limit: Duration) -> Self {
         self.config.drain = limit;
         self
     }
 
-    /// Takes exactly these partitions, whatever the other members do; they share the rest.
+    /// Takes exactly these partitions, independent of the other members; they share the rest.
     pub fn partitions(mut self, partitions: impl IntoIterator<Item = u32>) -> Self {
         self.config.partitions = partitions.into_iter().collect();
         self
     }
 
-    /// Takes no more than so many partitions, however few members there are: what nobody has room for waits. Any number unless set.
+    /// Takes at most this many partitions, even if the group has few members. A partition for which
+    /// no member has room waits. Any number unless set.
     pub fn max_partitions(mut self, count: u32) -> Self {
         self.config.max_partitions = Some(count);
         self
@@ -118,7 +128,8 @@ impl ConsumerBuilder {
 
     async fn build(self) -> Result<Consumer> {
         let Self { broker, topic, group, config } = self;
-        let (topic, group) = (TopicName::new(&topic)?, GroupName::new(&group)?);
+        let topic = TopicName::new(&topic)?;
+        let group = GroupName::new(&group)?;
         config.check()?;
         let me = format!("{}-{:016x}", config.name, fastrand::u64(..));
         HolderName::new(&me)?;
@@ -127,13 +138,9 @@ impl ConsumerBuilder {
             let count = info.config.partitions;
             return Err(invalid(format!("partition {missing} of topic {topic}, which has {count}")));
         }
-        // Fixes where the group starts on every partition, whoever comes to own it.
-        for at in info.partitions() {
-            // Who pinned partitions reads no others, so the group is not made there.
-            if config.partitions.is_empty() || config.partitions.contains(&at.index) {
-                broker.engine().create_group(&at, &group, config.start.into(), None).await?;
-            }
-        }
+        // Fixes where the group starts on every partition, before any member opens it.
+        let topics = Topics::new(broker.engine().clone());
+        topics.make_group(&info, &group, config.start.into(), &config.partitions).await?;
         Ok(start(&broker, &info, group, config, me))
     }
 }
@@ -149,28 +156,33 @@ fn start(
     let (paused, is_paused) = watch::channel(false);
     let (assigned, assignment) = watch::channel(BTreeMap::new());
     let closing = CancellationToken::new();
-    let holds = Holds::new(config.lease);
+    let leases = LeaseRenewer::new(config.lease);
     let common = Arc::new(Common {
         engine: broker.engine().clone(),
         meter: GroupMeter::new(&topic, &group),
         group,
         config,
-        desk: Arc::new(Desk::default()),
+        ready_queue: Arc::new(ReadyQueue::default()),
         paused: is_paused,
         chunk: AtomicUsize::new(1),
         batch: AtomicUsize::new(1),
         max_payload: info.config.max_payload,
         losses: Losses::default(),
         damage: Damage::default(),
+        built_on: info.clone(),
         follows: info.config.adopted.as_ref().map(|adopted| adopted.stream.clone()),
     });
-    let keeper = Keeper::new(common.clone(), topic, me.clone(), holds.clone(), assigned);
-    let renewals = broker.renewals().spawn(|engine, vital| holds.clone().keep_renewing(engine, vital));
-    let keeper = tokio::spawn(keeper.run(closing.clone()));
+    let coordinator = Coordinator::new(common.clone(), topic, me.clone(), leases.clone(), assigned);
+    let renewals = broker.renewals().spawn(|engine, vital| leases.clone().keep_renewing(engine, vital));
+    let coordinator = tokio::spawn(coordinator.run(closing.clone()));
     let in_flight = common.meter.in_flight.clone();
-    let (paused, losses, damage) = (Arc::new(paused), common.losses.clone(), common.damage.clone());
-    let handle = ConsumerHandle { name: me, paused, closing, assignment, holds, in_flight, losses, damage };
-    Consumer { common, handle, keeper: Some(keeper), renewals: Some(renewals) }
+    let paused = Arc::new(paused);
+    let losses = common.losses.clone();
+    let damage = common.damage.clone();
+    let handle = ConsumerHandle { name: me, paused, closing, assignment, leases, in_flight, losses, damage };
+    // Dropped before its end, it takes the lanes and the renewals with it.
+    let coordinator = Background::new("consumer", coordinator, renewals.stop());
+    Consumer { common, handle, coordinator, news: None }
 }
 
 impl IntoFuture for ConsumerBuilder {

@@ -40,16 +40,17 @@ impl Damage {
         self.lock().values().next().map(|found| corrupt(&found.context))
     }
 
-    /// Waits for a failure that was not told yet. Cancel-safe.
-    pub(crate) async fn next(&self) -> Error {
-        loop {
-            let news = self.0.news.notified();
-            if let Some(found) = self.lock().values_mut().find(|found| !found.told) {
-                found.told = true;
-                return corrupt(&found.context);
-            }
-            news.await;
-        }
+    /// A failure that was not told yet.
+    pub(crate) fn take_news(&self) -> Option<Error> {
+        let mut found = self.lock();
+        let found = found.values_mut().find(|found| !found.told)?;
+        found.told = true;
+        Some(corrupt(&found.context))
+    }
+
+    /// Resolves when there may be a failure that was not told yet. Cancel-safe.
+    pub(crate) async fn news(&self) {
+        self.0.news.notified().await;
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<u32, Found>> {

@@ -1,10 +1,11 @@
-//! [`Delivery`]: a record that must be settled. Settling takes it by value, so nothing can be settled twice.
+//! [`Delivery`]: a record that must be settled. Settling takes it by value, so nothing can be
+//! settled twice.
 
-use super::holds::Held;
+use super::leases::HeldLease;
 use super::nack::Nack;
-use crate::company::Companion;
 use crate::error::{Error, ErrorKind, Result};
 use crate::record::Record;
+use crate::shared_record::SharedRecord;
 use firth_engine::Epoch;
 use std::fmt;
 use std::future::Future;
@@ -17,74 +18,82 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 /// What a lane hears about its deliveries.
-pub(crate) enum Event {
+pub(crate) enum DeliveryEvent {
     Judged {
-        record: Companion,
-        judgement: Judgement,
+        record: SharedRecord,
+        judgement: HandlerVerdict,
         waiter: Option<oneshot::Sender<Result<()>>>,
     },
-    /// Verdicts of handlers, for which nobody waits.
-    Handled(Vec<(Companion, Judgement)>),
+    /// Verdicts of handlers; no caller waits until they are stored.
+    Handled(Vec<(SharedRecord, HandlerVerdict)>),
     /// It comes again before any later one.
-    Unstarted(Companion),
+    Unstarted(SharedRecord),
     /// It waits for an earlier one of its key that failed.
-    HeldBack(Companion),
+    HeldBack(SharedRecord),
     ChunkDone,
 }
 
-pub(crate) enum Judgement {
+pub(crate) enum HandlerVerdict {
     Ack,
     Nack(Nack),
 }
 
-/// The lane's side of its deliveries. A lane that starts over makes a new one, so that old verdicts go nowhere.
-pub(crate) struct Tie {
-    pub(crate) events: mpsc::UnboundedSender<Event>,
-    pub(crate) held: Arc<Held>,
+/// The lane's side of its deliveries. A lane that starts over makes a new one, so that old verdicts
+/// go nowhere.
+pub(crate) struct LaneHandle {
+    pub(crate) events: mpsc::UnboundedSender<DeliveryEvent>,
+    pub(crate) held: Arc<HeldLease>,
     /// Cancelled when no further record may start, though running ones may finish.
     pub(crate) draining: CancellationToken,
-    /// Cancelled when running ones must stop too: somebody else owns the partition.
+    /// Cancelled when running ones must stop too: another member owns the partition.
     pub(crate) abandoned: CancellationToken,
     /// How many records are on their way back unstarted.
     returning: AtomicUsize,
 }
 
-impl Tie {
-    pub(crate) fn new(events: mpsc::UnboundedSender<Event>, held: Arc<Held>) -> Self {
-        let (draining, abandoned) = (CancellationToken::new(), CancellationToken::new());
-        Self { events, held, draining, abandoned, returning: AtomicUsize::new(0) }
+impl LaneHandle {
+    /// A handle, and where its lane hears of the deliveries.
+    pub(crate) fn new(held: Arc<HeldLease>) -> (Arc<Self>, mpsc::UnboundedReceiver<DeliveryEvent>) {
+        let (events, receiver) = mpsc::unbounded_channel();
+        let draining = CancellationToken::new();
+        let abandoned = CancellationToken::new();
+        (Arc::new(Self { events, held, draining, abandoned, returning: AtomicUsize::new(0) }), receiver)
     }
 
-    /// Whether records are on their way back: later ones that were handed out or started now would overtake them.
+    /// Whether records are on their way back: later ones that were handed out or started now would
+    /// overtake them.
     pub(crate) fn is_returning(&self) -> bool {
         self.returning.load(Ordering::SeqCst) > 0
     }
 
-    /// The lane has one of them in its place again.
-    pub(crate) fn is_back(&self) {
-        self.returning.fetch_sub(1, Ordering::SeqCst);
+    /// The lane has `count` of them in their places again.
+    pub(crate) fn are_back(&self, count: usize) {
+        if count > 0 {
+            self.returning.fetch_sub(count, Ordering::SeqCst);
+        }
     }
 }
 
 /// Tells the lane when the last delivery of a chunk is gone.
-pub(crate) struct ChunkEnd(pub(crate) Arc<Tie>);
+pub(crate) struct ChunkGuard(pub(crate) Arc<LaneHandle>);
 
-impl Drop for ChunkEnd {
+impl Drop for ChunkGuard {
     fn drop(&mut self) {
         // A lane that is gone needs no news.
-        let _ = self.0.events.send(Event::ChunkDone);
+        let _ = self.0.events.send(DeliveryEvent::ChunkDone);
     }
 }
 
-/// Verdicts of one worker that go to the lane together. Whoever adds one hands them in before it waits for anything.
-pub(crate) struct Pile {
-    list: Vec<(Companion, Judgement)>,
+/// Verdicts of one worker that go to the lane together. A worker that adds a verdict hands the
+/// batch in before it waits for anything.
+pub(crate) struct VerdictBatch {
+    list: Vec<(SharedRecord, HandlerVerdict)>,
     /// Dropped after the last verdict was handed in: the lane hears of the end of the chunk last.
-    end: Arc<ChunkEnd>,
+    end: Arc<ChunkGuard>,
 }
 
-impl Pile {
-    /// An empty pile for the chunk of this delivery, with room for so many verdicts.
+impl VerdictBatch {
+    /// An empty batch for the chunk of this delivery, with room for so many verdicts.
     pub(crate) fn beside(delivery: &Delivery, room: usize) -> Self {
         Self { list: Vec::with_capacity(room), end: delivery.end.clone() }
     }
@@ -94,7 +103,7 @@ impl Pile {
         Arc::ptr_eq(&self.end.0, &delivery.end.0)
     }
 
-    pub(crate) fn add(&mut self, mut delivery: Delivery, judgement: Judgement) {
+    pub(crate) fn add(&mut self, mut delivery: Delivery, judgement: HandlerVerdict) {
         let record = delivery.record.take().expect("only settling takes it").into_inner();
         self.list.push((record, judgement));
     }
@@ -103,12 +112,12 @@ impl Pile {
         if !self.list.is_empty() {
             let list = std::mem::take(&mut self.list);
             // A lane that is gone needs no verdicts.
-            let _ = self.end.0.events.send(Event::Handled(list));
+            let _ = self.end.0.events.send(DeliveryEvent::Handled(list));
         }
     }
 }
 
-impl Drop for Pile {
+impl Drop for VerdictBatch {
     fn drop(&mut self) {
         self.hand_in();
     }
@@ -120,28 +129,28 @@ impl Drop for Pile {
 #[must_use = "a delivery must be settled; dropping it counts as a failed attempt"]
 pub struct Delivery {
     record: Option<Record>,
-    end: Arc<ChunkEnd>,
+    end: Arc<ChunkGuard>,
     started: bool,
 }
 
 impl Delivery {
-    pub(crate) fn new(record: Record, end: Arc<ChunkEnd>) -> Self {
+    pub(crate) fn new(record: Record, end: Arc<ChunkGuard>) -> Self {
         Self { record: Some(record), end, started: false }
     }
 
     /// Done. The verdict is noted at once; await the answer to know that it is stored.
     pub fn ack(self) -> Settled {
-        self.settle(Judgement::Ack)
+        self.settle(HandlerVerdict::Ack)
     }
 
     /// Not done: try again, or give up, as the nack and the retry policy say.
     pub fn nack(self, nack: impl Into<Nack>) -> Settled {
-        self.settle(Judgement::Nack(nack.into()))
+        self.settle(HandlerVerdict::Nack(nack.into()))
     }
 
     /// Hopeless: make it a dead letter.
     pub fn reject(self, why: impl fmt::Display) -> Settled {
-        self.settle(Judgement::Nack(Nack::reject(why)))
+        self.settle(HandlerVerdict::Nack(Nack::reject(why)))
     }
 
     /// The record.
@@ -154,28 +163,31 @@ impl Delivery {
         self.end.0.held.hold.epoch
     }
 
-    /// Resolves when the partition was lost to another consumer: whatever is done from then on is done twice.
+    /// Resolves when the partition was lost to another consumer: work that goes on from then on is
+    /// done twice.
     pub async fn lost(&self) {
         self.end.0.abandoned.cancelled().await;
     }
 
-    /// Marks it as handed to user code; false if it must not start any more, and neither may any behind it.
+    /// Marks it as handed to user code; false if it must not start any more, and neither may any
+    /// behind it.
     pub(crate) fn start(&mut self) -> bool {
-        let tie = &self.end.0;
-        self.started = tie.held.is_valid() && !tie.draining.is_cancelled() && !tie.is_returning();
+        let lane = &self.end.0;
+        self.started = lane.held.is_valid() && !lane.draining.is_cancelled() && !lane.is_returning();
         self.started
     }
 
-    pub(crate) fn chunk_end(&self) -> &Arc<ChunkEnd> {
+    pub(crate) fn chunk_end(&self) -> &Arc<ChunkGuard> {
         &self.end
     }
 
-    pub(crate) fn tie(&self) -> &Arc<Tie> {
+    pub(crate) fn lane(&self) -> &Arc<LaneHandle> {
         &self.end.0
     }
 
-    /// Gives it back as if it had never started: it comes again, here or to the next owner, and no attempt is counted. Here it comes before any
-    /// later one that [`next`](super::Consumer::next) has not answered yet.
+    /// Gives it back as if it had never started: it comes again, here or to the next owner, and no
+    /// attempt is counted. Here it comes before any later one that [`next`](super::Consumer::next)
+    /// has not answered yet.
     pub fn give_back(mut self) {
         self.started = false;
     }
@@ -184,13 +196,13 @@ impl Delivery {
     pub(crate) fn hold_back(mut self) {
         let record = self.record.take().expect("only settling takes it").into_inner();
         // A lane that is gone needs no news.
-        let _ = self.end.0.events.send(Event::HeldBack(record));
+        let _ = self.end.0.events.send(DeliveryEvent::HeldBack(record));
     }
 
-    fn settle(mut self, judgement: Judgement) -> Settled {
+    fn settle(mut self, judgement: HandlerVerdict) -> Settled {
         let (waiter, answer) = oneshot::channel();
         let record = self.record.take().expect("only settling takes it").into_inner();
-        let _ = self.end.0.events.send(Event::Judged { record, judgement, waiter: Some(waiter) });
+        let _ = self.end.0.events.send(DeliveryEvent::Judged { record, judgement, waiter: Some(waiter) });
         Settled(answer)
     }
 }
@@ -200,14 +212,14 @@ impl Drop for Delivery {
         let Some(record) = self.record.take() else { return };
         let record = record.into_inner();
         let event = match self.started {
-            true => Event::Judged {
+            true => DeliveryEvent::Judged {
                 record,
-                judgement: Judgement::Nack(Nack::retry("dropped without a verdict")),
+                judgement: HandlerVerdict::Nack(Nack::retry("dropped without a verdict")),
                 waiter: None,
             },
             false => {
                 self.end.0.returning.fetch_add(1, Ordering::SeqCst);
-                Event::Unstarted(record)
+                DeliveryEvent::Unstarted(record)
             }
         };
         let _ = self.end.0.events.send(event);
@@ -228,12 +240,15 @@ impl fmt::Debug for Delivery {
     }
 }
 
-/// The answer to a verdict: `Ok` once it is stored, `Fenced` if the partition had another owner by then.
+/// The answer to a verdict: `Ok` once it is stored, `Fenced` if the partition had another owner by
+/// then.
 ///
-/// An error whose [`may_have_happened`](Error::may_have_happened) is false means that the verdict certainly changed nothing and never will.
+/// An error whose [`may_have_happened`](Error::may_have_happened) is false means that the verdict
+/// certainly changed nothing and never will.
 ///
-/// A lost reply of the engine is no error here: the lane starts over, sees in its group's progress what became of the verdict, and answers
-/// then. Only when the lease has run out meanwhile is the outcome reported as unknown.
+/// A lost reply of the engine is no error here: the lane starts over, sees in its group's progress
+/// what became of the verdict, and answers then. Only when the lease has run out meanwhile is the
+/// outcome reported as unknown.
 ///
 /// The verdict counts whether or not this is awaited; drop it to go on at full speed.
 #[must_use = "await it to know that the verdict is stored, or drop it explicitly"]

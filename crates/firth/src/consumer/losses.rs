@@ -1,5 +1,6 @@
-//! [`Losses`]: records that are gone before they were read, for those who must tell somebody of it. A
-//! lossy trim removed them, or the log went back: a crash or a failover took back what had been read.
+//! [`Losses`]: records that the log lost, for programs that must report the loss. A lossy trim
+//! removed them before they were read, or the log went back: a crash or a failover took back what
+//! had been read.
 
 use firth_engine::RecordId;
 use std::collections::{BTreeMap, HashMap};
@@ -11,8 +12,8 @@ pub(crate) struct Losses(Arc<Mutex<Inner>>);
 
 #[derive(Debug, Default)]
 struct Inner {
-    /// Losses, by partition and the number of the first record behind them. At most [`MAX`], and one for each
-    /// partition; beyond that the oldest of a partition counts as a part of the next.
+    /// Losses, by partition and the number of the first record behind them. At most [`MAX`], and
+    /// one for each partition; beyond that the oldest of a partition counts as a part of the next.
     losses: BTreeMap<(u32, u64), u64>,
     /// The newest record that was read of each partition.
     read: HashMap<u32, RecordId>,
@@ -22,7 +23,8 @@ struct Inner {
 const MAX: usize = 1024;
 
 impl Losses {
-    /// So many records before `next` are gone. The same loss may be seen again after a lane has started over.
+    /// So many records before `next` are gone. The same loss may be seen again after a lane has
+    /// started over.
     pub(crate) fn note(&self, partition: u32, next: u64, count: u64) {
         let losses = &mut self.inner().losses;
         losses.insert((partition, next), count);

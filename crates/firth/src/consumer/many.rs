@@ -1,44 +1,46 @@
-//! Many deliveries at a time: taken together and acknowledged together, for whoever does little with each.
+//! Many deliveries at a time: taken together and acknowledged together, for programs that do little
+//! work per record.
 
 use super::Consumer;
-use super::delivery::{ChunkEnd, Delivery, Judgement, Pile};
+use super::delivery::{ChunkGuard, Delivery, HandlerVerdict, VerdictBatch};
 use crate::error::Result;
+use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl Consumer {
-    /// As [`next`](Self::next), but up to `max` deliveries of one partition as they lie ready, in order; at least one.
+    /// As [`next`](Self::next), but up to `max` deliveries of one partition as they lie ready, in
+    /// order; at least one.
     ///
     /// Never waits for more. Use it alone or beside [`next`](Self::next). Cancel-safe.
     pub async fn next_many(&mut self, max: usize) -> Option<Result<Vec<Delivery>>> {
         self.common.chunk.store(max.max(1), Ordering::Relaxed);
         self.common.batch.store(max.max(1), Ordering::Relaxed);
-        match self.common.desk.take(max.max(1)).await {
-            Some(deliveries) => Some(Ok(deliveries)),
-            None => self.end().await.err().map(Err),
-        }
+        poll_fn(|context| self.poll_take(context, max.max(1), |_| None)).await
     }
 }
 
 impl Delivery {
-    /// Acknowledges many, of any partitions, which costs far less than one by one. Nobody waits for the answer: what is not stored comes again.
+    /// Acknowledges many deliveries, of any partitions, which costs far less than one by one. The
+    /// call does not wait until they are stored: a record whose verdict is not stored comes again.
     pub fn ack_all(deliveries: impl IntoIterator<Item = Self>) {
-        // Dropped last, and so after all verdicts are handed in: the lane hears of the end of a chunk behind the verdicts on it.
-        let mut ends: Vec<Arc<ChunkEnd>> = Vec::new();
-        let mut pile: Option<Pile> = None;
+        // Dropped last, and so after all verdicts are handed in: the lane hears of the end of a
+        // chunk behind the verdicts on it.
+        let mut ends: Vec<Arc<ChunkGuard>> = Vec::new();
+        let mut batch: Option<VerdictBatch> = None;
         for delivery in deliveries {
             let end = delivery.chunk_end();
             if ends.last().is_none_or(|last| !Arc::ptr_eq(last, end)) {
                 ends.push(Arc::clone(end));
             }
-            let same_lane = pile.as_ref().is_some_and(|pile| pile.is_of(&delivery));
-            let pile = match &mut pile {
-                Some(pile) if same_lane => pile,
-                other => other.insert(Pile::beside(&delivery, 0)),
+            let same_lane = batch.as_ref().is_some_and(|batch| batch.is_of(&delivery));
+            let batch = match &mut batch {
+                Some(batch) if same_lane => batch,
+                other => other.insert(VerdictBatch::beside(&delivery, 0)),
             };
-            pile.add(delivery, Judgement::Ack);
+            batch.add(delivery, HandlerVerdict::Ack);
         }
-        drop(pile);
+        drop(batch);
         drop(ends);
     }
 }
@@ -55,7 +57,7 @@ mod tests {
         let producer = broker.producer("pieces").await.unwrap();
         producer.send_all((0..30).map(|number: u32| number.to_string())).await.unwrap();
         let mut consumer = broker.consumer("pieces", "all").concurrency(100).await.unwrap();
-        // One by one is how they are handed out until somebody asks for many.
+        // The lane hands them out one by one until the caller asks for many.
         let first = consumer.next().await.unwrap().unwrap();
         let some = consumer.next_many(20).await.unwrap().unwrap();
         let rest = consumer.next_many(20).await.unwrap().unwrap();

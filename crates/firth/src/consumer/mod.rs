@@ -1,62 +1,68 @@
 //! Consumers: members of a group that share a topic's partitions, each handled by one lane.
 //!
 //! ```text
-//! keeper (who owns what) ─► lane per partition ─► desk ─► next(), or the crew of run(handler)
+//! coordinator (who owns what) ─► lane per partition ─► ready queue ─► next(), or the worker pool
 //! renewals (leases)          read, window, commit ◄── verdicts ──┘
 //! ```
 //! Nothing here assumes one process: members see each other only through the engine's leases.
 
 mod build;
 mod config;
-mod crew;
+mod coordinator;
 mod damage;
 mod delivery;
-mod desk;
-mod flow;
-mod holds;
-mod keeper;
+mod in_flight;
 mod lane;
+mod lease_note;
+mod leases;
 mod losses;
 mod many;
 mod nack;
 mod plan;
-mod pulse;
+mod ready_queue;
 mod run;
 mod worker;
+mod worker_pool;
 
 pub use build::ConsumerBuilder;
-pub use config::{ConsumerConfig, Ordering, StartAt};
+pub use config::{ConsumerConfig, KeyOrdering, StartAt};
+pub(crate) use coordinator::{forget_members, member_pool};
 pub use delivery::{Delivery, Settled};
-pub(crate) use keeper::member_pool;
+pub(crate) use in_flight::{MemberAnswer, Question, channel as questions_of};
+pub(crate) use lease_note::Note;
 pub use nack::Nack;
 pub(crate) use nack::Then;
-pub(crate) use pulse::Note;
 pub use run::Run;
 
+use crate::background::Background;
 use crate::error::{Error, Result};
 use crate::metrics::InFlight;
-use crate::renewals::Renewing;
 use damage::Damage;
 use firth_engine::{Epoch, Hold};
-use holds::Holds;
+use futures_core::Stream;
 use lane::Common;
+use leases::LeaseRenewer;
 use losses::Losses;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-/// A member of a group. Take deliveries with [`next`](Self::next), or give it a handler with [`run`](Self::run).
+/// A member of a group. Take deliveries with [`next`](Self::next), or give it a handler with
+/// [`run`](Self::run).
 ///
-/// [`close`](Self::close) hands everything over at once. Dropping it is like a crash: its partitions are taken over when the
-/// lease has run out, and unsettled records come again.
+/// [`close`](Self::close) hands everything over at once. Dropping it is like a crash: its
+/// partitions are taken over when the lease has run out, and unsettled records come again.
 pub struct Consumer {
     common: Arc<Common>,
     handle: ConsumerHandle,
-    keeper: Option<JoinHandle<Result<()>>>,
-    renewals: Option<Renewing>,
+    coordinator: Background,
+    /// Resolves when there may be something to hand out.
+    news: Option<Pin<Box<dyn Future<Output = ()> + Send + Sync>>>,
 }
 
 /// Watches and steers a consumer from elsewhere; clones share it.
@@ -66,7 +72,7 @@ pub struct ConsumerHandle {
     paused: Arc<watch::Sender<bool>>,
     closing: CancellationToken,
     assignment: watch::Receiver<BTreeMap<u32, Epoch>>,
-    holds: Holds,
+    leases: LeaseRenewer,
     in_flight: InFlight,
     losses: Losses,
     damage: Damage,
@@ -78,7 +84,8 @@ impl ConsumerHandle {
         &self.name
     }
 
-    /// Hands out nothing more until [`resume`](Self::resume). Partitions stay with the consumer; running handlers finish.
+    /// Hands out nothing more until [`resume`](Self::resume). Partitions stay with the consumer;
+    /// running handlers finish.
     pub fn pause(&self) {
         self.paused.send_replace(true);
     }
@@ -103,25 +110,27 @@ impl ConsumerHandle {
         self.assignment.borrow().clone()
     }
 
-    /// As [`epochs`](Self::epochs), without the partitions whose lease has run out by this process's own clock: whoever slept too long may have lost
-    /// them already.
+    /// As [`epochs`](Self::epochs), without the partitions whose lease has run out by this
+    /// process's own clock. A process that slept too long may have lost them already.
     pub fn certain_epochs(&self) -> BTreeMap<u32, Epoch> {
-        self.holds.certain()
+        self.leases.certain()
     }
 
     /// The proof of owning a partition, for steps of the engine that a former owner must not take.
     pub fn hold(&self, partition: u32) -> Option<Hold> {
-        self.holds.of(partition)
+        self.leases.of(partition)
     }
 
-    /// Waits until partitions or their epochs are others than when this handle last answered here, and answers them; `None` after the
-    /// end of the consumer. Changes in quick succession are one. Cancel-safe.
+    /// Waits until partitions or their epochs are others than when this handle last answered here,
+    /// and answers them; `None` after the end of the consumer. Changes in quick succession are one.
+    /// Cancel-safe.
     pub async fn next_epochs(&mut self) -> Option<BTreeMap<u32, Epoch>> {
         self.assignment.changed().await.ok()?;
         Some(self.assignment.borrow_and_update().clone())
     }
 
-    /// Waits until the assignment is as `wanted` says, and answers it; `None` if the consumer ends before.
+    /// Waits until the assignment is as `wanted` says, and answers it; `None` if the consumer ends
+    /// before.
     pub async fn assigned(&self, mut wanted: impl FnMut(&BTreeSet<u32>) -> bool) -> Option<BTreeSet<u32>> {
         let mut assignment = self.assignment.clone();
         let partitions = |owned: &BTreeMap<u32, Epoch>| owned.keys().copied().collect();
@@ -134,21 +143,23 @@ impl ConsumerHandle {
         self.in_flight.count()
     }
 
-    /// How many records of a partition, before the one with this number, are gone, since this was last asked: a lossy trim removed them before they
-    /// could be read, or the log went back in a crash or a failover, and what was read of it is lost. Then records with numbers that
-    /// were handed out before come next. What is lost before a record is known when that is handed out.
+    /// How many records of a partition, before the one with this number, are gone, since this was
+    /// last asked: a lossy trim removed them before they could be read, or the log went back in a
+    /// crash or a failover, and what was read of it is lost. Then records with numbers that were
+    /// handed out before come next. What is lost before a record is known when that is handed out.
     pub fn take_lost(&self, partition: u32, seq: u64) -> u64 {
         self.losses.take(partition, seq)
     }
 
-    /// Why a partition of this consumer cannot be read, if there is one: its stored data is damaged. Nothing comes from it, and others go
-    /// on.
+    /// Why a partition of this consumer cannot be read, if there is one: its stored data is
+    /// damaged. Nothing comes from it, and others go on.
     pub fn damaged(&self) -> Option<Error> {
         self.damage.first()
     }
 
-    /// Whether it runs, all that it owns can be read, and nobody else can have taken it: false after its end, and while its leases cannot be
-    /// renewed. For health checks, beside [`Broker::check`](crate::Broker::check).
+    /// Whether it runs, can read all its partitions, and no other member can have taken one. False
+    /// after its end, and while its leases cannot be renewed. For health checks, beside
+    /// [`Broker::check`](crate::Broker::check).
     pub fn is_healthy(&self) -> bool {
         let certain = self.certain_epochs();
         !self.is_closed()
@@ -161,26 +172,57 @@ impl ConsumerHandle {
         self.assignment.has_changed().is_err()
     }
 
-    /// Starts a graceful close: `run` returns and `next` answers `None` once everything is handed over.
+    /// Starts a graceful close: `run` returns and `next` answers `None` once everything is handed
+    /// over.
     pub fn close(&self) {
         self.closing.cancel();
     }
 }
 
 impl Consumer {
-    /// The next delivery, or `None` after a graceful close. An error means that the consumer cannot go on (its topic is gone, say).
-    /// `Corrupt` says that a partition cannot be read; the consumer goes on with others.
+    /// The next delivery, or `None` after a graceful close. An error means that the consumer cannot
+    /// go on (its topic is gone, say). `Corrupt` says that a partition cannot be read; the consumer
+    /// goes on with others.
     ///
-    /// At most [`concurrency`](ConsumerConfig::concurrency) deliveries of one partition are unsettled at a time. Cancel-safe.
+    /// At most [`concurrency`](ConsumerConfig::concurrency) deliveries of one partition are
+    /// unsettled at a time. Cancel-safe.
     pub async fn next(&mut self) -> Option<Result<Delivery>> {
-        let taken = tokio::select! {
-            biased;
-            taken = self.common.desk.take(1) => taken,
-            error = self.common.damage.next() => return Some(Err(error)),
-        };
-        match taken.and_then(|mut one| one.pop()) {
-            Some(delivery) => Some(Ok(delivery)),
-            None => self.end().await.err().map(Err),
+        poll_fn(|context| self.poll_one(context)).await
+    }
+
+    /// The next delivery if one lies ready; `None` also after the end, of which
+    /// [`next`](Self::next) tells.
+    pub fn try_next(&mut self) -> Result<Option<Delivery>> {
+        match self.common.ready_queue.take(1) {
+            Poll::Ready(taken) => Ok(taken.and_then(|mut one| one.pop())),
+            Poll::Pending => self.common.damage.take_news().map_or(Ok(None), Err),
+        }
+    }
+
+    fn poll_one(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Delivery>>> {
+        self.poll_take(context, 1, Damage::take_news).map(|taken| Some(taken?.map(|mut one| one.remove(0))))
+    }
+
+    /// Up to `max` deliveries of one partition, at least one, or what `trouble` finds instead.
+    fn poll_take(
+        &mut self,
+        context: &mut Context<'_>,
+        max: usize,
+        trouble: impl Fn(&Damage) -> Option<Error>,
+    ) -> Poll<Option<Result<Vec<Delivery>>>> {
+        loop {
+            match self.common.ready_queue.take(max) {
+                Poll::Ready(Some(taken)) => return Poll::Ready(Some(Ok(taken))),
+                Poll::Ready(None) => return self.coordinator.poll_end(context).map(|end| end.err().map(Err)),
+                Poll::Pending => {}
+            }
+            if let Some(error) = trouble(&self.common.damage) {
+                return Poll::Ready(Some(Err(error)));
+            }
+            let common = &self.common;
+            let news = self.news.get_or_insert_with(|| Box::pin(common.clone().news()));
+            ready!(news.as_mut().poll(context));
+            self.news = None;
         }
     }
 
@@ -189,32 +231,21 @@ impl Consumer {
         self.handle.clone()
     }
 
-    /// Leaves the group gracefully: hands out nothing more, lets running work finish (up to the drain limit), stores every verdict
-    /// and gives each partition back, so that others go on at once.
+    /// Leaves the group gracefully: hands out nothing more, lets running work finish (up to the
+    /// drain limit), stores every verdict and gives each partition back, so that others go on at
+    /// once.
     pub async fn close(mut self) -> Result<()> {
         self.handle.closing.cancel();
-        self.end().await
-    }
-
-    async fn end(&mut self) -> Result<()> {
-        let Some(keeper) = &mut self.keeper else { return Ok(()) };
-        let ended = keeper.await;
-        self.keeper = None;
-        if let Some(renewals) = self.renewals.take() {
-            renewals.stop().await;
-        }
-        ended.unwrap_or_else(|error| {
-            Err(Error::new(crate::ErrorKind::Internal, "the consumer's task failed").with_source(error))
-        })
+        self.coordinator.end().await
     }
 }
 
-impl Drop for Consumer {
-    fn drop(&mut self) {
-        if let Some(keeper) = &self.keeper {
-            // Takes the lanes with it.
-            keeper.abort();
-        }
+/// Deliveries as [`Consumer::next`] gives them.
+impl Stream for Consumer {
+    type Item = Result<Delivery>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.poll_one(context)
     }
 }
 

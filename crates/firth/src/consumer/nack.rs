@@ -1,5 +1,7 @@
 //! [`Nack`]: a handler's "not done". `?` on any error means "try again".
 
+use bytes::Bytes;
+use firth_engine::DeadNote;
 use smol_str::{SmolStr, ToSmolStr};
 use std::error::Error as StdError;
 use std::fmt;
@@ -22,8 +24,11 @@ use std::time::Duration;
 #[derive(Clone, PartialEq, Eq)]
 pub struct Nack {
     pub(crate) then: Then,
-    /// Short ones, and copies of any, cost no memory: where many fail, these would live among many pieces that do not.
+    /// Short ones, and copies of any, cost no memory: where many fail, these would live among many
+    /// pieces that do not.
     pub(crate) reason: SmolStr,
+    /// For the dead letter, if it becomes one.
+    pub(crate) note: Option<Box<DeadNote>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,29 +42,39 @@ pub(crate) enum Then {
 impl Nack {
     /// Try again when the retry policy says so; give up after its last attempt.
     pub fn retry(why: impl fmt::Display) -> Self {
-        Self { then: Then::Retry(None), reason: why.to_smolstr() }
+        Self { then: Then::Retry(None), reason: why.to_smolstr(), note: None }
     }
 
     /// Try again after `delay` instead of the policy's; its limit of attempts holds.
     pub fn retry_after(delay: Duration, why: impl fmt::Display) -> Self {
-        Self { then: Then::Retry(Some(delay)), reason: why.to_smolstr() }
+        Self { then: Then::Retry(Some(delay)), reason: why.to_smolstr(), note: None }
     }
 
     /// Never try again: make it a dead letter now.
     pub fn reject(why: impl fmt::Display) -> Self {
-        Self { then: Then::Reject, reason: why.to_smolstr() }
+        Self { then: Then::Reject, reason: why.to_smolstr(), note: None }
+    }
+
+    /// If the record becomes a dead letter by this, the letter gets this header, in place of those
+    /// of its name that the record has. So programs need not read the reason. A letter whose
+    /// headers would break a limit keeps those of the record.
+    #[must_use]
+    pub fn with_header(mut self, name: &str, value: impl Into<Bytes>) -> Self {
+        self.note = Some(Box::new(DeadNote { name: name.into(), value: value.into() }));
+        self
     }
 }
 
 impl<E: StdError> From<E> for Nack {
     fn from(error: E) -> Self {
-        let (mut reason, mut source) = (error.to_string(), error.source());
+        let mut reason = error.to_string();
+        let mut source = error.source();
         while let Some(cause) = source {
             reason.push_str(": ");
             reason.push_str(&cause.to_string());
             source = cause.source();
         }
-        Self { then: Then::Retry(None), reason: reason.into() }
+        Self { then: Then::Retry(None), reason: reason.into(), note: None }
     }
 }
 

@@ -1,13 +1,14 @@
 //! Who should own which partition. Pure: every member computes the same plan from the same view.
 //!
-//! Fair: member counts differ by at most one, but for members that want no more. Minimal movement: a partition leaves its owner only if the
-//! owner has more than its share. Members that pinned partitions own exactly those and take no part in the sharing.
+//! Fair: member counts differ by at most one, but for members that want no more. Minimal movement:
+//! a partition leaves its owner only if the owner has more than its share. Members that pinned
+//! partitions own exactly those and take no part in the sharing.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Everyone who is alive, and who owns what now. Partitions are numbered from 0.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct View {
+pub(crate) struct GroupView {
     /// Members by name.
     pub(crate) members: BTreeMap<String, Member>,
     /// The holder of each partition; `None` if free, also if the holder is no member.
@@ -23,13 +24,13 @@ pub(crate) struct Member {
     pub(crate) most: Option<u32>,
 }
 
-/// The member that should own each partition; `None` if nobody can.
-pub(crate) fn plan(view: &View) -> Vec<Option<&str>> {
+/// The member that should own each partition; `None` if no member can.
+pub(crate) fn plan(view: &GroupView) -> Vec<Option<&str>> {
     let mut plan = pinned(view);
     let shared: Vec<usize> = (0..plan.len()).filter(|index| plan[*index].is_none()).collect();
     let mut quotas = quotas(view, &shared);
     for index in &shared {
-        // Whoever has it keeps it while it is within its share.
+        // The owner keeps the partition while it is within its share.
         if let Some(owner) = view.owners[*index].as_deref()
             && let Some(room) = quotas.get_mut(owner).filter(|room| **room > 0)
         {
@@ -54,7 +55,7 @@ pub(crate) fn plan(view: &View) -> Vec<Option<&str>> {
 }
 
 /// Pinned partitions go to the first member that pinned them.
-fn pinned(view: &View) -> Vec<Option<&str>> {
+fn pinned(view: &GroupView) -> Vec<Option<&str>> {
     let mut plan = vec![None; view.owners.len()];
     for (name, member) in view.members.iter().rev() {
         for index in &member.pins {
@@ -66,15 +67,16 @@ fn pinned(view: &View) -> Vec<Option<&str>> {
     plan
 }
 
-/// How many of the `shared` partitions each sharer gets: who wants less than an even share gets that, the others share the rest evenly. The
-/// larger shares go to those who own the most now.
-fn quotas<'v>(view: &'v View, shared: &[usize]) -> BTreeMap<&'v str, usize> {
+/// How many of the `shared` partitions each sharer gets: who wants less than an even share gets
+/// that, the others share the rest evenly. The larger shares go to those who own the most now.
+fn quotas<'v>(view: &'v GroupView, shared: &[usize]) -> BTreeMap<&'v str, usize> {
     let owned =
         |name: &str| shared.iter().filter(|index| view.owners[**index].as_deref() == Some(name)).count();
     let sharers = view.members.iter().filter(|(_, member)| member.pins.is_empty());
     let most = |member: &Member| member.most.map_or(usize::MAX, |most| most as usize);
     let mut open: Vec<(&str, usize)> = sharers.map(|(name, member)| (name.as_str(), most(member))).collect();
-    let (mut quotas, mut left) = (BTreeMap::new(), shared.len());
+    let mut quotas = BTreeMap::new();
+    let mut left = shared.len();
     loop {
         let share = left / open.len().max(1);
         let (modest, others): (Vec<_>, Vec<_>) = open.into_iter().partition(|(_, most)| *most <= share);
@@ -87,7 +89,8 @@ fn quotas<'v>(view: &'v View, shared: &[usize]) -> BTreeMap<&'v str, usize> {
     }
     if !open.is_empty() {
         open.sort_by_key(|(name, _)| (std::cmp::Reverse(owned(name)), *name));
-        let (share, larger) = (left / open.len(), left % open.len());
+        let share = left / open.len();
+        let larger = left % open.len();
         let even =
             open.iter().enumerate().map(|(rank, (name, _))| (*name, share + usize::from(rank < larger)));
         quotas.extend(even);
@@ -100,8 +103,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn view(members: &[&str], owners: &[&str]) -> View {
-        View {
+    fn view(members: &[&str], owners: &[&str]) -> GroupView {
+        GroupView {
             members: members.iter().map(|name| ((*name).to_owned(), Member::default())).collect(),
             owners: owners.iter().map(|name| (!name.is_empty()).then(|| (*name).to_owned())).collect(),
         }
@@ -139,7 +142,7 @@ mod tests {
     fn a_modest_member_gets_no_more_than_it_wants_and_the_others_share_the_rest() {
         let mut before = view(&["a", "b", "c"], &[""; 8]);
         before.members.get_mut("b").unwrap().most = Some(1);
-        let counts = |view: &View| {
+        let counts = |view: &GroupView| {
             let plan = plan(view);
             ["a", "b", "c"].map(|name| plan.iter().filter(|owner| **owner == Some(name)).count())
         };
@@ -150,17 +153,17 @@ mod tests {
         assert_eq!(counts(&before), [2, 1, 0], "what nobody has room for waits");
     }
 
-    fn modest_views() -> impl Strategy<Value = View> {
+    fn modest_views() -> impl Strategy<Value = GroupView> {
         let member = prop::option::of(0u32..9).prop_map(|most| Member { most, ..Member::default() });
         let members = prop::collection::btree_map("[a-f]", member, 1..6);
         (members, prop::collection::vec(prop::option::of("[a-h]"), 0..40))
-            .prop_map(|(members, owners)| View { members, owners })
+            .prop_map(|(members, owners)| GroupView { members, owners })
     }
 
-    fn views() -> impl Strategy<Value = View> {
+    fn views() -> impl Strategy<Value = GroupView> {
         let members = prop::collection::btree_map("[a-f]", Just(Member::default()), 1..6);
         (members, prop::collection::vec(prop::option::of("[a-h]"), 0..40))
-            .prop_map(|(members, owners)| View { members, owners })
+            .prop_map(|(members, owners)| GroupView { members, owners })
     }
 
     proptest! {
@@ -172,7 +175,8 @@ mod tests {
             prop_assert_eq!(counts.iter().sum::<usize>(), view.owners.len());
             prop_assert!(counts.iter().max().unwrap() - counts.iter().min().unwrap() <= 1);
 
-            // Nobody loses a partition unless it had more than its share, and nobody above the smaller share gains one.
+            // No member loses a partition unless it had more than its share, and no member above
+            // the smaller share gains one.
             let share = view.owners.len() / view.members.len();
             for (name, count) in view.members.keys().zip(&counts) {
                 let had = view.owners.iter().filter(|owner| owner.as_deref() == Some(name)).count();
@@ -204,7 +208,8 @@ mod tests {
             }
         }
 
-        /// However the members' actions interleave, following the plan ends in a state that plans nothing.
+        /// However the members' actions interleave, following the plan ends in a state that plans
+        /// nothing.
         #[test]
         fn following_the_plan_settles(mut view in modest_views()) {
             for _ in 0..view.owners.len() * 2 + 2 {

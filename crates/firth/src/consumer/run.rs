@@ -1,8 +1,8 @@
 //! [`Run`]: a consumer with a handler. It only waits for the end; lanes start the workers.
 
-use super::crew::Crew;
-use super::desk::Desk;
+use super::ready_queue::ReadyQueue;
 use super::worker::{Handler, Verdicts};
+use super::worker_pool::WorkerPool;
 use super::{Consumer, Nack};
 use crate::error::Result;
 use crate::record::Record;
@@ -24,10 +24,11 @@ pub struct Run {
 }
 
 impl Consumer {
-    /// Runs `handler` on every record: `Ok` acknowledges, `Err` tries again or gives up as the [`Nack`] says; panics count as failures.
+    /// Runs `handler` on every record: `Ok` acknowledges, `Err` tries again or gives up as the
+    /// [`Nack`] says; panics count as failures.
     ///
-    /// Ends after [`Run::until`] or [`ConsumerHandle::close`](super::ConsumerHandle::close), when everything is handed over; or with an error when
-    /// the consumer cannot go on.
+    /// Ends after [`Run::until`] or [`ConsumerHandle::close`](super::ConsumerHandle::close), when
+    /// everything is handed over; or with an error when the consumer cannot go on.
     pub fn run<H, F>(self, handler: H) -> Run
     where
         H: Fn(Record) -> F + Send + Sync + 'static,
@@ -38,8 +39,8 @@ impl Consumer {
         Run { consumer: self, handler, chunk, until: None }
     }
 
-    /// Runs `handler` on up to `max` records of one partition at a time. One answer settles them all: if it fails, each of them is
-    /// tried again or given up.
+    /// Runs `handler` on up to `max` records of one partition at a time. One answer settles them
+    /// all: if it fails, each of them is tried again or given up.
     pub fn run_batches<H, F>(self, max: usize, handler: H) -> Run
     where
         H: Fn(Vec<Record>) -> F + Send + Sync + 'static,
@@ -55,10 +56,12 @@ impl Consumer {
 }
 
 impl Consumer {
-    /// As [`run_batches`](Self::run_batches), but the handler gives one verdict per record, in their order, so that part of a batch can fail.
-    /// A record without a verdict counts as failed; verdicts beyond the last record are ignored.
+    /// As [`run_batches`](Self::run_batches), but the handler gives one verdict per record, in
+    /// their order, so that part of a batch can fail. A record without a verdict counts as failed;
+    /// verdicts beyond the last record are ignored.
     ///
-    /// A batch may hold several records of one key. Whoever fails one of them and acknowledges a later one takes them out of order.
+    /// A batch may hold several records of one key. If the handler fails one of them and
+    /// acknowledges a later one, the records of this key are handled out of order.
     ///
     /// ```
     /// # use firth::{Broker, Nack, Result};
@@ -99,35 +102,36 @@ impl Run {
 
     async fn go(self) -> Result<()> {
         let Self { mut consumer, handler, chunk, until } = self;
+        consumer.news = None;
         let common = consumer.common.clone();
         common.chunk.store(chunk, Ordering::Relaxed);
         let batch = if matches!(handler, Handler::Batch(_)) { chunk } else { 1 };
         common.batch.store(batch, Ordering::Relaxed);
-        common.desk.engage(Crew::new(handler, common.clone()));
-        let at_work = AtWork(&common.desk);
+        common.ready_queue.attach(WorkerPool::new(handler, common.clone()));
+        let at_work = AtWork(&common.ready_queue);
         if let Some(until) = until {
             tokio::select! {
-                () = common.desk.closed() => {}
+                () = common.ready_queue.closed() => {}
                 () = until => consumer.handle.closing.cancel(),
             }
         }
-        common.desk.closed().await;
+        common.ready_queue.closed().await;
         // The lanes are gone: what still runs was abandoned and ends by itself.
-        if let Some(crew) = common.desk.dismiss() {
-            crew.stop().await;
+        if let Some(pool) = common.ready_queue.detach() {
+            pool.stop().await;
         }
         drop(at_work);
-        consumer.end().await
+        consumer.coordinator.end().await
     }
 }
 
 /// However a run ends, its handlers do not go on without it.
-struct AtWork<'d>(&'d Desk);
+struct AtWork<'d>(&'d ReadyQueue);
 
 impl Drop for AtWork<'_> {
     fn drop(&mut self) {
-        // Outside of the desk's lock: chunks that never started tell their lanes.
-        drop(self.0.dismiss());
+        // Outside of the queue's lock: chunks that never started tell their lanes.
+        drop(self.0.detach());
     }
 }
 

@@ -1,10 +1,10 @@
-//! Running handlers: one chunk in one task, record after record. A panic, an overdue handler and an error are all failures of one record;
-//! none of them ends the worker.
+//! Running handlers: one chunk in one task, record after record. A panic, an overdue handler and an
+//! error are all failures of one record; none of them ends the worker.
 
-use super::delivery::{Delivery, Judgement, Pile};
-use super::desk::Chunk;
+use super::delivery::{Delivery, HandlerVerdict, VerdictBatch};
 use super::lane::Common;
 use super::nack::Nack;
+use super::ready_queue::Chunk;
 use crate::record::Record;
 use crate::trace;
 use bytes::Bytes;
@@ -37,7 +37,7 @@ enum Outcome<V> {
     Ran(V),
     /// It panicked, or took too long.
     Failed(Nack),
-    /// The partition went to somebody else while the handler ran.
+    /// The partition went to another member while the handler ran.
     Abandoned,
 }
 
@@ -50,13 +50,15 @@ pub(crate) async fn work(chunk: Chunk, handler: Arc<Handler>, common: Arc<Common
 
 async fn each(chunk: Chunk, handler: &Call<Record, Verdict>, common: &Common) {
     let Some(first) = chunk.front() else { return };
-    let (mut failed, mut shift) = (HashSet::<Bytes>::new(), Shift::begin(first, chunk.len(), common));
+    let mut failed = HashSet::<Bytes>::new();
+    let mut run = ChunkRun::begin(first, chunk.len(), common);
     for mut delivery in chunk {
         if !failed.is_empty() && delivery.key().is_some_and(|key| failed.contains(key)) {
             delivery.hold_back();
             continue;
         }
-        // Dropped unstarted, and all behind it, which would overtake it: the lane hands them out again, or the next owner does.
+        // Dropped unstarted, and all behind it, which would overtake it: the lane hands them out
+        // again, or the next owner does.
         if !delivery.start() {
             break;
         }
@@ -66,17 +68,17 @@ async fn each(chunk: Chunk, handler: &Call<Record, Verdict>, common: &Common) {
             id = %record.id(), attempt = record.attempt(),
         );
         let user = User { context: trace::context_of(&record), span };
-        match shift.run(user, || handler(record), &delivery).await {
+        match run.run(user, || handler(record), &delivery).await {
             Outcome::Abandoned => delivery.give_back(),
-            Outcome::Ran(Ok(())) => shift.pile.add(delivery, Judgement::Ack),
+            Outcome::Ran(Ok(())) => run.batch.add(delivery, HandlerVerdict::Ack),
             Outcome::Ran(Err(nack)) | Outcome::Failed(nack) => {
                 if common.config.is_strict() {
                     failed.extend(delivery.key().cloned());
                 }
-                shift.pile.add(delivery, Judgement::Nack(nack));
+                run.batch.add(delivery, HandlerVerdict::Nack(nack));
             }
         }
-        shift.hand_in_if_late();
+        run.hand_in_if_late();
     }
 }
 
@@ -90,7 +92,7 @@ async fn batch(chunk: Chunk, handler: &Call<Vec<Record>, Verdicts>, common: &Com
         started.push(delivery);
     }
     let Some(first) = started.first() else { return };
-    let mut shift = Shift::begin(first, started.len(), common);
+    let mut run = ChunkRun::begin(first, started.len(), common);
     let records: Vec<Record> = started.iter().map(|delivery| delivery.record().clone()).collect();
     let links = trace::Links::of(&records);
     let span = tracing::debug_span!(
@@ -98,7 +100,7 @@ async fn batch(chunk: Chunk, handler: &Call<Vec<Record>, Verdicts>, common: &Com
         records = records.len(), %links,
     );
     let user = User { context: links.shared(), span };
-    let outcome = shift.run(user, || handler(records), first).await;
+    let outcome = run.run(user, || handler(records), first).await;
     let count = started.len();
     let mut verdicts: Box<dyn Iterator<Item = Verdict> + Send> = match outcome {
         Outcome::Abandoned => return started.into_iter().for_each(Delivery::give_back),
@@ -114,14 +116,14 @@ async fn batch(chunk: Chunk, handler: &Call<Vec<Record>, Verdicts>, common: &Com
     };
     for delivery in started {
         match verdicts.next() {
-            Some(Err(nack)) => shift.pile.add(delivery, Judgement::Nack(nack)),
-            Some(Ok(())) | None => shift.pile.add(delivery, Judgement::Ack),
+            Some(Err(nack)) => run.batch.add(delivery, HandlerVerdict::Nack(nack)),
+            Some(Ok(())) | None => run.batch.add(delivery, HandlerVerdict::Ack),
         }
     }
 }
 
 /// One reading of the clock per record is enough: where one handler ends the next one begins.
-struct Clock {
+struct HandlerClock {
     wall: SystemTime,
     begun: Instant,
     lap: Instant,
@@ -132,7 +134,7 @@ struct Clock {
 /// Verdicts of handlers that never wait are handed in at least this often.
 const LATE: Duration = Duration::from_millis(1);
 
-impl Clock {
+impl HandlerClock {
     fn start() -> Self {
         let now = Instant::now();
         Self { wall: SystemTime::now(), begun: now, lap: now, handed_in: now }
@@ -181,20 +183,20 @@ impl User {
 type Ran<T> = Result<T, Box<dyn Any + Send>>;
 
 /// What a worker needs for one chunk.
-struct Shift<'c> {
-    pile: Pile,
-    clock: Clock,
+struct ChunkRun<'c> {
+    batch: VerdictBatch,
+    clock: HandlerClock,
     common: &'c Common,
 }
 
-impl<'c> Shift<'c> {
+impl<'c> ChunkRun<'c> {
     fn begin(first: &Delivery, count: usize, common: &'c Common) -> Self {
-        Self { pile: Pile::beside(first, count), clock: Clock::start(), common }
+        Self { batch: VerdictBatch::beside(first, count), clock: HandlerClock::start(), common }
     }
 
     fn hand_in_if_late(&mut self) {
         if self.clock.is_late() {
-            self.pile.hand_in();
+            self.batch.hand_in();
         }
     }
 
@@ -205,7 +207,7 @@ impl<'c> Shift<'c> {
         begin: impl FnOnce() -> BoxFuture<'static, V>,
         delivery: &Delivery,
     ) -> Outcome<V> {
-        let Self { pile, clock, common } = self;
+        let Self { batch, clock, common } = self;
         let ran = match user.run(begin) {
             Err(panic) => Some(Err(panic)),
             Ok(mut call) => {
@@ -214,7 +216,7 @@ impl<'c> Shift<'c> {
                     // Most handlers never wait, and need nothing of what follows.
                     Ok(Poll::Ready(verdict)) => Some(Ok(verdict)),
                     Ok(Poll::Pending) => {
-                        pile.hand_in();
+                        batch.hand_in();
                         let going = poll_fn(|context| match user.run(|| call.as_mut().poll(context)) {
                             Ok(polled) => polled.map(Ok),
                             Err(panic) => Poll::Ready(Err(panic)),
@@ -222,7 +224,7 @@ impl<'c> Shift<'c> {
                         tokio::select! {
                             biased;
                             ran = within(common.config.handler_timeout, going) => ran,
-                            () = delivery.tie().abandoned.cancelled() => return Outcome::Abandoned,
+                            () = delivery.lane().abandoned.cancelled() => return Outcome::Abandoned,
                         }
                     }
                 }

@@ -19,8 +19,9 @@ const PAGE: usize = 200;
 /// How many letters are made ready at a time.
 const READY: usize = 1000;
 
-/// Gives out each letter once, as long as this value lives. It is meant for programs that delete or replay what they get: when
-/// 100 000 letters were given out and left lying, it stops with `Overloaded`.
+/// Gives out each letter once, as long as this value lives. It is meant for programs that delete or
+/// replay what they get: when 100 000 letters were given out and left lying, it stops with
+/// `Overloaded`.
 ///
 /// Each second it looks at the ids of all letters; only a letter that is new is read.
 #[must_use = "nothing is looked at until `next` is awaited"]
@@ -64,7 +65,8 @@ impl Follow {
 
     /// One pass over the view: collects what is new, forgets what is gone.
     async fn look(&mut self) -> Result<usize> {
-        let (there, ready) = (HashMap::new(), VecDeque::new());
+        let there = HashMap::new();
+        let ready = VecDeque::new();
         let mut pass = Pass { now: Instant::now(), there, ready, bytes: 0 };
         for (at, group) in self.letters.places().await? {
             let mut after = RecordId::ZERO;
@@ -104,7 +106,8 @@ impl Follow {
         Ok(fresh)
     }
 
-    /// Reads these letters, as far as there is room; what there is none for is new at the next pass, too.
+    /// Reads these letters, as far as there is room; what there is none for is new at the next
+    /// pass, too.
     async fn read(
         &self,
         pass: &mut Pass,

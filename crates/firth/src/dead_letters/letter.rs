@@ -7,7 +7,8 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// Where a dead letter lies: the group that gave it up, and the place of its record. Written as `billing/3/1700000000000-42`.
+/// Where a dead letter lies: the group that gave it up, and the place of its record. Written as
+/// `billing/3/1700000000000-42`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DeadId {
     /// The group that gave it up.
@@ -34,7 +35,7 @@ impl FromStr for DeadId {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        let wrong = || invalid("a dead letter's id looks like billing/3/1700000000000-42");
+        let wrong = || invalid("a dead letter's id looks like billing/3/1700000000000-42").with_field("id");
         let mut parts = text.splitn(3, '/');
         let mut next = || parts.next().ok_or_else(wrong);
         let group = GroupName::new(next()?)?;
@@ -59,7 +60,7 @@ pub struct DeadLetter {
 }
 
 impl DeadLetter {
-    pub(super) fn new(letter: facet::DeadLetter) -> Self {
+    pub(crate) fn new(letter: facet::DeadLetter) -> Self {
         let facet::DeadLetter { at, group, id, content, attempts, crashes, reason, age } = letter;
         let partition = at.index;
         let record = Record::shown(at, firth_engine::Record { id, attempt: attempts, crashes, content });

@@ -1,7 +1,8 @@
 //! Dead letters: one logical list per topic over all partitions and groups.
 //!
-//! A [`DeadLetters`] is a view with a filter; it can be browsed page by page, counted, replayed, deleted and followed. Replaying and
-//! removing a letter is one step of the engine, so nothing is replayed twice and nothing is lost in between.
+//! A [`DeadLetters`] is a view with a filter; it can be browsed page by page, counted, replayed,
+//! deleted and followed. Replaying and removing a letter is one step of the engine, so nothing is
+//! replayed twice and nothing is lost in between.
 
 mod follow;
 mod letter;

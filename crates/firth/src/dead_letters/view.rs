@@ -41,7 +41,8 @@ pub struct DeadLetters {
 
 impl DeadLetters {
     pub(crate) fn new(broker: Broker, topic: &str) -> Self {
-        let (topic, older_than) = (topic.to_owned(), Duration::ZERO);
+        let topic = topic.to_owned();
+        let older_than = Duration::ZERO;
         Self { broker, topic, group: None, partition: None, key: None, reason: None, older_than }
     }
 
@@ -75,11 +76,13 @@ impl DeadLetters {
         self
     }
 
-    /// Up to `max` letters after `after`, sorted by group, partition and place; no more than 8 MiB of
-    /// them as they are shown, compressed ones opened, but at least one if there is any.
+    /// Up to `max` letters after `after`, sorted by group, partition and place; no more than 8 MiB
+    /// of them as they are shown, compressed ones opened, but at least one if there is any.
     pub async fn list(&self, after: Option<&DeadId>, max: usize) -> Result<DeadPage> {
-        let (mut page, max) = (DeadPage::default(), max.max(1));
-        let (mut walk, mut bytes) = (self.walk(after).await?, 0);
+        let mut page = DeadPage::default();
+        let max = max.max(1);
+        let mut walk = self.walk(after).await?;
+        let mut bytes = 0;
         // One more than fits shows whether anything follows.
         while let Some(found) = self.step(&mut walk, max + 1 - page.letters.len()).await? {
             for letter in found {
@@ -109,11 +112,13 @@ impl DeadLetters {
         if self.key.is_none() && self.reason.is_none() && self.older_than.is_zero() {
             let mut count = 0;
             for (at, group) in self.places().await? {
-                count += self.engine().status(&at, &group).await?.dead;
+                let status = unless_gone(self.engine().status(&at, &group).await)?;
+                count += status.map_or(0, |status| status.dead);
             }
             return Ok(count);
         }
-        let (mut count, mut walk) = (0, self.walk(None).await?);
+        let mut count = 0;
+        let mut walk = self.walk(None).await?;
         while let Some(found) = self.step(&mut walk, PAGE).await? {
             count += found.len() as u64;
         }
@@ -140,27 +145,29 @@ impl DeadLetters {
 
     /// Replays every letter of this view, each once; answers how many.
     pub async fn replay_all(&self, to: Replay) -> Result<u64> {
-        let (mut taken, mut walk) = (0, self.walk(None).await?);
+        let mut taken = 0;
+        let mut walk = self.walk(None).await?;
         while let Some(found) = self.step(&mut walk, PAGE).await? {
             taken += self.replay(&addresses(found), to).await?;
         }
         Ok(taken)
     }
 
-    /// Replays a letter with `message` in its place, in one step: to the group that gave it up (same record, attempt 1), or appended to
-    /// its partition for everyone. `NotFound` if the letter is gone; it comes back at once, so a delay is refused.
+    /// Replays a letter with `message` in its place, in one step: to the group that gave it up
+    /// (same record, attempt 1), or appended to its partition for everyone. `NotFound` if the
+    /// letter is gone; it comes back at once, so a delay is refused.
     pub async fn edit_and_replay(&self, id: &DeadId, message: impl Into<Message>, to: Replay) -> Result<()> {
-        let (at, message) = (self.at(id)?, message.into());
+        let at = self.at(id)?;
+        let message = message.into();
         let limit = self.broker.topic(&self.topic).await?.config.max_payload;
         let size = message.payload().len();
         if size > limit {
-            return Err(invalid(format!(
-                "payload has {size} bytes; topic {} takes at most {limit}",
-                self.topic
-            )));
+            let context = format!("payload has {size} bytes; topic {} takes at most {limit}", self.topic);
+            return Err(invalid(context).with_field("payload").with_limit(limit as u64));
         }
         if message.partition().is_some_and(|partition| partition != at.index) {
-            return Err(invalid(format!("a dead letter of partition {} stays there", at.index)));
+            let context = format!("a dead letter of partition {} stays there", at.index);
+            return Err(invalid(context).with_field("partition"));
         }
         let (after, content) = message.into_content()?;
         if !after.is_zero() {
@@ -188,7 +195,8 @@ impl DeadLetters {
 
     /// Deletes every letter of this view; answers how many.
     pub async fn delete_all(&self) -> Result<u64> {
-        let (mut gone, mut walk) = (0, self.walk(None).await?);
+        let mut gone = 0;
+        let mut walk = self.walk(None).await?;
         while let Some(found) = self.step(&mut walk, PAGE).await? {
             gone += self.delete(&addresses(found)).await?;
         }
@@ -245,7 +253,7 @@ impl DeadLetters {
     }
 
     /// A walk through the view, after this letter.
-    async fn walk(&self, after: Option<&DeadId>) -> Result<Walk> {
+    async fn walk(&self, after: Option<&DeadId>) -> Result<LetterWalk> {
         let mut places = VecDeque::from(self.places().await?);
         let mut from = RecordId::ZERO;
         if let Some(after) = after {
@@ -255,16 +263,17 @@ impl DeadLetters {
                 from = after.id;
             }
         }
-        Ok(Walk { places, from })
+        Ok(LetterWalk { places, from })
     }
 
-    /// The next letters of a walk, as they are stored, from at most `max` of one place and about 8 MiB;
-    /// `None` at its end. What is removed on the way does not disturb it: addresses only grow.
+    /// The next letters of a walk, as they are stored, from at most `max` of one place and about 8
+    /// MiB; `None` at its end. What is removed on the way does not disturb it: addresses only grow.
     ///
     /// No closure takes the letters: its future could not be sent to another thread.
-    async fn step(&self, walk: &mut Walk, max: usize) -> Result<Option<Vec<facet::DeadLetter>>> {
+    async fn step(&self, walk: &mut LetterWalk, max: usize) -> Result<Option<Vec<facet::DeadLetter>>> {
         while let Some((at, group)) = walk.places.front() {
-            let mut found = self.engine().dead(at, group, walk.from, max.min(PAGE)).await?;
+            let found = self.engine().dead(at, group, walk.from, max.min(PAGE)).await;
+            let mut found = unless_gone(found)?.unwrap_or_default();
             let Some(last) = found.last() else {
                 walk.places.pop_front();
                 walk.from = RecordId::ZERO;
@@ -281,11 +290,20 @@ impl DeadLetters {
 }
 
 /// How far a walk through a view has come.
-struct Walk {
+struct LetterWalk {
     /// Where letters may lie that it has not seen, in order.
     places: VecDeque<(Partition, GroupName)>,
     /// The last letter that it saw in the first of them.
     from: RecordId,
+}
+
+/// What a listed group answers; `None` if the group was deleted since it was listed.
+fn unless_gone<T>(answer: Result<T>) -> Result<Option<T>> {
+    match answer {
+        Ok(answer) => Ok(Some(answer)),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 fn addresses(letters: Vec<facet::DeadLetter>) -> Vec<DeadId> {
@@ -314,5 +332,20 @@ mod tests {
         sendable(view.replay_all(Replay::Group));
         sendable(view.delete(&[]));
         sendable(view.delete_all());
+    }
+
+    #[tokio::test]
+    async fn a_group_that_is_deleted_while_letters_are_listed_has_none() {
+        let broker = Broker::memory();
+        broker.create_topic("orders").partitions(2).await.unwrap();
+        broker.producer("orders").await.unwrap().send("tea").await.unwrap();
+        broker.consumer("orders", "bar").await.unwrap().close().await.unwrap();
+        let view = broker.dead_letters("orders");
+        let mut walk = view.walk(None).await.unwrap();
+        let (at, group) = walk.places.front().cloned().unwrap();
+        broker.admin().delete_group("orders", "bar").await.unwrap();
+        assert!(view.step(&mut walk, PAGE).await.unwrap().is_none());
+        let status = view.engine().status(&at, &group).await;
+        assert!(unless_gone(status).unwrap().is_none());
     }
 }

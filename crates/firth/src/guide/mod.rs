@@ -1,4 +1,5 @@
-//! The guide: one page per question that comes up when a queue goes to work. The code on the pages runs as tests.
+//! The guide: one page per question that comes up when a queue goes to work. The code on the pages
+//! runs as tests.
 
 #[doc = include_str!("delivery.md")]
 pub mod delivery {}

@@ -1,7 +1,8 @@
 //! The batcher: which messages travel together, and when. Pure: time is a parameter, no I/O.
 //!
-//! Per partition, batches leave in the order in which their messages came and one at a time: while one is on its way the next
-//! one fills, so that batches grow with the load and a lone message never waits. Bounded by the producer's room, not here.
+//! Per partition, batches leave in the order in which their messages came and one at a time: while
+//! one is on its way the next one fills, so that batches grow with the load and a lone message
+//! never waits. Bounded by the producer's room, not here.
 
 use firth_engine::Content;
 use firth_engine::limits::{MAX_BATCH, MAX_BATCH_BYTES};
@@ -12,7 +13,8 @@ use tokio::time::Instant;
 /// When a batch is full, and how long it may wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BatchPolicy {
-    /// Wait this long for company. Zero: never wait; batches then form only while an earlier one is on its way.
+    /// Wait this long for company. Zero: never wait; batches then form only while an earlier one is
+    /// on its way.
     pub linger: Duration,
     /// At most so many messages, up to 1 000.
     pub max_records: usize,
@@ -43,12 +45,13 @@ pub(crate) struct Outgoing {
     pub(crate) cost: usize,
 }
 
-/// Messages that are appended together. `T` is what whoever waits for them holds on to.
+/// Messages that are appended together. `T` is the completion that the callers who wait for them
+/// share.
 pub(crate) struct Batch<T> {
     pub(crate) partition: u32,
     pub(crate) after: Duration,
     pub(crate) contents: Vec<Content>,
-    pub(crate) fate: T,
+    pub(crate) completion: T,
     pub(crate) cost: usize,
     bytes: usize,
     opened: Instant,
@@ -56,9 +59,9 @@ pub(crate) struct Batch<T> {
     sealed: bool,
 }
 
-struct Queue<T> {
+struct BatchQueue<T> {
     batches: VecDeque<Batch<T>>,
-    /// The fate of the batch that is on its way.
+    /// The completion of the batch that is on its way.
     busy: Option<T>,
     /// How many messages the last batch had: the next one is likely to have as many.
     usual: usize,
@@ -67,16 +70,16 @@ struct Queue<T> {
 /// Where a message went.
 pub(crate) struct Pushed<T> {
     /// What tells what became of its batch.
-    pub(crate) fate: T,
+    pub(crate) completion: T,
     /// Its place in the batch.
     pub(crate) index: usize,
     /// Whether the sender may have something to do that it does not know of.
-    pub(crate) is_news: bool,
+    pub(crate) wakes_sender: bool,
 }
 
 pub(crate) struct Batcher<T> {
     policy: BatchPolicy,
-    queues: BTreeMap<u32, Queue<T>>,
+    queues: BTreeMap<u32, BatchQueue<T>>,
 }
 
 impl<T: Clone + Default> Batcher<T> {
@@ -88,7 +91,7 @@ impl<T: Clone + Default> Batcher<T> {
     pub(crate) fn push(&mut self, out: Outgoing, now: impl FnOnce() -> Instant) -> Pushed<T> {
         let Outgoing { partition, after, content, cost } = out;
         let bytes = content.packed_len();
-        let queue = self.queues.entry(partition).or_insert_with(|| Queue {
+        let queue = self.queues.entry(partition).or_insert_with(|| BatchQueue {
             batches: VecDeque::new(),
             busy: None,
             usual: 0,
@@ -101,20 +104,30 @@ impl<T: Clone + Default> Batcher<T> {
         };
         let opens = !queue.batches.back().is_some_and(fits);
         if opens {
-            let (contents, fate) = (Vec::with_capacity(queue.usual), T::default());
-            let batch =
-                Batch { partition, after, contents, fate, cost: 0, bytes: 0, opened: now(), sealed: false };
+            let contents = Vec::with_capacity(queue.usual);
+            let completion = T::default();
+            let batch = Batch {
+                partition,
+                after,
+                contents,
+                completion,
+                cost: 0,
+                bytes: 0,
+                opened: now(),
+                sealed: false,
+            };
             queue.batches.push_back(batch);
         }
         let batch = queue.batches.back_mut().expect("one was just made");
         batch.bytes += bytes;
         batch.cost += cost;
         batch.contents.push(content);
-        let is_news = queue.busy.is_none() && (opens || self.policy.is_full(batch));
-        Pushed { fate: batch.fate.clone(), index: batch.contents.len() - 1, is_news }
+        let wakes_sender = queue.busy.is_none() && (opens || self.policy.is_full(batch));
+        Pushed { completion: batch.completion.clone(), index: batch.contents.len() - 1, wakes_sender }
     }
 
-    /// The next batch that may leave now; its partition is busy until [`done`](Self::done). `hurry` ignores the linger.
+    /// The next batch that may leave now; its partition is busy until [`done`](Self::done). `hurry`
+    /// ignores the linger.
     pub(crate) fn next(&mut self, now: Instant, hurry: bool) -> Option<Batch<T>> {
         let policy = self.policy;
         let queue = self.queues.values_mut().find(|queue| {
@@ -125,7 +138,7 @@ impl<T: Clone + Default> Batcher<T> {
                     .is_some_and(|first| hurry || queue.batches.len() > 1 || policy.is_ready(first, now))
         })?;
         let batch = queue.batches.pop_front()?;
-        (queue.busy, queue.usual) = (Some(batch.fate.clone()), batch.contents.len());
+        (queue.busy, queue.usual) = (Some(batch.completion.clone()), batch.contents.len());
         Some(batch)
     }
 
@@ -139,17 +152,18 @@ impl<T: Clone + Default> Batcher<T> {
         }
     }
 
-    /// Lets everything taken in so far go without further waiting; answers the fates of all that is not yet done.
+    /// Lets everything taken in so far go without further waiting; answers the completions of
+    /// all that is not yet done.
     pub(crate) fn seal(&mut self) -> Vec<T> {
-        let mut fates = Vec::new();
+        let mut completions = Vec::new();
         for queue in self.queues.values_mut() {
-            fates.extend(queue.busy.clone());
+            completions.extend(queue.busy.clone());
             for batch in &mut queue.batches {
                 batch.sealed = true;
-                fates.push(batch.fate.clone());
+                completions.push(batch.completion.clone());
             }
         }
-        fates
+        completions
     }
 
     /// When the first waiting batch has lingered enough.
@@ -197,12 +211,12 @@ mod tests {
     fn a_batch_waits_for_its_linger_or_until_it_is_full() {
         let start = Instant::now();
         let mut batcher = Batcher::<()>::new(policy(5, 3));
-        assert!(batcher.push(out(0, NOW, "a"), || start).is_news, "somebody must set a timer");
+        assert!(batcher.push(out(0, NOW, "a"), || start).wakes_sender, "somebody must set a timer");
         assert!(batcher.next(start, false).is_none());
         assert_eq!(batcher.next_deadline(), Some(start + Duration::from_millis(5)));
         let second = batcher.push(out(0, NOW, "b"), || start);
-        assert_eq!((second.index, second.is_news), (1, false));
-        assert!(batcher.push(out(0, NOW, "c"), || start).is_news, "it is full");
+        assert_eq!((second.index, second.wakes_sender), (1, false));
+        assert!(batcher.push(out(0, NOW, "c"), || start).wakes_sender, "it is full");
         let batch = batcher.next(start, false).unwrap();
         assert_eq!((payloads(&batch), batch.cost), (vec![&b"a"[..], b"b", b"c"], 3));
         batcher.done(0);
@@ -215,7 +229,7 @@ mod tests {
         let mut batcher = Batcher::<()>::new(policy(0, 10));
         batcher.push(out(0, NOW, "a"), || start);
         assert!(batcher.next(start, false).is_some());
-        assert!(!batcher.push(out(0, NOW, "b"), || start).is_news, "it goes when the first one is back");
+        assert!(!batcher.push(out(0, NOW, "b"), || start).wakes_sender, "it goes when the first one is back");
         batcher.push(out(1, NOW, "c"), || start);
         assert_eq!(batcher.next(start, false).unwrap().partition, 1);
         assert!(batcher.next(start, true).is_none());

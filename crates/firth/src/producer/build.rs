@@ -1,13 +1,13 @@
 //! [`ProducerBuilder`]: the builder behind `broker.producer(..)`, finished by `.await`.
 
-use super::desk::Desk;
+use super::accumulator::Accumulator;
 use super::sender::Sender;
-use super::{BatchPolicy, Producer, Settings, Shared, TopicView};
+use super::{BatchPolicy, Producer, Settings, Shared, TIMEOUT, TopicView, backoff, check_own};
 use crate::broker::Broker;
 use crate::error::{Result, invalid};
 use crate::metrics::ProducerMeter;
 use crate::partitioner::{ByKey, Partitioner};
-use firth_engine::{Backoff, Durability, MAX_NAME, ProducerName, TopicName};
+use firth_engine::{Durability, MAX_NAME, ProducerName, TopicName};
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -30,15 +30,17 @@ impl ProducerBuilder {
             batch: BatchPolicy::default(),
             idempotent: false,
             name: "producer".to_owned(),
-            timeout: Duration::from_secs(30),
-            backoff: Backoff::exponential(Duration::from_millis(20), Duration::from_millis(500)),
+            timeout: TIMEOUT,
+            backoff: backoff(),
             durability: None,
         };
-        let (max_buffered, compress_above) = (32 * 1024 * 1024, usize::MAX);
+        let max_buffered = 32 * 1024 * 1024;
+        let compress_above = usize::MAX;
         Self { broker, topic: topic.to_owned(), settings, partitioner: None, max_buffered, compress_above }
     }
 
-    /// Waits up to this long for more messages before a batch leaves. Zero unless set: batches then grow with the load alone.
+    /// Waits up to this long for more messages before a batch leaves. Zero unless set: batches then
+    /// grow with the load alone.
     pub fn linger(mut self, linger: Duration) -> Self {
         self.settings.batch.linger = linger;
         self
@@ -50,19 +52,21 @@ impl ProducerBuilder {
         self
     }
 
-    /// How many bytes may wait or be on their way, overhead included; 32 MiB unless set. Beyond that, sending waits.
+    /// How many bytes may wait or be on their way, overhead included; 32 MiB unless set. Beyond
+    /// that, sending waits.
     pub fn max_buffered(mut self, bytes: usize) -> Self {
         self.max_buffered = bytes.clamp(1024, 1024 * 1024 * 1024);
         self
     }
 
-    /// Numbers the batches, so that a batch is appended once however often it is sent, and unknown outcomes can be retried.
+    /// Numbers the batches, so that a batch is appended once however often it is sent, and unknown
+    /// outcomes can be retried.
     ///
-    /// Each partition remembers the producer for at least twice its [`timeout`](Self::timeout), however
-    /// many `send_once` names and `Idempotency-Key` requests come meanwhile, while fewer than 10 000
-    /// idempotent producers send to it in that time. If the server lost its last moments in a crash, the
-    /// producer goes on, a send that may have been among them fails as in doubt
-    /// ([`may_have_happened`](crate::Error::may_have_happened)), and
+    /// Each partition remembers the producer for at least twice its [`timeout`](Self::timeout),
+    /// however many `send_once` names and `Idempotency-Key` requests come meanwhile, while fewer
+    /// than 10 000 idempotent producers send to it in that time. If the server lost its last
+    /// moments in a crash, the producer goes on, a send that may have been among them fails as in
+    /// doubt ([`may_have_happened`](crate::Error::may_have_happened)), and
     /// [`take_lost`](crate::Producer::take_lost) names acknowledged ones that are gone.
     pub fn idempotent(mut self) -> Self {
         self.settings.idempotent = true;
@@ -75,7 +79,7 @@ impl ProducerBuilder {
         self
     }
 
-    /// How long passing troubles are tried again before the ticket gets the error; 30 s unless set.
+    /// How long the producer repeats an append after transient errors; 30 s unless set.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.settings.timeout = timeout;
         self
@@ -87,15 +91,17 @@ impl ProducerBuilder {
         self
     }
 
-    /// Compresses payloads of more than so many bytes, unless they hardly shrink; none unless set. Consumers need no setting: a record says
-    /// itself that it is compressed, and everybody gets its original. The topic's limit is on the original.
+    /// Compresses payloads of more than so many bytes, unless they hardly shrink; none unless set.
+    /// Consumers need no setting: a record says itself that it is compressed, and everybody gets
+    /// its original. The topic's limit is on the original.
     pub fn compress_above(mut self, bytes: usize) -> Self {
         self.compress_above = bytes;
         self
     }
 
-    /// What an acknowledgement of this producer means; what the engine promises unless set. Where the engine cannot give it (replicas
-    /// in a file, a disk in memory), making the producer fails with `Unsupported`.
+    /// What an acknowledgement of this producer means; what the engine promises unless set. Where
+    /// the engine cannot give it (replicas in a file, a disk in memory), making the producer fails
+    /// with `Unsupported`.
     pub fn durability(mut self, durability: Durability) -> Self {
         self.settings.durability = Some(durability);
         self
@@ -111,18 +117,16 @@ impl ProducerBuilder {
             )));
         }
         let info = self.broker.topic_or_create(&topic).await?;
-        if let Some(adopted) = &info.config.adopted {
-            let context =
-                format!("topic {topic} follows the stream {}: send to it with XADD", adopted.stream);
-            return Err(invalid(context));
-        }
+        check_own(&topic, &info.config)?;
         if let Some(durability) = self.settings.durability {
             self.broker.engine().can_promise(durability).await?;
         }
         let view = Arc::new(TopicView::new(&info.config));
-        let desk = Arc::new(Desk::new(self.settings.batch, self.max_buffered));
-        let (engine, settings) = (self.broker.engine().clone(), self.settings);
-        let sender = Sender::new(engine.clone(), topic.clone(), view.clone(), settings.clone(), desk.clone());
+        let accumulator = Arc::new(Accumulator::new(self.settings.batch, self.max_buffered));
+        let engine = self.broker.engine().clone();
+        let settings = self.settings;
+        let sender =
+            Sender::new(engine.clone(), topic.clone(), view.clone(), settings.clone(), accumulator.clone());
         tokio::spawn(sender.run());
         Ok(Producer(Arc::new(Shared {
             meter: ProducerMeter::new(&topic),
@@ -131,7 +135,7 @@ impl ProducerBuilder {
             topic,
             view,
             partitioner: self.partitioner.unwrap_or_else(|| Box::new(ByKey::new(info.config.mapping))),
-            desk,
+            accumulator,
             max_buffered: self.max_buffered,
             compress_above: self.compress_above,
         })))

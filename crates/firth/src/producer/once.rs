@@ -1,7 +1,9 @@
-//! Sending once under a name of the caller's: for whoever repeats a whole request after a lost answer, also after a restart.
+//! Sending once under a name that the caller chooses: for callers that repeat a whole request after
+//! a lost answer, also after a restart.
 //!
-//! Nothing is kept here: the name goes into the append, and the engine recognises it. So partitions and batches must follow from the name and
-//! the messages alone. A message without a key gets its partition from the name and its index.
+//! Nothing is kept here: the name goes into the append, and the engine recognises it. So partitions
+//! and batches must follow from the name and the messages alone. A message without a key gets its
+//! partition from the name and its index.
 
 use super::sender::append;
 use super::{Producer, Receipt};
@@ -18,7 +20,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// Messages that are appended together.
-struct Parcel {
+struct OnceBatch {
     delay: Delay,
     after: Duration,
     bytes: usize,
@@ -28,18 +30,21 @@ struct Parcel {
 }
 
 impl Producer {
-    /// Sends messages under `name` and waits for all of them: however often the same messages are sent under this name, by whatever process, each is there
-    /// once. Receipts of what was there already say `duplicate`.
+    /// Sends messages under `name` and waits for all of them. However often any process sends the
+    /// same messages under this name, the topic holds each of them once. Receipts of messages that
+    /// were there already say `duplicate`.
     ///
-    /// A name is good for one list of messages; choose a random one of 1 to 128 characters `[a-zA-Z0-9._-]`. A partition remembers its last
-    /// 10 000 names. On an error send the same again: what had arrived stays as it is. Adding partitions in between can move a message, which is then there twice.
+    /// A name is good for one list of messages; choose a random one of 1 to 128 characters
+    /// `[a-zA-Z0-9._-]`. A partition remembers its last 10 000 names. On an error send the same
+    /// again: what had arrived stays as it is. Adding partitions in between can move a message,
+    /// which is then there twice.
     pub async fn send_once<M: Into<Message>>(
         &self,
         name: &str,
         messages: impl IntoIterator<Item = M>,
     ) -> Result<Vec<Receipt>> {
         let name = ProducerName::new(name)?;
-        let mut queues: BTreeMap<u32, Vec<Parcel>> = BTreeMap::new();
+        let mut queues: BTreeMap<u32, Vec<OnceBatch>> = BTreeMap::new();
         let mut count = 0;
         for (place, message) in messages.into_iter().enumerate() {
             let mut message: Message = message.into();
@@ -48,12 +53,12 @@ impl Producer {
             trace::inject(&mut message);
             let delay = message.delay();
             let (after, content) = self.pack(message)?;
-            stow(queues.entry(partition).or_default(), delay, after, content, place);
+            add(queues.entry(partition).or_default(), delay, after, content, place);
             count += 1;
         }
         let mut receipts = vec![None; count];
-        for (partition, parcels) in queues {
-            self.append_parcels(&name, partition, parcels, &mut receipts).await?;
+        for (partition, batches) in queues {
+            self.append_batches(&name, partition, batches, &mut receipts).await?;
         }
         Ok(receipts.into_iter().flatten().collect())
     }
@@ -68,31 +73,31 @@ impl Producer {
         u32::try_from(chosen).map_err(|_| invalid("no such partition"))
     }
 
-    async fn append_parcels(
+    async fn append_batches(
         &self,
         name: &ProducerName,
         partition: u32,
-        parcels: Vec<Parcel>,
+        batches: Vec<OnceBatch>,
         receipts: &mut [Option<Receipt>],
     ) -> Result<()> {
         let at = Partition::new(self.topic().clone(), partition);
         let mut first = 0;
-        for parcel in parcels {
-            let count = parcel.contents.len();
+        for batch in batches {
+            let count = batch.contents.len();
             let producer = Some(ProducerSeq { name: name.clone(), first, keep: Duration::ZERO });
             let durability = self.0.settings.durability;
-            let wish =
-                Append { records: Arc::new(parcel.contents), after: parcel.after, producer, durability };
+            let records = Arc::new(batch.contents);
+            let request = Append { records, after: batch.after, producer, mark: None, durability };
             let begun = Instant::now();
             let give_up = begun + self.0.settings.timeout;
-            let done = append(&self.0.engine, &at, wish, &self.0.settings, give_up).await;
+            let done = append(&self.0.engine, &at, request, &self.0.settings.backoff, give_up).await;
             self.0.meter.sent(count, begun.elapsed(), done.is_ok());
             let some_arrived = receipts.iter().any(Option::is_some);
             let done =
                 done.map_err(|(error, _)| if some_arrived { error.with_unknown_outcome() } else { error })?;
             first += count as u64;
             let mut ids = done.ids();
-            for place in parcel.places {
+            for place in batch.places {
                 receipts[place] = Some(Receipt { partition, id: ids.next(), duplicate: done.duplicate });
             }
         }
@@ -100,18 +105,18 @@ impl Producer {
     }
 }
 
-/// Adds a message to the last parcel that has room and the same delay.
-fn stow(parcels: &mut Vec<Parcel>, delay: Delay, after: Duration, content: Content, place: usize) {
+/// Adds a message to the last batch that has room and the same delay.
+fn add(batches: &mut Vec<OnceBatch>, delay: Delay, after: Duration, content: Content, place: usize) {
     let bytes = content.packed_len();
-    let fits = |parcel: &Parcel| {
-        parcel.delay == delay && parcel.contents.len() < MAX_BATCH && parcel.bytes + bytes <= MAX_BATCH_BYTES
+    let fits = |batch: &OnceBatch| {
+        batch.delay == delay && batch.contents.len() < MAX_BATCH && batch.bytes + bytes <= MAX_BATCH_BYTES
     };
-    if !parcels.last().is_some_and(fits) {
-        parcels.push(Parcel { delay, after, bytes: 0, contents: Vec::new(), places: Vec::new() });
+    if !batches.last().is_some_and(fits) {
+        batches.push(OnceBatch { delay, after, bytes: 0, contents: Vec::new(), places: Vec::new() });
     }
-    if let Some(parcel) = parcels.last_mut() {
-        parcel.bytes += bytes;
-        parcel.contents.push(content);
-        parcel.places.push(place);
+    if let Some(batch) = batches.last_mut() {
+        batch.bytes += bytes;
+        batch.contents.push(content);
+        batch.places.push(place);
     }
 }

@@ -1,22 +1,23 @@
-//! The producer's task: takes batches from the desk, appends them, settles their fate.
+//! The producer's task: takes batches from the accumulator, appends them, settles their completion.
 //!
-//! One append per partition is on its way at a time, so order holds over retries. A definite failure is tried again while it
-//! can pass by itself; an unknown outcome only in idempotent mode, where the engine recognises the batch. Ends when every handle is gone
-//! and everything taken is answered.
+//! One append per partition is on its way at a time, so order holds over retries. A definite
+//! failure is tried again while it can pass by itself; an unknown outcome only in idempotent mode,
+//! where the engine recognises the batch. Ends when every handle is gone and everything taken is
+//! answered.
 //!
-//! If the engine lost batches that it had acknowledged, it refuses the next one for the gap. The sequence
-//! then begins anew under another name, and the producer tells which sends are lost.
+//! If the engine lost batches that it had acknowledged, it refuses the next one for the gap. The
+//! sequence then begins anew under another name, and the producer tells which sends are lost.
 
+use super::accumulator::{Accumulator, DueBatches};
 use super::batch::Batch;
-use super::desk::{Desk, Leaving};
-use super::fate::{Duty, Fate};
+use super::completion::{Completion, CompletionGuard};
 use super::sequence::{LostSends, Sequence};
 use super::{Settings, TopicView};
 use crate::error::{Error, Result};
 use crate::metrics::ProducerMeter;
 use crate::topic::Topics;
 use firth_engine::facet::{Append, Appended, ProducerSeq, SequenceGap};
-use firth_engine::{Engine, Hint, Partition, TopicName};
+use firth_engine::{Backoff, Engine, Hint, Partition, TopicName};
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
@@ -27,14 +28,15 @@ use tokio::time::Instant;
 
 /// What came of a batch.
 struct Outcome {
-    batch: Batch<Arc<Fate>>,
-    duty: Duty,
+    batch: Batch<Arc<Completion>>,
+    guard: CompletionGuard,
     count: usize,
     took: Duration,
     result: Result<Appended>,
     /// Whether some try of it may have happened although it failed.
     doubtful: bool,
-    /// The engine lost the end of the sequence; the batch was the first of this new one, if it could be.
+    /// The engine lost the end of the sequence; the batch was the first of this new one, if it
+    /// could be.
     gap: Option<(SequenceGap, Option<Sequence>)>,
 }
 
@@ -44,7 +46,7 @@ pub(super) struct Sender {
     topics: Topics,
     view: Arc<TopicView>,
     settings: Settings,
-    desk: Arc<Desk>,
+    accumulator: Arc<Accumulator>,
     on_their_way: FuturesUnordered<BoxFuture<'static, Outcome>>,
     sequences: HashMap<u32, Sequence>,
     meter: ProducerMeter,
@@ -56,7 +58,7 @@ impl Sender {
         topic: TopicName,
         view: Arc<TopicView>,
         settings: Settings,
-        desk: Arc<Desk>,
+        accumulator: Arc<Accumulator>,
     ) -> Self {
         Self {
             topics: Topics::new(engine.clone()),
@@ -65,22 +67,23 @@ impl Sender {
             topic,
             view,
             settings,
-            desk,
+            accumulator,
             on_their_way: FuturesUnordered::new(),
             sequences: HashMap::new(),
         }
     }
 
     pub(super) async fn run(mut self) {
-        // Kept from turn to turn: to begin a wait costs more than everything else about a lone message here.
+        // Kept from turn to turn: to begin a wait costs more than everything else about a lone
+        // message here.
         let mut changed = Box::pin(change(self.topics.hint()));
         loop {
             let now = Instant::now();
-            let Some(Leaving { batches, look_again }) = self.desk.leaving(now) else { return };
+            let Some(DueBatches { batches, look_again }) = self.accumulator.take_due(now) else { return };
             batches.into_iter().for_each(|batch| self.dispatch(batch));
             tokio::select! {
                 Some(outcome) = self.on_their_way.next(), if !self.on_their_way.is_empty() => self.finish(outcome),
-                () = self.desk.news() => {}
+                () = self.accumulator.changed() => {}
                 () = sleep_until(look_again) => {}
                 hint = &mut changed => {
                     changed.set(change(hint));
@@ -90,9 +93,10 @@ impl Sender {
         }
     }
 
-    fn dispatch(&mut self, batch: Batch<Arc<Fate>>) {
+    fn dispatch(&mut self, batch: Batch<Arc<Completion>>) {
         let at = Partition::new(self.topic.clone(), batch.partition);
-        let (engine, settings) = (self.engine.clone(), self.settings.clone());
+        let engine = self.engine.clone();
+        let settings = self.settings.clone();
         let producer = settings.idempotent.then(|| {
             let sequence = self.sequences.entry(batch.partition).or_insert_with(|| settings.sequence());
             sequence.next()
@@ -101,7 +105,7 @@ impl Sender {
     }
 
     fn finish(&mut self, outcome: Outcome) {
-        let Outcome { batch, duty, count, took, result, doubtful, gap } = outcome;
+        let Outcome { batch, guard, count, took, result, doubtful, gap } = outcome;
         let partition = batch.partition;
         if let Some((gap, fresh)) = gap {
             self.note_lost(partition, gap);
@@ -109,16 +113,18 @@ impl Sender {
         }
         match (&result, self.sequences.get_mut(&partition)) {
             (Ok(appended), Some(sequence)) => sequence.stored(appended),
-            // The engine may or may not have counted it: count on under a name that it cannot mistake.
+            // The engine may or may not have counted it: count on under a name that it cannot
+            // mistake.
             (Err(_), Some(_)) if doubtful => drop(self.sequences.remove(&partition)),
             _ => {}
         }
         self.meter.sent(count, took, result.is_ok());
-        self.desk.done(partition, batch.cost);
-        duty.settle(partition, result);
+        self.accumulator.done(partition, batch.cost);
+        guard.settle(partition, result);
     }
 
-    /// The engine has less of a sequence than it acknowledged. Under this name it takes nothing more.
+    /// The engine has less of a sequence than it acknowledged. Under this name it takes nothing
+    /// more.
     fn note_lost(&mut self, partition: u32, gap: SequenceGap) {
         let Some(sequence) = self.sequences.remove(&partition) else { return };
         let lost = sequence.lost(partition, gap);
@@ -141,67 +147,70 @@ impl Sender {
     }
 }
 
-/// However the task ends, nobody waits for it in vain.
+/// However the task ends, every caller that still waits for it gets an error.
 impl Drop for Sender {
     fn drop(&mut self) {
-        self.desk.end();
+        self.accumulator.end();
     }
 }
 
 async fn append_batch(
     engine: Engine,
     at: Partition,
-    mut batch: Batch<Arc<Fate>>,
+    mut batch: Batch<Arc<Completion>>,
     producer: Option<ProducerSeq>,
     settings: Settings,
 ) -> Outcome {
-    let (duty, count) = (Duty::new(batch.fate.clone()), batch.contents.len());
+    let guard = CompletionGuard::new(batch.completion.clone());
+    let count = batch.contents.len();
     let records = Arc::new(std::mem::take(&mut batch.contents));
-    let mut wish = Append { records, after: batch.after, producer, durability: settings.durability };
+    let mut request =
+        Append { records, after: batch.after, producer, mark: None, durability: settings.durability };
     let begun = Instant::now();
     let give_up = begun + settings.timeout;
-    let mut answer = append(&engine, &at, wish.clone(), &settings, give_up).await;
+    let mut answer = append(&engine, &at, request.clone(), &settings.backoff, give_up).await;
     let mut gap = None;
     if let Err((error, doubtful)) = &answer
         && let Some(found) = SequenceGap::of(error)
     {
-        // The engine says that it has nothing of this batch. A try that is in doubt may have gone to
-        // another server before, so only a batch without one is sent again under another name.
+        // The engine says that it has nothing of this batch. A try that is in doubt may have gone
+        // to another server before, so only a batch without one is sent again under another name.
         let fresh = (!doubtful).then(|| settings.sequence());
         if let Some(fresh) = &fresh {
-            wish.producer = Some(fresh.next());
-            answer = append(&engine, &at, wish, &settings, give_up).await;
+            request.producer = Some(fresh.next());
+            answer = append(&engine, &at, request, &settings.backoff, give_up).await;
         }
         gap = Some((found, fresh));
     }
     let took = begun.elapsed();
     match answer {
-        Ok(done) => Outcome { batch, duty, count, took, result: Ok(done), doubtful: false, gap },
-        Err((error, doubtful)) => Outcome { batch, duty, count, took, result: Err(error), doubtful, gap },
+        Ok(done) => Outcome { batch, guard, count, took, result: Ok(done), doubtful: false, gap },
+        Err((error, doubtful)) => Outcome { batch, guard, count, took, result: Err(error), doubtful, gap },
     }
 }
 
-/// Appends, and tries again until `give_up` what may pass. The error comes with whether some try may
-/// have happened.
-pub(super) async fn append(
+/// Appends, and tries again until `give_up` what may pass. The error comes with whether some try
+/// may have happened.
+pub(crate) async fn append(
     engine: &Engine,
     at: &Partition,
-    wish: Append,
-    settings: &Settings,
+    request: Append,
+    backoff: &Backoff,
     give_up: Instant,
 ) -> Result<Appended, (Error, bool)> {
-    let (mut failures, mut doubtful) = (0, false);
-    let is_numbered = wish.producer.is_some();
+    let mut failures = 0;
+    let mut doubtful = false;
+    let is_known_again = request.producer.is_some() || request.mark.is_some();
     loop {
         let last_try = Instant::now() >= give_up;
-        let error = match engine.append(at, wish.clone()).await {
+        let error = match engine.append(at, request.clone()).await {
             Ok(done) => return Ok(done),
             Err(error) => error,
         };
         doubtful |= error.may_have_happened();
         failures += 1;
-        let may_repeat = error.is_retryable() && (is_numbered || !error.may_have_happened());
-        let delay = settings.backoff.delay(failures);
+        let may_repeat = error.is_retryable() && (is_known_again || !error.may_have_happened());
+        let delay = backoff.delay(failures);
         if last_try || !may_repeat || Instant::now() + delay > give_up {
             let error = error.during(format_args!("send to {at}"));
             return Err((if doubtful { error.with_unknown_outcome() } else { error }, doubtful));

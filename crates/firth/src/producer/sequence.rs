@@ -42,7 +42,8 @@ impl Sequence {
         if self.sent.len() == REMEMBERED {
             self.sent.pop_front();
         }
-        let (first, count) = (self.next.first, appended.count);
+        let first = self.next.first;
+        let count = appended.count;
         self.sent.push_back(Sent { first, count, id: appended.first });
         self.next.first += count;
     }
@@ -61,8 +62,8 @@ impl Sequence {
     }
 }
 
-/// Messages that were acknowledged and that the engine lost afterwards, as a server can that crashes
-/// before they are on its disk or at its replica. Send them again if they matter.
+/// Messages that were acknowledged and that the engine lost afterwards, as a server can that
+/// crashes before they are on its disk or at its replica. Send them again if they matter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LostSends {
     /// The partition.
@@ -75,11 +76,11 @@ pub struct LostSends {
     pub last: Option<RecordId>,
 }
 
-/// Losses that nobody asked for yet.
+/// Losses that the program has not asked for yet; only the newest if there are too many.
 #[derive(Default)]
-pub(super) struct Losses(Mutex<VecDeque<LostSends>>);
+pub(super) struct UntoldLosses(Mutex<VecDeque<LostSends>>);
 
-impl Losses {
+impl UntoldLosses {
     pub(super) fn note(&self, lost: LostSends) {
         let mut list = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if list.len() == MAX_LOSSES {
@@ -109,7 +110,8 @@ mod tests {
         }
         assert_eq!(sequence.next().first, 10);
         let lost = sequence.lost(7, SequenceGap { expected: 3 });
-        let (first, last) = (Some(RecordId::new(9, 4)), Some(RecordId::new(9, 24)));
+        let first = Some(RecordId::new(9, 4));
+        let last = Some(RecordId::new(9, 24));
         assert_eq!(lost, LostSends { partition: 7, count: 7, first, last });
     }
 

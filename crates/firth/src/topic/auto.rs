@@ -34,8 +34,9 @@ impl AutoCreate {
         Self { config, at_most: Self::AT_MOST, tell: Arc::new(|_| ()) }
     }
 
-    /// Makes none while there are this many topics or more, however they were made: asking for a missing one is an error then, as it is
-    /// without the policy. Processes that make topics at the same moment may exceed it by one each.
+    /// Makes none while there are this many topics or more, however they were made: asking for a
+    /// missing one is an error then, as it is without the policy. Processes that make topics at the
+    /// same moment may exceed it by one each.
     #[must_use]
     pub fn at_most(mut self, topics: usize) -> Self {
         self.at_most = topics;
@@ -49,7 +50,7 @@ impl AutoCreate {
         self
     }
 
-    /// Makes the missing topic, or opens it if somebody else just did.
+    /// Makes the missing topic, or opens it if another caller just made it.
     pub(crate) async fn make(&self, topics: &Topics, name: &TopicName) -> Result<TopicInfo> {
         let count = topics.count().await?;
         if count >= self.at_most {

@@ -1,7 +1,8 @@
 //! Topics: their configuration, and the entry that makes one exist.
 //!
-//! A topic exists while its entry stands in the catalog. Partitions are made before the entry and deleted before it goes,
-//! so that nobody ever sees a topic with a partition missing; see `store` for the order of steps.
+//! A topic exists while its entry stands in the catalog. Partitions are made before the entry and
+//! deleted before it goes, so that no client ever sees a topic with a partition missing. See
+//! `store` for the order of steps.
 
 mod auto;
 mod build;
@@ -9,7 +10,7 @@ mod store;
 
 pub use auto::AutoCreate;
 pub use build::CreateTopic;
-pub(crate) use store::Topics;
+pub(crate) use store::{SPACE, Topics};
 
 use crate::error::{Result, invalid};
 use crate::partitioner::Mapping;
@@ -30,15 +31,17 @@ pub struct TopicConfig {
     pub partitions: u32,
     /// What to remove in time.
     pub retention: Retention,
-    /// Let retention remove records that some group has not settled. Off: unsettled records always stay.
+    /// Let retention remove records that some group has not settled. Off: unsettled records always
+    /// stay.
     pub lossy: bool,
     /// The largest payload in bytes, up to 16 MiB.
     pub max_payload: usize,
     /// How keys map to partitions.
     pub mapping: Mapping,
-    /// How long dead letters are kept; `None`: until somebody deletes them.
+    /// How long dead letters are kept; `None`: until a program deletes them.
     pub dead_letters_for: Option<Duration>,
-    /// The stream of others that the topic follows. Set by [`Broker::adopt_stream`](crate::Broker::adopt_stream), and fixed for its life.
+    /// The stream of others that the topic follows. Set by
+    /// [`Broker::adopt_stream`](crate::Broker::adopt_stream), and fixed for its life.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub adopted: Option<Adopted>,
 }
@@ -61,7 +64,7 @@ pub struct Adopted {
 
 impl Adopted {
     /// What the engine is told.
-    fn wish(&self) -> Result<Adopt> {
+    fn request(&self) -> Result<Adopt> {
         let Self { stream, key_field, payload_field, remove_entries: removing, after } = self.clone();
         let after = if after.is_empty() { RecordId::ZERO } else { after.parse()? };
         Ok(Adopt { stream, after, key_field, payload_field, removing })
@@ -86,11 +89,13 @@ impl TopicConfig {
     /// Checks every value, or says what to change.
     pub fn check(&self) -> Result<()> {
         if !(1..=MAX_PARTITIONS).contains(&self.partitions) {
-            return Err(invalid(format!("{} partitions; give 1 to {MAX_PARTITIONS}", self.partitions)));
+            let error = invalid(format!("{} partitions; give 1 to {MAX_PARTITIONS}", self.partitions));
+            return Err(error.with_field("partitions").with_limit(MAX_PARTITIONS.into()));
         }
         if self.max_payload > MAX_PAYLOAD {
             let size = self.max_payload;
-            return Err(invalid(format!("max_payload is {size} bytes; at most {MAX_PAYLOAD} are possible")));
+            let error = invalid(format!("max_payload is {size} bytes; at most {MAX_PAYLOAD} are possible"));
+            return Err(error.with_field("max_payload").with_limit(MAX_PAYLOAD as u64));
         }
         match &self.adopted {
             Some(_) if self.partitions != 1 => {
@@ -102,7 +107,8 @@ impl TopicConfig {
     }
 }
 
-/// What a topic forgets by itself. Records that some group has not settled stay anyway, unless the topic is lossy.
+/// What a topic forgets by itself. Records that some group has not settled stay anyway, unless the
+/// topic is lossy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Retention {
@@ -113,9 +119,10 @@ pub enum Retention {
     For(Duration),
     /// All but the newest so many of each partition.
     Newest(u64),
-    /// All but the newest so many bytes of each partition, counted as they are stored: key, headers and (compressed) payload.
+    /// All but the newest so many bytes of each partition, counted as they are stored: key, headers
+    /// and (compressed) payload.
     Bytes(u64),
-    /// Whatever breaks any of several limits.
+    /// Records that break any of several limits.
     Within(Limits),
 }
 

@@ -1,26 +1,39 @@
-//! The catalog of topics: read, create, grow, delete. Called by the broker, producers and consumers.
+//! The catalog of topics: read, create, grow, delete. Called by the broker, producers and
+//! consumers.
 //!
 //! Order of steps, so that a crash between any two leaves something that the next call finishes:
-//! create = an entry that says so, partitions, then entry, then what the entry says of following · grow = note in the entry how far, partitions and
-//! the groups on them, then entry · delete = mark the entry, partitions, then remove the entry. A marked entry, and one of a topic that is being made, counts
-//! as missing; creating over it finishes the deletion first, or goes on with the making, so that neither an old record nor an old group comes back to life.
+//! create = an entry that says so, partitions, then entry, then what the entry says of following ·
+//! grow = note in the entry how far, partitions and the groups on them, then entry · delete = mark
+//! the entry, partitions, then remove the entry. A marked entry, and one of a topic that is being
+//! made, counts as missing; creating over it finishes the deletion first, or goes on with the
+//! making, so that neither an old record nor an old group comes back to life.
 //!
-//! Partitions are made under the rank of the entry's version that says so, and deleted under that of the mark: versions only grow, so whoever was asleep
-//! while the topic was deleted and made anew does nothing to the new one's, and what a sleeper made of a former one is not taken for it.
+//! A process makes partitions under the rank of the entry's version that announces them, and
+//! deletes them under the rank of the mark. Versions only grow. So a process that slept while the
+//! topic was deleted and made anew changes nothing about the new topic's partitions. Nor does a
+//! partition that it makes for the former topic count as one of the new topic.
 //!
-//! The entry decides between all who make a topic of one name at once. What its first partition follows is told under the rank of the entry's
-//! version: by its maker, and by whoever opens the topic, since the maker may have died. A loser leaves at most empty
-//! partitions behind, which are as good as new.
+//! If several processes make a topic of one name at once, the entry decides which one wins. The
+//! maker tells the first partition what to follow, under the rank of the entry's version. Every
+//! process that opens the topic tells it too, since the maker may have died. A loser leaves at most
+//! empty partitions behind, which are as good as new.
 
 use super::{Adopted, TopicConfig, TopicInfo, now_ms, time_of};
+use crate::consumer::forget_members;
 use crate::error::{Error, ErrorKind, Result, invalid};
 use bytes::Bytes;
-use firth_engine::facet::{Entry, EntryKey, Expect, From, Put};
-use firth_engine::{Engine, Hint, HintKey, Partition, SpaceName, TopicName};
+use firth_engine::facet::{Entry, EntryKey, Expect, Put, StartPosition};
+use firth_engine::{Engine, GroupName, Hint, HintKey, Partition, SpaceName, TopicName};
+use futures_util::{StreamExt, TryStreamExt, stream};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 
+/// Space of the catalog that names the topics.
+pub(crate) const SPACE: &str = "topics";
 /// How often a lost race for an entry is run again.
 const RACES: usize = 16;
+/// On how many partitions a group is made at a time.
+const GROUPS_AT_ONCE: usize = 64;
 
 #[derive(Serialize, Deserialize)]
 struct Stored {
@@ -45,7 +58,7 @@ impl Stored {
 }
 
 /// A topic and its entry.
-struct Known {
+struct KnownTopic {
     info: TopicInfo,
     version: u64,
     deleting: bool,
@@ -53,7 +66,7 @@ struct Known {
     growing_to: Option<u32>,
 }
 
-impl Known {
+impl KnownTopic {
     /// Everything that a crash may have left, too.
     fn partitions(&self) -> impl Iterator<Item = Partition> + use<> {
         let (name, count) =
@@ -64,7 +77,8 @@ impl Known {
     /// The entry with other content.
     fn with(&self, config: TopicConfig) -> Stored {
         let growing_to = self.growing_to.filter(|count| *count > config.partitions);
-        let (deleting, making) = (false, false);
+        let deleting = false;
+        let making = false;
         Stored { config, created: ms_of(self.info.created), updated: now_ms(), deleting, making, growing_to }
     }
 
@@ -83,7 +97,7 @@ pub(crate) struct Topics {
 
 impl Topics {
     pub(crate) fn new(engine: Engine) -> Self {
-        Self { engine, space: SpaceName::new("topics").expect("a valid name") }
+        Self { engine, space: SpaceName::new(SPACE).expect("a valid name") }
     }
 
     /// Fires when any topic changes.
@@ -95,7 +109,7 @@ impl Topics {
         EntryKey::new(self.space.clone(), name.as_str()).expect("topic names are catalog names")
     }
 
-    async fn look(&self, name: &TopicName) -> Result<Option<Known>> {
+    async fn look(&self, name: &TopicName) -> Result<Option<KnownTopic>> {
         match self.engine.get(&self.key(name)).await? {
             Some(entry) => read(name.clone(), &entry).map(Some),
             None => Ok(None),
@@ -107,7 +121,8 @@ impl Topics {
         Ok(self.live(name).await?.info)
     }
 
-    /// As [`get`](Self::get) for whoever is about to use the topic: it follows what its entry says from now on.
+    /// As [`get`](Self::get) for a caller that is about to use the topic: from now on the topic
+    /// follows what its entry says.
     pub(crate) async fn open(&self, name: &TopicName) -> Result<TopicInfo> {
         let known = self.live(name).await?;
         self.tell(&known).await?;
@@ -123,11 +138,11 @@ impl Topics {
     pub(crate) async fn list_each(&self) -> Result<Vec<Result<TopicInfo>>> {
         let entries = self.engine.list_all(&self.space, "").await?;
         let known = entries.iter().map(|entry| read(TopicName::new(&entry.name)?, entry));
-        let live = known.filter(|known| known.as_ref().map_or(true, Known::is_live));
+        let live = known.filter(|known| known.as_ref().map_or(true, KnownTopic::is_live));
         Ok(live.map(|known| Ok(known?.info)).collect())
     }
 
-    /// One small question to the engine: an answer, whatever it is, is a sign of life.
+    /// Asks the engine for an entry that need not exist: any answer is a sign of life.
     pub(crate) async fn check(&self) -> Result<()> {
         let nobody = EntryKey::new(self.space.clone(), "check").expect("a valid name");
         self.engine.get(&nobody).await.map(drop)
@@ -151,7 +166,7 @@ impl Topics {
         &self,
         name: &TopicName,
         mut config: TopicConfig,
-        from: From,
+        from: StartPosition,
     ) -> Result<TopicInfo> {
         config.check()?;
         if let Some(adopted) = &mut config.adopted {
@@ -173,7 +188,9 @@ impl Topics {
         Err(contended(name))
     }
 
-    /// The rank under which the partitions of a new topic are made, by all who make it at once; `None` if somebody came in between.
+    /// The rank under which the partitions of a new topic are made, the same for all processes that
+    /// make it at once. `None` if the caller must look again: another process made an entry first,
+    /// or a deletion had to be finished.
     async fn begin(&self, name: &TopicName, config: &TopicConfig) -> Result<Option<u64>> {
         match self.look(name).await? {
             Some(known) if known.deleting => {
@@ -190,7 +207,7 @@ impl Topics {
     }
 
     /// The entry stands: its partition must follow what it says.
-    async fn made(&self, known: Known) -> Result<TopicInfo> {
+    async fn made(&self, known: KnownTopic) -> Result<TopicInfo> {
         if self.tell(&known).await? || known.info.config.adopted.is_none() {
             return Ok(known.info);
         }
@@ -202,9 +219,10 @@ impl Topics {
         Err(Error::new(ErrorKind::AlreadyExists, context))
     }
 
-    /// Tells the first partition what to follow; false if a newer entry said otherwise, or if it holds records of its own.
-    async fn tell(&self, known: &Known) -> Result<bool> {
-        let adopt = known.info.config.adopted.as_ref().map(Adopted::wish).transpose()?;
+    /// Tells the first partition what to follow; false if a newer entry said otherwise, or if it
+    /// holds records of its own.
+    async fn tell(&self, known: &KnownTopic) -> Result<bool> {
+        let adopt = known.info.config.adopted.as_ref().map(Adopted::request).transpose()?;
         self.engine.adopt(&Partition::new(known.info.name.clone(), 0), adopt, known.version).await
     }
 
@@ -285,7 +303,7 @@ impl Topics {
         Err(contended(name))
     }
 
-    async fn live(&self, name: &TopicName) -> Result<Known> {
+    async fn live(&self, name: &TopicName) -> Result<KnownTopic> {
         match self.look(name).await? {
             Some(known) if known.is_live() => Ok(known),
             _ => {
@@ -294,7 +312,13 @@ impl Topics {
         }
     }
 
-    async fn finish_delete(&self, known: &Known) -> Result<()> {
+    async fn finish_delete(&self, known: &KnownTopic) -> Result<()> {
+        let name = &known.info.name;
+        // A deletion that was begun before may have taken the first partition already.
+        let groups = self.engine.groups(&Partition::new(name.clone(), 0)).await;
+        for group in groups.or_else(none_if_missing)? {
+            forget_members(&self.engine, name, &group).await?;
+        }
         for at in known.partitions() {
             self.engine.delete_partition_as(&at, known.version).await?;
         }
@@ -314,20 +338,59 @@ impl Topics {
         Ok(())
     }
 
-    /// Whoever reads the topic must not miss what enters a new partition before a consumer opens it.
+    /// Makes the groups of the topic on its new partitions, so that no group misses what enters
+    /// one before a consumer opens it.
     async fn copy_groups(&self, name: &TopicName, added: std::ops::Range<u32>) -> Result<()> {
-        let groups = self.engine.groups(&Partition::new(name.clone(), 0)).await?;
-        for index in added {
-            for group in &groups {
-                self.engine
-                    .create_group(&Partition::new(name.clone(), index), group, From::Start, None)
-                    .await?;
-            }
+        for group in self.engine.groups(&Partition::new(name.clone(), 0)).await? {
+            let added = added.clone().map(|index| Partition::new(name.clone(), index));
+            self.make_group_on(added, &group, StartPosition::Start).await?;
         }
         Ok(())
     }
 
-    async fn replace(&self, known: &Known, config: TopicConfig) -> Result<Option<TopicInfo>> {
+    /// Makes a group at `start` on the partitions that `info` names, or on those of them that are
+    /// `pinned`. Where the group exists, it stays as it is.
+    ///
+    /// **Growth at the same time.** `start` counts only for the partitions of `info`. Partitions
+    /// that a growth has announced or added since then are read from their start. The growth makes
+    /// partitions first and copies groups then: a partition that is still missing here gets the
+    /// group by that copy. So the group is on every partition that the topic's entry ever names.
+    pub(crate) async fn make_group(
+        &self,
+        info: &TopicInfo,
+        group: &GroupName,
+        start: StartPosition,
+        pinned: &BTreeSet<u32>,
+    ) -> Result<()> {
+        let named = info.partitions().filter(|at| pinned.is_empty() || pinned.contains(&at.index));
+        self.make_group_on(named, group, start).await?;
+        if !pinned.is_empty() || start == StartPosition::Existing {
+            return Ok(());
+        }
+        let known = self.live(&info.name).await?;
+        let before = info.config.partitions;
+        let named = known.info.config.partitions;
+        let (added, announced): (Vec<_>, Vec<_>) =
+            known.partitions().skip(before as usize).partition(|at| at.index < named);
+        self.make_group_on(added, group, StartPosition::Start).await?;
+        match self.make_group_on(announced, group, StartPosition::Start).await {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+            done => done,
+        }
+    }
+
+    async fn make_group_on(
+        &self,
+        partitions: impl IntoIterator<Item = Partition>,
+        group: &GroupName,
+        start: StartPosition,
+    ) -> Result<()> {
+        let make =
+            |at: Partition| async move { self.engine.create_group(&at, group, start, None).await.map(drop) };
+        stream::iter(partitions).map(make).buffer_unordered(GROUPS_AT_ONCE).try_collect().await
+    }
+
+    async fn replace(&self, known: &KnownTopic, config: TopicConfig) -> Result<Option<TopicInfo>> {
         let stored = known.with(config);
         let done = self.put(&known.info.name, &stored, Expect::Version(known.version)).await?;
         Ok(done.map(|_| info(known.info.name.clone(), stored)))
@@ -343,16 +406,18 @@ impl Topics {
     }
 }
 
-fn read(name: TopicName, entry: &Entry) -> Result<Known> {
+fn read(name: TopicName, entry: &Entry) -> Result<KnownTopic> {
     let stored: Stored = serde_json::from_slice(&entry.value).map_err(|error| {
         Error::new(ErrorKind::Corrupt, format!("the entry of topic {name} cannot be read")).with_source(error)
     })?;
     Ok(known(name, stored, entry.version))
 }
 
-fn known(name: TopicName, stored: Stored, version: u64) -> Known {
-    let (deleting, making, growing_to) = (stored.deleting, stored.making, stored.growing_to);
-    Known { version, deleting, making, growing_to, info: info(name, stored) }
+fn known(name: TopicName, stored: Stored, version: u64) -> KnownTopic {
+    let deleting = stored.deleting;
+    let making = stored.making;
+    let growing_to = stored.growing_to;
+    KnownTopic { version, deleting, making, growing_to, info: info(name, stored) }
 }
 
 fn info(name: TopicName, stored: Stored) -> TopicInfo {
@@ -367,6 +432,10 @@ fn info(name: TopicName, stored: Stored) -> TopicInfo {
 fn ms_of(time: std::time::SystemTime) -> u64 {
     let since = time.duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn none_if_missing<T>(error: Error) -> Result<Vec<T>> {
+    if error.kind() == ErrorKind::NotFound { Ok(Vec::new()) } else { Err(error) }
 }
 
 fn contended(name: &TopicName) -> Error {

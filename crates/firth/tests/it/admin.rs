@@ -2,9 +2,10 @@
 
 use crate::world::{Diary, Reader, eventually, fails, lag, send, soon, with_topic};
 use firth::{
-    ErrorKind, Message, Nack, PendingQuery, PendingSort, Position, RecordId, Reset, RetryPolicy, TRACEPARENT,
-    TrimTo,
+    Broker, ErrorKind, Message, Nack, PendingQuery, PendingSort, RecordId, Reset, RetryPolicy, StartPosition,
+    TRACEPARENT, TrimTo,
 };
+use firth_testkit::{Flavor, RedisServer};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Notify;
@@ -69,7 +70,8 @@ async fn pending_records_are_merged_sorted_and_paged() {
     });
     let query = PendingQuery { sort: PendingSort::Attempt, descending: true, ..PendingQuery::default() };
     let admin = broker.admin();
-    // Strict order: the first record of each key waits for its retry, the second waits for the first.
+    // Strict order: the first record of each key waits for its retry, the second waits for the
+    // first.
     eventually("five keys wait", async || {
         let page = admin.pending("orders", "billing", query).await.unwrap();
         page.total == 5
@@ -100,7 +102,7 @@ async fn a_reset_moves_a_running_group_and_keeps_or_drops_what_waits_as_told() {
     eventually("settled", async || lag(&broker, "billing").await == 0).await;
     broker
         .admin()
-        .reset_group("orders", "billing", Reset { to: Position::Start, drop_due: true })
+        .reset_group("orders", "billing", Reset { to: StartPosition::Start, drop_due: true })
         .await
         .unwrap();
     diary.reaches(20).await;
@@ -146,10 +148,12 @@ async fn a_batch_of_one_trace_passes_its_context_on_and_a_mixed_one_none() {
     for (batch, expected) in [([parents[0], parents[0]], Some(parents[0])), ([parents[0], parents[1]], None)]
     {
         orders.send_all(batch.map(traced)).await.unwrap();
-        let (invoices, done) = (broker.producer("invoices").await.unwrap(), Arc::new(Notify::new()));
+        let invoices = broker.producer("invoices").await.unwrap();
+        let done = Arc::new(Notify::new());
         let finished = done.clone();
         let run = broker.consumer("orders", "billing").await.unwrap().run_batches(2, move |records| {
-            let (invoices, done) = (invoices.clone(), done.clone());
+            let invoices = invoices.clone();
+            let done = done.clone();
             async move {
                 assert_eq!(records.len(), 2);
                 invoices.send("invoice").await?;
@@ -236,4 +240,30 @@ async fn the_newest_records_are_found_however_old_they_are() {
     assert_eq!(numbers(100).await, (190..200).collect::<Vec<_>>());
     broker.admin().trim("orders", TrimTo::Keep(0), false).await.unwrap();
     assert!(numbers(100).await.is_empty());
+}
+
+/// The members of a group meet in a pool, which goes with the group or with its topic, also if a
+/// member vanished.
+#[tokio::test]
+async fn q14_the_pool_of_a_group_that_is_gone_is_gone() {
+    let server = RedisServer::start(Flavor::Redis).await;
+    let broker = Broker::connect(&server.url()).await.unwrap();
+    for deletes_topic in [false, true] {
+        broker.create_topic("orders").partitions(2).if_missing().await.unwrap();
+        let lease = Duration::from_millis(300);
+        let join = async || broker.consumer("orders", "billing").lease(lease).await.unwrap();
+        let vanishes = Reader::start(join().await, "a", &Diary::default());
+        soon("assigned", vanishes.handle.assigned(|owned| owned.len() == 2)).await;
+        join().await.close().await.unwrap();
+        vanishes.crash().await;
+        let group = async || broker.admin().group("orders", "billing").await.unwrap();
+        eventually("its membership runs out", async || group().await.members.is_empty()).await;
+        if deletes_topic {
+            assert!(broker.delete_topic("orders").await.unwrap());
+        } else {
+            assert!(broker.admin().delete_group("orders", "billing").await.unwrap());
+        }
+        let left = server.command(&["KEYS", "firth:pool:{members*"]).await;
+        assert!(left.items().is_empty(), "{deletes_topic}: {left:?}");
+    }
 }

@@ -141,7 +141,8 @@ async fn every_entry_comes_once_however_many_follow(flavor: Flavor) {
     let first = Broker::connect(&server.url()).await.unwrap();
     let second = Broker::connect(&server.url()).await.unwrap();
     first.adopt_stream("orders").await.unwrap();
-    let (one, two) = (Diary::default(), Diary::default());
+    let one = Diary::default();
+    let two = Diary::default();
     let a = Reader::start(first.consumer("orders", "billing").await.unwrap(), "a", &one);
     let b = Reader::start(second.consumer("orders", "audit").await.unwrap(), "b", &two);
     for n in 0..300 {
@@ -305,14 +306,15 @@ async fn of_two_that_adopt_at_once_one_wins_with_its_own_fields(flavor: Flavor) 
     }
 }
 
-/// What a topic holds after an entry came to the stream of its name; what follows no stream is sent a record.
+/// What a topic holds after an entry came to the stream of its name; what follows no stream is sent
+/// a record.
 async fn holds(server: &RedisServer, broker: &Broker, topic: &str) -> Vec<String> {
     server.command(&["XADD", topic, "*", "n", "1"]).await;
     if broker.topic(topic).await.unwrap().config.adopted.is_none() {
         broker.producer(topic).await.unwrap().send("sent").await.unwrap();
     }
     let at = Partition::new(TopicName::new(topic).unwrap(), 0);
-    broker.engine().ripen(&at, 10).await.unwrap();
+    broker.engine().promote_due(&at, 10).await.unwrap();
     payloads(broker.engine(), topic, 0).await
 }
 
@@ -330,8 +332,8 @@ async fn of_two_that_make_and_adopt_at_once_one_wins_and_nothing_else_is_followe
     }
 }
 
-/// Whoever makes a topic dies at any step, before or after the server has done it. The next one gets the topic, or finds one that does what
-/// its entry says.
+/// The process that makes a topic dies at any step, before or after the server has done it. The
+/// next process makes the topic, or finds one that does what its entry says.
 async fn a_crash_while_a_topic_is_made_leaves_none_or_one_that_does_what_it_says(flavor: Flavor) {
     let server = RedisServer::start(flavor).await;
     let broker = Broker::connect(&server.url()).await.unwrap();
@@ -368,21 +370,22 @@ async fn a_crash_while_a_topic_is_made_leaves_none_or_one_that_does_what_it_says
     }
 }
 
-/// One that was asleep since before the topic was deleted and made anew still wants its own to follow the stream, or to follow nothing.
+/// One that was asleep since before the topic was deleted and made anew still wants its own to
+/// follow the stream, or to follow nothing.
 async fn who_comes_late_changes_nothing_about_what_a_topic_follows(flavor: Flavor) {
     let server = RedisServer::start(flavor).await;
     let broker = Broker::connect(&server.url()).await.unwrap();
     let partition = |topic: &str| Partition::new(TopicName::new(topic).unwrap(), 0);
-    let wish = |topic: &str| Some(Adopt { stream: topic.to_owned(), ..Default::default() });
+    let request = |topic: &str| Some(Adopt { stream: topic.to_owned(), ..Default::default() });
     broker.create_topic("first").await.unwrap();
     broker.create_topic("plain").await.unwrap();
-    assert!(!broker.engine().adopt(&partition("plain"), wish("plain"), 1).await.unwrap());
+    assert!(!broker.engine().adopt(&partition("plain"), request("plain"), 1).await.unwrap());
     assert_eq!(holds(&server, &broker, "plain").await, ["sent"]);
     broker.adopt_stream("followed").await.unwrap();
     assert!(!broker.engine().adopt(&partition("followed"), None, 1).await.unwrap());
-    assert!(!broker.engine().adopt(&partition("followed"), wish("other"), 1).await.unwrap());
+    assert!(!broker.engine().adopt(&partition("followed"), request("other"), 1).await.unwrap());
     assert_eq!(holds(&server, &broker, "followed").await, [r#"{"n":"1"}"#]);
     broker.delete_topic("followed").await.unwrap();
-    let late = broker.engine().adopt(&partition("followed"), wish("followed"), 9).await;
+    let late = broker.engine().adopt(&partition("followed"), request("followed"), 9).await;
     assert_eq!(late.unwrap_err().kind(), ErrorKind::NotFound, "nothing comes back to life");
 }

@@ -24,8 +24,8 @@ struct Signs {
     is_done: Arc<AtomicBool>,
 }
 
-/// Runs an owner on a runtime that it blocks, and a rival on a thread of its own; answers how much the
-/// rival got.
+/// Runs an owner on a runtime that it blocks, and a rival on a thread of its own; answers how much
+/// the rival got.
 fn beside<R>(owner: impl AsyncFnOnce(Signs), rival: impl FnOnce(Signs) -> R + Send + 'static) -> usize
 where
     R: Future<Output = usize>,
@@ -47,7 +47,8 @@ fn a_consumer_keeps_its_partition(
 ) {
     let rival = move |signs: Signs| async move {
         eventually("it is owned", async || signs.owns.load(Ordering::SeqCst)).await;
-        let (broker, diary) = (theirs.await, Diary::default());
+        let broker = theirs.await;
+        let diary = Diary::default();
         let consumer = broker.consumer("orders", "billing").lease(LEASE).await.unwrap();
         let reader = Reader::start(consumer, "rival", &diary);
         eventually("the owner is done", async || signs.is_done.load(Ordering::SeqCst)).await;

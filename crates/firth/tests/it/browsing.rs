@@ -33,7 +33,9 @@ async fn reject_all(broker: &Broker, count: u64) {
 #[tokio::test(start_paused = true)]
 async fn q03_a_page_of_records_is_bounded_as_it_is_shown_and_tells_whether_more_follow() {
     let broker = with_large_messages(20).await;
-    let (mut after, mut seen, mut pages) = (RecordId::ZERO, 0, 0);
+    let mut after = RecordId::ZERO;
+    let mut seen = 0;
+    let mut pages = 0;
     loop {
         let page = broker.admin().browse_page("orders", 0, after, 500).await.unwrap();
         let bytes: usize = page.records.iter().map(|record| record.payload().len()).sum();
@@ -55,7 +57,8 @@ async fn q03_a_page_of_dead_letters_is_bounded_as_it_is_shown_and_tells_whether_
     let broker = with_large_messages(20).await;
     reject_all(&broker, 20).await;
     let letters = broker.dead_letters("orders");
-    let (mut after, mut seen) = (None, 0);
+    let mut after = None;
+    let mut seen = 0;
     loop {
         let page = letters.list(after.as_ref(), 500).await.unwrap();
         let bytes: usize = page.letters.iter().map(|letter| letter.record.payload().len()).sum();

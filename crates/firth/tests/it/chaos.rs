@@ -1,5 +1,6 @@
-//! Everything at once, many times: processes with bad connections that join, leave and crash, handlers that fail, two groups. Paused time and
-//! seeds make a run quick; what is checked are the promises of the crate, on what producers and handlers saw.
+//! Everything at once, many times: processes with bad connections that join, leave and crash,
+//! handlers that fail, two groups. Paused time and seeds make a run quick; what is checked are the
+//! promises of the crate, on what producers and handlers saw.
 
 use crate::world::{Diary, Reader, eventually, lag, with_topic};
 use firth::{Broker, Message, Nack, RetryPolicy};
@@ -29,7 +30,8 @@ impl World {
     /// A member of `group` that fails now and then and writes down what it finished.
     async fn member(&mut self, group: &str, diary: &Diary) -> Reader {
         let process = self.process();
-        let (concurrency, in_flight) = (self.random.usize(1..6), self.random.usize(1..40));
+        let concurrency = self.random.usize(1..6);
+        let in_flight = self.random.usize(1..40);
         let retry = RetryPolicy {
             max_attempts: 4,
             max_crashes: 0,
@@ -47,7 +49,8 @@ impl World {
                 Err(error) => assert!(error.is_retryable(), "{error:?}"),
             }
         };
-        let (diary, seed) = (diary.clone(), self.random.u64(..));
+        let diary = diary.clone();
+        let seed = self.random.u64(..);
         Reader::with(consumer, move |record| {
             let dice = firth::partitioner::key_hash(
                 format!("{seed}/{}/{}", record.id(), record.attempt()).as_bytes(),

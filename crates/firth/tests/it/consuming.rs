@@ -64,9 +64,13 @@ async fn concurrency_runs_keys_side_by_side_and_each_key_in_order() {
     let busy: Arc<Mutex<HashMap<Vec<u8>, usize>>> = Arc::default();
     let consumer = broker.consumer("orders", "billing").concurrency(4).await.unwrap();
     let reader = {
-        let (diary, peak) = (diary.clone(), peak.clone());
+        let diary = diary.clone();
+        let peak = peak.clone();
         Reader::with(consumer, move |record| {
-            let (diary, running, peak, busy) = (diary.clone(), running.clone(), peak.clone(), busy.clone());
+            let diary = diary.clone();
+            let running = running.clone();
+            let peak = peak.clone();
+            let busy = busy.clone();
             async move {
                 peak.fetch_max(running.fetch_add(1, SeqCst) + 1, SeqCst);
                 let key = record.key().unwrap().to_vec();
@@ -131,7 +135,8 @@ async fn handed_out(consumer: &mut Consumer) -> Vec<Delivery> {
 
 const COUNT: usize = 40;
 
-/// A topic of payloads that are small where they lie and 4 MiB where they are handed out; each begins with its number.
+/// A topic of payloads that are small where they lie and 4 MiB where they are handed out; each
+/// begins with its number.
 async fn swelling(message: impl Fn(Vec<u8>) -> Message) -> Broker {
     const SIZE: usize = 4 << 20;
     let broker = Broker::memory();
@@ -197,15 +202,19 @@ async fn however_many_bytes_are_held_back_the_one_they_wait_for_comes() {
 async fn a_batch_handler_gets_records_of_one_partition_in_order_and_one_answer_settles_them() {
     let broker = with_topic(2).await;
     send(&broker, "orders", 0, 100).await;
-    let (sizes, seen) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Mutex::new(Vec::<u64>::new())));
+    let sizes = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::new(Mutex::new(Vec::<u64>::new()));
     let failed = Arc::new(AtomicUsize::new(0));
     let retry = RetryPolicy::fixed(3, Duration::from_secs(1));
     let consumer = broker.consumer("orders", "billing").retry(retry).await.unwrap();
     let handle = consumer.handle();
     let task = {
-        let (sizes, seen) = (sizes.clone(), seen.clone());
+        let sizes = sizes.clone();
+        let seen = seen.clone();
         let run = consumer.run_batches(10, move |records| {
-            let (sizes, seen, failed) = (sizes.clone(), seen.clone(), failed.clone());
+            let sizes = sizes.clone();
+            let seen = seen.clone();
+            let failed = failed.clone();
             async move {
                 assert!(records.iter().all(|record| record.partition() == records[0].partition()));
                 sizes.lock().unwrap().push(records.len());
@@ -325,7 +334,8 @@ async fn a_handler_that_hangs_is_abandoned_at_the_drain_limit() {
     let broker = with_topic(1).await;
     send(&broker, "orders", 0, 1).await;
     let consumer = broker.consumer("orders", "billing").drain(Duration::from_secs(3)).await.unwrap();
-    let (started, start) = (Arc::new(tokio::sync::Notify::new()), Instant::now());
+    let started = Arc::new(tokio::sync::Notify::new());
+    let start = Instant::now();
     let reader = {
         let started = started.clone();
         Reader::with(consumer, move |_| {

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 /// A consumer of `group` that rejects while the switch is on.
 async fn rejecting(broker: &Broker, group: &str, diary: &Diary) -> (Reader, Arc<AtomicBool>) {
-    let (switch, diary) = (Arc::new(AtomicBool::new(true)), diary.clone());
+    let switch = Arc::new(AtomicBool::new(true));
+    let diary = diary.clone();
     let consumer = broker.consumer("orders", group).retry(RetryPolicy::never()).await.unwrap();
     let rejects = switch.clone();
     let reader = Reader::with(consumer, move |record| {
@@ -55,7 +56,8 @@ async fn a_dead_letter_tells_everything_about_its_record() {
 async fn a_replay_reaches_only_the_group_that_failed_in_its_partition_and_only_once() {
     let broker = with_topic(2).await;
     send(&broker, "orders", 0, 10).await;
-    let (failing, fine) = (Diary::default(), Diary::default());
+    let failing = Diary::default();
+    let fine = Diary::default();
     let other = Reader::start(broker.consumer("orders", "audit").await.unwrap(), "a", &fine);
     let (reader, switch) = rejecting(&broker, "billing", &failing).await;
     eventually("all given up", async || dead(&broker).await == 10).await;
@@ -79,7 +81,8 @@ async fn a_replay_reaches_only_the_group_that_failed_in_its_partition_and_only_o
 async fn a_replay_for_everyone_is_appended_again_with_its_origin() {
     let broker = with_topic(1).await;
     send(&broker, "orders", 0, 1).await;
-    let (failing, fine) = (Diary::default(), Diary::default());
+    let failing = Diary::default();
+    let fine = Diary::default();
     let other = Reader::start(broker.consumer("orders", "audit").await.unwrap(), "a", &fine);
     let (reader, switch) = rejecting(&broker, "billing", &failing).await;
     eventually("given up", async || dead(&broker).await == 1).await;
@@ -106,7 +109,8 @@ async fn letters_are_filtered_paged_and_deleted() {
     }
     let all = broker.dead_letters("orders");
     assert_eq!(all.count().await.unwrap(), 1000);
-    let (mut seen, mut after): (Vec<DeadId>, _) = (Vec::new(), None);
+    let mut seen: Vec<DeadId> = Vec::new();
+    let mut after = None;
     loop {
         let page = all.list(after.as_ref(), 70).await.unwrap();
         assert!(page.letters.len() <= 70);

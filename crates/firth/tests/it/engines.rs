@@ -1,4 +1,5 @@
-//! Runs a test on every engine, in real time: in memory, on files, on Redis and on Valkey, each with two processes' worth of brokers.
+//! Runs a test on every engine, in real time: in memory, on files, on Redis and on Valkey, each
+//! with two processes' worth of brokers.
 
 use firth::Broker;
 use firth_testkit::{Flavor, RedisServer};

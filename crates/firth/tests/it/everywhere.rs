@@ -1,5 +1,6 @@
-//! One whole life of a topic on every engine, in real time: two processes share it, handlers fail, a member crashes, one leaves, letters are
-//! replayed, delayed messages come, and idle consumers wake up at once.
+//! One whole life of a topic on every engine, in real time: two processes share it, handlers fail,
+//! a member crashes, one leaves, letters are replayed, delayed messages come, and idle consumers
+//! wake up at once.
 
 use crate::world::{Diary, Reader, eventually, lag, numbered, soon};
 use firth::{Broker, Message, Nack, Record, Replay, RetryPolicy};
@@ -31,13 +32,15 @@ async fn member(broker: &Broker, who: &'static str, diary: &Diary, reject: &Arc<
     let retry = RetryPolicy::fixed(3, Duration::from_millis(30));
     let builder = broker.consumer("orders", "billing").retry(retry).lease(Duration::from_secs(1));
     let consumer = builder.name(who).await.unwrap();
-    let (diary, reject) = (diary.clone(), reject.clone());
+    let diary = diary.clone();
+    let reject = reject.clone();
     Reader::with(consumer, move |record| handle(record, who, diary.clone(), reject.clone()))
 }
 
 async fn life(first: Broker, second: Broker) {
     first.create_topic("orders").partitions(4).await.unwrap();
-    let (diary, reject) = (Diary::default(), Arc::new(AtomicBool::new(true)));
+    let diary = Diary::default();
+    let reject = Arc::new(AtomicBool::new(true));
     let producer = first.producer("orders").idempotent().await.unwrap();
     producer.send_all(numbered(0, 200)).await.unwrap();
 

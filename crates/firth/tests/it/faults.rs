@@ -65,8 +65,8 @@ async fn lost_and_refused_commits_reads_and_openings_repeat_no_record() {
     let (ours, faults) = process(broker.engine());
     let diary = Diary::default();
     let consumer = ours.consumer("orders", "billing").max_in_flight(20).await.unwrap();
-    for name in ["commit", "read", "commit", "due", "ripen", "open", "commit"] {
-        faults.plan(name, if name == "ripen" { Fault::Refused } else { Fault::LostReply });
+    for name in ["commit", "read", "commit", "due", "promote_due", "open", "commit"] {
+        faults.plan(name, if name == "promote_due" { Fault::Refused } else { Fault::LostReply });
         faults.plan(name, Fault::Refused);
     }
     let reader = Reader::start(consumer, "a", &diary);
@@ -253,7 +253,8 @@ async fn after_an_owner_vanished_nothing_goes_out_beside_what_is_due() {
     }
 }
 
-/// Records of the log come while a look for due ones is on its way: there is room for either, not for both.
+/// Records of the log come while a look for due ones is on its way: there is room for either, not
+/// for both.
 #[tokio::test(start_paused = true)]
 async fn no_more_is_out_than_may_be_also_if_due_records_come_late() {
     let broker = with_topic(1).await;
@@ -319,7 +320,8 @@ async fn whoever_waits_for_a_verdict_hears_what_became_of_it_also_over_a_lost_re
     loop {
         let delivery = consumer.next().await.unwrap().unwrap();
         faults.plan("commit", Fault::LostReply);
-        let (is_last, before) = (delivery.text().unwrap() == "4", lag(&broker, "billing").await);
+        let is_last = delivery.text().unwrap() == "4";
+        let before = lag(&broker, "billing").await;
         delivery.ack().await.unwrap();
         assert_eq!(lag(&broker, "billing").await, before - 1);
         if is_last {

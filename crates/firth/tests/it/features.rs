@@ -1,5 +1,5 @@
-//! What a topic and its members can be told to do, on every engine: compress, keep by size, acknowledge as asked, judge a batch one by
-//! one, mend a dead letter.
+//! What a topic and its members can be told to do, on every engine: compress, keep by size,
+//! acknowledge as asked, judge a batch one by one, mend a dead letter.
 
 use crate::engines::{Pair, on_every_engine};
 use crate::world::{Diary, Reader, eventually, fails, lag, soon};
@@ -40,7 +40,7 @@ async fn compressed_payloads_are_plain_for_everyone_and_small_where_they_lie(pai
     }
     let at = broker.topic("orders").await.unwrap().partitions().next().unwrap();
     let stored =
-        broker.engine().read(&at, RecordId::ZERO, firth_engine::facet::Max::records(9)).await.unwrap();
+        broker.engine().read(&at, RecordId::ZERO, firth_engine::facet::ReadLimit::records(9)).await.unwrap();
     assert_eq!(stored[0].content.payload, "short");
     assert!(stored[1].content.payload.len() < long.len() / 20, "{}", stored[1].content.payload.len());
 
@@ -138,7 +138,8 @@ async fn each_record_of_a_batch_has_its_own_verdict(pair: Pair) {
     producer.send_all((0..30).map(|n| Message::new(n.to_string()))).await.unwrap();
     let retry = RetryPolicy::fixed(3, Duration::from_millis(20));
     let consumer = broker.consumer("orders", "billing").retry(retry).await.unwrap();
-    let (handle, seen) = (consumer.handle(), Arc::new(Mutex::new(Vec::new())));
+    let handle = consumer.handle();
+    let seen = Arc::new(Mutex::new(Vec::new()));
     let run = {
         let seen = seen.clone();
         consumer.run_batches_each(10, move |records| {
@@ -182,7 +183,8 @@ async fn an_edited_letter_comes_back_in_one_step_to_its_group_or_to_everyone(pai
     let producer = broker.producer("orders").await.unwrap();
     let typos = (0..2).map(|_| Message::new("typo").key("k").to_partition(1));
     producer.send_all(typos).await.unwrap();
-    let (diary, other) = (Diary::default(), Diary::default());
+    let diary = Diary::default();
+    let other = Diary::default();
     let reader = rejecting(&broker, "billing", &diary).await;
     let witness = Reader::start(pair.second.consumer("orders", "audit").await.unwrap(), "a", &other);
     let letters = broker.dead_letters("orders").group("billing");
@@ -223,7 +225,8 @@ async fn a_record_tells_all_that_is_known_of_its_message(pair: Pair) {
     let message = Message::new("paid").key("ada").header("a", "1").header("b", "x").header("a", "2");
     let begun = SystemTime::now() - Duration::from_millis(1);
     let receipt = producer.send(message.to_partition(2)).await.unwrap();
-    let (ended, place) = (SystemTime::now(), (2, receipt.id.unwrap()));
+    let ended = SystemTime::now();
+    let place = (2, receipt.id.unwrap());
     let mut consumer = pair.second.consumer("orders", "billing").await.unwrap();
     let letters = broker.dead_letters("orders");
     // Attempt by attempt, then replayed to its group, then twice to everyone.

@@ -1,4 +1,4 @@
-//! Retention: at any interval, and whatever is wrong with one topic.
+//! Retention: at any interval, and even if one topic cannot be read.
 
 use crate::engines::{Pair, on_every_engine};
 use crate::faulty::process;
@@ -41,7 +41,8 @@ async fn q11_a_topic_that_cannot_be_read_does_not_hold_up_retention_of_others() 
     assert_eq!(payloads(broker.engine(), "orders", 0).await, ["7", "8", "9"]);
 }
 
-/// The second line of defence behind the laws of the log: a producer over bad connections, on each engine.
+/// The second line of defence behind the laws of the log: a producer over bad connections, on each
+/// engine.
 async fn t_a_batch_that_is_sent_again_is_there_once(pair: Pair) {
     pair.first.create_topic("orders").await.unwrap();
     let (ours, faults) = process(pair.first.engine());

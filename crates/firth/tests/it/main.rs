@@ -1,4 +1,5 @@
-//! The queue's laws: details on the engine in memory (mostly with paused time), promises on every engine.
+//! The queue's laws: details on the engine in memory (mostly with paused time), promises on every
+//! engine.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on says so by a panic")]
 
@@ -17,6 +18,7 @@ mod faults;
 mod faulty;
 mod features;
 mod housekeeping;
+mod in_flight;
 mod many;
 mod outages;
 mod pausing;
@@ -24,6 +26,9 @@ mod producing;
 mod promises;
 mod retrying;
 mod sharing;
+mod side_groups;
+mod sources;
+mod streams;
 mod topics;
 mod trickle;
 mod world;

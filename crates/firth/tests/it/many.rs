@@ -9,7 +9,8 @@ async fn deliveries_taken_together_come_once_in_order_and_are_settled_together()
     let broker = with_topic(2).await;
     send(&broker, "orders", 0, 500).await;
     let mut consumer = broker.consumer("orders", "billing").concurrency(100).max_in_flight(60).await.unwrap();
-    let (mut seen, mut held) = (vec![Vec::new(); 2], Vec::new());
+    let mut seen = vec![Vec::new(); 2];
+    let mut held = Vec::new();
     let mut largest = 0;
     while seen.iter().map(Vec::len).sum::<usize>() < 500 {
         let many = tokio::time::timeout(Duration::from_secs(60), consumer.next_many(20)).await;
@@ -33,7 +34,8 @@ async fn deliveries_taken_together_come_once_in_order_and_are_settled_together()
     // One is given back in the middle, and comes again.
     let mut rest = std::mem::take(&mut held);
     let back = rest.pop().unwrap();
-    let (partition, seq) = (back.partition(), back.id().seq);
+    let partition = back.partition();
+    let seq = back.id().seq;
     back.give_back();
     Delivery::ack_all(rest);
     let again = consumer.next_many(20).await.unwrap().unwrap();
@@ -78,8 +80,9 @@ async fn a_consumer_that_closes_ends_what_takes_many() {
     next.close().await.unwrap();
 }
 
-/// Whoever keeps deliveries until a checkpoint of its own is written keeps them as long as it likes, beside rivals; after a crash, what lies
-/// behind the checkpoint comes again, and nothing else.
+/// A consumer may keep deliveries until it has written a checkpoint of its own, as long as it
+/// likes, beside rivals. After a crash, the records behind the checkpoint come again, and no
+/// others.
 #[tokio::test(start_paused = true)]
 async fn what_is_acknowledged_at_a_checkpoint_does_not_come_again_and_the_rest_does() {
     const LEASE: Duration = Duration::from_secs(2);

@@ -1,11 +1,12 @@
-//! A paused consumer rests: what happens meanwhile does not wake it, and is all there when it goes on.
+//! A paused consumer rests: what happens meanwhile does not wake it, and is all there when it goes
+//! on.
 
 use crate::world::soon;
 use firth::Broker;
 use firth_testkit::{Flavor, RedisServer};
 use std::time::Duration;
 
-/// How often somebody asked the server to be told of the next change.
+/// How often clients asked the server to tell them of the next change.
 async fn armed(server: &RedisServer) -> u64 {
     let stats = server.info("commandstats").await;
     let line = stats.get("cmdstat_client|caching").map_or("calls=0,", String::as_str);
@@ -25,7 +26,8 @@ async fn a_paused_consumer_is_not_woken_by_what_is_appended_and_misses_nothing()
     let handle = consumer.handle();
     soon("assigned", handle.assigned(|owned| owned.len() == 1)).await;
     handle.pause();
-    let (producer, before) = (theirs.producer("orders").await.unwrap(), armed(&server).await);
+    let producer = theirs.producer("orders").await.unwrap();
+    let before = armed(&server).await;
     for number in 0..COUNT {
         producer.send(number.to_string()).await.unwrap();
     }

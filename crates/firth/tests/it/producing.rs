@@ -51,7 +51,8 @@ async fn a_batch_lingers_for_company_and_flush_ends_the_wait() {
     let second = producer.enqueue("b").await.unwrap();
     producer.flush().await.unwrap();
     assert_eq!(start.elapsed(), Duration::ZERO);
-    let (first, second) = (first.await.unwrap().id.unwrap(), second.await.unwrap().id.unwrap());
+    let first = first.await.unwrap().id.unwrap();
+    let second = second.await.unwrap().id.unwrap();
     assert_eq!(second, first.plus(1), "one batch, one append");
     producer.send("c").await.unwrap();
     assert!(start.elapsed() >= Duration::from_secs(5));
@@ -61,20 +62,20 @@ async fn a_batch_lingers_for_company_and_flush_ends_the_wait() {
 async fn a_full_producer_pushes_back_and_loses_nothing() {
     let broker = broker(1).await;
     let producer = broker.producer("orders").linger(Duration::from_secs(1)).max_buffered(4096).await.unwrap();
-    let mut tickets = Vec::new();
+    let mut pending = Vec::new();
     let refused = loop {
         match producer.try_enqueue(vec![b'x'; 700]) {
-            Ok(ticket) => tickets.push(ticket),
+            Ok(sending) => pending.push(sending),
             Err(error) => break error,
         }
     };
-    assert_eq!((refused.kind(), tickets.len()), (ErrorKind::Overloaded, 4));
+    assert_eq!((refused.kind(), pending.len()), (ErrorKind::Overloaded, 4));
     let start = Instant::now();
-    tickets.push(producer.enqueue(vec![b'y'; 700]).await.unwrap());
+    pending.push(producer.enqueue(vec![b'y'; 700]).await.unwrap());
     assert!(start.elapsed() >= Duration::from_secs(1), "it waited for room");
     producer.flush().await.unwrap();
-    for ticket in tickets {
-        ticket.await.unwrap();
+    for sending in pending {
+        sending.await.unwrap();
     }
     assert_eq!(payloads(broker.engine(), "orders", 0).await.len(), 5);
 }
@@ -83,10 +84,10 @@ async fn a_full_producer_pushes_back_and_loses_nothing() {
 async fn closing_sends_what_was_enqueued_and_refuses_what_comes_later() {
     let broker = broker(1).await;
     let producer = broker.producer("orders").linger(Duration::from_secs(60)).await.unwrap();
-    let ticket = producer.enqueue("last").await.unwrap();
+    let sending = producer.enqueue("last").await.unwrap();
     let other = producer.clone();
     producer.close().await.unwrap();
-    assert!(ticket.await.is_ok());
+    assert!(sending.await.is_ok());
     fails(other.send("late").await, ErrorKind::Closed);
 }
 
@@ -94,9 +95,9 @@ async fn closing_sends_what_was_enqueued_and_refuses_what_comes_later() {
 async fn dropping_the_last_handle_still_sends_what_was_enqueued() {
     let broker = broker(1).await;
     let producer = broker.producer("orders").linger(Duration::from_secs(60)).await.unwrap();
-    let ticket = producer.enqueue("last").await.unwrap();
+    let sending = producer.enqueue("last").await.unwrap();
     drop(producer);
-    ticket.await.unwrap();
+    sending.await.unwrap();
     assert_eq!(payloads(broker.engine(), "orders", 0).await, ["last"]);
 }
 
@@ -134,7 +135,7 @@ async fn batches_reach_the_disk_whole_and_in_order() {
     broker.close().await.unwrap();
 }
 
-fn parcel() -> Vec<Message> {
+fn request() -> Vec<Message> {
     let keyed = (0..5).map(|n| Message::new(format!("k{n}")).key(format!("key-{n}")));
     let plain = (0..1500).map(|n| Message::new(format!("p{n}")));
     keyed.chain(plain).collect()
@@ -144,19 +145,19 @@ fn parcel() -> Vec<Message> {
 async fn what_is_sent_again_under_its_name_is_there_once_also_after_a_restart() {
     let (broker, dir) = on_files().await;
     broker.create_topic("orders").partitions(3).await.unwrap();
-    let first = broker.producer("orders").await.unwrap().send_once("request-1", parcel()).await.unwrap();
-    let again = broker.producer("orders").await.unwrap().send_once("request-1", parcel()).await.unwrap();
+    let first = broker.producer("orders").await.unwrap().send_once("request-1", request()).await.unwrap();
+    let again = broker.producer("orders").await.unwrap().send_once("request-1", request()).await.unwrap();
     broker.close().await.unwrap();
     let broker = Broker::open(dir.path()).await.unwrap();
     let producer = broker.producer("orders").await.unwrap();
-    let after_restart = producer.send_once("request-1", parcel()).await.unwrap();
+    let after_restart = producer.send_once("request-1", request()).await.unwrap();
     for repeated in [again, after_restart] {
         assert!(repeated.iter().all(|receipt| receipt.duplicate));
         let place = |receipt: &firth::Receipt| (receipt.partition, receipt.id);
         assert!(repeated.iter().map(place).eq(first.iter().map(place)));
     }
     assert_eq!(broker.admin().topic("orders").await.unwrap().records(), 1505);
-    producer.send_once("request-2", parcel()).await.unwrap();
+    producer.send_once("request-2", request()).await.unwrap();
     assert_eq!(broker.admin().topic("orders").await.unwrap().records(), 3010);
     fails(producer.send_once("not a name", ["x"]).await, ErrorKind::Invalid);
     broker.close().await.unwrap();
@@ -165,7 +166,8 @@ async fn what_is_sent_again_under_its_name_is_there_once_also_after_a_restart() 
 /// Names that are used once do not push out the name of a producer that goes on.
 async fn q13_a_producers_name_outlives_names_that_are_used_once(pair: Pair) {
     pair.first.create_topic("orders").await.unwrap();
-    let (engine, at) = (pair.first.engine(), Partition::new(TopicName::new("orders").unwrap(), 0));
+    let engine = pair.first.engine();
+    let at = Partition::new(TopicName::new("orders").unwrap(), 0);
     let batch = |name: &str, keep| {
         let name = ProducerName::new(name).unwrap();
         Append { producer: Some(ProducerSeq { name, first: 0, keep }), ..Append::new([Content::new("x")]) }
@@ -176,9 +178,10 @@ async fn q13_a_producers_name_outlives_names_that_are_used_once(pair: Pair) {
     for page in 0..10 {
         let mut others = tokio::task::JoinSet::new();
         for n in 0..MAX_PRODUCERS / 10 {
-            let wish = batch(&format!("request-{page}-{n}"), Duration::ZERO);
-            let (engine, at) = (engine.clone(), at.clone());
-            others.spawn(async move { engine.append(&at, wish).await.unwrap() });
+            let request = batch(&format!("request-{page}-{n}"), Duration::ZERO);
+            let engine = engine.clone();
+            let at = at.clone();
+            others.spawn(async move { engine.append(&at, request).await.unwrap() });
         }
         others.join_all().await;
     }

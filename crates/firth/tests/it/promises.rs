@@ -1,5 +1,5 @@
-//! What a group promises its members and its messages, on every engine and in real time. Bounds are generous, because tests share a machine; the
-//! exact figures are the bench's.
+//! What a group promises its members and its messages, on every engine and in real time. Bounds are
+//! generous, because tests share a machine; the exact figures are the bench's.
 
 use crate::engines::{Pair, on_every_engine};
 use crate::faulty::process;
@@ -32,7 +32,8 @@ async fn owns(reader: &Reader, count: usize) {
 
 /// Sends numbers one after the other until told to stop; answers how many.
 fn load(broker: &Broker) -> (tokio::task::JoinHandle<u64>, Arc<AtomicBool>) {
-    let (broker, stop) = (broker.clone(), Arc::new(AtomicBool::new(false)));
+    let broker = broker.clone();
+    let stop = Arc::new(AtomicBool::new(false));
     let seen = stop.clone();
     let task = tokio::spawn(async move {
         let producer = broker.producer("orders").await.unwrap();
@@ -125,12 +126,15 @@ async fn a_crashed_member_is_taken_over_when_its_lease_ends(pair: Pair) {
 async fn one_groups_failures_never_reach_another_group(pair: Pair) {
     pair.first.create_topic("orders").partitions(2).await.unwrap();
     let producer = pair.first.producer("orders").await.unwrap();
-    let (calm, failing, mended) = (Diary::default(), Diary::default(), Arc::new(AtomicBool::new(false)));
+    let calm = Diary::default();
+    let failing = Diary::default();
+    let mended = Arc::new(AtomicBool::new(false));
     let audit = Reader::start(pair.second.consumer("orders", "audit").await.unwrap(), "audit", &calm);
     let retry = RetryPolicy::fixed(3, Duration::from_millis(20));
     let consumer = pair.first.consumer("orders", "billing").retry(retry).await.unwrap();
     let billing = {
-        let (failing, mended) = (failing.clone(), mended.clone());
+        let failing = failing.clone();
+        let mended = mended.clone();
         Reader::with(consumer, move |record| {
             failing.note("billing", &record);
             let ok = mended.load(SeqCst);

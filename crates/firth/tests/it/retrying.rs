@@ -1,7 +1,7 @@
 //! Failures: retries, order under retry, panics, deadlines, giving up.
 
 use crate::world::{Diary, Reader, eventually, lag, send, with_topic};
-use firth::{Backoff, Message, Nack, Ordering, RetryPolicy};
+use firth::{Backoff, KeyOrdering, Message, Nack, RetryPolicy};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -35,7 +35,7 @@ async fn a_failed_record_is_tried_again_after_the_backoff_and_given_up_after_the
     }
 }
 
-async fn failing_once(ordering: Ordering) -> Vec<String> {
+async fn failing_once(ordering: KeyOrdering) -> Vec<String> {
     let broker = with_topic(1).await;
     let producer = broker.producer("orders").await.unwrap();
     for (key, payload) in [("a", "a1"), ("b", "b1"), ("a", "a2"), ("b", "b2"), ("a", "a3")] {
@@ -60,12 +60,12 @@ async fn failing_once(ordering: Ordering) -> Vec<String> {
 
 #[tokio::test(start_paused = true)]
 async fn strict_order_holds_back_only_the_key_of_the_failed_record() {
-    assert_eq!(failing_once(Ordering::Strict).await, ["b1", "b2", "a1", "a2", "a3"]);
+    assert_eq!(failing_once(KeyOrdering::Strict).await, ["b1", "b2", "a1", "a2", "a3"]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn relaxed_order_holds_back_nothing() {
-    assert_eq!(failing_once(Ordering::Relaxed).await, ["b1", "a2", "b2", "a3", "a1"]);
+    assert_eq!(failing_once(KeyOrdering::Relaxed).await, ["b1", "a2", "b2", "a3", "a1"]);
 }
 
 #[tokio::test(start_paused = true)]

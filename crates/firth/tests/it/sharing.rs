@@ -2,7 +2,7 @@
 
 use crate::world::{Diary, Reader, eventually, lag, send, soon, with_topic};
 use firth::{Broker, GroupName, StartAt, TopicName};
-use firth_engine::facet::{From, LeaseQuery};
+use firth_engine::facet::{LeaseQuery, StartPosition};
 use firth_engine::{LeaseInfo, LeaseName, Partition};
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -20,12 +20,14 @@ async fn owns(reader: &Reader, count: usize) -> BTreeSet<u32> {
 
 #[tokio::test(start_paused = true)]
 async fn a_joining_member_gets_its_fair_share_within_a_second_and_a_leaving_one_gives_it_back() {
-    let (broker, diary) = (with_topic(8).await, Diary::default());
+    let broker = with_topic(8).await;
+    let diary = Diary::default();
     let a = reader(&broker, "a", &diary).await;
     owns(&a, 8).await;
     let start = Instant::now();
     let b = reader(&broker, "b", &diary).await;
-    let (of_a, of_b) = (owns(&a, 4).await, owns(&b, 4).await);
+    let of_a = owns(&a, 4).await;
+    let of_b = owns(&b, 4).await;
     assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
     assert!(of_a.is_disjoint(&of_b));
     let c = reader(&broker, "c", &diary).await;
@@ -47,7 +49,8 @@ async fn a_joining_member_gets_its_fair_share_within_a_second_and_a_leaving_one_
 
 #[tokio::test(start_paused = true)]
 async fn joins_and_leaves_under_load_lose_nothing_repeat_nothing_and_keep_order() {
-    let (broker, diary) = (with_topic(6).await, Diary::default());
+    let broker = with_topic(6).await;
+    let diary = Diary::default();
     let load = {
         let broker = broker.clone();
         tokio::spawn(async move {
@@ -116,7 +119,8 @@ async fn a_member_that_comes_back_under_its_own_name_takes_over_at_once_and_who_
 
 #[tokio::test(start_paused = true)]
 async fn a_crashed_member_is_taken_over_when_its_lease_ends_and_loses_nothing() {
-    let (broker, diary) = (with_topic(4).await, Diary::default());
+    let broker = with_topic(4).await;
+    let diary = Diary::default();
     let a = reader(&broker, "a", &diary).await;
     let b = reader(&broker, "b", &diary).await;
     owns(&a, 2).await;
@@ -164,7 +168,8 @@ async fn a_record_is_never_lost_with_the_member_that_had_it() {
 async fn two_groups_know_nothing_of_each_other() {
     let broker = with_topic(2).await;
     send(&broker, "orders", 0, 50).await;
-    let (billing, audit) = (Diary::default(), Diary::default());
+    let billing = Diary::default();
+    let audit = Diary::default();
     let one = Reader::start(broker.consumer("orders", "billing").await.unwrap(), "a", &billing);
     let two = Reader::start(broker.consumer("orders", "audit").await.unwrap(), "a", &audit);
     billing.reaches(50).await;
@@ -178,7 +183,8 @@ async fn two_groups_know_nothing_of_each_other() {
 
 #[tokio::test(start_paused = true)]
 async fn one_process_can_be_a_member_twice_and_surplus_members_stand_by() {
-    let (broker, diary) = (with_topic(1).await, Diary::default());
+    let broker = with_topic(1).await;
+    let diary = Diary::default();
     let a = reader(&broker, "same", &diary).await;
     owns(&a, 1).await;
     let b = reader(&broker, "same", &diary).await;
@@ -191,7 +197,8 @@ async fn one_process_can_be_a_member_twice_and_surplus_members_stand_by() {
 
 #[tokio::test(start_paused = true)]
 async fn pinned_partitions_go_to_who_pinned_them_and_the_rest_is_shared() {
-    let (broker, diary) = (with_topic(4).await, Diary::default());
+    let broker = with_topic(4).await;
+    let diary = Diary::default();
     let a = reader(&broker, "a", &diary).await;
     owns(&a, 4).await;
     let consumer =
@@ -206,7 +213,8 @@ async fn pinned_partitions_go_to_who_pinned_them_and_the_rest_is_shared() {
 
 #[tokio::test(start_paused = true)]
 async fn a_modest_member_takes_no_more_than_it_wants_and_what_waits_goes_to_who_has_room() {
-    let (broker, diary) = (with_topic(4).await, Diary::default());
+    let broker = with_topic(4).await;
+    let diary = Diary::default();
     let consumer = broker.consumer("orders", "billing").max_partitions(1).await.unwrap();
     let modest = Reader::start(consumer, "modest", &diary);
     owns(&modest, 1).await;
@@ -223,7 +231,8 @@ async fn a_modest_member_takes_no_more_than_it_wants_and_what_waits_goes_to_who_
 
 #[tokio::test(start_paused = true)]
 async fn a_grown_topic_is_shared_without_missing_a_message() {
-    let (broker, diary) = (with_topic(1).await, Diary::default());
+    let broker = with_topic(1).await;
+    let diary = Diary::default();
     let a = reader(&broker, "a", &diary).await;
     owns(&a, 1).await;
     broker.grow_topic("orders", 4).await.unwrap();
@@ -241,7 +250,8 @@ async fn a_handover_does_not_wait_for_a_reader_that_takes_nothing() {
     let lazy = broker.consumer("orders", "billing").await.unwrap();
     let handle = lazy.handle();
     soon("assigned", handle.assigned(|owned| owned.len() == 2)).await;
-    let (diary, start) = (Diary::default(), Instant::now());
+    let diary = Diary::default();
+    let start = Instant::now();
     let eager = reader(&broker, "b", &diary).await;
     owns(&eager, 1).await;
     assert!(start.elapsed() < Duration::from_secs(1));
@@ -249,17 +259,22 @@ async fn a_handover_does_not_wait_for_a_reader_that_takes_nothing() {
     lazy.close().await.unwrap();
 }
 
-/// Nobody waits until the lease of one that could do nothing with it has run out.
+/// A consumer that cannot read its partition gives it back, so the next owner need not wait until
+/// the lease runs out.
 #[tokio::test(start_paused = true)]
 async fn a_partition_that_cannot_be_read_is_given_back() {
-    let (broker, diary, lease) = (with_topic(1).await, Diary::default(), Duration::from_secs(300));
-    let (engine, group) = (broker.engine(), GroupName::new("late").unwrap());
+    let broker = with_topic(1).await;
+    let diary = Diary::default();
+    let lease = Duration::from_secs(300);
+    let engine = broker.engine();
+    let group = GroupName::new("late").unwrap();
     let at = Partition::new(TopicName::new("orders").unwrap(), 0);
-    let make = async || engine.create_group(&at, &group, From::Start, None).await.unwrap();
+    let make = async || engine.create_group(&at, &group, StartPosition::Start, None).await.unwrap();
     let consumer =
-        async || broker.consumer("orders", "late").lease(lease).start_at(StartAt::Nowhere).await.unwrap();
+        async || broker.consumer("orders", "late").lease(lease).start_at(StartAt::Existing).await.unwrap();
     assert!(make().await);
-    let (begun, first) = (Instant::now(), Reader::start(consumer().await, "first", &diary));
+    let begun = Instant::now();
+    let first = Reader::start(consumer().await, "first", &diary);
     owns(&first, 1).await;
     assert!(engine.delete_group(&at, &group, None).await.unwrap());
     send(&broker, "orders", 0, 10).await;

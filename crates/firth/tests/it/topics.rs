@@ -1,8 +1,9 @@
 //! Topics: made once, grown, altered, deleted for good.
 
 use crate::faulty::process;
-use crate::world::{fails, on_files, payloads};
-use firth::{AutoCreate, Broker, Engine, ErrorKind, Message, Retention, TopicConfig};
+use crate::world::{Diary, Reader, eventually, fails, on_files, payloads, send, soon, with_topic};
+use firth::{AutoCreate, Broker, Engine, ErrorKind, Message, Retention, StartAt, TopicConfig};
+use firth_engine::{GroupName, Partition, TopicName};
 use firth_laws::faulty::{Faults, Faulty};
 use std::time::Duration;
 
@@ -123,7 +124,8 @@ async fn retention_removes_in_time_what_no_group_needs() {
     assert_eq!(payloads(broker.engine(), "orders", 0).await, ["7", "8", "9"]);
 }
 
-/// Partitions of a growth that died half way have groups, but no topic: they go with the topic of their name.
+/// Partitions of a growth that died half way have groups, but no topic: they go with the topic of
+/// their name.
 #[tokio::test]
 async fn what_a_crash_left_of_growing_is_deleted_with_the_topic() {
     let broker = Broker::memory();
@@ -222,7 +224,8 @@ async fn of_many_that_make_a_topic_at_once_one_does() {
     for round in 0..10 {
         let makers: Vec<_> = (0..12)
             .map(|_| {
-                let (broker, topic) = (broker.clone(), format!("orders-{round}"));
+                let broker = broker.clone();
+                let topic = format!("orders-{round}");
                 tokio::spawn(async move { broker.create_topic(&topic).partitions(4).await })
             })
             .collect();
@@ -234,5 +237,117 @@ async fn of_many_that_make_a_topic_at_once_one_does() {
             }
         }
         assert_eq!(made, 1, "round {round}");
+    }
+}
+
+/// Between the consumer's look at the topic and its request for the partition, the topic is deleted
+/// and made again.
+#[tokio::test(start_paused = true)]
+async fn q14_a_consumer_outlives_a_topic_that_is_deleted_and_made_again_between_two_turns() {
+    let broker = Broker::memory();
+    broker.create_topic("orders").await.unwrap();
+    let (other, faults) = process(broker.engine());
+    let consumer = other.consumer("orders", "billing").await.unwrap();
+    faults.hold_up("leases");
+    let diary = Diary::default();
+    let reader = Reader::start(consumer, "a", &diary);
+    soon("the consumer looks at the leases", faults.reaches("leases", 1)).await;
+    assert!(broker.delete_topic("orders").await.unwrap());
+    let looks = faults.count("get");
+    faults.hold_up("get");
+    soon("the next turn", faults.reaches("get", looks + 1)).await;
+    broker.create_topic("orders").await.unwrap();
+    crate::world::send(&broker, "orders", 0, 3).await;
+    faults.heal();
+    diary.reaches(3).await;
+    reader.close().await;
+}
+
+/// `Newest` counts for the partitions that the topic had when the group was made: what enters one
+/// that is added later is read from its start, whichever member opens it first.
+#[tokio::test(start_paused = true)]
+async fn q16_a_group_made_while_the_topic_grows_misses_nothing_of_the_new_partitions() {
+    for growth_dies in [false, true] {
+        let broker = Broker::memory();
+        broker.create_topic("orders").partitions(2).await.unwrap();
+        let (growing, faults) = process(broker.engine());
+        faults.hold_up("groups");
+        let grow = tokio::spawn(async move { growing.grow_topic("orders", 4).await });
+        soon("the growth copies the groups", faults.reaches("groups", 1)).await;
+        let noted = faults.count("put");
+        faults.hold_up("put");
+        soon("the growth replaces the entry", faults.reaches("put", noted + 1)).await;
+        let newest = || broker.consumer("orders", "billing").start_at(StartAt::Newest);
+        newest().await.unwrap().close().await.unwrap();
+        if growth_dies {
+            grow.abort();
+            broker.grow_topic("orders", 4).await.unwrap();
+        } else {
+            faults.heal();
+            grow.await.unwrap().unwrap();
+        }
+        let producer = broker.producer("orders").await.unwrap();
+        for partition in 0..4 {
+            let message = Message::new(partition.to_string()).to_partition(partition);
+            producer.send(message).await.unwrap();
+        }
+        let diary = Diary::default();
+        let reader = Reader::start(newest().await.unwrap(), "a", &diary);
+        diary.reaches(4).await;
+        assert_eq!(diary.numbers(), [0, 1, 2, 3]);
+        reader.close().await;
+    }
+}
+
+/// A member that was there before the topic grew opens the new partitions first.
+#[tokio::test(start_paused = true)]
+async fn q16_a_running_member_reads_new_partitions_from_their_start() {
+    let broker = Broker::memory();
+    broker.create_topic("orders").partitions(1).await.unwrap();
+    let (other, faults) = process(broker.engine());
+    faults.hold_up("create_group");
+    let joining = tokio::spawn(async move {
+        other.consumer("orders", "billing").start_at(StartAt::Newest).await.map(|one| (one, other))
+    });
+    soon("the consumer makes its group", faults.reaches("create_group", 1)).await;
+    broker.grow_topic("orders", 3).await.unwrap();
+    faults.hold_up("acquire");
+    let (consumer, _other) = soon("the consumer is built", joining).await.unwrap().unwrap();
+    let producer = broker.producer("orders").await.unwrap();
+    for partition in 0..3 {
+        producer.send(Message::new(partition.to_string()).to_partition(partition)).await.unwrap();
+    }
+    faults.heal();
+    let diary = Diary::default();
+    let reader = Reader::start(consumer, "a", &diary);
+    diary.reaches(3).await;
+    assert_eq!(diary.numbers(), [0, 1, 2]);
+    reader.close().await;
+}
+
+/// A group deleted under its consumers begins anew where they say, not at the oldest record.
+#[tokio::test(start_paused = true)]
+async fn q16_a_deleted_group_comes_back_where_its_consumers_start() {
+    let age = StartAt::Age(Duration::from_secs(50));
+    for (start, seen, expected) in
+        [(StartAt::Newest, 0, ["2", "3"]), (age, 0, ["2", "3"]), (StartAt::Oldest, 2, ["0", "1"])]
+    {
+        let broker = with_topic(1).await;
+        send(&broker, "orders", 0, 2).await;
+        tokio::time::sleep(Duration::from_secs(100)).await;
+        let diary = Diary::default();
+        let consumer = broker.consumer("orders", "billing").start_at(start).await.unwrap();
+        let reader = Reader::start(consumer, "a", &diary);
+        let came_back = async || broker.admin().groups("orders").await.unwrap().len() == 1;
+        eventually("the group is read", async || !reader.handle.assignment().is_empty()).await;
+        diary.reaches(seen).await;
+        let at = Partition::new(TopicName::new("orders").unwrap(), 0);
+        let group = GroupName::new("billing").unwrap();
+        assert!(broker.engine().delete_group(&at, &group, None).await.unwrap());
+        eventually("the group is there again", came_back).await;
+        send(&broker, "orders", 2, 4).await;
+        diary.reaches(seen + 2).await;
+        reader.close().await;
+        assert_eq!(diary.payloads()[seen..seen + 2], expected, "{start:?}");
     }
 }

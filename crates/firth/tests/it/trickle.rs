@@ -1,4 +1,5 @@
-//! While records trickle in, a lane waits at the end of the log. What is delayed or replayed does not come that way, and comes in its time.
+//! While records trickle in, a lane waits at the end of the log. What is delayed or replayed does
+//! not come that way, and comes in its time.
 
 use crate::world::{Diary, Reader, eventually};
 use firth::{Broker, Message, Nack, Record, Replay, RetryPolicy};

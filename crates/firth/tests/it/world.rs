@@ -40,9 +40,9 @@ pub(crate) async fn soon<T>(what: &str, future: impl IntoFuture<Output = T>) -> 
 
 /// The payloads of a partition as text.
 pub(crate) async fn payloads(engine: &Engine, topic: &str, partition: u32) -> Vec<String> {
-    use firth_engine::facet::Max;
+    use firth_engine::facet::ReadLimit;
     let at = firth_engine::Partition::new(firth_engine::TopicName::new(topic).unwrap(), partition);
-    let records = engine.read(&at, firth::RecordId::ZERO, Max::records(10_000)).await.unwrap();
+    let records = engine.read(&at, firth::RecordId::ZERO, ReadLimit::records(10_000)).await.unwrap();
     records.iter().map(|record| String::from_utf8(record.content.payload.to_vec()).unwrap()).collect()
 }
 
@@ -96,7 +96,8 @@ pub(crate) struct Reader {
 impl Reader {
     /// Starts `consumer`; everything is acknowledged.
     pub(crate) fn start(consumer: Consumer, who: &str, diary: &Diary) -> Self {
-        let (who, diary) = (who.to_owned(), diary.clone());
+        let who = who.to_owned();
+        let diary = diary.clone();
         Self::with(consumer, move |record| {
             diary.note(&who, &record);
             async { Ok(()) }

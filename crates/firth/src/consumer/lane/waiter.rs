@@ -1,5 +1,6 @@
-//! Who waits to hear that a verdict is stored. A waiter outlives the session that heard the verdict: after a lost reply the next session sees in the
-//! group's progress what became of it. Whoever is dropped without a word hears that the outcome is open.
+//! Waiters for the confirmation that a verdict is stored. A waiter outlives the session that heard
+//! the verdict: after a lost reply the next session sees the outcome in the group's progress. A
+//! waiter that is dropped answers that the outcome is unknown.
 
 use crate::error::{Error, ErrorKind, Result, same};
 use firth_engine::{Record, RecordId};
@@ -7,12 +8,12 @@ use std::collections::HashMap;
 use tokio::sync::oneshot;
 
 /// A delivery: record and attempt.
-pub(super) type Key = (RecordId, u32);
+pub(super) type DeliveryKey = (RecordId, u32);
 /// Waiters for verdicts that may or may not be stored.
-pub(super) type Waiting = HashMap<Key, Waiter>;
+pub(super) type Waiters = HashMap<DeliveryKey, Waiter>;
 
 pub(super) struct Waiter {
-    pub(super) key: Key,
+    pub(super) key: DeliveryKey,
     reply: Option<oneshot::Sender<Result<()>>>,
 }
 
@@ -31,14 +32,14 @@ impl Waiter {
         self.answer(Err(same(error)));
     }
 
-    /// The verdict was never sent and never will be: whoever waits learns that from the silence.
+    /// The verdict was never sent and never will be: a closed channel says so.
     pub(super) fn gone(mut self) {
         self.reply = None;
     }
 
     fn answer(&mut self, answer: Result<()>) {
         if let Some(reply) = self.reply.take() {
-            // Nobody may be waiting any more; the verdict counts all the same.
+            // The receiver may be gone; the verdict counts all the same.
             let _ = reply.send(answer);
         }
     }

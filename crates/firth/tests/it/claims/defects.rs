@@ -1,9 +1,12 @@
-//! The ten defects of the design that this replaces, each as a law of ours. Some have tests of their own elsewhere: they are named here.
+//! The ten defects of the design that this replaces, each as a law of ours. Some have tests of
+//! their own elsewhere: they are named here.
 //!
-//! 4, a restarted pod shares its zombie's identity: `handover::a_restarted_worker_takes_its_own_work_up_at_once_and_its_zombie_ends`.
-//! 5, transitions in several steps: `failover::lost_answers_lose_no_offer_and_make_no_second_owner`.
-//! 6, a graceful shutdown deletes its work: `handover::a_close_hands_over_at_once_and_deletes_nothing`.
-//! 7, the first reader takes everything: `granting::ten_workers_that_join_over_many_offers_end_with_an_even_share`.
+//! 4, a restarted pod shares its zombie's identity:
+//! `handover::a_restarted_worker_takes_its_own_work_up_at_once_and_its_zombie_ends`. 5, transitions
+//! in several steps: `failover::lost_answers_lose_no_offer_and_make_no_second_owner`. 6, a graceful
+//! shutdown deletes its work: `handover::a_close_hands_over_at_once_and_deletes_nothing`. 7, the
+//! first reader takes everything:
+//! `granting::ten_workers_that_join_over_many_offers_end_with_an_even_share`.
 
 use super::{Hand, Log, TTL, event, grants, names, owned, put_up, service};
 use crate::faulty::{deaf_process, process};
@@ -15,7 +18,8 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Defect 1: ownership changed only with a notification. Here nobody hears anything, and the sweep is enough.
+/// Defect 1: ownership changed only with a notification. Here no worker hears a notification, and
+/// the sweep is enough.
 #[tokio::test(start_paused = true)]
 async fn a_takeover_needs_no_notification() {
     let engine = Engine::memory();
@@ -53,7 +57,8 @@ fn on_a_cluster_every_shard_is_taken_over() {
     });
 }
 
-/// Defect 3: a second consumer was refused because of the server's notification settings, which it had changed itself.
+/// Defect 3: a second consumer was refused because of the server's notification settings, which it
+/// had changed itself.
 #[test]
 fn the_servers_notification_settings_do_not_matter_and_stay() {
     on_runtime(async {
@@ -87,7 +92,8 @@ async fn what_was_offered_before_the_first_worker_is_granted() {
     assert_eq!(seen.len(), 700);
 }
 
-/// Defect 9: starting hung when many claims were busy, and long-running work of the living was taken away.
+/// Defect 9: starting hung when many claims were busy, and long-running work of the living was
+/// taken away.
 #[tokio::test(start_paused = true)]
 async fn a_worker_starts_at_once_among_busy_claims_and_takes_nothing_from_the_living() {
     let (_broker, claims) = service();
@@ -103,7 +109,8 @@ async fn a_worker_starts_at_once_among_busy_claims_and_takes_nothing_from_the_li
     assert!(held.iter().all(Claim::is_valid), "an hour of work is no reason to lose it");
 }
 
-/// Defect 10, first part: a call per stream and second. Here a tick costs the same for one claim and for thousands.
+/// Defect 10, first part: a call per stream and second. Here a tick costs the same for one claim
+/// and for thousands.
 #[tokio::test(start_paused = true)]
 async fn renewing_costs_the_same_for_one_claim_and_for_thousands() {
     let mut calls = Vec::new();
@@ -157,7 +164,8 @@ async fn an_orphan_brings_what_was_offered_with_it() {
 async fn two_of_ten_workers_die_and_the_others_share_their_work() {
     let (_broker, claims) = service();
     put_up(&claims, 2000).await;
-    let (log, mut hands) = (Log::default(), Vec::new());
+    let log = Log::default();
+    let mut hands = Vec::new();
     for n in 0..10 {
         hands.push(Hand::start(claims.worker(format!("w{n}")).ttl(TTL).await.unwrap(), log.clone()));
     }

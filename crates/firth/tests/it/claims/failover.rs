@@ -66,7 +66,7 @@ async fn a_worker_that_is_known_to_be_dead_is_taken_over_at_once_and_its_next_li
         let held = grants(&mut dead, 30).await;
         let mut heir = claims.worker("heir").by_name_only().ttl(ttl).await.unwrap();
         let begun = Instant::now();
-        dead.vanish().await.unwrap();
+        dead.abort().await.unwrap();
         assert!(held.iter().all(|claim| !claim.is_valid()));
         for _ in 0..30 {
             let Event::Orphaned { last_owner, .. } = event(&mut heir).await else { panic!("orphans only") };
@@ -79,7 +79,7 @@ async fn a_worker_that_is_known_to_be_dead_is_taken_over_at_once_and_its_next_li
         let zombie = claims.worker("pod").ttl(ttl).await.unwrap();
         let mut next = claims.worker("pod").ttl(ttl).await.unwrap();
         let taken = grants(&mut next, 30).await;
-        zombie.vanish().await.unwrap();
+        zombie.abort().await.unwrap();
         taken[0].done().await.unwrap();
         assert!(taken.iter().skip(1).all(firth::claims::Claim::is_valid));
     }
@@ -231,7 +231,8 @@ async fn workers_that_come_go_die_and_hang_never_own_a_unit_together() {
     let engine = Engine::memory();
     let claims = Broker::with_engine(engine.clone()).claims("calls");
     put_up(&claims, 60).await;
-    let (log, mut rng) = (Log::default(), fastrand::Rng::with_seed(11));
+    let log = Log::default();
+    let mut rng = fastrand::Rng::with_seed(11);
     let mut hands = Vec::new();
     for round in 0..40 {
         let (broker, faults) = process(&engine);

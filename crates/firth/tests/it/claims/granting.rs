@@ -41,7 +41,8 @@ async fn ten_workers_that_join_over_many_offers_end_with_an_even_share() {
         let (_broker, claims) = service();
         let claims = claims.shards(shards);
         put_up(&claims, 5000).await;
-        let (log, mut hands) = (Log::default(), Vec::new());
+        let log = Log::default();
+        let mut hands = Vec::new();
         for n in 0..10 {
             hands.push(Hand::start(claims.worker(format!("w{n}")).await.unwrap(), log.clone()));
             tokio::time::sleep(Duration::from_millis(n * 37)).await;

@@ -6,7 +6,7 @@ use crate::world::{eventually, fails, soon};
 use firth::claims::{Event, OfferOwner};
 use firth::{Broker, Engine, ErrorKind};
 use firth_engine::ServiceName;
-use firth_engine::facet::Board;
+use firth_engine::facet::ClaimShard;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -42,7 +42,8 @@ async fn a_close_waits_for_those_who_have_a_claim_in_hand() {
     put_up(&claims, 2).await;
     let mut worker = claims.worker("w").ttl(TTL).handover(Duration::from_secs(60)).await.unwrap();
     let mut held = grants(&mut worker, 2).await;
-    let (slow, quick) = (held.remove(0), held.remove(0));
+    let slow = held.remove(0);
+    let quick = held.remove(0);
     let close = tokio::spawn(worker.close());
     soon("the recall", quick.recalled()).await;
     quick.checkpoint("at the end").await.unwrap();
@@ -103,7 +104,8 @@ async fn claims_are_recalled_for_a_newcomer_and_their_holders_decide_when() {
 async fn a_rolling_restart_loses_nothing_and_leaves_nothing_unowned_for_long() {
     let (_broker, claims) = service();
     put_up(&claims, 400).await;
-    let (log, mut hands) = (Log::default(), Vec::new());
+    let log = Log::default();
+    let mut hands = Vec::new();
     for n in 0..4 {
         hands.push(Hand::start(claims.worker(format!("pod-{n}")).ttl(TTL).await.unwrap(), log.clone()));
     }
@@ -133,12 +135,12 @@ async fn a_restarted_worker_takes_its_own_work_up_at_once_and_its_zombie_ends() 
     put_up(&claims, 5).await;
     let mut old = claims.worker("pod").ttl(Duration::from_secs(3600)).await.unwrap();
     let held = grants(&mut old, 5).await;
-    let before = old.health().lives[0].unwrap();
+    let before = old.health().sessions[0].unwrap();
     let begun = Instant::now();
     let mut new = claims.worker("pod").ttl(Duration::from_secs(3600)).await.unwrap();
     let taken = grants(&mut new, 5).await;
-    assert!(begun.elapsed() < Duration::from_secs(1), "no waiting for the former life");
-    assert!(new.health().lives[0].unwrap() > before);
+    assert!(begun.elapsed() < Duration::from_secs(1), "no waiting for the former session");
+    assert!(new.health().sessions[0].unwrap() > before);
     assert!(taken.iter().all(|claim| claim.last_owner() == Some("pod") && claim.is_takeover()));
     for claim in &held {
         soon("the loss", claim.lost()).await;
@@ -158,12 +160,12 @@ async fn a_restarted_worker_takes_its_own_work_up_at_once_and_its_zombie_ends() 
     assert!(taken.iter().all(firth::claims::Claim::is_valid), "the zombie does not come back");
 }
 
-/// Ends the life of the board's only member, as an admin's or a rival's step does.
+/// Ends the session of the claim shard's only member, as an admin's or a rival's step does.
 async fn expel(engine: &Engine) {
-    let board = Board::new(ServiceName::new("calls").unwrap(), 0);
+    let claim_shard = ClaimShard::new(ServiceName::new("calls").unwrap(), 0);
     eventually("the member is expelled", async || {
-        let seat = engine.members(&board).await.unwrap().remove(0);
-        engine.expel(&board, seat.number, seat.beats).await.unwrap()
+        let membership = engine.members(&claim_shard).await.unwrap().remove(0);
+        engine.expel(&claim_shard, membership.number, membership.beats).await.unwrap()
     })
     .await;
 }

@@ -3,11 +3,11 @@
 mod defects;
 mod failing;
 mod failover;
-mod feeds;
 mod granting;
 mod handover;
 mod operating;
 mod processes;
+mod unit_data;
 
 use crate::world::soon;
 use firth::Broker;

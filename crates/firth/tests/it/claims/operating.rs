@@ -17,7 +17,8 @@ async fn offers_owners_and_ages_are_shown_over_all_shards() {
     let mut worker = claims.worker("w").max_claims(12).ttl(TTL).await.unwrap();
     grants(&mut worker, 12).await;
     tokio::time::sleep(Duration::from_secs(20)).await;
-    let (mut all, mut after) = (Vec::new(), None);
+    let mut all = Vec::new();
+    let mut after = None;
     loop {
         let page = claims.offers(after.as_deref(), 7).await.unwrap();
         let Some(last) = page.last() else { break };
@@ -69,7 +70,7 @@ async fn health_shows_whether_a_worker_can_be_trusted() {
     let mut worker = claims.worker("w").ttl(TTL).await.unwrap();
     grants(&mut worker, 4).await;
     let health = worker.health();
-    assert!(health.is_healthy && health.valid_for <= TTL && health.lives.iter().all(Option::is_some));
+    assert!(health.is_healthy && health.valid_for <= TTL && health.sessions.iter().all(Option::is_some));
     assert_eq!((health.id.as_str(), health.claims, health.offers), ("w", 4, 4));
     faults.cut();
     eventually("it is not healthy", async || !worker.health().is_healthy).await;
@@ -142,7 +143,8 @@ fn metrics_have_bounded_labels() {
     });
     let mut names = BTreeSet::new();
     for (key, _, _, value) in snapshotter.snapshot().into_vec() {
-        let (key, labels) = (key.key().name().to_owned(), key.key().labels().cloned().collect::<Vec<_>>());
+        let labels = key.key().labels().cloned().collect::<Vec<_>>();
+        let key = key.key().name().to_owned();
         for label in &labels {
             assert!(["service", "kind", "result"].contains(&label.key()), "{key} has label {label:?}");
             assert!(!label.value().contains("unit") && !label.value().contains("pod"), "{key}: {label:?}");

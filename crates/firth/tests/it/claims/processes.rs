@@ -1,7 +1,9 @@
-//! Workers as processes of their own on a real server: killed, stopped and thawed, among a million other keys that expire.
+//! Workers as processes of their own on a real server: killed, stopped and thawed, among a million
+//! other keys that expire.
 //!
-//! The children are this very test binary, told by the environment to be a worker. Each writes down every effect that succeeded (a
-//! checkpoint) with its time; the checker then looks for an effect of an owner that began after a later owner's effect had ended.
+//! The children are this very test binary, told by the environment to be a worker. Each writes down
+//! every effect that succeeded (a checkpoint) with its time; the checker then looks for an effect
+//! of an owner that began after a later owner's effect had ended.
 
 use super::{Hand, Log, put_up};
 use crate::world::soon;
@@ -39,7 +41,8 @@ async fn work(url: &str, id: &str, ttl: Duration, log: &Path) {
             }
         }
     });
-    let (mut text, begun) = (String::new(), Instant::now());
+    let mut text = String::new();
+    let begun = Instant::now();
     while begun.elapsed() < PATIENCE * 2 && !reader.is_finished() {
         let mut held = handle.claims();
         fastrand::shuffle(&mut held);
@@ -107,7 +110,8 @@ async fn until(what: &str, claims: &Claims, check: impl Fn(&BTreeMap<String, u64
     }
 }
 
-/// Every effect of a unit under an older epoch ended before, or at least began before the end of, those under newer ones.
+/// Every effect of a unit under an older epoch ended before, or at least began before the end of,
+/// those under newer ones.
 fn check_effects(dir: &Path) -> usize {
     let mut effects: BTreeMap<String, Vec<(u64, u128, u128, String)>> = BTreeMap::new();
     for entry in std::fs::read_dir(dir).unwrap() {
@@ -157,7 +161,8 @@ async fn a_killed_and_a_stopped_worker_are_replaced(flavor: Flavor, units: usize
     let dir = tempfile::tempdir().unwrap();
     let claims = Broker::connect(&server.url()).await.unwrap().claims("devices");
     put_up(&claims, units).await;
-    let (ttl, all) = (Duration::from_secs(3), units as u64);
+    let ttl = Duration::from_secs(3);
+    let all = units as u64;
     let mut workers: Vec<Process> =
         (0..4).map(|n| Process::start(&server.url(), &format!("w{n}"), ttl, dir.path())).collect();
     let even = |shares: &BTreeMap<String, u64>| shares.values().all(|share| share * 10 >= all / 4 * 9);

@@ -1,8 +1,9 @@
-//! What failed here, kept until it is due: the engine then need not read it again. Pure.
+//! Cache of records that wait for their retry: the engine need not read them again. Pure.
 //!
-//! Only a convenience: whatever is not here is read. Copies are kept, since a record as it was read shares its memory with everything that
-//! was read with it; many on one page, and pages are used again: pieces that live long among many that do not make all memory dear.
-//! Bounded by number, by runs and by the bytes of the pages; what does not fit is not kept.
+//! A record that is not here is read from the log. The cache keeps copies, since a record as it was
+//! read shares its memory with all records of that read. Many copies lie on one page, and pages are
+//! used again: small allocations that live long slow the allocator down. Bounded by number, by runs
+//! and by the bytes of the pages; a record that does not fit is not kept.
 
 use bytes::{Bytes, BytesMut};
 use firth_engine::{Content, RecordId};
@@ -15,19 +16,19 @@ const MAX_RECORDS: usize = 16 * 1024;
 const MAX_BYTES: usize = 16 * 1024 * 1024;
 const PAGE: usize = 64 * 1024;
 const MAX_RUNS: usize = 64;
-/// What is due later than this is read again: it is rare, and would hold whole pages.
+/// A record that is due later is read again: that is rare, and it would hold a whole page.
 const SOON: Duration = Duration::from_secs(10);
-/// What does not come this long after its time is not waited for: it went elsewhere.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// The cache forgets a record that does not come this long after its time.
+const GRACE: Duration = Duration::from_secs(1);
 
 #[derive(Default)]
-pub(super) struct Memory {
+pub(super) struct RetryCache {
     kept: HashMap<RecordId, Kept, RandomState>,
-    /// What is kept, and some that is not any more.
+    /// When the kept records are due; some of them are no longer kept.
     order: Runs,
-    /// What the engine was asked for.
+    /// The records that the engine was asked for.
     asked: Vec<Turn>,
-    pages: Pages,
+    pages: PagePool,
 }
 
 struct Kept {
@@ -38,8 +39,8 @@ struct Kept {
 /// When a record is due.
 type Turn = (Instant, RecordId);
 
-impl Memory {
-    /// Keeps the content of a record that is due in about so long.
+impl RetryCache {
+    /// Keeps the content of a record that is due after about `after`.
     pub(super) fn keep(&mut self, id: RecordId, now: Instant, after: Duration, content: &Content) {
         let due = now + after;
         if after <= SOON
@@ -53,7 +54,8 @@ impl Memory {
         }
     }
 
-    /// Up to `max` records that are due by now, the earliest first, in the order of their ids: what the engine is asked for.
+    /// Up to `max` records that are due by now, the earliest ones, in the order of their ids. The
+    /// engine is asked for these.
     pub(super) fn ask(&mut self, now: Instant, max: usize) -> Vec<RecordId> {
         self.answered(now);
         while self.asked.len() < max
@@ -68,19 +70,19 @@ impl Memory {
         ids
     }
 
-    /// The content of a record that is here again, whether the engine was asked for it or not.
+    /// Takes the content of a record that came, asked for or not.
     pub(super) fn take(&mut self, id: RecordId) -> Option<Content> {
         let packed = self.forget(id)?;
         Some(Content::unpack(packed).expect("what was packed here can be unpacked"))
     }
 
-    /// The engine has answered: what did not come is asked for again, but not for ever.
+    /// The engine has answered: records that did not come are asked for again, for a while.
     pub(super) fn answered(&mut self, now: Instant) {
         for (due, id) in std::mem::take(&mut self.asked) {
             if self.kept.get(&id).is_none_or(|kept| kept.due != due) {
                 continue;
             }
-            if due + PATIENCE < now {
+            if due + GRACE < now {
                 self.forget(id);
             } else {
                 self.put((due, id));
@@ -97,13 +99,13 @@ impl Memory {
     fn forget(&mut self, id: RecordId) -> Option<Bytes> {
         let kept = self.kept.remove(&id)?;
         if self.kept.is_empty() {
-            self.pages = Pages::default();
+            self.pages = PagePool::default();
         }
         Some(kept.packed)
     }
 }
 
-/// Turns in few runs that are each in the order of time: with one delay there is one run, with growing delays one for each.
+/// Due times in few sorted runs: with one delay there is one run, with growing delays one for each.
 #[derive(Default)]
 struct Runs(Vec<VecDeque<Turn>>);
 
@@ -112,7 +114,7 @@ impl Runs {
         self.0.iter().map(VecDeque::len).sum()
     }
 
-    /// Puts one behind those that come before it; false if there would be too many runs.
+    /// Adds one to the first run that stays sorted; false if there would be too many runs.
     fn push(&mut self, turn: Turn) -> bool {
         let fits = |run: &VecDeque<Turn>| run.back().is_none_or(|last| *last <= turn);
         match self.0.iter().position(fits) {
@@ -132,16 +134,16 @@ impl Runs {
     }
 }
 
-/// Memory that many copies share. A page is written on again when the last copy on it was let go.
+/// Memory that many copies share. A page is reused when its last copy is dropped.
 #[derive(Default)]
-struct Pages {
-    /// The one that is written on, and those that are full.
+struct PagePool {
+    /// The page in use; then the full ones.
     open: BytesMut,
     full: Vec<BytesMut>,
     bytes: usize,
 }
 
-impl Pages {
+impl PagePool {
     /// Copies a content in its packed form, if there is memory left.
     fn copy(&mut self, content: &Content) -> Option<Bytes> {
         let size = content.packed_len();
@@ -152,7 +154,7 @@ impl Pages {
         Some(self.open.split().freeze())
     }
 
-    /// Opens a page of so many bytes.
+    /// Opens a page of at least `size` bytes.
     fn open_next(&mut self, size: usize) -> Option<()> {
         let free = self.full.iter_mut().position(|page| page.try_reclaim(size));
         let next = match free {
@@ -182,120 +184,126 @@ mod tests {
 
     #[test]
     fn what_is_due_is_asked_for_by_its_time_and_given_out_once() {
-        let (mut memory, now) = (Memory::default(), Instant::now());
+        let mut cache = RetryCache::default();
+        let now = Instant::now();
         for seq in 1..=3 {
-            memory.keep(id(seq), now, ms(10 - seq), &Content::new("x"));
+            cache.keep(id(seq), now, ms(10 - seq), &Content::new("x"));
         }
-        assert_eq!(memory.ask(now, 9), []);
-        assert_eq!(memory.ask(now + ms(9), 2), [id(2), id(3)]);
-        assert!(memory.take(id(3)).is_some_and(|content| content.payload == "x"));
-        assert!(memory.take(id(3)).is_none());
-        memory.answered(now + ms(9));
-        assert_eq!(memory.ask(now + ms(9), 9), [id(1), id(2)], "what did not come is asked for again");
+        assert_eq!(cache.ask(now, 9), []);
+        assert_eq!(cache.ask(now + ms(9), 2), [id(2), id(3)]);
+        assert!(cache.take(id(3)).is_some_and(|content| content.payload == "x"));
+        assert!(cache.take(id(3)).is_none());
+        cache.answered(now + ms(9));
+        assert_eq!(cache.ask(now + ms(9), 9), [id(1), id(2)], "what did not come is asked for again");
     }
 
     /// What is done with must not be asked for in the place of what is not.
     #[test]
     fn what_came_without_being_asked_for_is_not_asked_for_later() {
-        let (mut memory, now) = (Memory::default(), Instant::now());
-        (1..=4).for_each(|seq| memory.keep(id(seq), now, ms(seq), &Content::new("x")));
-        assert_eq!(memory.ask(now + ms(4), 1), [id(1)]);
-        assert!(memory.take(id(2)).is_some());
-        memory.keep(id(3), now, ms(9), &Content::new("failed again"));
-        assert_eq!(memory.ask(now + ms(4), 9), [id(1), id(4)]);
-        assert_eq!(memory.ask(now + ms(9), 9), [id(1), id(3), id(4)]);
-        assert!(memory.take(id(3)).is_some_and(|content| content.payload == "failed again"));
+        let mut cache = RetryCache::default();
+        let now = Instant::now();
+        (1..=4).for_each(|seq| cache.keep(id(seq), now, ms(seq), &Content::new("x")));
+        assert_eq!(cache.ask(now + ms(4), 1), [id(1)]);
+        assert!(cache.take(id(2)).is_some());
+        cache.keep(id(3), now, ms(9), &Content::new("failed again"));
+        assert_eq!(cache.ask(now + ms(4), 9), [id(1), id(4)]);
+        assert_eq!(cache.ask(now + ms(9), 9), [id(1), id(3), id(4)]);
+        assert!(cache.take(id(3)).is_some_and(|content| content.payload == "failed again"));
     }
 
     #[test]
     fn what_never_comes_is_forgotten() {
-        let (mut memory, now) = (Memory::default(), Instant::now());
-        memory.keep(id(1), now, ms(1), &Content::new("x"));
+        let mut cache = RetryCache::default();
+        let now = Instant::now();
+        cache.keep(id(1), now, ms(1), &Content::new("x"));
         for _ in 0..3 {
-            assert_eq!(memory.ask(now + ms(500), 9), [id(1)]);
+            assert_eq!(cache.ask(now + ms(500), 9), [id(1)]);
         }
-        assert_eq!(memory.ask(now + PATIENCE + ms(2), 9), []);
-        assert_eq!(memory.kept.len(), 0);
+        assert_eq!(cache.ask(now + GRACE + ms(2), 9), []);
+        assert_eq!(cache.kept.len(), 0);
     }
 
     #[test]
     fn what_waits_long_and_what_does_not_fit_is_not_kept() {
-        let (mut memory, now) = (Memory::default(), Instant::now());
-        memory.keep(id(1), now, SOON + ms(1), &Content::new("x"));
+        let mut cache = RetryCache::default();
+        let now = Instant::now();
+        cache.keep(id(1), now, SOON + ms(1), &Content::new("x"));
         let large = Content::new(vec![0; MAX_BYTES / 2]);
-        (2..=4).for_each(|seq| memory.keep(id(seq), now, ms(seq), &large));
-        assert_eq!(
-            memory.ask(now + SOON * 2, 9),
-            [id(2)],
-            "two of them and what is around them are too much"
-        );
-        memory.take(id(2));
-        memory.answered(now);
-        (1..=MAX_RECORDS as u64 + 5).for_each(|seq| memory.keep(id(seq), now, ms(1), &Content::new("x")));
-        assert_eq!(memory.kept.len(), MAX_RECORDS);
+        (2..=4).for_each(|seq| cache.keep(id(seq), now, ms(seq), &large));
+        assert_eq!(cache.ask(now + SOON * 2, 9), [id(2)], "two of them and what is around them are too much");
+        cache.take(id(2));
+        cache.answered(now);
+        (1..=MAX_RECORDS as u64 + 5).for_each(|seq| cache.keep(id(seq), now, ms(1), &Content::new("x")));
+        assert_eq!(cache.kept.len(), MAX_RECORDS);
     }
 
     #[test]
     fn pages_are_used_again_and_go_when_nothing_is_kept() {
-        let (mut memory, now) = (Memory::default(), Instant::now());
+        let mut cache = RetryCache::default();
+        let now = Instant::now();
         let quarter = Content::new(vec![0; PAGE / 4 - 24]);
         for seq in 1..=40 {
             let after = if seq == 1 { SOON } else { ms(seq) };
-            memory.keep(id(seq), now, after, &quarter);
-            assert_eq!(memory.pages.bytes, PAGE * usize::try_from(seq).unwrap().div_ceil(4));
+            cache.keep(id(seq), now, after, &quarter);
+            assert_eq!(cache.pages.bytes, PAGE * usize::try_from(seq).unwrap().div_ceil(4));
         }
-        let most = memory.ask(now + ms(40), 100);
+        let most = cache.ask(now + ms(40), 100);
         assert_eq!(most.len(), 39);
-        assert!(most.into_iter().all(|id| memory.take(id).is_some()));
-        assert_eq!(memory.pages.bytes, 10 * PAGE, "to be used again");
-        (50..86).for_each(|seq| memory.keep(id(seq), now, SOON, &quarter));
-        assert_eq!(memory.pages.bytes, 10 * PAGE);
-        memory.keep(id(86), now, SOON, &Content::new(vec![0; 3 * PAGE]));
-        assert!(memory.pages.bytes > 13 * PAGE);
-        let rest = memory.ask(now + SOON, 100);
+        assert!(most.into_iter().all(|id| cache.take(id).is_some()));
+        assert_eq!(cache.pages.bytes, 10 * PAGE, "to be used again");
+        (50..86).for_each(|seq| cache.keep(id(seq), now, SOON, &quarter));
+        assert_eq!(cache.pages.bytes, 10 * PAGE);
+        cache.keep(id(86), now, SOON, &Content::new(vec![0; 3 * PAGE]));
+        assert!(cache.pages.bytes > 13 * PAGE);
+        let rest = cache.ask(now + SOON, 100);
         assert_eq!(rest.len(), 38);
         assert!(
-            rest.into_iter().all(|id| memory.take(id).is_some_and(|content| content.payload.len() > 1000))
+            rest.into_iter().all(|id| cache.take(id).is_some_and(|content| content.payload.len() > 1000))
         );
-        assert_eq!((memory.pages.bytes, memory.pages.full.len()), (0, 0), "nothing is kept, nothing is held");
+        assert_eq!((cache.pages.bytes, cache.pages.full.len()), (0, 0), "nothing is kept, nothing is held");
     }
 
-    /// Delays of all sizes in any order: whatever fits is given out by its time.
+    /// Delays of all sizes in any order: the cache keeps what fits, and gives it out in the order
+    /// of the due times.
     #[test]
     fn what_has_many_delays_is_asked_for_by_its_time() {
-        let (mut memory, now) = (Memory::default(), Instant::now());
+        let mut cache = RetryCache::default();
+        let now = Instant::now();
         for seq in 1..=200 {
-            memory.keep(id(seq), now, ms(seq * 73 % 211), &Content::new("x"));
+            cache.keep(id(seq), now, ms(seq * 73 % 211), &Content::new("x"));
         }
-        let (kept, mut before) = (memory.kept.len(), 0);
-        assert!(kept > 100 && memory.order.0.len() <= MAX_RUNS, "{kept} in {}", memory.order.0.len());
+        let kept = cache.kept.len();
+        let mut before = 0;
+        assert!(kept > 100 && cache.order.0.len() <= MAX_RUNS, "{kept} in {}", cache.order.0.len());
         for _ in 0..kept {
-            let asked = memory.ask(now + ms(211), 1);
+            let asked = cache.ask(now + ms(211), 1);
             let due = asked[0].seq * 73 % 211;
-            assert!(due >= before && memory.take(asked[0]).is_some());
+            assert!(due >= before && cache.take(asked[0]).is_some());
             before = due;
         }
-        assert_eq!(memory.ask(now + ms(211), 1), []);
+        assert_eq!(cache.ask(now + ms(211), 1), []);
     }
 
-    /// What comes out is what was put in, whatever was kept and given out in between.
+    /// A record comes out as it was put in, after any number of other records came and went.
     #[test]
     fn no_copy_is_written_over_while_it_is_kept() {
-        let (mut memory, now) = (Memory::default(), Instant::now());
+        let mut cache = RetryCache::default();
+        let now = Instant::now();
         let content = |seq: u64| Content::new(vec![seq as u8; 1 + (seq as usize * 7919) % 30_000]);
-        let (mut next, mut given) = (1, 0);
+        let mut next = 1;
+        let mut given = 0;
         for round in 1..=60 {
             for _ in 0..round % 7 + 1 {
-                memory.keep(id(next), now, ms(next * 31 % 97), &content(next));
+                cache.keep(id(next), now, ms(next * 31 % 97), &content(next));
                 next += 1;
             }
-            for id in memory.ask(now + ms(97), round as usize % 5 + 2) {
-                assert_eq!(memory.take(id), Some(content(id.seq)));
+            for id in cache.ask(now + ms(97), round as usize % 5 + 2) {
+                assert_eq!(cache.take(id), Some(content(id.seq)));
                 given += 1;
             }
         }
-        let rest = memory.ask(now + ms(97), 1000);
+        let rest = cache.ask(now + ms(97), 1000);
         assert_eq!(given + rest.len() as u64, next - 1);
-        assert!(rest.into_iter().all(|id| memory.take(id) == Some(content(id.seq))));
+        assert!(rest.into_iter().all(|id| cache.take(id) == Some(content(id.seq))));
     }
 }

@@ -1,4 +1,5 @@
-//! What becomes of a batch, and the tickets of its messages: one shared place per batch instead of a channel per message.
+//! Outcome of a batch, and the futures of its messages: one shared place per batch instead of a
+//! channel per message.
 
 use super::Receipt;
 use crate::error::{Error, Result, closed, same};
@@ -11,12 +12,13 @@ use std::task::{Context, Poll, Waker};
 /// Wakers that are kept; more than messages in the largest batch.
 const MAX_WAITING: usize = 2048;
 
-/// What becomes of a batch. Settled exactly once: by the sender, or when its [`Duty`] is dropped.
+/// Outcome of a batch. Settled exactly once: by the sender, or when its [`CompletionGuard`] is
+/// dropped.
 #[derive(Default)]
-pub(super) struct Fate(Mutex<State>);
+pub(super) struct Completion(Mutex<State>);
 
 enum State {
-    /// Not known yet; who wants to know, at most [`MAX_WAITING`].
+    /// Not known yet; wakers of the waiting tasks, at most [`MAX_WAITING`].
     Open(Vec<Waker>),
     Stored {
         partition: u32,
@@ -31,7 +33,7 @@ impl Default for State {
     }
 }
 
-impl Fate {
+impl Completion {
     fn settle(&self, state: State) {
         let mut now = self.0.lock().expect("nothing panics under this lock");
         if let State::Open(waiting) = &mut *now {
@@ -45,10 +47,11 @@ impl Fate {
     fn receipt(&self, index: usize, context: &Context<'_>) -> Poll<Result<Receipt>> {
         match &mut *self.0.lock().expect("nothing panics under this lock") {
             State::Open(waiting) => {
-                // Whoever awaits ticket after ticket is woken once.
+                // A task that awaits one future after another registers once and is woken once.
                 if !waiting.last().is_some_and(|last| last.will_wake(context.waker())) {
                     if waiting.len() >= MAX_WAITING {
-                        // Whoever still waits comes back; those that were replaced do not.
+                        // A task that still waits registers again; a waker that was replaced does
+                        // not come back.
                         waiting.drain(..).for_each(Waker::wake);
                     }
                     waiting.push(context.waker().clone());
@@ -65,12 +68,12 @@ impl Fate {
     }
 }
 
-/// The sender's side: whoever drops it unsettled leaves the outcome open.
-pub(super) struct Duty(Arc<Fate>);
+/// The sender's side. If the sender drops it unsettled, the futures fail with an unknown outcome.
+pub(super) struct CompletionGuard(Arc<Completion>);
 
-impl Duty {
-    pub(super) fn new(fate: Arc<Fate>) -> Self {
-        Self(fate)
+impl CompletionGuard {
+    pub(super) fn new(completion: Arc<Completion>) -> Self {
+        Self(completion)
     }
 
     pub(super) fn settle(self, partition: u32, result: Result<Appended>) {
@@ -81,30 +84,30 @@ impl Duty {
     }
 }
 
-impl Drop for Duty {
+impl Drop for CompletionGuard {
     fn drop(&mut self) {
         self.0.settle(State::Failed(closed("the producer's task ended").with_unknown_outcome()));
     }
 }
 
 /// The answer to an enqueued message, when it comes. Dropping it does not take the message back.
-#[must_use = "the message is sent anyway; drop the ticket explicitly if you do not care whether it arrived"]
-pub struct Ticket {
-    fate: Arc<Fate>,
+#[must_use = "the message is sent anyway; drop the future explicitly if you do not care whether it arrived"]
+pub struct SendFuture {
+    completion: Arc<Completion>,
     index: usize,
 }
 
-impl Ticket {
-    pub(super) fn new(fate: Arc<Fate>, index: usize) -> Self {
-        Self { fate, index }
+impl SendFuture {
+    pub(super) fn new(completion: Arc<Completion>, index: usize) -> Self {
+        Self { completion, index }
     }
 }
 
-impl Future for Ticket {
+impl Future for SendFuture {
     type Output = Result<Receipt>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        self.fate.receipt(self.index, context)
+        self.completion.receipt(self.index, context)
     }
 }
 
@@ -120,14 +123,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn tickets_held_by_several_tasks_are_all_answered_even_after_they_changed_hands() {
-        let fate = Arc::new(Fate::default());
-        let [mut first, mut second] = [0, 2].map(|index| Ticket::new(fate.clone(), index));
+    async fn futures_held_by_several_tasks_are_all_answered_even_after_they_changed_hands() {
+        let completion = Arc::new(Completion::default());
+        let [mut first, mut second] = [0, 2].map(|index| SendFuture::new(completion.clone(), index));
         assert!((&mut first).now_or_never().is_none() && (&mut second).now_or_never().is_none());
         let elsewhere = tokio::spawn(first);
         let here = tokio::spawn(second);
         tokio::task::yield_now().await;
-        Duty::new(fate).settle(4, Ok(appended()));
+        CompletionGuard::new(completion).settle(4, Ok(appended()));
         let receipt = elsewhere.await.unwrap().unwrap();
         assert_eq!((receipt.partition, receipt.id), (4, Some(RecordId::new(7, 10))));
         assert_eq!(here.await.unwrap().unwrap().id, Some(RecordId::new(7, 12)));
@@ -135,9 +138,9 @@ mod tests {
 
     #[tokio::test]
     async fn a_sender_that_vanishes_leaves_the_outcome_open() {
-        let fate = Arc::new(Fate::default());
-        drop(Duty::new(fate.clone()));
-        let error = Ticket::new(fate, 0).await.unwrap_err();
+        let completion = Arc::new(Completion::default());
+        drop(CompletionGuard::new(completion.clone()));
+        let error = SendFuture::new(completion, 0).await.unwrap_err();
         assert!(error.kind() == ErrorKind::Closed && error.may_have_happened());
     }
 }

@@ -3,9 +3,11 @@
 use super::{TTL, grants, put_up, service};
 use crate::faulty::{Fault, process};
 use crate::world::{fails, soon};
-use firth::claims::{Claim, Feed};
+use firth::claims::{Claim, OfferOwner, UnitData};
 use firth::{Broker, Engine, ErrorKind, Message, Replay};
+use firth_laws::faulty::Faults;
 use std::time::Duration;
+use tokio::time::Instant;
 
 async fn fill(broker: &Broker, from: u32, to: u32) {
     broker.create_topic("telemetry").partitions(4).if_missing().await.unwrap();
@@ -16,11 +18,11 @@ async fn fill(broker: &Broker, from: u32, to: u32) {
     producer.close().await.unwrap();
 }
 
-async fn feed(claim: &Claim) -> Feed {
+async fn feed(claim: &Claim) -> UnitData {
     claim.follow("telemetry").partition(2).await.unwrap()
 }
 
-async fn read(feed: &mut Feed, count: usize) -> Vec<u32> {
+async fn read(feed: &mut UnitData, count: usize) -> Vec<u32> {
     let mut seen = Vec::new();
     for _ in 0..count {
         let record = soon("a record", feed.next()).await.unwrap().expect("the claim stands");
@@ -57,6 +59,34 @@ async fn the_next_owner_goes_on_where_the_last_one_was() {
     reader.close().await.unwrap();
 }
 
+/// However long the engine was away, a unit's data is read on within a second of its return.
+#[tokio::test(start_paused = true)]
+async fn k02_a_unit_is_read_on_within_a_second_of_the_engines_return() {
+    let broker = Broker::memory();
+    let (ours, faults) = process(broker.engine());
+    let claims = ours.claims("units");
+    fill(&broker, 0, 1).await;
+    put_up(&claims, 1).await;
+    let mut worker = claims.worker("w").ttl(Duration::from_secs(3600)).await.unwrap();
+    let claim = grants(&mut worker, 1).await.remove(0);
+    let mut reader = feed(&claim).await;
+    assert_eq!(read(&mut reader, 1).await, [0]);
+    for round in 1..10 {
+        faults.set(Faults { refuse: 1.0, ..Faults::default() });
+        // The last verdict waits to be stored, too.
+        let reading = tokio::spawn(async move { (read(&mut reader, 1).await, reader) });
+        tokio::time::sleep(Duration::from_millis(20_000 + 617 * u64::from(round))).await;
+        faults.heal();
+        let back = Instant::now();
+        fill(&broker, round, round + 1).await;
+        let (seen, next) = soon("it goes on", reading).await.unwrap();
+        let took = back.elapsed();
+        assert!(seen == [round] && took <= Duration::from_secs(1), "round {round}: {seen:?} {took:?}");
+        reader = next;
+    }
+    reader.close().await.unwrap();
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_former_owner_settles_nothing_and_never_reads_again() {
     let (broker, claims) = service();
@@ -75,6 +105,49 @@ async fn a_former_owner_settles_nothing_and_never_reads_again() {
     new_reader.commit().await.unwrap();
     soon("the loss", old_claim.lost()).await;
     assert!(old_reader.next().await.unwrap().is_none());
+}
+
+/// The owner has not heard yet that its claim was taken away: nothing that it says of it counts,
+/// and it is told so.
+#[tokio::test(start_paused = true)]
+async fn t06_a_former_owner_neither_ends_nor_marks_a_claim() {
+    let (_broker, claims) = service();
+    put_up(&claims, 3).await;
+    let mut old = claims.worker("old").ttl(TTL).await.unwrap();
+    let held = grants(&mut old, 3).await;
+    let new = claims.worker("new").by_name_only().ttl(TTL).await.unwrap();
+    for claim in &held {
+        let seized = new.handle().seize(claim.name()).await.unwrap();
+        seized.checkpoint("of the new owner").await.unwrap();
+    }
+    fails(held[0].done().await, ErrorKind::Fenced);
+    fails(held[1].release().await, ErrorKind::Fenced);
+    fails(held[2].checkpoint("late").await, ErrorKind::Fenced);
+    let offers = claims.offers(None, 9).await.unwrap();
+    let owner = OfferOwner::Worker("new".to_owned());
+    assert!(offers.len() == 3 && offers.iter().all(|offer| offer.owner == owner), "{offers:?}");
+}
+
+/// The step was stored, and its answer was lost: stored again it is refused, which is no failure.
+#[tokio::test(start_paused = true)]
+async fn t06_verdicts_whose_answer_was_lost_are_stored_once() {
+    let (broker, faults) = process(&Engine::memory());
+    let claims = broker.claims("devices");
+    fill(&broker, 0, 3).await;
+    put_up(&claims, 1).await;
+    let mut worker = claims.worker("w").ttl(Duration::from_secs(600)).await.unwrap();
+    let claim = grants(&mut worker, 1).await.remove(0);
+    let mut reader = feed(&claim).await;
+    for _ in 0..2 {
+        let bad = reader.next().await.unwrap().unwrap();
+        reader.reject(&bad, "hopeless").unwrap();
+        faults.plan("commit", Fault::LostReply);
+        reader.commit().await.unwrap();
+        assert!(faults.are_spent());
+    }
+    assert_eq!(read(&mut reader, 1).await, [2]);
+    reader.close().await.unwrap();
+    assert_eq!(broker.dead_letters("telemetry").count().await.unwrap(), 2);
 }
 
 #[tokio::test(start_paused = true)]
@@ -140,7 +213,8 @@ async fn whoever_stops_waiting_for_a_record_loses_no_verdict() {
     assert_eq!(broker.dead_letters("telemetry").count().await.unwrap(), 1);
 }
 
-/// Delayed, compressed and replayed records come as they come to a group; a lost answer costs none of them.
+/// Delayed, compressed and replayed records come as they come to a group; a lost answer costs none
+/// of them.
 #[tokio::test(start_paused = true)]
 async fn a_feed_brings_what_was_delayed_compressed_or_replayed() {
     let engine = Engine::memory();

@@ -1,9 +1,7 @@
-//! Whether a lease stands still although the engine's clock says that it runs (that clock may have gone back). Pure.
-//!
-//! Every renewal changes the lease's beats. Whoever sees the same beats for one and a half times the holder's own TTL, on its own
-//! monotonic clock, may take over; fencing keeps that safe even if it is wrong.
+//! [`Note`]: what a holder writes on its lease, and what members conclude from the notes. Pure.
 
-use firth_engine::{Epoch, HolderName, LeaseInfo, LeaseName};
+use crate::failure_detector::FailureDetector;
+use firth_engine::{HolderName, LeaseInfo, LeaseName};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::Duration;
@@ -24,6 +22,23 @@ pub(crate) struct Note {
     /// The name that a member claims for itself alone.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) sole: Option<String>,
+    /// What kind of program the member is, and where it runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) kind: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) host: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) pid: Option<u32>,
+}
+
+/// The longest name of a host that goes on a note.
+const MAX_HOST: usize = 255;
+
+/// The name of this machine, if it tells one.
+pub(crate) fn host() -> Option<String> {
+    let told = std::fs::read_to_string("/proc/sys/kernel/hostname").ok();
+    let name = told.or_else(|| std::env::var("HOSTNAME").ok())?.trim().to_owned();
+    (1..=MAX_HOST).contains(&name.len()).then_some(name)
 }
 
 impl Note {
@@ -51,31 +66,17 @@ pub(crate) fn succeeded(members: &[LeaseInfo]) -> HashSet<HolderName> {
     gone
 }
 
-/// What was seen of leases so far.
-#[derive(Default)]
-pub(crate) struct Pulse(HashMap<LeaseName, (Epoch, u64, Instant)>);
-
-impl Pulse {
-    /// Looks at a lease; true if it stands still.
-    pub(crate) fn is_still(&mut self, lease: &LeaseInfo, now: Instant) -> bool {
-        let seen = self.0.entry(lease.name.clone()).or_insert((lease.epoch, lease.beats, now));
-        if (seen.0, seen.1) != (lease.epoch, lease.beats) {
-            *seen = (lease.epoch, lease.beats, now);
-        }
-        let ttl = Duration::from_millis(Note::of(lease).ttl_ms);
-        lease.holder.is_some() && !ttl.is_zero() && now.duration_since(seen.2) > ttl + ttl / 2
-    }
-
-    /// Forgets leases that are gone.
-    pub(crate) fn keep(&mut self, leases: &[LeaseInfo]) {
-        self.0.retain(|name, _| leases.iter().any(|lease| lease.name == *name));
-    }
+/// Notes the beats of a lease; true if it has a holder that is stalled.
+pub(crate) fn is_stalled(detector: &mut FailureDetector<LeaseName>, lease: &LeaseInfo, now: Instant) -> bool {
+    let ttl = Duration::from_millis(Note::of(lease).ttl_ms);
+    let is_stalled = detector.is_stalled(lease.name.clone(), (lease.epoch, lease.beats), ttl, now);
+    lease.holder.is_some() && is_stalled
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use firth_engine::{MemberName, PoolName};
+    use firth_engine::{Epoch, MemberName, PoolName};
 
     fn lease(beats: u64) -> LeaseInfo {
         LeaseInfo {
@@ -89,14 +90,13 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_whose_beats_stand_still_longer_than_its_ttl_is_found_whatever_the_engines_clock_says() {
-        let (mut pulse, start) = (Pulse::default(), Instant::now());
-        assert!(!pulse.is_still(&lease(1), start));
-        assert!(!pulse.is_still(&lease(1), start + Duration::from_millis(1400)));
-        assert!(pulse.is_still(&lease(1), start + Duration::from_millis(1600)));
-        assert!(!pulse.is_still(&lease(2), start + Duration::from_millis(1700)));
-        let free = LeaseInfo { holder: None, ..lease(2) };
-        assert!(!pulse.is_still(&free, start + Duration::from_secs(60)));
+    fn a_lease_is_stalled_by_the_ttl_of_its_note_only_while_it_is_held() {
+        let mut detector = FailureDetector::default();
+        let start = Instant::now();
+        let later = start + Duration::from_millis(1600);
+        assert!(!is_stalled(&mut detector, &lease(1), start));
+        assert!(is_stalled(&mut detector, &lease(1), later));
+        assert!(!is_stalled(&mut detector, &LeaseInfo { holder: None, ..lease(1) }, later));
     }
 
     #[test]

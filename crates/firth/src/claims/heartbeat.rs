@@ -1,42 +1,43 @@
-//! The heart: one task per seat that does nothing but beat. It depends on nothing else: not on grants, not on readers, not on user code
-//! nor its runtime (`renewals.rs`).
+//! The heartbeat task: one per membership. It depends on nothing else: not on grants, not on
+//! readers, not on user code nor its runtime (`renewals.rs`).
 
 use super::shard::Shard;
-use super::unit::Life;
+use super::unit::ShardSession;
 use crate::error::ErrorKind;
 use crate::renewals::{Renewing, Vital};
 use firth_engine::Engine;
-use firth_engine::facet::{Beat, Pulse};
+use firth_engine::facet::{Beat, ClaimShardStatus};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
-/// Beats asked for in quick succession are one.
+/// Shortest time between two heartbeats.
 const GAP: Duration = Duration::from_millis(4);
 
-/// A beat's answer, with what the worker believed to have.
+/// Reply to a heartbeat, with the number of claims that the worker believed to have.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Heard {
-    pub(crate) pulse: Pulse,
+pub(crate) struct HeartbeatReply {
+    pub(crate) status: ClaimShardStatus,
     /// How many claims the table held; `None` if it changed meanwhile.
     pub(crate) believed: Option<u64>,
 }
 
-/// A beating heart; dropping it stops it.
-pub(crate) struct Heart {
+/// A running heartbeat task; dropping it stops it.
+pub(crate) struct HeartbeatTask {
     pub(crate) task: Renewing,
-    pub(crate) pulses: watch::Receiver<Heard>,
+    pub(crate) statuses: watch::Receiver<HeartbeatReply>,
     asked: Arc<Notify>,
 }
 
-impl Heart {
-    pub(crate) fn start(shard: Arc<Shard>, life: Arc<Life>) -> Self {
-        let (sender, pulses) = watch::channel(Heard::default());
+impl HeartbeatTask {
+    pub(crate) fn start(shard: Arc<Shard>, session: Arc<ShardSession>) -> Self {
+        let (sender, statuses) = watch::channel(HeartbeatReply::default());
         let asked = Arc::new(Notify::new());
         let renewals = shard.common.renewals.clone();
-        let task = renewals.spawn(|engine, vital| beat((engine, vital), shard, life, sender, asked.clone()));
-        Self { task, pulses, asked }
+        let task =
+            renewals.spawn(|engine, vital| beat((engine, vital), shard, session, sender, asked.clone()));
+        Self { task, statuses, asked }
     }
 
     /// Asks for a beat now.
@@ -45,12 +46,12 @@ impl Heart {
     }
 }
 
-/// Beats until the seat is over, by the engine's word or by our own clock.
+/// Beats until the membership is over, by the engine's word or by our own clock.
 async fn beat(
     (engine, vital): (Engine, Vital),
     shard: Arc<Shard>,
-    life: Arc<Life>,
-    pulses: watch::Sender<Heard>,
+    session: Arc<ShardSession>,
+    statuses: watch::Sender<HeartbeatReply>,
     asked: Arc<Notify>,
 ) {
     let common = shard.common.clone();
@@ -59,26 +60,27 @@ async fn beat(
     loop {
         let begun = Instant::now();
         let before = steps(&shard);
-        let wish = Beat { ttl, capacity: common.config.capacity(), roster };
+        let request = Beat { ttl, capacity: common.config.capacity(), roster };
         if !vital.is_alive() {
-            tracing::warn!(service = %common.service, "the worker's runtime hangs: its seat is not kept");
+            tracing::warn!(service = %common.service, "the worker's runtime hangs: its membership is not kept");
             return;
         }
-        let answer = tokio::time::timeout_at(life.valid_until(), engine.beat(&life.seat, wish)).await;
+        let answer =
+            tokio::time::timeout_at(session.valid_until(), engine.beat(&session.membership, request)).await;
         let next = match answer {
-            Ok(Ok(pulse)) => {
-                life.extend(begun, ttl);
-                roster = pulse.roster;
+            Ok(Ok(status)) => {
+                session.extend(begun, ttl);
+                roster = status.roster;
                 common.meter.beats.increment(1);
                 let believed = {
                     let is_still = before.1 == 0 && steps(&shard) == before;
                     is_still.then(|| shard.table().units.len() as u64)
                 };
-                tell(&pulses, Heard { pulse, believed });
+                tell(&statuses, HeartbeatReply { status, believed });
                 begun + ttl / 3
             }
             Ok(Err(error)) if error.kind() == ErrorKind::Fenced => {
-                tracing::warn!(%error, service = %common.service, "the worker's seat is over");
+                tracing::warn!(%error, service = %common.service, "the worker's membership is over");
                 return;
             }
             Ok(Err(error)) => {
@@ -91,12 +93,12 @@ async fn beat(
                 begun
             }
         };
-        if !life.is_valid() {
+        if !session.is_valid() {
             tracing::warn!(service = %common.service, "no beat got through in time: all claims of the shard are lost");
             return;
         }
         tokio::select! {
-            () = tokio::time::sleep_until(next.min(life.valid_until())) => {}
+            () = tokio::time::sleep_until(next.min(session.valid_until())) => {}
             () = asked.notified() => tokio::time::sleep_until(begun + GAP).await,
         }
     }
@@ -108,12 +110,12 @@ fn steps(shard: &Shard) -> (u64, u32) {
     (table.changes, table.busy)
 }
 
-/// Passes a pulse on; the list of seats stays until a newer one comes.
-fn tell(pulses: &watch::Sender<Heard>, mut heard: Heard) {
-    pulses.send_modify(|last| {
-        if heard.pulse.seats.is_none() {
-            heard.pulse.seats = last.pulse.seats.take();
+/// Passes a status on; the list of memberships stays until a newer one comes.
+fn tell(statuses: &watch::Sender<HeartbeatReply>, mut reply: HeartbeatReply) {
+    statuses.send_modify(|last| {
+        if reply.status.memberships.is_none() {
+            reply.status.memberships = last.status.memberships.take();
         }
-        *last = std::mem::take(&mut heard);
+        *last = std::mem::take(&mut reply);
     });
 }

@@ -1,9 +1,11 @@
-//! How far an owner may start records before its next commit, and which ones its successor isolates. Pure.
+//! How far an owner may start records before its next commit, and which ones its successor
+//! isolates. Pure.
 //!
-//! Each commit carries the owner's word that it starts nothing beyond a number ([`Commit::reach`]). If the
-//! owner vanishes, the records up to there may be what took it down, and its successor hands them out one
-//! at a time; all others go on as usual. The word is given ahead, so that no record waits for it: by as
-//! many records as are started between two commits. Slow handlers start few, so few are suspects.
+//! Each commit carries the owner's word that it starts nothing beyond a number ([`Commit::reach`]).
+//! If the owner vanishes, the records up to there may be what took it down, and its successor hands
+//! them out one at a time; all others go on as usual. The word is given ahead, so that no record
+//! waits for it: by as many records as are started between two commits. Slow handlers start few, so
+//! few are suspects.
 //!
 //! [`Commit::reach`]: firth_engine::Commit::reach
 
@@ -18,7 +20,7 @@ const MOST: u64 = 4096;
 const PERIOD: Duration = Duration::from_millis(100);
 
 /// The word of one owner.
-pub(super) struct Reach {
+pub(super) struct StartLimit {
     /// The engine has this word.
     stored: u64,
     /// The word in the commit on its way, or `stored`.
@@ -32,10 +34,12 @@ pub(super) struct Reach {
     least: u64,
 }
 
-impl Reach {
-    /// For an owner whose handlers have up to `at_once` records at a time. What the engine has already holds.
+impl StartLimit {
+    /// For an owner whose handlers have up to `at_once` records at a time. What the engine has
+    /// already holds.
     pub(super) fn new(progress: &Progress, at_once: usize, now: Instant) -> Self {
-        let (stored, started) = (progress.reach, progress.frontier.seq);
+        let stored = progress.reach.unwrap_or(0);
+        let started = progress.frontier.seq;
         let least = (2 * at_once as u64 + 2).min(MOST);
         Self { stored, told: stored, started, enough_since: now, ahead: least, least }
     }
@@ -55,8 +59,8 @@ impl Reach {
         next > self.told || self.told < self.started + self.ahead / 2
     }
 
-    /// The word for a commit that leaves now; `next` may be handed out as soon as it is stored. As long
-    /// as there are suspects it covers them, so that the next owner isolates them, too.
+    /// The word for a commit that leaves now; `next` may be handed out as soon as it is stored. As
+    /// long as there are suspects it covers them, so that the next owner isolates them, too.
     pub(super) fn tell(&mut self, next: Option<u64>, suspects: u64, now: Instant) -> u64 {
         if next.is_some_and(|next| self.is_short(next)) {
             (self.ahead, self.enough_since) = ((self.ahead * 2).min(MOST), now);
@@ -86,13 +90,11 @@ pub(super) struct Suspects {
 }
 
 impl Suspects {
-    /// The records that a vanished owner may have had. Where an older version said nothing, the next
-    /// `window` records.
+    /// The records that a vanished owner may have had. Where an older version said nothing, the
+    /// next `window` records.
     pub(super) fn after(progress: &Progress, window: usize) -> Self {
-        let reach = match progress.reach {
-            0 => progress.frontier.seq + progress.ahead.len() + window as u64,
-            reach => reach,
-        };
+        let unknown = || progress.frontier.seq + progress.ahead.len() + window as u64;
+        let reach = progress.reach.unwrap_or_else(unknown);
         // What came after the owner vanished was never in its hands.
         let log = reach.min(progress.last.seq);
         let open = progress.ahead.first_missing_after(progress.frontier.seq);
@@ -133,13 +135,14 @@ impl Suspects {
 mod tests {
     use super::*;
 
-    fn progress(frontier: u64, last: u64, reach: u64) -> Progress {
-        let (frontier, last) = (RecordId::new(7, frontier), RecordId::new(7, last));
+    fn progress(frontier: u64, last: u64, reach: Option<u64>) -> Progress {
+        let frontier = RecordId::new(7, frontier);
+        let last = RecordId::new(7, last);
         Progress { frontier, last, reach, ..Progress::default() }
     }
 
     /// Handlers of `jobs` records at a time, each commit with `per_commit` records between.
-    fn run(reach: &mut Reach, now: &mut Instant, turns: u64, per_commit: u64, period: Duration) -> u64 {
+    fn run(reach: &mut StartLimit, now: &mut Instant, turns: u64, per_commit: u64, period: Duration) -> u64 {
         let mut stalls = 0;
         for _ in 0..turns {
             for _ in 0..per_commit {
@@ -161,7 +164,7 @@ mod tests {
     #[test]
     fn u06_slow_handlers_have_few_suspects_and_fast_ones_soon_never_wait() {
         let mut now = Instant::now();
-        let mut reach = Reach::new(&progress(0, 9999, 0), 4, now);
+        let mut reach = StartLimit::new(&progress(0, 9999, None), 4, now);
         assert_eq!((reach.limit(), reach.is_short(1)), (0, true));
         run(&mut reach, &mut now, 50, 4, Duration::from_millis(200));
         assert!(reach.limit() - reach.started <= 16, "{}", reach.limit() - reach.started);
@@ -175,14 +178,15 @@ mod tests {
     #[test]
     fn u06_only_what_the_vanished_owner_may_have_started_is_isolated() {
         let suspects = |reach| Suspects::after(&progress(10, 500, reach), 1000);
-        let mut few = suspects(14);
+        let mut few = suspects(Some(14));
         assert!(few.any());
         few.settled([], 14);
         assert!(few.any());
         few.settled([], 15);
         assert!(!few.any());
-        assert!(!suspects(10).any(), "it had started nothing");
-        let mut unknown = suspects(0);
+        assert!(!suspects(Some(10)).any(), "it had started nothing");
+        assert!(!suspects(Some(0)).any(), "nor had the owner of a new group");
+        let mut unknown = suspects(None);
         unknown.settled([], 500);
         assert!(unknown.any(), "an older version said nothing: all that was there");
         unknown.settled([], 501);

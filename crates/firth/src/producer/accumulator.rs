@@ -1,22 +1,22 @@
-//! The desk between callers and the sender: callers put messages straight into their batch, under one lock and without a channel; the
-//! sender is told only of what it cannot know.
+//! The record accumulator between callers and the sender. Callers put messages straight into their
+//! batch, under one lock and without a channel; the sender is woken only for what it cannot know.
 //!
 //! Bounded in bytes: callers get room first, and it is given back when their batch is answered.
 
 use super::batch::{Batch, BatchPolicy, Batcher, Outgoing, Pushed};
-use super::fate::{Duty, Fate, Ticket};
+use super::completion::{Completion, CompletionGuard, SendFuture};
 use std::sync::{Arc, Mutex, MutexGuard};
 use tokio::sync::{AcquireError, Notify, Semaphore, SemaphorePermit, TryAcquireError};
 use tokio::time::Instant;
 
-pub(super) struct Desk {
+pub(super) struct Accumulator {
     state: Mutex<State>,
-    news: Notify,
+    changed: Notify,
     room: Semaphore,
 }
 
 struct State {
-    batcher: Batcher<Arc<Fate>>,
+    batcher: Batcher<Arc<Completion>>,
     /// Every handle is gone: nothing lingers, and the sender ends when all is answered.
     is_left: bool,
     /// The sender is gone.
@@ -24,17 +24,17 @@ struct State {
 }
 
 /// What the sender must do.
-pub(super) struct Leaving {
+pub(super) struct DueBatches {
     /// Send these now.
-    pub(super) batches: Vec<Batch<Arc<Fate>>>,
+    pub(super) batches: Vec<Batch<Arc<Completion>>>,
     /// Look again then.
     pub(super) look_again: Option<Instant>,
 }
 
-impl Desk {
+impl Accumulator {
     pub(super) fn new(policy: BatchPolicy, max_buffered: usize) -> Self {
         let state = State { batcher: Batcher::new(policy), is_left: false, has_ended: false };
-        Self { state: Mutex::new(state), news: Notify::new(), room: Semaphore::new(max_buffered) }
+        Self { state: Mutex::new(state), changed: Notify::new(), room: Semaphore::new(max_buffered) }
     }
 
     /// Waits for room. Messages of one caller get it in order.
@@ -47,29 +47,30 @@ impl Desk {
     }
 
     /// Takes a message for which there is room; `None` if the sender is gone.
-    pub(super) fn push(&self, out: Outgoing) -> Option<Ticket> {
+    pub(super) fn push(&self, out: Outgoing) -> Option<SendFuture> {
         let mut state = self.lock();
         if state.has_ended {
             return None;
         }
-        let Pushed { fate, index, is_news } = state.batcher.push(out, Instant::now);
+        let Pushed { completion, index, wakes_sender } = state.batcher.push(out, Instant::now);
         drop(state);
-        if is_news {
-            self.news.notify_one();
+        if wakes_sender {
+            self.changed.notify_one();
         }
-        Some(Ticket::new(fate, index))
+        Some(SendFuture::new(completion, index))
     }
 
-    /// Ends the linger of everything taken so far; tickets that are answered when all of it is. `None` if the sender is gone.
-    pub(super) fn flush(&self) -> Option<Vec<Ticket>> {
+    /// Ends the linger of everything taken so far; returns futures that resolve when all of it is
+    /// stored. `None` if the sender is gone.
+    pub(super) fn flush(&self) -> Option<Vec<SendFuture>> {
         let mut state = self.lock();
         if state.has_ended {
             return None;
         }
-        let fates = state.batcher.seal();
+        let completions = state.batcher.seal();
         drop(state);
-        self.news.notify_one();
-        Some(fates.into_iter().map(|fate| Ticket::new(fate, 0)).collect())
+        self.changed.notify_one();
+        Some(completions.into_iter().map(|completion| SendFuture::new(completion, 0)).collect())
     }
 
     /// Gives no more room.
@@ -84,7 +85,7 @@ impl Desk {
     /// The last handle is gone.
     pub(super) fn leave(&self) {
         self.lock().is_left = true;
-        self.news.notify_one();
+        self.changed.notify_one();
     }
 
     pub(super) fn has_ended(&self) -> bool {
@@ -92,19 +93,19 @@ impl Desk {
     }
 
     /// What the sender must do now; `None` when nothing will ever come.
-    pub(super) fn leaving(&self, now: Instant) -> Option<Leaving> {
+    pub(super) fn take_due(&self, now: Instant) -> Option<DueBatches> {
         let mut state = self.lock();
         let hurry = state.is_left;
         if hurry && state.batcher.is_empty() {
             return None;
         }
         let batches = std::iter::from_fn(|| state.batcher.next(now, hurry)).collect();
-        Some(Leaving { batches, look_again: state.batcher.next_deadline() })
+        Some(DueBatches { batches, look_again: state.batcher.next_deadline() })
     }
 
-    /// Resolves when something came that [`leaving`](Self::leaving) has not seen.
-    pub(super) async fn news(&self) {
-        self.news.notified().await;
+    /// Resolves when something came that [`take_due`](Self::take_due) has not seen.
+    pub(super) async fn changed(&self) {
+        self.changed.notified().await;
     }
 
     /// A batch is answered.
@@ -113,14 +114,14 @@ impl Desk {
         self.room.add_permits(cost);
     }
 
-    /// The sender is gone: whoever waits is told.
+    /// The sender is gone: callers that wait for room or for a receipt get an error.
     pub(super) fn end(&self) {
         self.room.close();
         let mut state = self.lock();
         state.has_ended = true;
-        let fates = state.batcher.seal();
+        let completions = state.batcher.seal();
         drop(state);
-        fates.into_iter().map(Duty::new).for_each(drop);
+        completions.into_iter().map(CompletionGuard::new).for_each(drop);
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

@@ -1,17 +1,18 @@
-//! The keeper: one task per shard that sees to it that the worker has its share there, no more and no less, and that what it believes to
-//! have is what it has.
+//! The claim coordinator: one task per shard. It keeps the worker's share there neither too large
+//! nor too small, and the worker's table equal to the engine's.
 //!
-//! Each pulse of the heart is looked at once. Hints, the next expiry of a rival and room in the event queue ask for a pulse; so does,
-//! three times per TTL, the heart itself: that sweep on the engine's clock is the guarantee, everything else is speed.
+//! It acts once on each reply to a heartbeat. Hints, the next expiry of another worker and room in
+//! the event queue ask for a heartbeat. The heartbeat task itself sends one three times per TTL:
+//! that sweep on the engine's clock is the guarantee, and the hints only make it faster.
 
 use super::events::Notice;
-use super::heart::{Heard, Heart};
+use super::heartbeat::{HeartbeatReply, HeartbeatTask};
 use super::shard::Shard;
-use super::unit::{LOST, Life, RELEASED, Unit};
-use super::watchman::Watchman;
+use super::stalled_members::StalledMembers;
+use super::unit::{LOST, RELEASED, ShardSession, Unit};
 use crate::error::{ErrorKind, Result};
 use firth_engine::facet::{ClaimKey, Join, Outcome};
-use firth_engine::limits::MAX_BOARD_BATCH;
+use firth_engine::limits::MAX_CLAIM_SHARD_BATCH;
 use firth_engine::{Epoch, HintKey, OfferName};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -22,14 +23,14 @@ use tokio::time::Instant;
 const TICK: Duration = Duration::from_millis(1);
 
 /// Why serving ended.
-enum End {
+enum ServingEnd {
     Closing,
     Over,
 }
 
-pub(crate) struct Keeper {
+pub(crate) struct ClaimCoordinator {
     shard: Arc<Shard>,
-    watchman: Watchman,
+    stalled: StalledMembers,
     losses: u64,
     /// Missing at the engine when last compared: missing twice is lost.
     missing: BTreeSet<OfferName>,
@@ -37,117 +38,120 @@ pub(crate) struct Keeper {
     announced: BTreeSet<(OfferName, Epoch)>,
 }
 
-impl Keeper {
+impl ClaimCoordinator {
     pub(crate) fn new(shard: Arc<Shard>) -> Self {
-        let (missing, announced) = (BTreeSet::new(), BTreeSet::new());
-        Self { shard, watchman: Watchman::default(), losses: 0, missing, announced }
+        let missing = BTreeSet::new();
+        let announced = BTreeSet::new();
+        Self { shard, stalled: StalledMembers::default(), losses: 0, missing, announced }
     }
 
     /// Runs until the worker closes; an error means that it cannot go on.
-    pub(crate) async fn run(mut self, mut life: Arc<Life>) -> Result<()> {
+    pub(crate) async fn run(mut self, mut session: Arc<ShardSession>) -> Result<()> {
         loop {
-            let heart = Heart::start(self.shard.clone(), life.clone());
-            match self.serve(&life, heart).await {
-                End::Closing => {
+            let heartbeat = HeartbeatTask::start(self.shard.clone(), session.clone());
+            match self.serve(&session, heartbeat).await {
+                ServingEnd::Closing => {
                     return Ok(());
                 }
-                End::Over => self.shard.lose_all(&life),
+                ServingEnd::Over => self.shard.lose_all(&session),
             }
-            match self.rejoin(&life).await? {
-                Some(next) => life = next,
+            match self.rejoin(&session).await? {
+                Some(next) => session = next,
                 None => return Ok(()),
             }
         }
     }
 
-    async fn serve(&mut self, life: &Arc<Life>, mut heart: Heart) -> End {
+    async fn serve(&mut self, session: &Arc<ShardSession>, mut heartbeat: HeartbeatTask) -> ServingEnd {
         self.losses = 0;
         self.missing.clear();
         let common = self.shard.common.clone();
-        let mut hint = common.engine.hint(HintKey::Board(self.shard.board.clone()));
+        let mut hint = common.engine.hint(HintKey::ClaimShard(self.shard.claim_shard.clone()));
         let mut timer = Instant::now() + common.config.ttl;
         loop {
             let shard = self.shard.clone();
             tokio::select! {
                 biased;
                 () = common.closing.cancelled() => {
-                    self.hand_over(life, heart).await;
-                    return End::Closing;
+                    self.hand_over(session, heartbeat).await;
+                    return ServingEnd::Closing;
                 }
-                _ = &mut heart.task => return End::Over,
-                changed = heart.pulses.changed() => {
+                _ = &mut heartbeat.task => return ServingEnd::Over,
+                changed = heartbeat.statuses.changed() => {
                     if changed.is_err() {
-                        return End::Over;
+                        return ServingEnd::Over;
                     }
-                    let heard = heart.pulses.borrow_and_update().clone();
-                    match self.act(life, &heard).await {
+                    let reply = heartbeat.statuses.borrow_and_update().clone();
+                    match self.act(session, &reply).await {
                         Ok(next) => timer = next,
-                        Err(error) if error.kind() == ErrorKind::Fenced => return End::Over,
+                        Err(error) if error.kind() == ErrorKind::Fenced => return ServingEnd::Over,
                         Err(error) => {
-                            tracing::warn!(%error, board = %shard.board, "cannot see to the claims; trying again");
+                            tracing::warn!(%error, claim_shard = %shard.claim_shard, "cannot see to the claims; trying again");
                             timer = Instant::now() + common.config.backoff.delay(1).min(common.config.ttl / 3);
                         }
                     }
                 }
-                () = hint.wait() => heart.ask(),
-                () = shard.wake.notified() => heart.ask(),
-                () = common.queue.drained.notified() => heart.ask(),
+                () = hint.wait() => heartbeat.ask(),
+                () = shard.wake.notified() => heartbeat.ask(),
+                () = common.queue.drained.notified() => heartbeat.ask(),
                 () = tokio::time::sleep_until(timer) => {
                     timer = Instant::now() + common.config.ttl;
-                    heart.ask();
+                    heartbeat.ask();
                 }
             }
         }
     }
 
     /// Acts on a pulse; answers when the next one is wanted.
-    async fn act(&mut self, life: &Arc<Life>, heard: &Heard) -> Result<Instant> {
-        let (pulse, common) = (&heard.pulse, self.shard.common.clone());
-        common.note(self.shard.index, pulse);
-        let seats = pulse.seats.as_deref().unwrap_or_default();
-        if pulse.losses != self.losses || heard.believed.is_some_and(|believed| believed != pulse.held) {
+    async fn act(&mut self, session: &Arc<ShardSession>, reply: &HeartbeatReply) -> Result<Instant> {
+        let status = &reply.status;
+        let common = self.shard.common.clone();
+        common.note(self.shard.index, status);
+        let memberships = status.memberships.as_deref().unwrap_or_default();
+        if status.losses != self.losses || reply.believed.is_some_and(|believed| believed != status.held) {
             self.shard.table().is_suspect = true;
         }
-        self.losses = pulse.losses;
+        self.losses = status.losses;
         if self.shard.table().is_suspect {
-            self.compare(life).await?;
+            self.compare(session).await?;
         }
-        self.recall(life, seats).await?;
-        let can_be_had = pulse.orphaned > 0 || pulse.next_free.is_some_and(|after| after.is_zero());
+        self.recall(session, memberships).await?;
+        let can_be_had = status.orphaned > 0 || status.next_free.is_some_and(|after| after.is_zero());
         if can_be_had && common.config.automatic {
-            self.grant(life, seats).await?;
+            self.grant(session, memberships).await?;
         }
-        if pulse.orphaned > 0 {
+        if status.orphaned > 0 {
             self.announce_orphans().await?;
         } else {
             self.announced.clear();
         }
-        self.watchman.look(&self.shard, life).await?;
-        Ok(self.next_look(heard))
+        self.stalled.expel(&self.shard, session).await?;
+        Ok(self.next_look(reply))
     }
 
-    /// When something will be different even if nobody says so.
-    fn next_look(&self, heard: &Heard) -> Instant {
+    /// Time of the next look, for changes that no hint announces: another worker expires, the rest
+    /// of a unit ends, or a handover is over.
+    fn next_look(&self, reply: &HeartbeatReply) -> Instant {
         let now = Instant::now();
         let config = &self.shard.common.config;
-        let rests = heard.pulse.next_free.filter(|after| !after.is_zero());
+        let rests = reply.status.next_free.filter(|after| !after.is_zero());
         let handover = self.shard.table().recalled.iter().map(|(_, until)| until.duration_since(now)).min();
-        let soonest = [heard.pulse.next_expiry, rests, handover].into_iter().flatten().min();
+        let soonest = [reply.status.next_expiry, rests, handover].into_iter().flatten().min();
         now + soonest.map_or(config.ttl, |after| after + TICK).min(config.ttl)
     }
 
     /// Asks for what is missing, page by page.
-    async fn grant(&mut self, life: &Arc<Life>, seats: &[(Epoch, u64)]) -> Result<()> {
+    async fn grant(&mut self, session: &Arc<ShardSession>, memberships: &[(Epoch, u64)]) -> Result<()> {
         let common = self.shard.common.clone();
         loop {
-            let wanted = common.reserve(seats, life.seat.number, MAX_BOARD_BATCH);
+            let wanted = common.reserve(memberships, session.membership.number, MAX_CLAIM_SHARD_BATCH);
             if wanted == 0 || common.closing.is_cancelled() {
                 common.granted(wanted);
                 return Ok(());
             }
             let asked = Instant::now();
             let _alone = self.shard.grants.lock().await;
-            let answer = common.engine.grant(&life.seat, wanted).await;
+            let answer = common.engine.grant(&session.membership, wanted).await;
             common.granted(wanted);
             common.meter.asked(asked.elapsed());
             let granted = match answer {
@@ -159,7 +163,7 @@ impl Keeper {
             };
             let count = granted.len();
             for granted in granted {
-                let unit = self.shard.insert(granted, life);
+                let unit = self.shard.insert(granted, session);
                 self.shard.announce(&unit);
             }
             if count < wanted {
@@ -168,8 +172,9 @@ impl Keeper {
         }
     }
 
-    /// Recalls what others should have, and gives back what their holders let go or have kept too long.
-    async fn recall(&mut self, life: &Arc<Life>, seats: &[(Epoch, u64)]) -> Result<()> {
+    /// Recalls what others should have, and gives back what their holders let go or have kept too
+    /// long.
+    async fn recall(&mut self, session: &Arc<ShardSession>, memberships: &[(Epoch, u64)]) -> Result<()> {
         let common = self.shard.common.clone();
         let available = {
             let table = self.shard.table();
@@ -177,7 +182,7 @@ impl Keeper {
         };
         let surplus = match common.closing.is_cancelled() {
             true => 0,
-            false => common.surplus(seats, life.seat.number, available),
+            false => common.surplus(memberships, session.membership.number, available),
         };
         if surplus > 0 {
             self.call_back(self.newest(surplus));
@@ -195,9 +200,9 @@ impl Keeper {
                 .filter(|(unit, until)| !unit.is_settling() && (!unit.is_in_hand() || *until <= now));
             ripe.map(|(unit, _)| unit.clone()).collect()
         };
-        for units in ripe.chunks(MAX_BOARD_BATCH) {
+        for units in ripe.chunks(MAX_CLAIM_SHARD_BATCH) {
             let keys: Vec<ClaimKey> = units.iter().map(|unit| unit.key.clone()).collect();
-            let outcomes = self.shard.hand_back(life, &keys).await?;
+            let outcomes = self.shard.hand_back(session, &keys).await?;
             for (unit, outcome) in units.iter().zip(outcomes) {
                 let was_taken = unit.is_in_hand() || outcome != Outcome::Done;
                 self.shard.finish(unit, if was_taken { LOST } else { RELEASED });
@@ -206,7 +211,8 @@ impl Keeper {
         Ok(())
     }
 
-    /// The units that were granted last: they have the least to lose. Exactly `count`, or the difference is not recalled after all.
+    /// The units that were granted last: they have the least to lose. Exactly `count`, or the
+    /// difference is not recalled after all.
     fn newest(&self, count: usize) -> Vec<Arc<Unit>> {
         let mut units: Vec<Arc<Unit>> = {
             let table = self.shard.table();
@@ -234,9 +240,10 @@ impl Keeper {
         }
     }
 
-    /// Compares what the worker believes to have with what it has: what is not there (twice) is lost, what nobody here knows of
-    /// (the answer was lost) is given back.
-    async fn compare(&mut self, life: &Arc<Life>) -> Result<()> {
+    /// Compares the claims in the worker's table with those in the engine. A claim that the engine
+    /// does not have is lost (if the answer has several pages, only after a second look). A claim
+    /// that the table does not know (the answer to its grant was lost) is given back.
+    async fn compare(&mut self, session: &Arc<ShardSession>) -> Result<()> {
         let shard = self.shard.clone();
         let _alone = shard.grants.lock().await;
         let (before, changes) = {
@@ -246,14 +253,16 @@ impl Keeper {
         };
         let mut there: HashMap<OfferName, Epoch> = HashMap::new();
         loop {
-            let page = shard.common.engine.owned(&life.seat, there.len(), MAX_BOARD_BATCH).await?;
-            let is_last = page.len() < MAX_BOARD_BATCH;
+            let page =
+                shard.common.engine.owned(&session.membership, there.len(), MAX_CLAIM_SHARD_BATCH).await?;
+            let is_last = page.len() < MAX_CLAIM_SHARD_BATCH;
             there.extend(page.into_iter().map(|claim| (claim.name, claim.epoch)));
             if is_last {
                 break;
             }
         }
-        // Something of ours happened meanwhile: pages may have shifted. The suspicion stays, the next pulse tries again.
+        // Something of ours happened meanwhile: pages may have shifted. The suspicion stays, the
+        // next pulse tries again.
         let is_still = {
             let table = shard.table();
             table.changes == changes && table.busy == 0
@@ -265,7 +274,7 @@ impl Keeper {
             shard.wake.notify_one();
             return Ok(());
         }
-        let is_certain = there.len() < MAX_BOARD_BATCH || missing.is_subset(&self.missing);
+        let is_certain = there.len() < MAX_CLAIM_SHARD_BATCH || missing.is_subset(&self.missing);
         if !is_certain {
             self.missing = missing;
             shard.wake.notify_one();
@@ -277,8 +286,8 @@ impl Keeper {
             let unknown = there.into_iter().filter(|(name, _)| !table.units.contains_key(name));
             unknown.map(|(name, epoch)| ClaimKey { name, epoch }).collect()
         };
-        for keys in unknown.chunks(MAX_BOARD_BATCH) {
-            shard.hand_back(life, keys).await?;
+        for keys in unknown.chunks(MAX_CLAIM_SHARD_BATCH) {
+            shard.hand_back(session, keys).await?;
         }
         self.missing.clear();
         shard.table().is_suspect = false;
@@ -286,15 +295,18 @@ impl Keeper {
         Ok(())
     }
 
-    /// Tells of orphans that nobody takes: all workers are full, or this one takes only what it asks for.
+    /// Tells the program of orphans that this worker does not take by itself: it is full, or it
+    /// takes units by name only.
     async fn announce_orphans(&mut self) -> Result<()> {
         let common = self.shard.common.clone();
         let is_full = common.held() >= common.config.max_claims;
         if common.config.automatic && !is_full {
             return Ok(());
         }
-        let orphans =
-            common.engine.orphans(&self.shard.board, common.queue.room().clamp(1, MAX_BOARD_BATCH)).await?;
+        let orphans = common
+            .engine
+            .orphans(&self.shard.claim_shard, common.queue.room().clamp(1, MAX_CLAIM_SHARD_BATCH))
+            .await?;
         for orphan in orphans {
             let firth_engine::facet::OfferState::Orphaned { last } = orphan.state else { continue };
             let key = (orphan.name.clone(), orphan.epoch);
@@ -311,8 +323,9 @@ impl Keeper {
         Ok(())
     }
 
-    /// Asks everything back, waits for those who hold claims, then leaves in one step: whatever is left is free at once.
-    async fn hand_over(&mut self, life: &Arc<Life>, mut heart: Heart) {
+    /// Recalls every claim, waits up to `handover` for the holders, then leaves in one step: the
+    /// claims that are left are free at once.
+    async fn hand_over(&mut self, session: &Arc<ShardSession>, mut heartbeat: HeartbeatTask) {
         let common = self.shard.common.clone();
         let units: Vec<Arc<Unit>> = self.shard.table().units.values().cloned().collect();
         let fresh: Vec<Arc<Unit>> = units.into_iter().filter(|unit| !unit.is_recalled()).collect();
@@ -323,15 +336,15 @@ impl Keeper {
             tokio::select! {
                 () = self.shard.wake.notified() => {}
                 () = tokio::time::sleep_until(until) => break,
-                _ = &mut heart.task => break,
+                _ = &mut heartbeat.task => break,
             }
         }
-        heart.task.stop().await;
+        heartbeat.task.stop().await;
         let mut failures = 0;
-        while let Err(error) = common.engine.leave(&life.seat).await {
+        while let Err(error) = common.engine.leave(&session.membership).await {
             failures += 1;
-            if !error.is_retryable() || failures > common.config.retries || !life.is_valid() {
-                tracing::warn!(%error, board = %self.shard.board, "a seat was not given back; it runs out");
+            if !error.is_retryable() || failures > common.config.retries || !session.is_valid() {
+                tracing::warn!(%error, claim_shard = %self.shard.claim_shard, "a membership was not given back; it runs out");
                 break;
             }
             tokio::time::sleep(common.config.backoff.delay(failures)).await;
@@ -341,24 +354,25 @@ impl Keeper {
             let how = if unit.is_in_hand() { LOST } else { RELEASED };
             self.shard.finish(&unit, how);
         }
-        self.shard.table().life = None;
+        self.shard.table().session = None;
     }
 
-    /// Begins a new life after the last one ended, unless another process took over the name; `None` if the worker closes meanwhile.
-    async fn rejoin(&mut self, last: &Arc<Life>) -> Result<Option<Arc<Life>>> {
+    /// Begins a new session after the last one ended, unless another process took over the name;
+    /// `None` if the worker closes meanwhile.
+    async fn rejoin(&mut self, last: &Arc<ShardSession>) -> Result<Option<Arc<ShardSession>>> {
         let common = self.shard.common.clone();
-        let wish = Join { after: Some(last.seat.number), ..self.shard.wish() };
+        let request = Join { after: Some(last.membership.number), ..self.shard.request() };
         let mut failures = 0;
         loop {
             let joined = tokio::select! {
                 () = common.closing.cancelled() => return Ok(None),
-                joined = join(&self.shard, &wish) => joined,
+                joined = join(&self.shard, &request) => joined,
             };
             match joined {
-                Ok(life) => return Ok(Some(life)),
+                Ok(session) => return Ok(Some(session)),
                 Err(error) if error.is_retryable() => {
                     failures += 1;
-                    tracing::warn!(%error, board = %self.shard.board, "cannot join; trying again");
+                    tracing::warn!(%error, claim_shard = %self.shard.claim_shard, "cannot join; trying again");
                     let pause =
                         tokio::time::sleep(common.config.backoff.delay(failures).min(common.config.ttl));
                     if common.closing.run_until_cancelled(pause).await.is_none() {
@@ -371,13 +385,13 @@ impl Keeper {
     }
 }
 
-/// Takes a seat on the shard's board.
-pub(crate) async fn join(shard: &Arc<Shard>, wish: &Join) -> Result<Arc<Life>> {
+/// Joins the claim shard of `shard`.
+pub(crate) async fn join(shard: &Arc<Shard>, request: &Join) -> Result<Arc<ShardSession>> {
     let common = &shard.common;
     let asked = Instant::now();
-    let seat = common.engine.join(&shard.board, wish.clone()).await?;
+    let membership = common.engine.join(&shard.claim_shard, request.clone()).await?;
     common.meter.joins.increment(1);
-    let life = Life::new(seat, shard.index, asked, wish.ttl);
-    shard.table().life = Some(life.clone());
-    Ok(life)
+    let session = ShardSession::new(membership, shard.index, asked, request.ttl);
+    shard.table().session = Some(session.clone());
+    Ok(session)
 }

@@ -1,18 +1,21 @@
 //! The flow of one lane: which of the records at hand may be handed out now. Pure.
 //!
-//! Records leave in the order of the partition, as far as their keys allow: two records of one key are never out at the same time
-//! (unless one chunk carries both, in order). With strict ordering a record that waits for a retry holds back the later records of
-//! its key, and only those. Bounded by the lane's window: nothing enters here that is not in it.
+//! Records leave in the order of the partition, as far as their keys allow: two records of one key
+//! are never out at the same time (unless one chunk carries both, in order). With strict ordering a
+//! record that waits for a retry holds back the later records of its key, and only those. Bounded
+//! by the lane's window: nothing enters here that is not in it.
 
-use crate::company::Companion;
+use crate::shared_record::SharedRecord;
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 #[derive(Default)]
 pub(crate) struct Flow {
     strict: bool,
+    /// Records go out as if they had no keys.
+    ignores_keys: bool,
     /// What may go out now, by place; of each key at most one.
-    ready: VecDeque<Companion>,
+    ready: VecDeque<SharedRecord>,
     keys: HashMap<Bytes, Key>,
     out: usize,
 }
@@ -21,8 +24,8 @@ pub(crate) struct Flow {
 struct Key {
     /// The place of its record in `ready`.
     ready: Option<u64>,
-    /// Held back, by place.
-    waiting: VecDeque<Companion>,
+    /// HeldLease back, by place.
+    waiting: VecDeque<SharedRecord>,
     out: usize,
     /// Places whose retry the engine keeps until it is due.
     due: BTreeSet<u64>,
@@ -39,12 +42,29 @@ pub(crate) enum Back {
     Unstarted,
 }
 
+/// Where a record waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum InFlow {
+    Ready,
+    HeldBack,
+}
+
 impl Flow {
     pub(crate) fn new(strict: bool) -> Self {
         Self { strict, ..Self::default() }
     }
 
-    /// A record with this key waits in the engine until it is due, or until its last verdict is stored.
+    /// The same, but with no regard to keys unless they are minded.
+    pub(crate) fn minding_keys(self, minds: bool) -> Self {
+        Self { ignores_keys: !minds, ..self }
+    }
+
+    fn key_of<'r>(&self, record: &'r SharedRecord) -> Option<&'r Bytes> {
+        record.content.key.as_ref().filter(|_| !self.ignores_keys)
+    }
+
+    /// A record with this key waits in the engine until it is due, or until its last verdict is
+    /// stored.
     pub(crate) fn note_due(&mut self, key: Option<&Bytes>, seq: u64) {
         if self.strict
             && let Some(key) = key
@@ -65,8 +85,8 @@ impl Flow {
     }
 
     /// A record is at hand.
-    pub(crate) fn admit(&mut self, record: Companion) {
-        let Some(key) = record.content.key.clone() else { return put(&mut self.ready, record) };
+    pub(crate) fn admit(&mut self, record: SharedRecord) {
+        let Some(key) = self.key_of(&record).cloned() else { return put(&mut self.ready, record) };
         let seq = record.id.seq;
         let state = self.keys.entry(key.clone()).or_default();
         state.due.remove(&seq);
@@ -83,8 +103,9 @@ impl Flow {
         self.ready.front().map(|record| record.id.seq)
     }
 
-    /// Takes up to `max` records that one worker runs one after the other, in order; none beyond `limit`.
-    pub(crate) fn take(&mut self, max: usize, limit: u64) -> Vec<Companion> {
+    /// Takes up to `max` records that one worker runs one after the other, in order; none beyond
+    /// `limit`.
+    pub(crate) fn take(&mut self, max: usize, limit: u64) -> Vec<SharedRecord> {
         let mut chunk = Vec::with_capacity(max.min(self.ready.len()));
         // The next ones of keys in this chunk may ride along.
         let mut riding = BTreeMap::new();
@@ -97,7 +118,7 @@ impl Flow {
             }
             let record = if rides { self.take_rider(&mut riding) } else { self.ready.pop_front() };
             let Some(record) = record else { break };
-            if let Some(key) = &record.content.key {
+            if let Some(key) = self.key_of(&record) {
                 let state = self.keys.get_mut(key).expect("a waiting key is known");
                 (state.ready, state.out) = (None, state.out + 1);
                 if let Some(next) = state.next(self.strict) {
@@ -110,15 +131,15 @@ impl Flow {
         chunk
     }
 
-    fn take_rider(&mut self, riding: &mut BTreeMap<u64, Bytes>) -> Option<Companion> {
+    fn take_rider(&mut self, riding: &mut BTreeMap<u64, Bytes>) -> Option<SharedRecord> {
         let (_, key) = riding.pop_first()?;
         self.keys.get_mut(&key)?.waiting.pop_front()
     }
 
     /// A record that was out came back.
-    pub(crate) fn back(&mut self, record: &Companion, how: Back) {
+    pub(crate) fn back(&mut self, record: &SharedRecord, how: Back) {
         self.out -= 1;
-        let Some(key) = record.content.key.as_ref() else {
+        let Some(key) = self.key_of(record) else {
             if how == Back::Unstarted {
                 self.admit(record.clone());
             }
@@ -145,13 +166,29 @@ impl Flow {
         self.out
     }
 
+    /// The numbers of all records that wait here.
+    pub(crate) fn waiting(&self) -> impl Iterator<Item = u64> {
+        let held_back = self.keys.values().flat_map(|key| &key.waiting);
+        self.ready.iter().chain(held_back).map(|record| record.id.seq)
+    }
+
+    /// Where a record waits. It costs a search: for tests and for errors.
+    pub(crate) fn find(&self, seq: u64) -> Option<InFlow> {
+        if self.ready.binary_search_by_key(&seq, |record| record.id.seq).is_ok() {
+            return Some(InFlow::Ready);
+        }
+        let is_held_back = |key: &Key| key.waiting.iter().any(|record| record.id.seq == seq);
+        self.keys.values().any(is_held_back).then_some(InFlow::HeldBack)
+    }
+
     /// How many records are held back by an earlier one of their key.
     #[cfg(test)]
     pub(crate) fn held_back(&self) -> usize {
         self.keys.values().map(|key| key.waiting.len()).sum()
     }
 
-    /// Puts the state of one key right after a change: its first record is ready exactly if nothing holds it back.
+    /// Puts the state of one key right after a change: its first record is ready exactly if nothing
+    /// holds it back.
     fn review(&mut self, key: &Bytes) {
         let Some(state) = self.keys.get_mut(key) else { return };
         if let Some(seq) = state.ready {
@@ -195,8 +232,9 @@ impl Key {
     }
 }
 
-/// Puts a record into its place; most come last, and of what was due, put in from its end, most come first.
-fn put(list: &mut VecDeque<Companion>, record: Companion) {
+/// Puts a record into its place; most come last, and of what was due, put in from its end, most
+/// come first.
+fn put(list: &mut VecDeque<SharedRecord>, record: SharedRecord) {
     let seq = record.id.seq;
     if list.back().is_none_or(|last| last.id.seq < seq) {
         return list.push_back(record);
@@ -215,13 +253,13 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::HashSet;
 
-    fn record(seq: u64, key: &str) -> Companion {
+    fn record(seq: u64, key: &str) -> SharedRecord {
         let content = Content::new("x");
         let content = if key.is_empty() { content } else { content.with_key(key.to_owned()) };
-        Companion::alone(Record { id: RecordId::new(1, seq), attempt: 1, crashes: 0, content })
+        SharedRecord::alone(Record { id: RecordId::new(1, seq), attempt: 1, crashes: 0, content })
     }
 
-    fn seqs(chunk: &[Companion]) -> Vec<u64> {
+    fn seqs(chunk: &[SharedRecord]) -> Vec<u64> {
         chunk.iter().map(|record| record.id.seq).collect()
     }
 
@@ -261,6 +299,19 @@ mod tests {
     }
 
     #[test]
+    fn without_regard_to_keys_records_go_out_in_the_order_of_the_partition() {
+        let mut flow = Flow::new(false).minding_keys(false);
+        (1..=4).for_each(|seq| flow.admit(record(seq, if seq == 3 { "" } else { "a" })));
+        let first = flow.take(1, u64::MAX);
+        assert_eq!(seqs(&flow.take(1, u64::MAX)), [2]);
+        flow.back(&first[0], Back::Unstarted);
+        assert_eq!(seqs(&flow.take(9, u64::MAX)), [1, 3, 4]);
+        assert_eq!((flow.out(), flow.held_back()), (4, 0));
+        flow.back(&first[0], Back::Settled);
+        assert_eq!((flow.out(), flow.ready()), (3, 0));
+    }
+
+    #[test]
     fn what_never_started_goes_out_again_in_its_place() {
         let mut flow = Flow::new(true);
         (1..=3).for_each(|seq| flow.admit(record(seq, "a")));
@@ -293,14 +344,16 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever happens, no two records of a key are out in different chunks, each key goes in order, and everything gets done.
+        /// After any steps, no two records of a key are out in different chunks, each key goes in
+        /// order, and every record gets done.
         #[test]
         fn keys_stay_in_order(
             keys in prop::collection::vec("[abc]?", 1..40),
             steps in prop::collection::vec((1_usize..4, 0_u8..4), 200),
         ) {
             let mut flow = Flow::new(true);
-            let (mut chunks, mut done) = (Vec::<Vec<Companion>>::new(), Vec::<(u64, String)>::new());
+            let mut chunks = Vec::<Vec<SharedRecord>>::new();
+            let mut done = Vec::<(u64, String)>::new();
             let mut due = Vec::new();
             for (seq, key) in keys.iter().enumerate() { flow.admit(record(seq as u64 + 1, key)); }
             for (size, dice) in steps {

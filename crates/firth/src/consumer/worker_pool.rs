@@ -1,33 +1,35 @@
-//! The crew: the workers of a consumer that runs a handler. Lanes decide what may run at the same time, so it needs no limit of its own.
+//! The workers of a consumer that runs a handler. Lanes decide what may run at the same time, so
+//! the pool has no limit of its own.
 //!
-//! A lane starts the worker of a chunk itself. *Why not the task that awaits [`Run`](super::Run):* it would be woken, and polled, in between,
-//! behind whatever else the lane set going; and whoever awaits it in `main` pays a system call for each wake-up.
+//! **Why a lane starts the worker of a chunk itself.** The task that awaits [`Run`](super::Run)
+//! would be woken and polled in between, behind all other tasks that the lane woke. A task that
+//! awaits it in `main` also pays a system call for each wake-up.
 
-use super::desk::Chunk;
 use super::lane::Common;
+use super::ready_queue::Chunk;
 use super::worker::{Handler, work};
 use std::sync::Arc;
 use tokio::task::JoinSet;
 
-pub(crate) struct Crew {
+pub(crate) struct WorkerPool {
     handler: Arc<Handler>,
     common: Arc<Common>,
     /// Aborted when dropped.
     workers: JoinSet<()>,
 }
 
-impl Crew {
+impl WorkerPool {
     pub(crate) fn new(handler: Handler, common: Arc<Common>) -> Self {
         Self { handler: Arc::new(handler), common, workers: JoinSet::new() }
     }
 
-    /// Starts a worker, and forgets those that are done.
+    /// Starts a worker, and removes finished ones.
     pub(crate) fn start(&mut self, chunk: Chunk) {
         while self.workers.try_join_next().is_some() {}
         self.workers.spawn(work(chunk, self.handler.clone(), self.common.clone()));
     }
 
-    /// Stops whoever still works, and waits for their end.
+    /// Stops the running workers and waits for their end.
     pub(crate) async fn stop(mut self) {
         self.workers.shutdown().await;
     }
@@ -45,10 +47,12 @@ mod tests {
         let broker = Broker::memory();
         broker.create_topic("ends").await.unwrap();
         broker.producer("ends").await.unwrap().send("1").await.unwrap();
-        let (alive, (begin, mut begun)) = (Arc::new(()), mpsc::channel(1));
+        let alive = Arc::new(());
+        let (begin, mut begun) = mpsc::channel(1);
         let held = alive.clone();
         let run = broker.consumer("ends", "all").await.unwrap().run(move |_| {
-            let (held, begin) = (held.clone(), begin.clone());
+            let held = held.clone();
+            let begin = begin.clone();
             async move {
                 begin.send(()).await?;
                 pending::<()>().await;
