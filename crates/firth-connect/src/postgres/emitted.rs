@@ -1,0 +1,58 @@
+//! [`Emitted`]: messages that programs write into the log by `pg_logical_emit_message`: an outbox
+//! without a table. Pure.
+
+use super::decode::Content;
+use bytes::Bytes;
+use std::fmt;
+
+/// Prefixes of messages for topics begin so; the topic's name follows.
+const TO_TOPIC: &str = "firth.topic.";
+/// The prefix of the reader's own signs of life.
+pub(crate) const HEARTBEAT: &str = "firth.heartbeat";
+
+/// A message for a topic, in order with the changes of its transaction.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Emitted {
+    /// The topic.
+    pub topic: String,
+    /// Its key, if one stands behind the topic's name.
+    pub key: Option<String>,
+    /// Its content.
+    pub payload: Bytes,
+}
+
+impl Emitted {
+    /// A message with this prefix; none if it is of another program.
+    pub(crate) fn read(prefix: &str, content: &Content) -> Option<Self> {
+        let place = prefix.strip_prefix(TO_TOPIC)?;
+        let (topic, key) = match place.split_once('/') {
+            Some((topic, key)) => (topic, Some(key.to_owned())),
+            None => (place, None),
+        };
+        Some(Self { topic: topic.to_owned(), key, payload: content.0.clone() })
+    }
+}
+
+/// Never shows key and content.
+impl fmt::Debug for Emitted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Emitted({} bytes to {})", self.payload.len(), self.topic)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_prefix_names_a_topic_and_maybe_a_key() {
+        let read = |prefix: &str| {
+            let emitted = Emitted::read(prefix, &Content("x".into()))?;
+            Some((emitted.topic, emitted.key))
+        };
+        assert_eq!(read("firth.topic.mails"), Some(("mails".into(), None)));
+        assert_eq!(read("firth.topic.mails/a/b"), Some(("mails".into(), Some("a/b".into()))));
+        assert_eq!(read("firth.topics.mails"), None);
+        assert_eq!(read("other"), None);
+    }
+}

@@ -1,0 +1,492 @@
+//! [`follow`]: one session of a change stream, from login to its end. Only sequences what the pure
+//! parts decide.
+
+use super::Reader;
+use super::assembler::{Assembler, Output, Record, Told};
+use super::catalog;
+use super::config::Config;
+use super::connection::{Connection, Frame};
+use super::copying::Copying;
+use super::decode::Message as Decoded;
+use super::emitted::Emitted;
+use super::position::{Lsn, Position};
+use super::prepare::{self, Primary};
+use super::server_error::ServerError;
+use super::snapshot::Copier;
+use super::value::Types;
+use super::watch::{Seen, Watch};
+use crate::dead_letter::DeadLetter;
+use crate::error::{Error, ErrorKind, Result};
+use crate::progress::Progress;
+use crate::pump::{Batch, Change, Pump};
+use crate::record::{RETRY, message, size_of};
+use crate::sink::Sink;
+use crate::state::{Allowed, Keep, State};
+use bytes::{Buf, Bytes};
+use firth::Message;
+use futures_util::future::BoxFuture;
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// How often the server is told how far it may forget, at most and at least.
+const CONFIRM_EVERY: Duration = Duration::from_millis(500);
+const STATUS_EVERY: Duration = Duration::from_secs(10);
+/// A server that says nothing for so long is gone: it sends a sign of life every 30 s by default.
+const SILENCE: Duration = Duration::from_secs(120);
+/// The largest message of an outbox.
+const MAX_MESSAGE: usize = 8 << 20;
+/// From the Unix epoch to PostgreSQL's.
+const EPOCH: Duration = Duration::from_secs(946_684_800);
+
+/// Reads the source until something ends it; never returns without a reason.
+pub(super) async fn follow<S: Sink, K: Keep>(reader: &Reader<'_, S, K>, state: &mut State) -> Error {
+    let Reader { config, sink, progress, .. } = reader;
+    let session = async {
+        let mut primary = prepare::primary(config, reader.epoch).await?;
+        let marks = prepare::history(&mut primary, state, &sink.marks().await?).await?;
+        prepare::publication(config, &mut primary, state).await?;
+        let limit = prepare::limit(&mut primary, state, &marks).await?;
+        let was_read = state.has_slot || marks.iter().any(Option::is_some);
+        prepare::slot(config, reader.epoch, &mut primary, was_read).await?;
+        prepare::start(config, &mut primary).await?;
+        prepare::own_slot(config, &mut primary, reader.keep, state, limit).await?;
+        progress.streaming();
+        Session::new(reader, primary, marks, state).run().await
+    };
+    let ended: Result<std::convert::Infallible> = session.await;
+    match ended {
+        Err(error) => error,
+        Ok(never) => match never {},
+    }
+}
+
+type Headers = Vec<(&'static str, String)>;
+
+type Appending = FuturesUnordered<BoxFuture<'static, (usize, usize, Result<()>)>>;
+
+/// A state that is being saved, and what became of it.
+type Saving<'a> = BoxFuture<'a, (State, Result<()>)>;
+
+pub(super) struct Session<'a, S, K> {
+    pub(super) config: &'a Config,
+    pub(super) sink: Arc<S>,
+    keep: &'a K,
+    /// What is saved already.
+    state: &'a mut State,
+    saving: Option<Saving<'a>>,
+    /// When the state was saved last, or that was tried.
+    saved: Instant,
+    /// The start of this history, as all of its positions name it.
+    pub(super) origin: Position,
+    watch: Watch,
+    stream: Connection,
+    pub(super) assembler: Assembler,
+    pub(super) pump: Pump<Position, Lsn>,
+    appending: Appending,
+    pub(super) copying: Copying<'a>,
+    pub(super) progress: &'a Progress,
+    /// When the server was told last, and what.
+    told: (Instant, Option<Lsn>),
+    pub(super) heard: Instant,
+    outputs: Vec<Output>,
+    /// The newest change that some partition had when this session began.
+    known: Option<Position>,
+    /// The newest change that this session read.
+    pub(super) last: Option<Position>,
+    /// Every transaction that was committed before it was told.
+    pub(super) place: Lsn,
+}
+
+impl<'a, S: Sink, K: Keep> Session<'a, S, K> {
+    fn new(
+        reader: &Reader<'a, S, K>,
+        primary: Primary,
+        marks: Vec<Option<Position>>,
+        state: &'a mut State,
+    ) -> Self {
+        let Reader { config, sink, keep, progress, .. } = reader;
+        let types = Types::new(config.exact_numbers);
+        let assembler = Assembler::new(primary.system, primary.timeline, config.mapping.clone(), types);
+        let (system, timeline) = (primary.system, primary.timeline);
+        let held = marks.iter().map(|mark| mark.map_or(0, |mark| mark.group)).collect();
+        let copier = Copier::new(state.copy.clone(), held);
+        let mut copying = Copying::new(copier, &primary, config.application(reader.epoch), reader.control);
+        progress.copying(copying.tables());
+        Self {
+            copying,
+            origin: Position { system, timeline, commit: Lsn::default(), index: 0, group: 0 },
+            place: Lsn::default(),
+            assembler: assembler
+                .only(config.tables.iter().cloned())
+                .skipping_poison(config.policy.dead_topic.is_some()),
+            known: marks.iter().flatten().max().copied(),
+            last: None,
+            pump: Pump::new(config.limits.clone(), marks),
+            watch: Watch::new(primary.queries, config.slot(), config.heartbeat),
+            stream: primary.stream,
+            appending: FuturesUnordered::new(),
+            state,
+            saving: None,
+            saved: Instant::now(),
+            told: (Instant::now(), None),
+            heard: Instant::now(),
+            outputs: Vec::new(),
+            config,
+            sink: sink.clone(),
+            keep,
+            progress,
+        }
+    }
+
+    async fn run(mut self) -> Result<std::convert::Infallible> {
+        loop {
+            if self.is_growing() && self.pump.buffered_bytes() == 0 {
+                self.grow().await?;
+            }
+            self.copy();
+            self.watch.look();
+            let (wake, may_read) = (self.wake(), self.may_read());
+            let (control, ended) = self.copying.waits_for();
+            tokio::select! {
+                Some((partition, records, stored)) = self.appending.next() => {
+                    stored?;
+                    self.pump.stored(partition);
+                    self.progress.appended(records);
+                }
+                (reader, answer) = done(&mut self.copying.reading) => self.answered(reader, answer)?,
+                (queries, seen) = done(&mut self.watch.looking) => {
+                    self.watch.looked(queries);
+                    self.seen(seen)?;
+                }
+                struck_off = done(&mut self.copying.ending) => self.copying.struck_off(struck_off),
+                () = Copying::asked(control, ended), if self.copying.may_take() => {}
+                (state, saved) = done(&mut self.saving) => {
+                    self.saving = None;
+                    saved?;
+                    self.allowed(state);
+                    self.confirm(true).await?;
+                }
+                frame = self.stream.frame(), if may_read => {
+                    self.take(frame?).await?;
+                }
+                () = tokio::time::sleep_until(wake.into()) => {
+                    if self.heard.elapsed() >= SILENCE && may_read {
+                        return Err(Error::unavailable("the server is silent"));
+                    }
+                }
+            }
+            let is_drained = self.drain().await?;
+            while let Some(batch) = self.pump.poll(Instant::now(), is_drained) {
+                self.append(batch);
+            }
+            self.copied();
+            if !self.pump.is_open() {
+                self.passed(self.place);
+            }
+            self.allow();
+            self.confirm(false).await?;
+        }
+    }
+
+    /// Whether the stream may be read: there is room, and nothing needs it to stand still.
+    fn may_read(&self) -> bool {
+        !self.pump.is_full() && !self.is_growing() && !self.copying.copier.is_reading()
+    }
+
+    /// Whether new partitions wait to be taken in. That needs a place in the stream up to which
+    /// everything is known to be stored: the newest change, once this session is past all marks.
+    pub(super) fn is_growing(&self) -> bool {
+        self.sink.has_grown()
+            && self.copying.copier.is_quiet()
+            && self.last.is_some()
+            && self.last >= self.known
+    }
+
+    async fn grow(&mut self) -> Result<()> {
+        let Some(last) = self.last else { return Ok(()) };
+        let partitions = self.sink.grow(last.to_bytes()).await?;
+        self.pump.grow(partitions as usize, &last);
+        self.copying.copier.grow(partitions as usize);
+        Ok(())
+    }
+
+    /// What became of the slot while it is read.
+    fn seen(&self, seen: Seen) -> Result<()> {
+        let Some(slot) = seen? else { return Ok(()) };
+        self.progress.kept_by_slot(slot.retained);
+        self.progress.behind(slot.behind);
+        if slot.wal_status == "unreserved" {
+            let source = &self.config.name;
+            tracing::warn!(source, bytes = slot.retained, "the server removes the slot's log soon");
+        }
+        Ok(())
+    }
+
+    /// When something is due although nothing comes.
+    fn wake(&self) -> Instant {
+        let (told, confirmed) = self.told;
+        let confirm = if self.confirmable() > confirmed { CONFIRM_EVERY } else { STATUS_EVERY };
+        let save = self.may_save().then(|| self.saved + CONFIRM_EVERY);
+        let ask = self.may_ask().then_some(self.copying.not_before);
+        let look = self.watch.looking.is_none().then_some(self.watch.due);
+        let due = [self.pump.due(), save, ask, look];
+        due.into_iter().flatten().fold(told + confirm, Instant::min)
+    }
+
+    /// Takes what was read from the socket already; false if more of it is certain to follow.
+    async fn drain(&mut self) -> Result<bool> {
+        while self.may_read() {
+            match self.stream.ready_frame()? {
+                Some(frame) => self.take(frame).await?,
+                None => return Ok(!self.pump.is_open() && self.stream.is_drained()),
+            }
+        }
+        // Only what is stored makes room.
+        Ok(true)
+    }
+
+    async fn take(&mut self, frame: Frame) -> Result<()> {
+        self.heard = Instant::now();
+        match frame.tag {
+            b'd' => self.data(frame.body).await,
+            b'E' => {
+                let error = ServerError::read(&frame.body);
+                Err(Error::unavailable(format!("the server ended the stream: {}", error.message))
+                    .with_source(error))
+            }
+            b'c' => Err(Error::unavailable("the server ended the stream")),
+            _ => Ok(()),
+        }
+    }
+
+    async fn data(&mut self, mut body: Bytes) -> Result<()> {
+        let cut = || Error::corrupt("the change stream holds a message that is cut off");
+        match body.try_get_u8().map_err(|_| cut())? {
+            b'w' if body.len() >= 24 => {
+                body.advance(24);
+                self.message(&Decoded::read(&body)?).await
+            }
+            b'k' if body.len() >= 17 => {
+                let sent = Lsn(body.get_u64());
+                if !self.pump.is_open() {
+                    self.passed(sent);
+                }
+                self.pump.sent_upto(sent);
+                body.advance(8);
+                if body.get_u8() == 1 { self.confirm(true).await } else { Ok(()) }
+            }
+            _ => Err(cut()),
+        }
+    }
+
+    async fn message(&mut self, message: &Decoded) -> Result<()> {
+        if let Decoded::Relation(relation) = message {
+            let needs = self.assembler.needs(relation);
+            if !needs.types.is_empty() {
+                for (oid, kind) in catalog::types(self.watch.queries().await, &needs.types).await? {
+                    self.assembler.learn(oid, kind);
+                }
+            }
+            let primary = match needs.primary {
+                true => Some(catalog::primary(self.watch.queries().await, relation.id).await?),
+                false => None,
+            };
+            return self.assembler.relation(relation, primary.as_deref());
+        }
+        let mut outputs = std::mem::take(&mut self.outputs);
+        let read = self.assembler.read(message, Progress::now_ms(), &mut outputs);
+        let taken = outputs.drain(..).try_for_each(|output| self.output(output));
+        self.outputs = outputs;
+        read.and(taken)
+    }
+
+    fn output(&mut self, output: Output) -> Result<()> {
+        match output {
+            Output::Begin { commit, xid } => {
+                self.passed(commit);
+                self.copying.copier.begin(xid);
+                self.pump.begin();
+            }
+            Output::Record(record) => self.record(*record)?,
+            Output::Commit(end) => {
+                self.pump.commit(end);
+                self.place = self.place.max(end);
+            }
+            Output::Heartbeat(sent_ms) => self.progress.heard_heartbeat(sent_ms),
+        }
+        Ok(())
+    }
+
+    fn record(&mut self, record: Record) -> Result<()> {
+        let headers = record.headers(&self.config.name);
+        let (row, position) = (record.row(), record.position);
+        match record.told {
+            Told::Event(event) if event.is_control() => {
+                // The names of tables that are copied and those of collections differ.
+                record.truncated.iter().for_each(|table| self.copying.copier.truncate(table));
+                self.progress.read(&event);
+                self.push_everywhere(position, &message(&event, None, headers));
+            }
+            Told::Event(mut event) => {
+                self.copying.copier.touch(row, &mut event)?;
+                let key = event.message_key();
+                let partition = self.sink.partition_for(key.as_bytes()) as usize;
+                self.progress.read(&event);
+                self.push(partition, position, message(&event, Some(key), headers));
+            }
+            Told::Emitted(emitted) => self.emitted(position, emitted, headers)?,
+            Told::Dead(letter) => self.dead(position, &letter, headers)?,
+        }
+        self.progress.buffered(self.pump.buffered_bytes());
+        Ok(())
+    }
+
+    /// A message for another topic.
+    fn emitted(&mut self, position: Position, emitted: Emitted, headers: Headers) -> Result<()> {
+        let Emitted { topic, key, payload } = emitted;
+        let outlet = self.sink.outlet(&topic, key.as_ref().map(String::as_bytes));
+        let Some(partition) = outlet.filter(|_| payload.len() <= MAX_MESSAGE) else {
+            let reason = match outlet {
+                Some(_) => {
+                    format!("a message for topic {topic} has {} bytes; at most {MAX_MESSAGE}", payload.len())
+                }
+                None => format!("a message is for topic {topic:?}, which `outbox` does not name"),
+            };
+            if self.config.policy.dead_topic.is_none() {
+                return Err(Error::poison(format!(
+                    "{reason} (at {}.{})",
+                    position.commit,
+                    position.index / 2
+                )));
+            }
+            let op = "message".to_owned();
+            let letter = DeadLetter { table: String::new(), op, key: None, reason, committed_ms: 0 };
+            return self.dead(position, &letter, headers);
+        };
+        let message = key.into_iter().fold(Message::new(payload), Message::key);
+        self.push(partition as usize, position, with_headers(message, headers));
+        Ok(())
+    }
+
+    /// A change that cannot be an event.
+    fn dead(&mut self, position: Position, letter: &DeadLetter, headers: Headers) -> Result<()> {
+        let topic = self.config.policy.dead_topic.clone().unwrap_or_default();
+        let partition = self.sink.outlet(&topic, None);
+        let partition = partition.ok_or_else(|| Error::invalid(format!("there is no topic {topic}")))?;
+        tracing::warn!(source = self.config.name, %position, ?letter, "a change became a dead letter");
+        self.progress.died(&Error::poison(&*letter.reason));
+        let message = with_headers(Message::new(letter.to_bytes()), headers);
+        self.push(partition as usize, position, message);
+        Ok(())
+    }
+
+    /// A control stands in order with the events of all documents.
+    fn push_everywhere(&mut self, position: Position, message: &Message) {
+        let sink = self.sink.clone();
+        for partition in (0..sink.partitions()).filter(|number| sink.takes_events(*number)) {
+            self.push(partition as usize, position, message.clone());
+        }
+    }
+
+    fn push(&mut self, partition: usize, position: Position, message: Message) {
+        let position = Position { group: self.copying.copier.mark(partition), ..position };
+        let size = size_of(&message);
+        self.last = Some(position);
+        self.pump.push(Instant::now(), Change { partition, position, message, size });
+    }
+
+    fn append(&mut self, batch: Batch<Position>) {
+        let sink = self.sink.clone();
+        self.appending.push(Box::pin(async move {
+            let Batch { partition, messages, upto } = batch;
+            let upto = upto.to_bytes();
+            let (number, records) =
+                (u32::try_from(partition).expect("partitions are counted in u32"), messages.len());
+            loop {
+                // The mark tells whether a try of unknown outcome has happened.
+                match sink.append(number, messages.clone(), upto.clone()).await {
+                    Err(error) if error.kind() == ErrorKind::Unavailable => tokio::time::sleep(RETRY).await,
+                    done => return (partition, records, done.map(drop)),
+                }
+            }
+        }));
+    }
+
+    /// Up to where the saved state allows the server to forget.
+    fn limit(&self) -> Lsn {
+        self.state.allowed.map(|allowed| Lsn(allowed.lsn)).unwrap_or_default()
+    }
+
+    /// What the server may be told: it is stored, and the saved state allows it.
+    fn confirmable(&self) -> Option<Lsn> {
+        self.pump.confirmed().map(|confirmed| confirmed.min(self.limit()))
+    }
+
+    /// Whether more is stored than the saved state allows.
+    fn may_save(&self) -> bool {
+        self.saving.is_none() && self.pump.confirmed() > Some(self.limit())
+    }
+
+    /// Begins to save that the server may forget what is stored by now. It is told only afterwards:
+    /// a slot that stands behind what was ever saved is not the one that was read. What the copier
+    /// waits for is saved at once.
+    fn allow(&mut self) {
+        let is_due = self.may_save() && self.saved.elapsed() >= CONFIRM_EVERY;
+        let copy = self.copying.copier.unsaved().filter(|_| self.saving.is_none());
+        if !is_due && copy.is_none() {
+            return;
+        }
+        self.saved = Instant::now();
+        let mut next = self.state.clone();
+        next.copy = self.copying.copier.state().clone();
+        if let Some(Lsn(lsn)) = self.pump.confirmed().filter(|confirmed| *confirmed > self.limit()) {
+            next.allowed = Some(Allowed { timeline: self.origin.timeline, lsn });
+        }
+        let keep = self.keep;
+        self.saving = Some(Box::pin(async move {
+            loop {
+                match keep.save(&next).await {
+                    Err(error) if error.kind() == ErrorKind::Unavailable => tokio::time::sleep(RETRY).await,
+                    saved => return (next, saved),
+                }
+            }
+        }));
+    }
+
+    /// A state is saved.
+    fn allowed(&mut self, state: State) {
+        self.copying.copier.saved(state.copy.clone());
+        *self.state = state;
+    }
+
+    /// Tells the server what it may forget, if there is something new to tell or it asks.
+    async fn confirm(&mut self, is_asked: bool) -> Result<()> {
+        let confirmed = self.confirmable();
+        let elapsed = self.told.0.elapsed();
+        let is_due = elapsed >= STATUS_EVERY || (confirmed > self.told.1 && elapsed >= CONFIRM_EVERY);
+        if !is_asked && !is_due {
+            return Ok(());
+        }
+        let lsn = confirmed.unwrap_or_default().0.to_be_bytes();
+        let now = SystemTime::now().duration_since(UNIX_EPOCH + EPOCH).unwrap_or_default();
+        let now = i64::try_from(now.as_micros()).unwrap_or(i64::MAX).to_be_bytes();
+        let status = [&b"r"[..], &lsn, &lsn, &lsn, &now, &[0]].concat();
+        self.stream.send(&status).await?;
+        self.told = (Instant::now(), confirmed);
+        self.progress.confirmed(confirmed.map(|lsn| lsn.to_string()));
+        Ok(())
+    }
+}
+
+/// Waits for what is under way; forever if nothing is.
+async fn done<T>(under_way: &mut Option<BoxFuture<'_, T>>) -> T {
+    match under_way {
+        Some(future) => future.await,
+        None => std::future::pending().await,
+    }
+}
+
+fn with_headers(message: Message, headers: impl IntoIterator<Item = (&'static str, String)>) -> Message {
+    headers.into_iter().fold(message, |message, (name, value)| message.header(name, value))
+}

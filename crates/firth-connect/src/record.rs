@@ -1,0 +1,43 @@
+//! Events as records of a topic.
+
+use crate::error::{ErrorKind, Result};
+use crate::pump::Batch;
+use crate::sink::Sink;
+use bytes::Bytes;
+use firth::Message;
+use firth_router::event::Event;
+use std::time::Duration;
+
+/// What a record takes beside its texts.
+const OVERHEAD: usize = 512;
+/// Between tries of an append or a save that failed for a passing reason.
+pub(crate) const RETRY: Duration = Duration::from_millis(250);
+
+/// An event as a record of a topic.
+pub(crate) fn message(
+    event: &Event,
+    key: Option<String>,
+    headers: impl IntoIterator<Item = (&'static str, String)>,
+) -> Message {
+    let message = Message::new(event.to_compact());
+    let message = key.into_iter().fold(message, Message::key);
+    headers.into_iter().fold(message, |message, (name, value)| message.header(name, value))
+}
+
+/// The bytes that it takes while it waits.
+pub(crate) fn size_of(message: &Message) -> usize {
+    message.payload().len() + OVERHEAD
+}
+
+/// Appends a batch, however often that takes: the mark tells whether a try of unknown outcome has
+/// happened. Answers the partition and how many records are stored there.
+pub(crate) async fn append<S: Sink>(sink: &S, batch: Batch<Bytes>) -> (usize, Result<usize>) {
+    let Batch { partition, messages, upto } = batch;
+    let number = u32::try_from(partition).expect("partitions are counted in u32");
+    loop {
+        match sink.append(number, messages.clone(), upto.clone()).await {
+            Err(error) if error.kind() == ErrorKind::Unavailable => tokio::time::sleep(RETRY).await,
+            done => return (partition, done.map(|_| messages.len())),
+        }
+    }
+}

@@ -1,0 +1,23 @@
+//! Sources on real databases.
+
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+mod beside;
+mod doctor;
+mod failing;
+mod failover;
+mod flowing;
+mod history;
+#[cfg(feature = "mongodb")]
+mod mongo;
+#[cfg(feature = "mongodb")]
+mod mongod;
+mod nats;
+mod nats_loss;
+mod node;
+mod once;
+mod outbox;
+mod redis_keys;
+mod slot;
+mod snapshot;
+mod world;
