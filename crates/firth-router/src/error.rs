@@ -15,6 +15,8 @@ pub enum ErrorKind {
     NotFound,
     /// A quota is used up; the text names it.
     Quota,
+    /// The caller's token is not for this; the text says for what it is.
+    Forbidden,
     /// A newer process has taken the caller's place. Stop.
     Fenced,
     /// Stored bytes are not what this version writes.
@@ -29,18 +31,46 @@ pub enum ErrorKind {
 pub struct Error {
     kind: ErrorKind,
     context: String,
+    /// Which part of the input is wrong.
+    field: Option<&'static str>,
+    /// The limit that it breaks.
+    limit: Option<u64>,
     source: Option<Box<dyn std::error::Error + Send + Sync>>,
 }
 
 impl Error {
     /// An error of this kind with a text for people.
     pub fn new(kind: ErrorKind, context: impl Into<String>) -> Self {
-        Self { kind, context: context.into(), source: None }
+        Self { kind, context: context.into(), field: None, limit: None, source: None }
     }
 
     /// Input that breaks a rule.
     pub fn invalid(context: impl Into<String>) -> Self {
         Self::new(ErrorKind::Invalid, context)
+    }
+
+    /// Says which part of the input is wrong, by its name on the wire.
+    #[must_use]
+    pub fn with_field(mut self, field: &'static str) -> Self {
+        self.field = Some(field);
+        self
+    }
+
+    /// Says which limit the input breaks.
+    #[must_use]
+    pub fn with_limit(mut self, limit: u64) -> Self {
+        self.limit = Some(limit);
+        self
+    }
+
+    /// Which part of the input is wrong, if the error says so.
+    pub fn field(&self) -> Option<&'static str> {
+        self.field
+    }
+
+    /// The limit that the input breaks, if the error says so.
+    pub fn limit(&self) -> Option<u64> {
+        self.limit
     }
 
     /// Adds what it came from.

@@ -3,12 +3,11 @@
 //! Not part of the API. Each function takes any bytes at all and panics when a law is broken. The
 //! tests below run the same laws over random input in every build.
 
-use bytes::Bytes;
-
 use crate::event::Event;
 use crate::filter::Filter;
 use crate::receive::Inbox;
 use crate::wire::Results;
+use bytes::Bytes;
 
 /// A filter of a client: it is refused, or it is understood in full.
 pub fn filter(data: &[u8]) {

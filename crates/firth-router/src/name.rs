@@ -1,5 +1,6 @@
-//! Checked names: tenants, gateways, subscriptions. They become parts of catalog names, groups, headers and NATS subjects, so their
-//! alphabet is small. They travel with every event, so that short ones lie in place: cloning them touches no memory of another.
+//! Checked names: tenants, gateways, subscriptions. They become parts of catalog names, groups,
+//! headers and NATS subjects, so their alphabet is small. They travel with every event, so that
+//! short ones lie in place: cloning them touches no memory of another.
 
 use crate::error::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -70,12 +71,25 @@ name!(
     "-_:@",
     "Whose documents and subscriptions they are. Tenants never see each other."
 );
+impl Tenant {
+    /// Stands for every tenant. No tenant has this name, because its character is none of a name's.
+    pub(crate) const fn any() -> Self {
+        Self(SmolStr::new_static("*"))
+    }
+
+    /// Whether it stands for every tenant, as in a control event without one.
+    pub fn is_any(&self) -> bool {
+        self.as_str() == "*"
+    }
+}
+
 name!(GatewayId, "a gateway's id", 64, "-_", "A receiver of events.");
-name!(SubscriptionId, "a subscription's id", 128, "-_:@", "One standing wish of one client.");
+name!(SubscriptionId, "a subscription's id", 128, "-_:@", "One subscription of one client.");
 
 fn check(what: &str, max: usize, marks: &str, name: &str) -> Result<()> {
     if name.is_empty() || name.len() > max {
-        return Err(Error::invalid(format!("{what} has {} bytes; give 1 to {max}", name.len())));
+        let error = Error::invalid(format!("{what} has {} bytes; give 1 to {max}", name.len()));
+        return Err(error.with_limit(max as u64));
     }
     if name.bytes().all(|b| b.is_ascii_alphanumeric() || marks.as_bytes().contains(&b)) {
         return Ok(());

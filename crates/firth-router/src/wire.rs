@@ -6,12 +6,21 @@
 //!             "subscriptions":[{"id":"s1"},{"id":"s2","leaves":true}],"payload":{"state":"paid"},"before":{"state":"new"}}],
 //!  "gap":{"events":[{"partition_id":0,"seq":900}],"subscriptions":["s9"]}}
 //! ```
-//! The answer is `{"results":[{"status":"accepted"},{"status":"refused","reason":"…"}]}`, one per event in order; an empty answer accepts all.
+//! A control (`truncate`, `resync`) looks to a gateway that does not know it like the delete of the
+//! document `$control`, which is not there: `"event_type":"delete","document_id":"$control"`, and
+//! `"control":"truncate"` says what it is. With `"all_tenants":true` it is for the collection of
+//! every tenant, and `tenant` names one of them. `"missing":["col"]` names columns of the document
+//! that the source does not know.
+//!
+//! The answer is `{"results":[{"status":"accepted"},{"status":"refused","reason":"…"}]}`, one per
+//! event in order; an empty answer accepts all.
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::event::{Document, Event};
+use crate::event::{Document, Event, Operation};
 use crate::lane::{Answer, Batch, Gap, Item};
-use crate::name::{GatewayId, SubscriptionId};
+use crate::name::{GatewayId, SubscriptionId, Tenant};
+use bytes::Bytes;
+use serde::de::IntoDeserializer;
 use serde::ser::SerializeSeq;
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::value::RawValue;
@@ -21,7 +30,8 @@ pub const PATH: &str = "/internal/v1/streamer/events";
 /// The header that names the sending node.
 pub const NODE_HEADER: &str = "x-streamer-node";
 
-/// What the subjects of batches on NATS begin with, unless configured; a dot and the gateway's name follow.
+/// What the subjects of batches on NATS begin with, unless configured; a dot and the gateway's name
+/// follow.
 pub const NATS_SUBJECT: &str = "syntrix.streamer.events";
 
 /// A batch as it is written.
@@ -71,6 +81,14 @@ struct EventOut<'a> {
     committed_ms: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     traceparent: Option<&'a str>,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    control: &'a str,
+    #[serde(skip_serializing_if = "is_false")]
+    all_tenants: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'a str>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    missing: Vec<&'a str>,
 }
 
 #[derive(Serialize)]
@@ -95,7 +113,8 @@ fn raw(document: &Document) -> serde_json::Result<&RawValue> {
 fn events<S: Serializer>(items: &&[Item], serializer: S) -> std::result::Result<S::Ok, S::Error> {
     let mut out = serializer.serialize_seq(Some(items.len()))?;
     for item in *items {
-        let Event { operation, tenant, collection, key, before, after, committed_ms, .. } = &*item.event;
+        let Event { collection, before, after, committed_ms, missing, reason, .. } = &*item.event;
+        let (operation, tenant, key) = item.on_wire();
         let text = |document: &Option<Document>| -> std::result::Result<Option<Box<RawValue>>, S::Error> {
             document
                 .as_ref()
@@ -103,7 +122,8 @@ fn events<S: Serializer>(items: &&[Item], serializer: S) -> std::result::Result<
                 .transpose()
                 .map_err(serde::ser::Error::custom)
         };
-        let (payload, before) = (text(after)?, text(before)?);
+        let payload = text(after)?;
+        let before = text(before)?;
         let subscriptions = item
             .wanted
             .iter()
@@ -115,7 +135,7 @@ fn events<S: Serializer>(items: &&[Item], serializer: S) -> std::result::Result<
             appended_ms: item.appended_ms,
             epoch: item.epoch,
             event_type: operation.as_str(),
-            tenant: tenant.as_str(),
+            tenant,
             collection,
             document_id: key,
             subscriptions,
@@ -123,6 +143,10 @@ fn events<S: Serializer>(items: &&[Item], serializer: S) -> std::result::Result<
             before: before.as_deref(),
             committed_ms: *committed_ms,
             traceparent: item.trace.as_deref(),
+            control: item.control(),
+            all_tenants: item.event.is_for_all_tenants(),
+            reason: reason.as_deref(),
+            missing: missing.iter().map(|column| &**column).collect(),
         })?;
     }
     out.end()
@@ -146,7 +170,8 @@ pub struct BatchIn {
     /// Its number at that node.
     #[serde(default)]
     pub batch: u64,
-    /// The topic that its events were read from; partitions and their epochs are the topic's. Empty if the router is an older one.
+    /// The topic that its events were read from; partitions and their epochs are the topic's. Empty
+    /// if the router is an older one.
     #[serde(default)]
     pub topic: String,
     /// The events.
@@ -163,8 +188,8 @@ pub struct EventIn {
     pub seq: u64,
     /// The partition.
     pub partition_id: u32,
-    /// When its record was appended, in milliseconds of Unix time; 0 if the router does not say. The same place with another time is another
-    /// event: the log lost the former one.
+    /// When its record was appended, in milliseconds of Unix time; 0 if the router does not say.
+    /// The same place with another time is another event: the log lost the former one.
     #[serde(default)]
     pub appended_ms: u64,
     /// Under which ownership of the partition it was read.
@@ -192,6 +217,61 @@ pub struct EventIn {
     /// The W3C trace context that it was sent with.
     #[serde(default)]
     pub traceparent: Option<String>,
+    /// What a control says about the whole collection: `truncate` or `resync`. Empty for an event
+    /// of a document.
+    #[serde(default)]
+    pub control: String,
+    /// The control is for the collection of every tenant.
+    #[serde(default)]
+    pub all_tenants: bool,
+    /// Why the control was sent, for people.
+    #[serde(default)]
+    pub reason: Option<String>,
+    /// Columns of the document whose values the source does not know.
+    #[serde(default)]
+    pub missing: Vec<String>,
+}
+
+impl EventIn {
+    /// The event as the source sent it. A control of a kind that this build does not know counts as
+    /// a resync.
+    pub fn to_event(&self) -> Result<Event> {
+        let tenant = || Tenant::new(&self.tenant);
+        let event = match (&*self.control, operation(&self.event_type)?) {
+            ("", kind) => {
+                let collection = self.collection.as_str();
+                let key = self.document_id.as_str();
+                let mut event = Event::new(kind, tenant()?, collection, key);
+                event.after = document(self.payload.as_deref())?;
+                event.before = document(self.before.as_deref())?;
+                event.with_missing(self.missing.iter().map(String::as_str))
+            }
+            (control, _) => {
+                let kind = if control == "truncate" { Operation::Truncate } else { Operation::Resync };
+                let tenant = if self.all_tenants { None } else { Some(tenant()?) };
+                let event = Event::control(kind, tenant, self.collection.as_str());
+                match &self.reason {
+                    Some(reason) => event.with_reason(reason.as_str()),
+                    None => event,
+                }
+            }
+        };
+        let event = Event { committed_ms: self.committed_ms, ..event };
+        event.check()?;
+        Ok(event)
+    }
+}
+
+fn operation(name: &str) -> Result<Operation> {
+    let name: serde::de::value::StrDeserializer<'_, serde::de::value::Error> = name.into_deserializer();
+    Operation::deserialize(name).map_err(|_| Error::invalid("the event's type is not known"))
+}
+
+fn document(raw: Option<&RawValue>) -> Result<Option<Document>> {
+    match raw.map(RawValue::get) {
+        None | Some("null") => Ok(None),
+        Some(text) => Document::from_json(Bytes::copy_from_slice(text.as_bytes())).map(Some),
+    }
 }
 
 /// A subscription that an event is for.
@@ -204,17 +284,19 @@ pub struct ForIn {
     pub leaves: bool,
 }
 
-/// Events that were left out, or subscriptions that have come from another gateway and may have missed some.
+/// Events that were left out, or subscriptions that have come from another gateway and may have
+/// missed some.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GapIn {
     /// Which, as far as they are known.
     pub events: Vec<PlaceIn>,
     /// Whose; `null`: any of low priority, or any whatsoever if it is for `all`.
     pub subscriptions: Option<Vec<SubscriptionId>>,
-    /// Any subscription may have missed events, whatever its priority.
+    /// Any subscription, of any priority, may have missed events.
     #[serde(default, skip_serializing_if = "is_false")]
     pub all: bool,
-    /// So many were removed from the topic before they were routed: nobody knows whose.
+    /// Number of events that were removed from the topic before the router routed them. The router
+    /// cannot tell which subscriptions they were for.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub lost: u64,
 }
@@ -283,6 +365,66 @@ impl From<&Answer> for ResultLine {
         match answer {
             Answer::Accepted => Self { status: Status::Accepted, reason: None },
             Answer::Refused(reason) => Self { status: Status::Refused, reason: Some(reason.clone()) },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lane::Position;
+    use crate::registry::{Subscription, Wanted};
+    use crate::routing::Target;
+    use std::sync::Arc;
+
+    fn through(event: Event) -> EventIn {
+        let tenant = Tenant::new("acme").unwrap();
+        let gateway = GatewayId::new("g").unwrap();
+        let id = SubscriptionId::new("s").unwrap();
+        let subscription = Arc::new(Subscription::new(id, tenant, "orders", Target::Direct(gateway.clone())));
+        let wanted = Wanted { subscription, leaves: false };
+        let item = Item::new(Position { partition: 0, seq: 1 }, 1, Arc::new(event), &[wanted]);
+        let batch = Batch { id: 1, topic: "t".into(), items: Arc::new(vec![item]), gap: None };
+        let text = BatchOut::new(&gateway, "n", &batch).to_json().unwrap();
+        serde_json::from_slice::<BatchIn>(&text).unwrap().events.remove(0)
+    }
+
+    #[test]
+    fn an_event_is_the_same_behind_the_wire() {
+        let tenant = Tenant::new("acme").unwrap();
+        let document = Document::from_json(r#"{"n":1}"#).unwrap();
+        for event in [
+            Event::control(Operation::Truncate, None, "orders").with_reason("TRUNCATE"),
+            Event::control(Operation::Resync, Some(tenant.clone()), "orders"),
+            Event::new(Operation::Update, tenant, "orders", "7")
+                .with_after(document)
+                .with_missing(["a", "b"]),
+        ] {
+            let event = Event { committed_ms: 17, ..event };
+            assert_eq!(through(event.clone()).to_event().unwrap(), event);
+        }
+    }
+
+    /// A gateway of a build before controls reads the delete of a document that is not there, of a
+    /// tenant that it knows. A control of a later build is a resync here.
+    #[test]
+    fn a_control_is_harmless_to_a_gateway_that_does_not_know_it() {
+        let mut seen = through(Event::control(Operation::Truncate, None, "orders"));
+        assert_eq!((&*seen.event_type, &*seen.tenant, &*seen.document_id), ("delete", "acme", "$control"));
+        seen.control = "vacuum".to_owned();
+        assert_eq!(seen.to_event().unwrap().operation, Operation::Resync);
+    }
+
+    #[test]
+    fn the_form_of_a_plain_event_has_no_new_fields() {
+        let tenant = Tenant::new("acme").unwrap();
+        let gateway = GatewayId::new("g").unwrap();
+        let event = Arc::new(Event::new(Operation::Delete, tenant, "orders", "7"));
+        let item = Item::new(Position { partition: 0, seq: 1 }, 1, event, &[]);
+        let batch = Batch { id: 1, topic: "t".into(), items: Arc::new(vec![item]), gap: None };
+        let text = String::from_utf8(BatchOut::new(&gateway, "n", &batch).to_json().unwrap()).unwrap();
+        for field in ["control", "all_tenants", "reason", "missing"] {
+            assert!(!text.contains(field), "{text}");
         }
     }
 }

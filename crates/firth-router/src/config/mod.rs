@@ -1,4 +1,5 @@
-//! The `routing:` section of the configuration. Every option has a default, is checked, and is refused by name when it is wrong or unknown.
+//! The `routing:` section of the configuration. Every option has a default, is checked, and is
+//! refused by name when it is wrong or unknown.
 //!
 //! ```yaml
 //! routing:
@@ -76,15 +77,17 @@ impl Protocol {
     }
 }
 
-/// Upper bounds of a batch. Batches form by themselves while the window is full; an idle gateway waits for nothing.
+/// Upper bounds of a batch. Batches form by themselves while the window is full; an idle gateway
+/// waits for nothing.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Batch {
     /// Events in one batch, 1 to 10 000.
     pub max_size: usize,
     /// An event waits at most this long for company.
     pub max_wait: Duration,
-    /// How often waiting events were looked after by a tick. Here a timer ends `max_wait` at the very moment, so nothing waits any longer for a tick:
-    /// it is read and checked, for files that have it, and changes nothing.
+    /// How often waiting events were looked after by a tick. Here a timer ends `max_wait` at the
+    /// very moment, so nothing waits any longer for a tick: it is read and checked, for files that
+    /// have it, and changes nothing.
     pub flush_interval: Duration,
 }
 
@@ -121,7 +124,8 @@ pub struct Breaker {
     pub failures: u32,
     /// How long it stays open before one probe goes out.
     pub open_for: Duration,
-    /// At most so many percent of the gateways count as unreachable at the same time, but always one may.
+    /// At most so many percent of the gateways count as unreachable at the same time, but always
+    /// one may.
     pub max_ejected: u8,
 }
 
@@ -142,7 +146,8 @@ pub struct Delivery {
     pub grpc_stream: bool,
     /// Certificates.
     pub tls: TlsFiles,
-    /// The hosts that the token for gateways goes to, with `*` for any letters; `None`: those of a private network.
+    /// The hosts that the token for gateways goes to, with `*` for any letters; `None`: those of a
+    /// private network.
     pub token_hosts: Option<Vec<String>>,
     /// Delivery through NATS.
     pub nats: NatsConfig,
@@ -185,7 +190,8 @@ pub struct RoutingConfig {
     pub backpressure: Backpressure,
     /// Delivery.
     pub delivery: Delivery,
-    /// At most so many gateways get a broadcast event; more gateways than that are an error, never a random choice.
+    /// At most so many gateways get a broadcast event; more gateways than that are an error, never
+    /// a random choice.
     pub max_fanout: usize,
     /// Quotas.
     pub subscriptions: Subscriptions,
@@ -237,7 +243,8 @@ impl Default for RoutingConfig {
 }
 
 impl RoutingConfig {
-    /// Reads the section. `value` is what stands under `routing:`; nothing at all means the defaults.
+    /// Reads the section. `value` is what stands under `routing:`; nothing at all means the
+    /// defaults.
     pub fn from_value(value: &Value) -> Result<Self> {
         Self::beside(value, &[])
     }

@@ -1,4 +1,5 @@
-//! [`NodeConfig`]: the `routing:` section of a program that runs a node. Beside the options of [`RoutingConfig`] it names what is read and by whom:
+//! [`NodeConfig`]: the `routing:` section of a program that runs a node. Beside the options of
+//! [`RoutingConfig`] it names what is read and by whom:
 //!
 //! ```yaml
 //! routing:
@@ -9,10 +10,10 @@
 //!   tls: { cert_file: router.pem, key_file: router.key }   # for `listen`
 //!   lease: 10s                # how long a crashed node keeps its partitions
 //!   drain: 10s                # how long batches on their way may finish at the end
-//!   patience: 1s              # how long a gateway may hold up a partition before it is parked
+//!   stall_timeout: 1s         # how long a gateway may hold up a partition before it is parked
 //!   gateways:                 # gateways that need not register
 //!     edge-1: http://10.0.0.1:7272
-//!     edge-2: { endpoint: "http://10.0.0.2:7272", protocol: grpc }
+//!     edge-2: { endpoint: "http://10.0.0.2:7272", protocol: grpc, token_file: edge-2.token }
 //! ```
 
 use super::section::Section;
@@ -22,6 +23,7 @@ use crate::name::GatewayId;
 use crate::node::RouterOptions;
 use crate::registry::Gateway;
 use serde_json::{Map, Value};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -37,31 +39,41 @@ pub struct NodeConfig {
     pub tls: Option<(PathBuf, PathBuf)>,
     /// Gateways that are there without registering.
     pub gateways: Vec<Gateway>,
+    /// Files with the tokens that some of these get instead of the one for all.
+    pub tokens: BTreeMap<GatewayId, PathBuf>,
 }
 
 /// The topic unless one is named.
 const TOPIC: &str = "changes";
 /// The options that are the node's.
-const OWN: [&str; 9] = ["topic", "group", "node", "listen", "tls", "lease", "drain", "patience", "gateways"];
+const OWN: [&str; 10] = [
+    "topic",
+    "group",
+    "node",
+    "listen",
+    "tls",
+    "lease",
+    "drain",
+    "stall_timeout",
+    FORMER_STALL_TIMEOUT,
+    "gateways",
+];
+
+/// What `stall_timeout` was called before; still read.
+const FORMER_STALL_TIMEOUT: &str = "patience";
 
 impl NodeConfig {
     /// Reads the section. `value` is what stands under `routing:`.
     pub fn from_value(value: &Value) -> Result<Self> {
-        let (mut own, mut shared) = (Map::new(), Map::new());
-        match value {
-            Value::Null => {}
-            Value::Object(options) => {
-                for (name, option) in options {
-                    let part = if OWN.contains(&name.as_str()) { &mut own } else { &mut shared };
-                    part.insert(name.clone(), option.clone());
-                }
-            }
-            _ => return Err(Error::invalid("routing must hold options with names")),
-        }
-        let mut config =
-            Self { options: RouterOptions::new(TOPIC), listen: None, tls: None, gateways: Vec::new() };
-        config.options.routing = RoutingConfig::beside(&Value::Object(shared), &OWN)?;
-        let own = Value::Object(own);
+        let [own, shared] = own_and_shared(value)?;
+        let mut config = Self {
+            options: RouterOptions::new(TOPIC),
+            listen: None,
+            tls: None,
+            gateways: Vec::new(),
+            tokens: BTreeMap::new(),
+        };
+        config.options.routing = RoutingConfig::beside(&shared, &OWN)?;
         let mut section = Section::open("routing", &own)?;
         let options = &mut config.options;
         section.text("topic", &mut options.topic)?;
@@ -74,7 +86,9 @@ impl NodeConfig {
         let second = Duration::from_secs(1);
         section.duration("lease", &mut options.lease, second..=second * 300)?;
         section.duration("drain", &mut options.drain, Duration::ZERO..=second * 300)?;
-        section.duration("patience", &mut options.patience, second / 10..=second * 300)?;
+        for name in [FORMER_STALL_TIMEOUT, "stall_timeout"] {
+            section.duration(name, &mut options.stall_timeout, second / 10..=second * 300)?;
+        }
         let mut listen = String::new();
         section.text("listen", &mut listen)?;
         if !listen.is_empty() {
@@ -83,7 +97,8 @@ impl NodeConfig {
             })?;
             config.listen = Some(address);
         }
-        let (mut cert_file, mut key_file) = (None, None);
+        let mut cert_file = None;
+        let mut key_file = None;
         section.section("tls", |section| {
             section.file("cert_file", &mut cert_file)?;
             section.file("key_file", &mut key_file)
@@ -102,7 +117,9 @@ impl NodeConfig {
         }
         section.section("gateways", |section| {
             section.each(|name, value| {
-                config.gateways.push(gateway(name, value)?);
+                let (gateway, token_file) = gateway(name, value)?;
+                config.tokens.extend(token_file.map(|file| (gateway.id.clone(), file)));
+                config.gateways.push(gateway);
                 Ok(())
             })
         })?;
@@ -111,13 +128,31 @@ impl NodeConfig {
     }
 }
 
-/// An endpoint, or an endpoint and a protocol.
-fn gateway(name: &str, value: &Value) -> Result<Gateway> {
+/// The options that only a node has, and those of [`RoutingConfig`].
+fn own_and_shared(value: &Value) -> Result<[Value; 2]> {
+    let mut own = Map::new();
+    let mut shared = Map::new();
+    match value {
+        Value::Null => {}
+        Value::Object(options) => {
+            for (name, option) in options {
+                let part = if OWN.contains(&name.as_str()) { &mut own } else { &mut shared };
+                part.insert(name.clone(), option.clone());
+            }
+        }
+        _ => return Err(Error::invalid("routing must hold options with names")),
+    }
+    Ok([Value::Object(own), Value::Object(shared)])
+}
+
+/// An endpoint, or an endpoint with a protocol and a file with the gateway's token.
+fn gateway(name: &str, value: &Value) -> Result<(Gateway, Option<PathBuf>)> {
     let path = format!("routing.gateways.{name}");
     let wrong = |error: &Error| Error::invalid(format!("{path}: {}", error.context()));
     let id = GatewayId::new(name).map_err(|error| wrong(&error))?;
     let mut gateway = Gateway::new(id, "");
     gateway.ttl_seconds = 0;
+    let mut token_file = None;
     match value {
         Value::String(endpoint) => gateway.endpoint = endpoint.clone(),
         other => {
@@ -128,11 +163,12 @@ fn gateway(name: &str, value: &Value) -> Result<Gateway> {
             let choices: Vec<_> = choices.iter().map(|one| (one.as_str(), Some(*one))).collect();
             section.choice("protocol", &mut protocol, &choices)?;
             gateway.protocol = protocol;
+            section.file("token_file", &mut token_file)?;
             section.close()?;
         }
     }
     gateway.check().map_err(|error| wrong(&error))?;
-    Ok(gateway)
+    Ok((gateway, token_file))
 }
 
 #[cfg(test)]
@@ -157,11 +193,12 @@ mod tests {
     #[test]
     fn gateways_are_named_with_or_without_a_protocol() {
         let tree = json!({ "topic": "t", "listen": "127.0.0.1:1", "gateways": {
-            "a": "http://h:1", "b": { "endpoint": "http://h:2", "protocol": "grpc" } } });
+            "a": "http://h:1", "b": { "endpoint": "http://h:2", "protocol": "grpc", "token_file": "f" } } });
         let config = NodeConfig::from_value(&tree).unwrap();
         let [a, b] = &config.gateways[..] else { panic!("{config:?}") };
         assert_eq!((a.endpoint.as_str(), a.protocol, a.ttl()), ("http://h:1", None, None));
         assert_eq!((b.endpoint.as_str(), b.protocol), ("http://h:2", Some(Protocol::Grpc)));
+        assert_eq!(config.tokens, BTreeMap::from([(b.id.clone(), PathBuf::from("f"))]));
     }
 
     #[test]

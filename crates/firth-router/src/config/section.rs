@@ -1,4 +1,5 @@
-//! One level of the configuration: takes options out by name, and refuses what is left over with the name that was probably meant.
+//! One level of the configuration: takes options out by name, and refuses what is left over with
+//! the name that was probably meant.
 
 use super::units::{parse_bytes, parse_duration};
 use crate::error::{Error, Result};
@@ -102,7 +103,7 @@ impl<'a> Section<'a> {
         self.known.extend(others);
     }
 
-    /// Shows every option, whatever its name.
+    /// Passes every option of the section to `show`, known name or not. `close` then refuses none.
     pub(super) fn each(&mut self, mut show: impl FnMut(&str, &Value) -> Result<()>) -> Result<()> {
         let Some(options) = self.options.take() else { return Ok(()) };
         options.iter().try_for_each(|(name, value)| show(name, value))
@@ -163,14 +164,16 @@ impl<'a> Section<'a> {
         Ok(())
     }
 
-    /// Refuses options that nobody took.
+    /// Refuses an option that the parser neither read nor declared with `know`.
     pub(super) fn close(self) -> Result<()> {
         let unknown =
             self.options.into_iter().flat_map(Map::keys).find(|name| !self.known.contains(&name.as_str()));
         let Some(name) = unknown else { return Ok(()) };
         let nearest = self.known.iter().min_by_key(|known| distance(name, known));
         let hint = match nearest {
-            Some(nearest) if distance(name, nearest) <= 3 => format!("did you mean `{nearest}`?"),
+            Some(nearest) if distance(name, nearest) <= 3.min(name.len() / 2) => {
+                format!("did you mean `{nearest}`?")
+            }
             _ => format!("known are {}", self.known.join(", ")),
         };
         Err(Error::invalid(format!("{}.{name} is not an option; {hint}", self.path)))

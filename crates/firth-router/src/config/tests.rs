@@ -127,12 +127,14 @@ fn a_mistake_is_named_with_what_to_do() {
 fn units_are_read_as_people_write_them() {
     assert_eq!(parse_duration("1.5s"), Some(Duration::from_millis(1500)));
     assert_eq!(parse_duration("1h30m"), Some(Duration::from_secs(5400)));
+    assert_eq!(parse_duration(" 1m 30s "), Some(Duration::from_secs(90)));
     for bad in ["", "5", "s", "5 s", "-5s", "5x", "1e9d", "."] {
         assert_eq!(parse_duration(bad), None, "{bad:?}");
     }
     assert_eq!(parse_bytes("64MiB"), Some(64 << 20));
     assert_eq!(parse_bytes("1.5kB"), Some(1500));
     assert_eq!(parse_bytes("123"), Some(123));
+    assert_eq!(parse_bytes("1 GB"), Some(1_000_000_000));
     for bad in ["", "MiB", "-1B", "1.5B", "1XiB", "12 34"] {
         assert_eq!(parse_bytes(bad), None, "{bad:?}");
     }
@@ -164,11 +166,23 @@ fn wires_are_configured_by_files_and_words() {
 
 #[test]
 fn u13_an_unknown_option_is_told_with_all_that_there_are() {
-    let error = NodeConfig::from_value(&json!({ "colour": "red" })).unwrap_err().to_string();
-    for known in ["mode", "dlq", "topic", "group", "node", "listen", "lease", "drain", "patience", "gateways"]
-    {
-        assert!(error.contains(known), "{known}: {error}");
+    // A short name is near to many.
+    for unknown in ["colour", "foo"] {
+        let error = NodeConfig::from_value(&json!({ unknown: "red" })).unwrap_err().to_string();
+        for known in
+            ["mode", "dlq", "topic", "group", "node", "listen", "lease", "drain", "stall_timeout", "gateways"]
+        {
+            assert!(error.contains(known), "{known}: {error}");
+        }
     }
     let near = NodeConfig::from_value(&json!({ "lisen": "x" })).unwrap_err().to_string();
     assert!(near.contains("did you mean `listen`?"), "{near}");
+}
+
+#[test]
+fn the_stall_timeout_is_read_under_its_former_name_too() {
+    for name in ["stall_timeout", "patience"] {
+        let config = NodeConfig::from_value(&json!({ name: "2s" })).unwrap();
+        assert_eq!(config.options.stall_timeout, Duration::from_secs(2), "{name}");
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Reads `250us`, `50ms`, `5s`, `2m`, `1h`, `7d`, also `1.5s` and `1h30m`.
+/// Reads `250us`, `50ms`, `5s`, `2m`, `1h`, `7d`, also `1.5s`, `1h30m` and `1h 30m`.
 pub fn parse_duration(text: &str) -> Option<Duration> {
     let mut rest = text.trim();
     if rest.is_empty() {
@@ -21,17 +21,18 @@ pub fn parse_duration(text: &str) -> Option<Duration> {
             _ => return None,
         };
         total = total.checked_add(Duration::try_from_secs_f64(number * seconds).ok()?)?;
-        rest = after;
+        rest = after.trim_start();
     }
     Some(total)
 }
 
-/// Reads `1024`, `64KiB`, `64MiB`, `2GiB`, and `kB`, `MB`, `GB` as powers of ten.
+/// Reads `1024`, `64KiB`, `64 MiB`, `2GiB`, and `kB`, `MB`, `GB` as powers of ten.
 pub fn parse_bytes(text: &str) -> Option<usize> {
     let text = text.trim();
-    let (number, unit, rest) = split(text).or_else(|| Some((text.parse().ok()?, "B", "")))?;
-    let factor = match unit {
-        "B" => 1.0,
+    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let factor = match unit.trim_start() {
+        "" | "B" => 1.0,
         "KiB" | "K" | "Ki" => 1024.0,
         "MiB" | "M" | "Mi" => 1_048_576.0,
         "GiB" | "G" | "Gi" => 1_073_741_824.0,
@@ -40,8 +41,8 @@ pub fn parse_bytes(text: &str) -> Option<usize> {
         "GB" => 1e9,
         _ => return None,
     };
-    let bytes = number * factor;
-    (rest.is_empty() && (0.0..9e15).contains(&bytes) && bytes.fract() == 0.0).then_some(bytes as usize)
+    let bytes = number.parse::<f64>().ok()? * factor;
+    ((0.0..9e15).contains(&bytes) && bytes.fract() == 0.0).then_some(bytes as usize)
 }
 
 /// A number, its unit, and what follows.

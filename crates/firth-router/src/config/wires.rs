@@ -34,7 +34,8 @@ pub struct NatsConfig {
     pub subject: String,
     /// What counts as an acknowledgement.
     pub ack: NatsAck,
-    /// The JetStream stream that batches must go to; made if it is not there. Not set: whichever takes the subject.
+    /// The JetStream stream that batches must go to; made if it is not there. Not set: whichever
+    /// takes the subject.
     pub stream: Option<String>,
     /// A file with the token that the server asks for.
     pub token_file: Option<PathBuf>,

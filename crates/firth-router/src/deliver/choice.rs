@@ -30,7 +30,8 @@ pub struct Secrets {
 impl ByProtocol {
     /// Every wire that this build has, as `routing.delivery` says. Reads the files that it names.
     pub fn configured(node: &str, delivery: &Delivery, secrets: Secrets) -> Result<Self> {
-        let (timeout, Secrets { bearer, signing }) = (delivery.timeout, secrets);
+        let timeout = delivery.timeout;
+        let Secrets { bearer, signing } = secrets;
         let has_tls = delivery.tls != TlsFiles::default();
         let tls = has_tls.then(|| Tls::from_files(&delivery.tls)).transpose()?;
         let http = HttpOptions { node: node.to_owned(), timeout, bearer: bearer.clone(), signing };

@@ -1,4 +1,5 @@
-//! Connections to gateways: one HTTP/2 connection each, made when needed, made anew when it broke or the gateway moved.
+//! Connections to gateways: one HTTP/2 connection each, made when needed, made anew when it broke
+//! or the gateway moved.
 
 use super::tls::Tls;
 use super::verdict::unreachable;

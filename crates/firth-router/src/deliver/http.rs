@@ -1,4 +1,5 @@
-//! HTTP/2 POST of JSON, with TLS for `https://` endpoints, without (h2c with prior knowledge) for `http://`. One connection per gateway, many batches on it at a time.
+//! HTTP/2 POST of JSON, with TLS for `https://` endpoints, without (h2c with prior knowledge) for
+//! `http://`. One connection per gateway, many batches on it at a time.
 
 use super::connect::{Connections, MAX_ANSWER, Outgoing};
 use super::sign::{ID_HEADER, SIGNATURE_HEADER, SigningKey, TIME_HEADER};

@@ -35,10 +35,11 @@ use std::pin::Pin;
 /// What a delivery returns.
 pub type Delivering<'a> = Pin<Box<dyn Future<Output = Outcome> + Send + 'a>>;
 
-/// Sends batches over one kind of wire. Calls for one gateway may overlap; an implementation keeps its connections to itself.
+/// Sends batches over one kind of wire. Calls for one gateway may overlap; an implementation keeps
+/// its connections to itself.
 pub trait Deliverer: Send + Sync + 'static {
-    /// Sends a batch and waits for its answer, no longer than the configured timeout. Cancel-safe: a batch that was cut off counts as
-    /// unreached, and comes again.
+    /// Sends a batch and waits for its answer, no longer than the configured timeout. Cancel-safe:
+    /// a batch that was cut off counts as unreached, and comes again.
     fn deliver<'a>(&'a self, to: &'a Gateway, batch: &'a Batch) -> Delivering<'a>;
 
     /// A gateway is gone: what is kept for it, such as a connection, may end.

@@ -1,4 +1,5 @@
-//! TLS to gateways: whom to trust, and who we are. TLS 1.2 and newer; the gateway's name is always checked.
+//! TLS to gateways: whom to trust, and who we are. TLS 1.2 and newer; the gateway's name is always
+//! checked.
 
 use crate::config::TlsFiles;
 use crate::error::{Error, Result};
@@ -36,7 +37,8 @@ impl Tls {
         Self::from_pem(ca.as_deref(), identity.as_ref().map(|(cert, key)| (&cert[..], &key[..])))
     }
 
-    /// From texts in PEM form: whom to trust (`None`: as the system does), and our own certificate chain with its key.
+    /// From texts in PEM form: whom to trust (`None`: as the system does), and our own certificate
+    /// chain with its key.
     pub fn from_pem(ca: Option<&[u8]>, identity: Option<(&[u8], &[u8])>) -> Result<Self> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = ClientConfig::builder_with_provider(provider)

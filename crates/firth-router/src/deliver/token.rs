@@ -1,20 +1,24 @@
-//! [`Bearer`]: the token that goes to gateways, and to which hosts it may go. Who may register a gateway chooses its endpoint; the token
-//! must not follow just anywhere.
+//! [`Bearer`]: the tokens that go to gateways, and to which hosts they may go. A client that
+//! registers a gateway chooses its endpoint; the token must not follow just anywhere.
 
 use crate::error::{Error, Result};
 use crate::name::GatewayId;
+use crate::pattern;
 use hyper::Uri;
 use hyper::header::{AUTHORIZATION, HeaderValue};
 use hyper::http::request::Builder;
+use std::collections::HashMap;
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A token that is never shown.
-#[derive(Clone)]
+/// Tokens that are never shown: one for all gateways, and those of single gateways.
+#[derive(Clone, Default)]
 pub struct Bearer {
-    token: String,
+    token: Option<String>,
+    /// By gateway, each with the host that alone gets it.
+    own: Arc<HashMap<GatewayId, (String, String)>>,
     hosts: Option<Arc<TokenHosts>>,
     /// It was told already that the token was withheld.
     is_told: Arc<AtomicBool>,
@@ -33,7 +37,8 @@ impl TokenHosts {
     /// Whether the token may go to an endpoint.
     pub fn admits(&self, endpoint: &str) -> bool {
         let Some(host) = host(endpoint) else { return false };
-        let is_named = |patterns: &Vec<String>| patterns.iter().any(|pattern| matches(pattern, &host));
+        let fits = |pattern: &String| pattern::matches(&pattern.to_ascii_lowercase(), &host);
+        let is_named = |patterns: &Vec<String>| patterns.iter().any(fits);
         self.configured.contains(&host) || self.patterns.as_ref().map_or_else(|| is_private(&host), is_named)
     }
 }
@@ -55,19 +60,10 @@ fn is_private(host: &str) -> bool {
     }
 }
 
-/// Whether a text is as a pattern says, in which `*` stands for any letters.
-fn matches(pattern: &str, text: &str) -> bool {
-    let Some((head, rest)) = pattern.split_once('*') else { return pattern.eq_ignore_ascii_case(text) };
-    let Some(text) = text.get(head.len()..).filter(|_| text[..head.len()].eq_ignore_ascii_case(head)) else {
-        return false;
-    };
-    (0..=text.len()).filter(|at| text.is_char_boundary(*at)).any(|at| matches(rest, &text[at..]))
-}
-
 impl Bearer {
     /// A token for any host.
     pub fn new(token: impl Into<String>) -> Self {
-        Self { token: token.into(), hosts: None, is_told: Arc::default() }
+        Self { token: Some(token.into()), ..Self::default() }
     }
 
     /// The same token for these hosts only.
@@ -76,26 +72,52 @@ impl Bearer {
         Self { hosts: Some(Arc::new(hosts)), ..self }
     }
 
-    /// Adds it to a request to a gateway, if it may go there.
+    /// With tokens of single gateways instead of the one for all. Each goes to the host of the
+    /// endpoint beside it, and to no other.
+    #[must_use]
+    pub fn with_own(self, own: impl IntoIterator<Item = (GatewayId, String, String)>) -> Self {
+        let by_host = |(gateway, endpoint, token): (_, String, _)| Some((gateway, (host(&endpoint)?, token)));
+        Self { own: Arc::new(own.into_iter().filter_map(by_host).collect()), ..self }
+    }
+
+    /// Adds the token of a gateway to a request to it, if it may go there.
     pub(crate) fn add_for(&self, gateway: &GatewayId, endpoint: &str, request: Builder) -> Result<Builder> {
+        if let Some((only, token)) = self.own.get(gateway) {
+            return match host(endpoint).is_some_and(|host| host == *only) {
+                true => add(token, request),
+                false => Ok(self.withheld(gateway, request)),
+            };
+        }
         if self.hosts.as_ref().is_none_or(|hosts| hosts.admits(endpoint)) {
             return self.add(request);
         }
+        Ok(self.withheld(gateway, request))
+    }
+
+    fn withheld(&self, gateway: &GatewayId, request: Builder) -> Builder {
         if !self.is_told.swap(true, Ordering::Relaxed) {
             tracing::warn!(
                 %gateway,
-                "batches go to this gateway without the token: its host is none of a private network; name it in routing.delivery.token_hosts"
+                "batches go to this gateway without a token: its host is none that may have it; see routing.delivery.token_hosts and routing.gateways"
             );
         }
-        Ok(request)
+        request
     }
 
+    /// Adds the token for all to a request.
     pub(crate) fn add(&self, request: Builder) -> Result<Builder> {
-        let mut value = HeaderValue::try_from(format!("Bearer {}", self.token))
-            .map_err(|_| Error::invalid("the bearer token has characters that no header can carry"))?;
-        value.set_sensitive(true);
-        Ok(request.header(AUTHORIZATION, value))
+        match &self.token {
+            Some(token) => add(token, request),
+            None => Ok(request),
+        }
     }
+}
+
+fn add(token: &str, request: Builder) -> Result<Builder> {
+    let mut value = HeaderValue::try_from(format!("Bearer {token}"))
+        .map_err(|_| Error::invalid("the bearer token has characters that no header can carry"))?;
+    value.set_sensitive(true);
+    Ok(request.header(AUTHORIZATION, value))
 }
 
 impl fmt::Debug for Bearer {
@@ -138,5 +160,22 @@ mod tests {
             request.headers_ref().unwrap().contains_key(AUTHORIZATION)
         };
         assert!(has("http://127.0.0.1:1") && !has("http://attacker.example.com"));
+    }
+
+    #[test]
+    fn r17_a_gateway_with_its_own_token_gets_it_at_its_host_and_never_the_others() {
+        let id = |name: &str| GatewayId::new(name).unwrap();
+        let own = [(id("a"), "http://10.0.0.1:1".to_owned(), "own".to_owned())];
+        let has = |bearer: &Bearer, gateway: &str, endpoint: &str| {
+            let request = bearer.add_for(&id(gateway), endpoint, Builder::new()).unwrap();
+            request.headers_ref().unwrap().get(AUTHORIZATION).map(|value| value.to_str().unwrap().to_owned())
+        };
+        let both = Bearer::new("shared").only_for(TokenHosts::default()).with_own(own.clone());
+        assert_eq!(has(&both, "a", "http://10.0.0.1:2").as_deref(), Some("Bearer own"));
+        assert_eq!(has(&both, "a", "http://10.0.0.2:1"), None, "not even the shared one");
+        assert_eq!(has(&both, "b", "http://10.0.0.1:1").as_deref(), Some("Bearer shared"));
+        let alone = Bearer::default().with_own(own);
+        assert_eq!(has(&alone, "b", "http://10.0.0.1:1"), None);
+        assert_eq!(has(&alone, "a", "http://10.0.0.1:1").as_deref(), Some("Bearer own"));
     }
 }

@@ -1,4 +1,5 @@
-//! What a gateway's answer means, the same on every wire that tells it by numbers of HTTP; and the wait for it.
+//! What a gateway's answer means, the same on every wire that tells it by numbers of HTTP; and the
+//! wait for it.
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::lane::{Answer, Outcome};
@@ -8,8 +9,8 @@ use std::time::{Duration, SystemTime};
 /// The longest pause that a gateway can ask for.
 const MAX_PAUSE: Duration = Duration::from_secs(60);
 
-/// Waits for what becomes of a delivery, no longer than `timeout`. Whatever is no answer leaves the gateway unreached; `silent` hears that
-/// the time was up.
+/// Waits at most `timeout` for the outcome of a delivery. If the delivery fails or times out, the
+/// gateway counts as unreached. On a timeout, `wait` also calls `silent`.
 pub(super) async fn wait(
     to: &Gateway,
     timeout: Duration,
@@ -29,13 +30,15 @@ pub(super) async fn wait(
     }
 }
 
-/// What a status that is no success says of a batch of so many events. `retry_after` is the header of that name.
+/// What a status that is no success says of a batch of so many events. `retry_after` is the header
+/// of that name.
 pub(super) fn of_status(status: u16, retry_after: Option<&str>, events: usize) -> Result<Outcome> {
     let pause = retry_after.and_then(|text| pause(text.trim(), SystemTime::now()));
     match status {
         429 => Ok(Outcome::Busy(pause)),
         503 if retry_after.is_some() => Ok(Outcome::Busy(pause)),
-        // What the batch's content caused, rather than who sent it or where: another attempt later cannot help there.
+        // What the batch's content caused, rather than who sent it or where: another attempt later
+        // cannot help there.
         400 | 406 | 409 | 413 | 415 | 422 => {
             let reason = format!("the gateway answered {status}");
             Ok(Outcome::Answered(vec![Answer::Refused(reason); events]))

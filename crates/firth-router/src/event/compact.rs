@@ -1,13 +1,16 @@
 //! The compact form of an event, for topics: a few bytes of frame around the texts as they are.
 //!
 //! ```text
-//! 0xF1 version  1  operation  flags(1 before, 2 after)
+//! 0xF1 version  1  operation  flags(1 before, 2 after, 4 missing, 8 reason)
 //! varint committed_ms  varint observed_ms
 //! tenant, collection, key, [before], [after]: varint length, bytes
+//! [missing]: varint count, texts  [reason]: text
 //! ```
-//! JSON never starts with 0xF1, so [`Event::from_payload`] reads either form.
+//! JSON never starts with 0xF1, so [`Event::from_payload`] reads either form. An empty tenant
+//! stands for all. Builds before controls and missing columns refuse an operation or a flag that
+//! they do not know, and read everything else.
 
-use super::{Document, Event, Operation};
+use super::{Document, Event, MAX_MISSING, Operation, Text};
 use crate::error::{Error, ErrorKind, Result};
 use crate::name::Tenant;
 use bytes::{BufMut, Bytes, BytesMut};
@@ -16,6 +19,8 @@ const MAGIC: u8 = 0xF1;
 const VERSION: u8 = 1;
 const BEFORE: u8 = 1;
 const AFTER: u8 = 2;
+const MISSING: u8 = 4;
+const REASON: u8 = 8;
 
 impl Event {
     /// Writes the compact form.
@@ -23,17 +28,26 @@ impl Event {
         let documents = [&self.before, &self.after];
         let texts: usize = documents.iter().filter_map(|d| d.as_ref()).map(|d| d.text().len() + 5).sum();
         let mut out = BytesMut::with_capacity(64 + self.collection.len() + self.key.len() + texts);
-        let flags =
-            if self.before.is_some() { BEFORE } else { 0 } | if self.after.is_some() { AFTER } else { 0 };
+        let flag = |on: bool, flag: u8| if on { flag } else { 0 };
+        let flags = flag(self.before.is_some(), BEFORE)
+            | flag(self.after.is_some(), AFTER)
+            | flag(!self.missing.is_empty(), MISSING)
+            | flag(self.reason.is_some(), REASON);
+        let tenant = if self.is_for_all_tenants() { "" } else { self.tenant.as_str() };
         out.put_slice(&[MAGIC, VERSION, self.operation as u8, flags]);
         put_varint(&mut out, self.committed_ms);
         put_varint(&mut out, self.observed_ms);
-        for text in [self.tenant.as_str(), &self.collection, &self.key] {
+        for text in [tenant, &self.collection, &self.key] {
             put_text(&mut out, text.as_bytes());
         }
         for document in documents.into_iter().flatten() {
             put_text(&mut out, document.text());
         }
+        if !self.missing.is_empty() {
+            put_varint(&mut out, self.missing.len() as u64);
+            self.missing.iter().for_each(|column| put_text(&mut out, column.as_bytes()));
+        }
+        self.reason.iter().for_each(|reason| put_text(&mut out, reason.as_bytes()));
         out.freeze()
     }
 
@@ -47,18 +61,41 @@ impl Event {
         }
         let operation = operation(code)?;
         let mut rest = Rest(&bytes[4..]);
-        let (committed_ms, observed_ms) = (rest.varint()?, rest.varint()?);
-        let tenant = Tenant::new(rest.str()?)?;
-        let (collection, key) = (rest.str()?.into(), rest.str()?.into());
+        let committed_ms = rest.varint()?;
+        let observed_ms = rest.varint()?;
+        let tenant = match rest.str()? {
+            "" if operation.is_control() => Tenant::any(),
+            tenant => Tenant::new(tenant)?,
+        };
+        let collection = rest.str()?.into();
+        let key = rest.str()?.into();
         let mut document = |flag: u8| match flags & flag {
             0 => Ok(None),
             _ => rest.text().and_then(|text| Document::trusted(bytes.slice_ref(text))).map(Some),
         };
-        let (before, after) = (document(BEFORE)?, document(AFTER)?);
-        if flags & !(BEFORE | AFTER) != 0 || !rest.0.is_empty() {
+        let before = document(BEFORE)?;
+        let after = document(AFTER)?;
+        let missing = if flags & MISSING == 0 { Vec::new() } else { rest.columns()? };
+        let reason = if flags & REASON == 0 { None } else { Some(Text::from(rest.str()?)) };
+        if flags & !(BEFORE | AFTER | MISSING | REASON) != 0 || !rest.0.is_empty() {
             return Err(corrupt("it is followed by something unknown"));
         }
-        Ok(Self { operation, tenant, collection, key, before, after, committed_ms, observed_ms })
+        let event = Self {
+            operation,
+            tenant,
+            collection,
+            key,
+            before,
+            after,
+            committed_ms,
+            observed_ms,
+            missing,
+            reason,
+        };
+        if event.operation.is_control() || flags & (MISSING | REASON) != 0 {
+            event.check()?;
+        }
+        Ok(event)
     }
 
     /// Reads whichever form a record's payload has.
@@ -71,8 +108,15 @@ impl Event {
 }
 
 fn operation(code: u8) -> Result<Operation> {
-    const ALL: [Operation; 5] =
-        [Operation::Insert, Operation::Update, Operation::Replace, Operation::Delete, Operation::Snapshot];
+    const ALL: [Operation; 7] = [
+        Operation::Insert,
+        Operation::Update,
+        Operation::Replace,
+        Operation::Delete,
+        Operation::Snapshot,
+        Operation::Truncate,
+        Operation::Resync,
+    ];
     ALL.get(usize::from(code)).copied().ok_or_else(|| corrupt("its operation is unknown"))
 }
 
@@ -100,6 +144,14 @@ impl<'a> Rest<'a> {
             .ok_or_else(|| corrupt("it is cut off"))?;
         self.0 = rest;
         Ok(text)
+    }
+
+    fn columns(&mut self) -> Result<Vec<Text>> {
+        let count = usize::try_from(self.varint()?).unwrap_or(usize::MAX);
+        if count > MAX_MISSING {
+            return Err(corrupt("it misses too many columns"));
+        }
+        (0..count).map(|_| self.str().map(Text::from)).collect()
     }
 
     fn str(&mut self) -> Result<&'a str> {
@@ -141,16 +193,39 @@ mod tests {
             |(code, (tenant, collection, key), before, after, committed_ms, observed_ms)| {
                 let tenant = Tenant::new(tenant).unwrap();
                 let event = Event::new(operation(code).unwrap(), tenant, collection, key);
-                Event { before, after, committed_ms, observed_ms, ..event }
+                let missing =
+                    if observed_ms % 3 == 0 { vec!["a".into(), "long column".into()] } else { Vec::new() };
+                Event { before, after, committed_ms, observed_ms, missing, ..event }
+            },
+        )
+    }
+
+    fn control() -> impl Strategy<Value = Event> {
+        let tenant = proptest::option::of("[a-z0-9]{1,8}".prop_map(|name| Tenant::new(name).unwrap()));
+        (5_u8..7, tenant, "[^\\x00]{1,20}", proptest::option::of(".{0,30}"), any::<u64>()).prop_map(
+            |(code, tenant, collection, reason, committed_ms)| {
+                let event = Event::control(operation(code).unwrap(), tenant, collection);
+                Event { committed_ms, reason: reason.map(Text::from), ..event }
             },
         )
     }
 
     proptest! {
         #[test]
-        fn either_form_gives_back_the_event(event in event()) {
-            prop_assert_eq!(&Event::from_payload(&event.to_compact()).unwrap(), &event);
-            prop_assert_eq!(&Event::from_payload(&event.to_json().into()).unwrap(), &event);
+        fn either_form_gives_back_the_event(event in prop_oneof![4 => event(), 1 => control()]) {
+            for form in [event.to_compact(), event.to_json().into()] {
+                let back = Event::from_payload(&form).unwrap();
+                prop_assert_eq!(&back, &event);
+                prop_assert_eq!(back.observed_ms, event.observed_ms);
+            }
+        }
+
+        /// What a build before controls reads: its bytes are what they were.
+        #[test]
+        fn the_form_of_a_plain_event_has_not_changed(event in event()) {
+            let event = Event { missing: Vec::new(), ..event };
+            let bytes = event.to_compact();
+            prop_assert!(bytes[2] < 5 && bytes[3] < 4 && bytes[1] == 1);
         }
 
         #[test]

@@ -4,10 +4,15 @@
 //! {"op":"update","tenant":"acme","collection":"orders","key":"42",
 //!  "before":{"state":"new"},"after":{"state":"paid"},"committed_ms":1767000000000,"observed_ms":1767000000012}
 //! ```
-//! Absent documents and unknown times are left out. Unknown fields are refused, so that a typing error is not a lost image.
+//! Absent documents and unknown times are left out. Unknown fields are refused, so that a typing
+//! error is not a lost image. `"missing":["col"]` names columns whose values are not known. Builds
+//! before controls and missing columns refuse events that have them, and only those.
+//!
+//! A control has neither key nor documents:
+//! `{"op":"truncate","tenant":"acme","collection":"orders"}`; without a tenant it is for all.
 
 use super::raw::position;
-use super::{Document, Event, Operation};
+use super::{Document, Event, Operation, Text};
 use crate::error::{Error, Result};
 use crate::name::Tenant;
 use bytes::Bytes;
@@ -20,10 +25,11 @@ use std::borrow::Cow;
 #[serde(deny_unknown_fields)]
 struct Wire<'a> {
     op: Operation,
-    tenant: Tenant,
+    #[serde(default)]
+    tenant: Option<Tenant>,
     #[serde(borrow)]
     collection: Cow<'a, str>,
-    #[serde(borrow)]
+    #[serde(borrow, default)]
     key: Cow<'a, str>,
     #[serde(borrow, default)]
     before: Option<&'a RawValue>,
@@ -33,6 +39,10 @@ struct Wire<'a> {
     committed_ms: u64,
     #[serde(default)]
     observed_ms: u64,
+    #[serde(default)]
+    missing: Vec<String>,
+    #[serde(default)]
+    reason: Option<String>,
 }
 
 impl Event {
@@ -44,13 +54,15 @@ impl Event {
         })?;
         let event = Self {
             operation: wire.op,
-            tenant: wire.tenant,
+            tenant: wire.tenant.unwrap_or_else(Tenant::any),
             collection: (&*wire.collection).into(),
             key: (&*wire.key).into(),
             before: document(wire.before)?,
             after: document(wire.after)?,
             committed_ms: wire.committed_ms,
             observed_ms: wire.observed_ms,
+            missing: wire.missing.into_iter().map(Text::from).collect(),
+            reason: wire.reason.map(Text::from),
         };
         event.check()?;
         Ok(event)
@@ -81,15 +93,25 @@ fn raw(document: &Document) -> serde_json::Result<&RawValue> {
     serde_json::from_slice(document.text())
 }
 
+fn texts(texts: &[Text]) -> Vec<&str> {
+    texts.iter().map(|text| &**text).collect()
+}
+
 impl Serialize for Event {
     fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
         let before = self.before.as_ref().map(raw).transpose().map_err(serde::ser::Error::custom)?;
         let after = self.after.as_ref().map(raw).transpose().map_err(serde::ser::Error::custom)?;
-        let mut out = serializer.serialize_struct("Event", 8)?;
+        let mut out = serializer.serialize_struct("Event", 10)?;
         out.serialize_field("op", &self.operation)?;
-        out.serialize_field("tenant", &self.tenant)?;
+        match self.is_for_all_tenants() {
+            true => out.skip_field("tenant")?,
+            false => out.serialize_field("tenant", &self.tenant)?,
+        }
         out.serialize_field("collection", &*self.collection)?;
-        out.serialize_field("key", &*self.key)?;
+        match self.is_control() {
+            true => out.skip_field("key")?,
+            false => out.serialize_field("key", &*self.key)?,
+        }
         match before {
             Some(raw) => out.serialize_field("before", raw)?,
             None => out.skip_field("before")?,
@@ -103,6 +125,14 @@ impl Serialize for Event {
                 0 => out.skip_field(name)?,
                 _ => out.serialize_field(name, &time)?,
             }
+        }
+        match self.missing.is_empty() {
+            true => out.skip_field("missing")?,
+            false => out.serialize_field("missing", &texts(&self.missing))?,
+        }
+        match &self.reason {
+            Some(reason) => out.serialize_field("reason", &**reason)?,
+            None => out.skip_field("reason")?,
         }
         out.end()
     }

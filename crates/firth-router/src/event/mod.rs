@@ -1,19 +1,24 @@
-//! [`Event`]: one change of one document. What sources append to a topic, and what gateways are told.
+//! [`Event`]: one change of one document. What sources append to a topic, and what gateways are
+//! told.
 //!
-//! Documents stay as the JSON text that they came as: nobody builds a tree of them unless a filter needs one. Two forms: JSON for people
-//! and other programs, and a compact one for topics ([`Event::to_compact`]).
+//! A document stays the JSON text in which it arrived: the router builds a tree of it only if a
+//! filter needs one. An event has two forms: JSON for people and other programs, and a compact one
+//! for topics ([`Event::to_compact`]).
 
 mod compact;
+mod control;
 mod json;
 mod raw;
 mod soft;
 mod text;
 
+pub use control::{CONTROL_KEY, MAX_CONTROL_REASON, MAX_MISSING};
 pub use raw::Document;
 pub use text::Text;
 
 use crate::error::{Error, Result};
 use crate::name::Tenant;
+use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -31,6 +36,10 @@ pub enum Operation {
     Delete,
     /// It was read by a scan of what is there, not changed.
     Snapshot,
+    /// All documents of the collection are gone at once; see [`Event::control`].
+    Truncate,
+    /// What is known of the collection may be wrong: load it again; see [`Event::control`].
+    Resync,
 }
 
 impl Operation {
@@ -42,15 +51,17 @@ impl Operation {
             Self::Replace => "replace",
             Self::Delete => "delete",
             Self::Snapshot => "snapshot",
+            Self::Truncate => "truncate",
+            Self::Resync => "resync",
         }
     }
 }
 
-/// How urgent an event is for whoever subscribed.
+/// Urgency of an event for the subscription that it matches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Priority {
-    /// Somebody watches it live.
+    /// A client watches it live.
     High,
     /// The usual.
     #[default]
@@ -76,8 +87,11 @@ pub const MAX_KEY: usize = 700;
 /// The largest document, in bytes.
 pub const MAX_DOCUMENT: usize = 16 << 20;
 
-/// A change of a document. Cloning is cheap.
-#[derive(Clone, PartialEq)]
+/// A change of a document, or a [control](Event::control). Cloning is cheap.
+///
+/// Events are equal if they are the same change: [`observed_ms`](Self::observed_ms), which differs
+/// when a source is read again, does not count.
+#[derive(Clone)]
 pub struct Event {
     /// What happened.
     pub operation: Operation,
@@ -95,6 +109,10 @@ pub struct Event {
     pub committed_ms: u64,
     /// When the source's reader saw it, in milliseconds of Unix time; 0 if unknown.
     pub observed_ms: u64,
+    /// Columns of `after` whose values the source does not know; they are absent there.
+    pub missing: Vec<Text>,
+    /// Why a control was sent, for people.
+    pub reason: Option<Text>,
 }
 
 impl Event {
@@ -114,6 +132,8 @@ impl Event {
             after: None,
             committed_ms: 0,
             observed_ms: 0,
+            missing: Vec::new(),
+            reason: None,
         }
     }
 
@@ -136,6 +156,12 @@ impl Event {
         self.after.as_ref().or(self.before.as_ref())
     }
 
+    /// The compact form without the time of the reader: the same bytes whenever the source is read
+    /// again. Compare or hash these to know a change again.
+    pub fn to_replay_form(&self) -> Bytes {
+        Self { observed_ms: 0, ..self.clone() }.to_compact()
+    }
+
     /// The key of the message that carries it: events of one document stay in order.
     pub fn message_key(&self) -> String {
         format!("{}/{}", self.collection, self.key)
@@ -143,8 +169,10 @@ impl Event {
 
     /// Checks what no type can: the lengths of collection and key.
     pub fn check(&self) -> Result<()> {
+        self.check_kind()?;
         let texts = [("collection", &self.collection, MAX_COLLECTION), ("key", &self.key, MAX_KEY)];
-        for (field, text, limit) in texts {
+        let count = if self.is_control() { 1 } else { texts.len() };
+        for (field, text, limit) in texts.into_iter().take(count) {
             if text.is_empty() || text.len() > limit {
                 return Err(Error::invalid(format!(
                     "an event's {field} has {} bytes; give 1 to {limit}",
@@ -153,6 +181,17 @@ impl Event {
             }
         }
         Ok(())
+    }
+}
+
+impl PartialEq for Event {
+    fn eq(&self, other: &Self) -> bool {
+        let Self { operation, tenant, collection, key, before, after, committed_ms, missing, reason, .. } =
+            self;
+        (operation, committed_ms) == (&other.operation, &other.committed_ms)
+            && (tenant, collection, key) == (&other.tenant, &other.collection, &other.key)
+            && (before, after) == (&other.before, &other.after)
+            && (missing, reason) == (&other.missing, &other.reason)
     }
 }
 

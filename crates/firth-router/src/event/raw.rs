@@ -8,7 +8,8 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fmt;
 
-/// A JSON object, kept as its text. Made only from valid JSON, so that readers need not check again. Cloning is cheap.
+/// A JSON object, kept as its text. Made only from valid JSON, so that readers need not check
+/// again. Cloning is cheap.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Document(Bytes);
 

@@ -1,11 +1,13 @@
-//! Soft deletes: documents that are marked instead of removed, as those see it for whom a marked document is not there.
+//! Soft deletes: documents that are marked instead of removed, as those see it for whom a marked
+//! document is not there.
 
 use super::{Document, Event, Operation};
 use crate::error::Result;
 
 impl Event {
-    /// The event for those for whom a document is gone when its field `mark` is set: there, and neither `null` nor `false`. For sources that
-    /// mark documents instead of removing them; `None` if nothing happened that anybody can see.
+    /// The event for those for whom a document is gone when its field `mark` is set: there, and
+    /// neither `null` nor `false`. For sources that mark documents instead of removing them; `None`
+    /// if nothing happened that anybody can see.
     ///
     /// | before | after | becomes |
     /// |---|---|---|
@@ -15,7 +17,8 @@ impl Event {
     /// | marked | removed for good | nothing: that was told when it was marked |
     /// | anything else | | stays as it is |
     ///
-    /// Let the source tell old images: without them a revived document looks updated, and a change of a marked one looks like another delete.
+    /// Let the source tell old images: without them a revived document looks updated, and a change
+    /// of a marked one looks like another delete.
     ///
     /// ```
     /// # use firth_router::event::{Event, Operation};
@@ -87,10 +90,12 @@ mod tests {
     }
 
     proptest! {
-        /// Whoever applies what is left sees exactly the visible documents, and each step fits what is seen before it.
+        /// A receiver that applies the remaining events sees exactly the visible documents. Each
+        /// event fits what the receiver saw before it.
         #[test]
         fn a_view_without_marked_documents_is_kept(history in prop::collection::vec(writes(), 1..20), tells_before: bool) {
-            let (mut stored, mut view): (Option<Value>, Option<Value>) = (None, None);
+            let mut stored: Option<Value> = None;
+            let mut view: Option<Value> = None;
             for written in history {
                 let seen = event(stored.as_ref(), written.as_ref(), tells_before);
                 if let Some(seen) = seen.and_then(|event| event.without_marked("gone").unwrap()) {

@@ -1,10 +1,12 @@
-//! [`Text`]: a name or key in an event. Most are short, and lie in the event itself: reading one out of a record takes no memory.
+//! [`Text`]: a name or key in an event. Most are short, and lie in the event itself: reading one
+//! out of a record takes no memory.
 
 use smol_str::SmolStr;
 use std::fmt;
 use std::ops::Deref;
 
-/// A text that is not changed any more. Up to 23 bytes lie in place, more are shared; cloning is cheap.
+/// A text that is not changed any more. Up to 23 bytes lie in place, more are shared; cloning is
+/// cheap.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Text(SmolStr);
 

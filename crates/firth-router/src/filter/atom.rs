@@ -14,7 +14,7 @@ pub(crate) struct Limit {
     pub(crate) inclusive: bool,
 }
 
-/// What is asked of a field. A missing field passes no test but `Absent`.
+/// What is asked of a field. An absent field passes no test but `Absent`, an unknown one none.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Test {
     Equal(Literal),
@@ -45,6 +45,9 @@ impl Test {
     /// Whether the field, if there is one, passes.
     pub(crate) fn passes(&self, field: Option<&Field<'_>>) -> bool {
         let Some(field) = field else { return matches!(self, Self::Absent) };
+        if *field == Field::Unknown {
+            return false;
+        }
         let scalar = field.as_scalar();
         let text = |passes: &dyn Fn(&str) -> bool| matches!(scalar, Some(Scalar::Str(text)) if passes(text));
         match self {

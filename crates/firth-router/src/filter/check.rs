@@ -1,12 +1,15 @@
-//! What a filter may contain, and how much of it: checked before anything else is done with its tree.
+//! What a filter may contain, and how much of it: checked before anything else is done with its
+//! tree.
 
 use crate::error::{Error, Result};
+use crate::event::Text;
 use cel::IdedExpr;
 use cel::common::ast::{Expr, LiteralValue, operators};
 
 /// The longest filter, in bytes.
 pub const MAX_SOURCE: usize = 4096;
-/// The most nodes of a filter's tree. No filter repeats any of them, so this bounds the cost of one evaluation too.
+/// The most nodes of a filter's tree. No filter repeats any of them, so this bounds the cost of one
+/// evaluation too.
 pub const MAX_NODES: usize = 256;
 /// The deepest nesting.
 pub const MAX_DEPTH: usize = 32;
@@ -41,7 +44,10 @@ const CONVERSIONS: [&str; 5] = ["int", "uint", "double", "string", "bool"];
 
 /// How deeply brackets are nested, those inside texts left out.
 pub(crate) fn brackets(source: &str) -> usize {
-    let (mut depth, mut deepest, mut quote, mut escaped) = (0_usize, 0_usize, None, false);
+    let mut depth = 0_usize;
+    let mut deepest = 0_usize;
+    let mut quote = None;
+    let mut escaped = false;
     for c in source.chars() {
         match (quote, c) {
             (Some(_), _) if escaped => escaped = false,
@@ -95,13 +101,36 @@ fn walk(expr: &IdedExpr, depth: usize, nodes: &mut usize) -> Result<()> {
     }
 }
 
-/// Whether it looks at a variable, or is plainly true or false. Anything else is a value that was forgotten there.
+/// Whether it looks at a variable, or is plainly true or false. Anything else is a value that was
+/// forgotten there.
 pub(crate) fn asks_something(expr: &IdedExpr) -> bool {
     match &expr.expr {
         Expr::Ident(_) | Expr::Literal(LiteralValue::Boolean(_)) => true,
         Expr::Select(select) => asks_something(&select.operand),
         Expr::List(list) => list.elements.iter().any(asks_something),
         Expr::Call(call) => call.target.as_deref().into_iter().chain(&call.args).any(asks_something),
+        _ => false,
+    }
+}
+
+/// Whether it looks at one of these columns of the document, or at the document as a whole.
+pub(crate) fn mentions(expr: &IdedExpr, columns: &[Text]) -> bool {
+    let is_document = |expr: &IdedExpr| matches!(&expr.expr, Expr::Ident(name) if name == "doc");
+    let is_column = |name: &str| columns.iter().any(|column| **column == *name);
+    match &expr.expr {
+        Expr::Ident(name) => name == "doc",
+        Expr::Select(select) if is_document(&select.operand) => is_column(&select.field),
+        Expr::Select(select) => mentions(&select.operand, columns),
+        Expr::List(list) => list.elements.iter().any(|element| mentions(element, columns)),
+        Expr::Call(call) => match &call.args[..] {
+            [operand, index] if call.func_name == operators::INDEX && is_document(operand) => {
+                match &index.expr {
+                    Expr::Literal(LiteralValue::String(name)) => is_column(name),
+                    _ => true,
+                }
+            }
+            args => call.target.as_deref().into_iter().chain(args).any(|part| mentions(part, columns)),
+        },
         _ => false,
     }
 }

@@ -1,5 +1,5 @@
-//! Plain conditions, for clients that do not write CEL. They become the same tree, built node by node and never as text, so no
-//! value can change what a filter means.
+//! Plain conditions, for clients that do not write CEL. They become the same tree, built node by
+//! node and never as text, so no value can change what a filter means.
 
 use crate::error::{Error, Result};
 use cel::IdedExpr;

@@ -1,8 +1,10 @@
-//! Takes a filter's tree apart: into branches (any may hold), each a conjunction of atoms and a rest that only an interpreter can answer.
+//! Takes a filter's tree apart: into branches (any may hold), each a conjunction of atoms and a
+//! rest that only an interpreter can answer.
 //!
-//! A filter matches when it is *true*; an error (a missing field, a wrong type) is no match. In CEL, `a && b` is true exactly when both
-//! are true, and `a || b` exactly when one of them is, whatever errors the other has. So conjunctions may be split and
-//! disjunctions may become branches without changing what matches.
+//! A filter matches when it is *true*; an error (a missing field, a wrong type) is no match. In
+//! CEL, `a && b` is true exactly when both are true. `a || b` is true exactly when at least one of
+//! them is, even if the other one is an error. So conjunctions may be split and disjunctions may
+//! become branches without changing what matches.
 
 use super::atom::{Atom, Limit, Path, Test, join};
 use super::value::{Literal, Num};
@@ -97,7 +99,8 @@ fn call_atom(call: &CallExpr) -> Option<Atom> {
     }
 }
 
-/// `!has(doc.field)`. Deeper fields stay in the rest: there a missing parent is an error, not an absence.
+/// `!has(doc.field)`. Deeper fields stay in the rest: there a missing parent is an error, not an
+/// absence.
 fn absent(inner: &IdedExpr) -> Option<Atom> {
     match atom(inner)? {
         Atom { path, test: Test::Exists } if path.len() == 2 => Some(Atom { path, test: Test::Absent }),
@@ -107,7 +110,8 @@ fn absent(inner: &IdedExpr) -> Option<Atom> {
 
 /// Equalities of one field with several values.
 fn one_of(call: &CallExpr) -> Option<Atom> {
-    let (mut field, mut values) = (None, Vec::new());
+    let mut field = None;
+    let mut values = Vec::new();
     for arg in &call.args {
         let Atom { path, test } = atom(arg)?;
         match test {
@@ -131,7 +135,8 @@ fn membership(left: &IdedExpr, right: &IdedExpr) -> Option<Atom> {
 }
 
 fn comparison(operator: &str, left: &IdedExpr, right: &IdedExpr) -> Option<Atom> {
-    let (path, at) = (path(left)?, literal(right)?);
+    let path = path(left)?;
+    let at = literal(right)?;
     let has_order = matches!(at, Literal::Num(_) | Literal::Str(_));
     let limit = |inclusive| Some(Limit { at: at.clone(), inclusive });
     let test = match operator {

@@ -1,14 +1,16 @@
 //! [`Filter`]: which documents a subscription wants.
 //!
-//! Written in CEL over the variables `doc` (the document), `op`, `key` and `collection`, or as a list of [`Condition`]s. It is parsed once, checked
-//! against limits, and taken apart into atoms that an index answers and a rest for the interpreter (`lower`). A filter matches
-//! when it is true; a missing field or a wrong type is no match, never a failure.
+//! Written in CEL over the variables `doc` (the document), `op`, `key` and `collection`, or as a
+//! list of [`Condition`]s. It is parsed once, checked against limits, and taken apart into atoms
+//! that an index answers and a rest for the interpreter (`lower`). A filter matches when it is
+//! true; a missing field or a wrong type is no match, never a failure.
 
 mod atom;
 mod canon;
 mod check;
 mod condition;
 mod lower;
+mod predicate;
 mod scope;
 mod show;
 mod value;
@@ -17,6 +19,7 @@ pub(crate) use atom::{Atom, Limit, Path, Test};
 pub use check::{MAX_DEPTH, MAX_NODES, MAX_SOURCE};
 pub use condition::{Condition, Operator};
 pub(crate) use lower::Branch;
+pub use predicate::Predicate;
 pub(crate) use scope::Scope;
 pub(crate) use show::show;
 pub(crate) use value::{Field, Literal, Num, Scalar};
@@ -100,7 +103,8 @@ pub(crate) fn tree(source: &str) -> Result<IdedExpr> {
     })
 }
 
-/// The parts of a filter that must all be true, as its writer sees them; only for filters that were parsed before.
+/// The parts of a filter that must all be true, as its writer sees them; only for filters that were
+/// parsed before.
 pub(crate) fn parts(source: Option<&str>, conditions: &[Condition]) -> Result<Vec<IdedExpr>> {
     let whole = match source {
         Some(source) => tree(source)?,

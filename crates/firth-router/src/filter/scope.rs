@@ -1,7 +1,8 @@
 //! The interpreter's view of one event: variables made once, and only for filters that need them.
 
+use super::check::mentions;
 use crate::error::Result;
-use crate::event::{Document, Event};
+use crate::event::{Document, Event, Text};
 use cel::objects::{Key, Map};
 use cel::{Context, Env, IdedExpr, Value};
 use std::collections::HashMap;
@@ -9,10 +10,15 @@ use std::sync::{Arc, LazyLock};
 
 static STANDARD: LazyLock<Arc<Env>> = LazyLock::new(|| Arc::new(Env::stdlib()));
 
-pub(crate) struct Scope(Context<'static, 'static>);
+pub(crate) struct Scope {
+    variables: Context<'static, 'static>,
+    /// Columns that the source does not know.
+    missing: Vec<Text>,
+}
 
 impl Scope {
-    /// The variables of an event, with this image of its document; without one, filters see an empty document.
+    /// The variables of an event, with this image of its document; without one, filters see an
+    /// empty document.
     pub(crate) fn new(event: &Event, document: Option<&Document>) -> Result<Self> {
         let document = document.map_or_else(|| Ok(serde_json::json!({})), Document::to_value)?;
         let mut context = Context::with_env(Arc::clone(&STANDARD));
@@ -20,12 +26,15 @@ impl Scope {
         context.add_variable_from_value("op", event.operation.as_str());
         context.add_variable_from_value("key", &*event.key);
         context.add_variable_from_value("collection", &*event.collection);
-        Ok(Self(context))
+        Ok(Self { variables: context, missing: event.missing.clone() })
     }
 
     /// What it comes to, in words: `true`, `false`, or why it is neither.
     pub(crate) fn say(&self, expr: &IdedExpr) -> (bool, &'static str) {
-        match self.0.resolve(expr) {
+        if self.needs_missing(expr) {
+            return (false, "not to be answered: the source does not know a column that it needs");
+        }
+        match self.variables.resolve(expr) {
             Ok(Value::Bool(true)) => (true, "true"),
             Ok(Value::Bool(false)) => (false, "false"),
             Ok(_) => (false, "neither true nor false"),
@@ -36,7 +45,11 @@ impl Scope {
 
     /// True, and neither false nor an error.
     pub(crate) fn is_true(&self, expr: &IdedExpr) -> bool {
-        matches!(self.0.resolve(expr), Ok(Value::Bool(true)))
+        !self.needs_missing(expr) && matches!(self.variables.resolve(expr), Ok(Value::Bool(true)))
+    }
+
+    fn needs_missing(&self, expr: &IdedExpr) -> bool {
+        !self.missing.is_empty() && mentions(expr, &self.missing)
     }
 }
 

@@ -162,7 +162,8 @@ fn conditions_are_the_same_filters_and_no_value_breaks_out() {
     // The escape that let a value of a client become part of the program in another system.
     let evil = r#"\' || true || \'"#;
     let conditions = [condition("a", Operator::Equal, json!(evil))];
-    let (filter, tree) = (Filter::all_of(&conditions).unwrap(), condition::tree(&conditions).unwrap());
+    let filter = Filter::all_of(&conditions).unwrap();
+    let tree = condition::tree(&conditions).unwrap();
     assert!(!wants(&filter, &tree, &event(json!({ "a": "x" }))));
     assert!(wants(&filter, &tree, &event(json!({ "a": evil }))));
     assert!(Filter::all_of(&[condition("a..b", Operator::Exists, json!(null))]).is_err());

@@ -1,7 +1,7 @@
 //! Values as filters compare them: literals of a filter, and fields taken out of a document.
 //!
-//! Numbers compare by what they are worth, whatever their type: 1, 1u and 1.0 are one value. [`Num`] therefore keeps every number in
-//! one canonical form, so that equal numbers hash alike.
+//! Numbers compare by value, not by type: 1, 1u and 1.0 are equal. [`Num`] therefore keeps every
+//! number in one canonical form, so that equal numbers have equal hashes.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -171,6 +171,8 @@ pub(crate) enum Field<'a> {
     List(Vec<Self>),
     /// Its keys.
     Map(Vec<Cow<'a, str>>),
+    /// The source does not know it: it passes no test at all.
+    Unknown,
 }
 
 impl Field<'_> {
@@ -180,7 +182,7 @@ impl Field<'_> {
             Self::Bool(value) => Scalar::Bool(*value),
             Self::Num(value) => Scalar::Num(*value),
             Self::Str(value) => Scalar::Str(value),
-            Self::List(_) | Self::Map(_) => return None,
+            Self::List(_) | Self::Map(_) | Self::Unknown => return None,
         })
     }
 

@@ -4,13 +4,16 @@
 //! closed ──failures in a row──► open ──open_for──► half open ──success──► closed
 //!    ▲                           ▲                     └──failure──► open
 //! ```
-//! A gateway whose breaker is open or half open is *ejected*, and holds a seat of the few that there are. Without a free seat the breaker stays
-//! closed. After each failure but the first it rests for a time that grows; batches that fail meanwhile were on their way together, and count as one.
+//! A gateway whose breaker is open or half open is *ejected*, and holds a slot of the few that
+//! there are. Without a free slot the breaker stays closed. After each failure but the first it
+//! rests for a time that grows; batches that fail meanwhile were on their way together, and count
+//! as one.
 //!
-//! The first ejection is short, each further one lasts twice as long, up to the configured time: a gateway that only restarted is soon
-//! found again. A sign of life from the gateway lets a probe out at once.
+//! The first ejection is short, each further one lasts twice as long, up to the configured time: a
+//! gateway that only restarted is soon found again. A sign of life from the gateway lets a probe
+//! out at once.
 
-use super::ejection::{Ejections, Seat};
+use super::ejection::{EjectionPermit, Ejections};
 use crate::config;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -42,7 +45,7 @@ pub(super) struct Breaker {
     /// How often it opened without reaching the gateway in between.
     openings: u32,
     ejections: Ejections,
-    seat: Option<Seat>,
+    permit: Option<EjectionPermit>,
     rest_until: Option<Instant>,
 }
 
@@ -55,7 +58,7 @@ impl Breaker {
             failures: 0,
             openings: 0,
             ejections,
-            seat: None,
+            permit: None,
             rest_until: None,
         }
     }
@@ -77,12 +80,12 @@ impl Breaker {
         }
     }
 
-    /// The gateway answered, whatever it said.
+    /// Closes the circuit: the gateway answered. The content of the answer does not matter.
     pub(super) fn reached(&mut self) {
         self.failures = 0;
         self.openings = 0;
         self.state = Circuit::Closed;
-        self.seat = None;
+        self.permit = None;
         self.rest_until = None;
     }
 
@@ -101,10 +104,10 @@ impl Breaker {
             return;
         }
         self.failures = self.failures.saturating_add(1);
-        if self.failures >= self.config.failures || self.seat.is_some() {
-            self.seat = self.seat.take().or_else(|| self.ejections.take());
+        if self.failures >= self.config.failures || self.permit.is_some() {
+            self.permit = self.permit.take().or_else(|| self.ejections.take());
         }
-        if self.seat.is_some() {
+        if self.permit.is_some() {
             let grown = self.first.saturating_mul(2_u32.saturating_pow(self.openings));
             self.openings = self.openings.saturating_add(1);
             self.state = Circuit::Open { until: now + grown.min(self.config.open_for) };
@@ -158,7 +161,8 @@ mod tests {
 
     #[test]
     fn it_opens_after_failures_in_a_row_and_lets_one_probe_through() {
-        let (mut breaker, start) = (breaker(&Ejections::default()), Instant::now());
+        let mut breaker = breaker(&Ejections::default());
+        let start = Instant::now();
         let later = fail(&mut breaker, 2, start);
         breaker.reached();
         let opened = fail(&mut breaker, 3, later);
@@ -180,7 +184,8 @@ mod tests {
 
     #[test]
     fn r04_batches_that_fail_together_count_once_and_a_sign_of_life_lets_a_probe_out() {
-        let (mut breaker, now) = (breaker(&Ejections::default()), Instant::now());
+        let mut breaker = breaker(&Ejections::default());
+        let now = Instant::now();
         (0..20).for_each(|_| breaker.unreached(now, |times| SECOND * times));
         assert_eq!(breaker.state(), Circuit::Closed, "one lost connection is no ejection");
         let opened = fail(&mut breaker, 3, now);
@@ -193,8 +198,10 @@ mod tests {
 
     #[test]
     fn without_a_seat_it_stays_closed_and_rests() {
-        let (ejections, now) = (Ejections::default(), Instant::now());
-        let (mut first, mut second) = (breaker(&ejections), breaker(&ejections));
+        let ejections = Ejections::default();
+        let now = Instant::now();
+        let mut first = breaker(&ejections);
+        let mut second = breaker(&ejections);
         fail(&mut first, 3, now);
         let now = fail(&mut second, 3, now);
         assert_eq!((second.state(), second.wake()), (Circuit::Closed, Some(now + SECOND / 5)));
@@ -203,20 +210,21 @@ mod tests {
         assert_eq!(second.wake(), Some(now + SECOND * 3 / 10), "the rest grows");
         first.reached();
         fail(&mut second, 1, now);
-        assert!(matches!(second.state(), Circuit::Open { .. }), "the seat is free again");
+        assert!(matches!(second.state(), Circuit::Open { .. }), "the slot is free again");
         drop(second);
         assert_eq!(ejections.count(), (0, 1));
     }
 
     proptest! {
-        /// At every moment at most a tenth of the gateways is ejected, but one may always be; and whoever failed often enough is ejected
-        /// if there is a seat.
+        /// At every moment at most a tenth of the gateways is ejected, but one gateway may always
+        /// be. A gateway that failed often enough is ejected if a slot is free.
         #[test]
         fn at_most_a_tenth_is_ejected(
             gateways in 1_usize..45,
             steps in proptest::collection::vec((any::<proptest::sample::Index>(), 0_u8..8), 1..300),
         ) {
-            let (ejections, mut now) = (Ejections::default(), Instant::now());
+            let ejections = Ejections::default();
+            let mut now = Instant::now();
             ejections.resize(gateways, 10);
             let limit = (gateways / 10).max(1);
             let mut breakers: Vec<_> = (0..gateways).map(|_| breaker(&ejections)).collect();
@@ -230,7 +238,8 @@ mod tests {
                         one.sent();
                         one.unreached(now, |_| SECOND);
                         let is_ejected = one.state() != Circuit::Closed;
-                        let (failures, free) = (one.failures, ejections.count().0 < limit);
+                        let failures = one.failures;
+                        let free = ejections.count().0 < limit;
                         prop_assert!(is_ejected || failures < 3 || !free);
                     }
                     _ => {}

@@ -1,8 +1,10 @@
-//! The events of a lane by document: at most the first ones of a document are ever ready, so that retries never change its order.
+//! The events of a lane by document: at most the first ones of a document are ever ready, so that
+//! retries never change its order.
 //!
-//! A document's events form a chain. A chain is *ready* (it has a ticket in the queue of its most urgent event), *out* (some of its events are on
-//! their way) or *resting* (its first event waits for another attempt). Only a ready chain gives events, from its front, and
-//! then it is out until they are settled.
+//! A document's events form a chain. A chain is *ready* (it has an entry in the queue of its most
+//! urgent event), *out* (some of its events are on their way) or *resting* (its first event waits
+//! for another attempt). Only a ready chain gives events, from its front, and then it is out until
+//! they are settled.
 
 use super::item::{Item, Key};
 use super::waiting::Waiting;
@@ -15,7 +17,7 @@ use tokio::time::Instant;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Mode {
-    /// Has the ticket with this number.
+    /// Has the entry with this number.
     Ready(u64),
     Out,
     Resting(Instant),
@@ -28,8 +30,9 @@ struct Chain {
     level: Priority,
 }
 
-/// The right of a chain to give events. Numbers are never used twice, so that one which is out of date finds nothing.
-struct Ticket {
+/// The right of a chain to give events. Numbers are never used twice, so that one which is out of
+/// date finds nothing.
+struct QueueEntry {
     hash: u64,
     number: u64,
 }
@@ -37,26 +40,27 @@ struct Ticket {
 #[derive(Default)]
 pub(super) struct Chains {
     chains: HashTable<Chain>,
-    queues: [VecDeque<Ticket>; 3],
+    queues: [VecDeque<QueueEntry>; 3],
     resting: BTreeSet<(Instant, Key)>,
-    tickets: u64,
+    entries: u64,
     ready: usize,
 }
 
 impl Chains {
     /// Adds an event behind the others of its document.
     pub(super) fn push(&mut self, item: Item) {
-        let (hash, level) = (item.hash(), item.priority);
+        let hash = item.hash();
+        let level = item.priority;
         match self.chains.entry(hash, |chain| chain.key.is_of(&item), |chain| chain.key.hash()) {
             Entry::Vacant(vacant) => {
                 let key = item.key();
                 let mut items = Waiting::default();
                 items.push_back(item);
-                self.tickets += 1;
-                let number = self.tickets;
+                self.entries += 1;
+                let number = self.entries;
                 vacant.insert(Chain { key, items, mode: Mode::Ready(number), level });
                 self.ready += 1;
-                self.queues[level.index()].push_back(Ticket { hash, number });
+                self.queues[level.index()].push_back(QueueEntry { hash, number });
             }
             Entry::Occupied(mut chain) => {
                 let chain = chain.get_mut();
@@ -67,15 +71,16 @@ impl Chains {
                     chain.level = level;
                     // An urgent event takes those before it along.
                     if is_ready {
-                        self.tickets += 1;
-                        self.queues[level.index()].push_back(chain.ticket(self.tickets));
+                        self.entries += 1;
+                        self.queues[level.index()].push_back(chain.entry(self.entries));
                     }
                 }
             }
         }
     }
 
-    /// Replaces the last waiting event of the document by a newer one, if both may be conflated; answers the older one.
+    /// Replaces the last waiting event of the document by a newer one, if both may be conflated;
+    /// answers the older one.
     #[expect(clippy::result_large_err, reason = "either way an event is given back")]
     pub(super) fn conflate(&mut self, item: Item) -> Result<Item, Item> {
         let Some(chain) = self.chains.find_mut(item.hash(), |chain| chain.key.is_of(&item)) else {
@@ -94,18 +99,20 @@ impl Chains {
         }
     }
 
-    /// Takes up to `max` events, the most urgent first; or the least urgent first, so that nobody starves.
+    /// Takes up to `max` events, the most urgent first. With `least_first` it takes the least
+    /// urgent first, so that low priorities do not starve.
     pub(super) fn take(&mut self, max: usize, max_bytes: usize, least_first: bool) -> Vec<Item> {
-        let (mut taken, mut bytes) = (Vec::with_capacity(max.min(self.ready)), 0);
+        let mut taken = Vec::with_capacity(max.min(self.ready));
+        let mut bytes = 0;
         let mut order = [0, 1, 2];
         if least_first {
             order.reverse();
         }
         for level in order {
             while taken.len() < max && (bytes < max_bytes || taken.is_empty()) {
-                let Some(ticket) = self.queues[level].pop_front() else { break };
-                let holds = |chain: &Chain| chain.mode == Mode::Ready(ticket.number);
-                let Some(chain) = self.chains.find_mut(ticket.hash, holds) else { continue };
+                let Some(entry) = self.queues[level].pop_front() else { break };
+                let holds = |chain: &Chain| chain.mode == Mode::Ready(entry.number);
+                let Some(chain) = self.chains.find_mut(entry.hash, holds) else { continue };
                 self.ready -= chain.items.len();
                 chain.mode = Mode::Out;
                 while taken.len() < max
@@ -120,7 +127,8 @@ impl Chains {
         taken
     }
 
-    /// Events of one document come back to the front of it, in order; the chain is ready at once, or rests until then.
+    /// Events of one document come back to the front of it, in order; the chain is ready at once,
+    /// or rests until then.
     pub(super) fn put_back(&mut self, key: &Key, items: Vec<Item>, rest: Option<Instant>) {
         let chain = self.chain(key).expect("a chain that is out stays until it is settled");
         for item in items.into_iter().rev() {
@@ -156,11 +164,12 @@ impl Chains {
         let chain = chain.get_mut();
         chain.level = chain.items.iter().map(|item| item.priority).min().unwrap_or_default();
         self.ready += chain.items.len();
-        self.tickets += 1;
-        let (queue, ticket) = (&mut self.queues[chain.level.index()], chain.ticket(self.tickets));
+        self.entries += 1;
+        let queue = &mut self.queues[chain.level.index()];
+        let entry = chain.entry(self.entries);
         match first {
-            true => queue.push_front(ticket),
-            false => queue.push_back(ticket),
+            true => queue.push_front(entry),
+            false => queue.push_back(entry),
         }
     }
 
@@ -188,7 +197,8 @@ impl Chains {
         self.ready
     }
 
-    /// Takes waiting and resting events out, whatever their turn. What is on its way stays.
+    /// Removes the waiting and resting events that `leaves` selects, whether or not their turn has
+    /// come. Events in flight stay.
     pub(super) fn drain(&mut self, mut leaves: impl FnMut(&Item) -> bool) -> Vec<Item> {
         let mut drained = Vec::new();
         let Self { chains, resting, ready, .. } = self;
@@ -213,9 +223,9 @@ impl Chains {
 }
 
 impl Chain {
-    /// Makes it ready, under the ticket with this number.
-    fn ticket(&mut self, number: u64) -> Ticket {
+    /// Makes it ready, under the entry with this number.
+    fn entry(&mut self, number: u64) -> QueueEntry {
         self.mode = Mode::Ready(number);
-        Ticket { hash: self.key.hash(), number }
+        QueueEntry { hash: self.key.hash(), number }
     }
 }

@@ -4,10 +4,11 @@ use super::Answer;
 use super::item::{Item, Key};
 use std::collections::{HashMap, HashSet};
 
-/// The places in the batch that were refused, and those behind a refused one of the same document: accepted or not, they must come after
-/// it.
+/// The places in the batch that were refused, and those behind a refused one of the same document:
+/// accepted or not, they must come after it.
 pub(super) fn refused(items: &[Item], answers: &[Answer]) -> HashSet<usize> {
-    let (mut places, mut documents) = (HashSet::new(), HashSet::new());
+    let mut places = HashSet::new();
+    let mut documents = HashSet::new();
     for (place, item) in items.iter().enumerate() {
         let is_refused = !matches!(answers.get(place), Some(Answer::Accepted));
         if is_refused || documents.contains(&item.key()) {
@@ -19,7 +20,7 @@ pub(super) fn refused(items: &[Item], answers: &[Answer]) -> HashSet<usize> {
 }
 
 /// Events by document, each document's in order; documents in the order of their first events.
-pub(super) fn by_document<T: Holds>(items: impl IntoIterator<Item = T>) -> Vec<(Key, Vec<T>)> {
+pub(super) fn by_document<T: HasItem>(items: impl IntoIterator<Item = T>) -> Vec<(Key, Vec<T>)> {
     let mut documents: Vec<(Key, Vec<T>)> = Vec::new();
     let mut places: HashMap<Key, usize> = HashMap::new();
     for item in items {
@@ -34,17 +35,17 @@ pub(super) fn by_document<T: Holds>(items: impl IntoIterator<Item = T>) -> Vec<(
 }
 
 /// An item, perhaps with a mark.
-pub(super) trait Holds {
+pub(super) trait HasItem {
     fn item(&self) -> &Item;
 }
 
-impl Holds for Item {
+impl HasItem for Item {
     fn item(&self) -> &Item {
         self
     }
 }
 
-impl Holds for (bool, Item) {
+impl HasItem for (bool, Item) {
     fn item(&self) -> &Item {
         &self.1
     }

@@ -1,23 +1,25 @@
 //! Gap markers: what a gateway is told instead of the events that were left out.
 
 use super::Lane;
-use super::item::{Item, Position, Ticket};
+use super::item::{Item, Position, RecordNumber};
 use crate::name::SubscriptionId;
 use std::collections::{BTreeMap, BTreeSet};
 use tokio::time::Instant;
 
-/// The most subscriptions that a marker names; beyond that it stands for all of low priority, or for all if some have moved.
+/// The most subscriptions that a marker names; beyond that it stands for all of low priority, or
+/// for all if some have moved.
 pub const MAX_NAMED: usize = 1000;
 
 /// An event that was left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Left {
     pub(super) position: Position,
-    pub(super) ticket: Ticket,
+    pub(super) record_number: RecordNumber,
     pub(super) live: bool,
 }
 
-/// Events that were left out under pressure. The receiver passes it on to those who missed something, so that they read anew.
+/// Events that were left out under pressure. The receiver passes it on to those who missed
+/// something, so that they read anew.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Gap {
     pub(super) places: Vec<Left>,
@@ -25,7 +27,8 @@ pub struct Gap {
     all: bool,
     /// Some that it names may have missed events which never were in this lane.
     moved: bool,
-    /// Events that were removed from the topic before they were routed, by partition: anyone may have missed them.
+    /// Events that were removed from the topic before they were routed, by partition: anyone may
+    /// have missed them.
     lost: BTreeMap<u32, u64>,
     /// Tells markers apart that say the same; 0 until it says something.
     mark: u64,
@@ -37,17 +40,19 @@ impl Gap {
         self.places.iter().map(|left| left.position)
     }
 
-    /// Whether any subscription may have missed events, whatever its priority.
+    /// Whether any subscription, of any priority, may have missed events.
     pub fn concerns_all(&self) -> bool {
         !self.lost.is_empty() || (self.all && self.moved)
     }
 
-    /// Whose events; `None`: any low-priority subscription may have missed some, or [any at all](Self::concerns_all).
+    /// Whose events; `None`: any low-priority subscription may have missed some, or [any at
+    /// all](Self::concerns_all).
     pub fn subscriptions(&self) -> Option<&BTreeSet<SubscriptionId>> {
         (!self.all && self.lost.is_empty()).then_some(&self.subscriptions)
     }
 
-    /// How many events were removed from the topic before they were routed: nobody knows whose they were.
+    /// Number of events that were removed from the topic before the router routed them. The router
+    /// cannot tell which subscriptions they were for.
     pub fn lost(&self) -> u64 {
         self.lost.values().sum()
     }
@@ -70,12 +75,17 @@ impl Gap {
 
     pub(super) fn add(&mut self, item: &Item) {
         self.set_mark();
-        self.places.push(Left { position: item.position, ticket: item.ticket, live: item.live });
+        self.places.push(Left {
+            position: item.position,
+            record_number: item.record_number,
+            live: item.live,
+        });
         let names = item.wanted.iter().map(|one| one.subscription.clone());
         self.name(names);
     }
 
-    /// These subscriptions have come from another gateway, which may not have got all of their events.
+    /// These subscriptions have come from another gateway, which may not have got all of their
+    /// events.
     pub(super) fn move_in(&mut self, subscriptions: impl IntoIterator<Item = SubscriptionId>) {
         self.set_mark();
         self.moved = true;
@@ -123,9 +133,10 @@ impl Gap {
 }
 
 impl Lane {
-    /// So many events of a partition were removed from the topic before they were routed: a marker says that anyone may have missed some.
+    /// So many events of a partition were removed from the topic before they were routed: a marker
+    /// says that anyone may have missed some.
     pub fn lose(&mut self, partition: u32, count: u64, now: Instant) {
-        self.ledger.lose(partition, count);
+        self.partitions.lose(partition, count);
         self.gap.lose(partition, count);
         self.waiting_since.get_or_insert(now);
     }
@@ -133,8 +144,8 @@ impl Lane {
     /// The gateway has this marker.
     pub(super) fn told_lost(&mut self, gap: Option<&Gap>) {
         for (partition, count) in gap.iter().flat_map(|gap| &gap.lost) {
-            self.ledger.told(*partition, *count);
-            self.tally.lost += count;
+            self.partitions.told(*partition, *count);
+            self.counters.lost += count;
         }
     }
 }

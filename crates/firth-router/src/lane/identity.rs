@@ -1,4 +1,5 @@
-//! The name of a batch, made of what is in it: the same over all attempts, and never that of another batch.
+//! The name of a batch, made of what is in it: the same over all attempts, and never that of
+//! another batch.
 
 use super::Batch;
 use super::gap::Gap;
@@ -12,7 +13,8 @@ impl Batch {
     }
 }
 
-/// The name of some events of a topic and a marker. The epoch keeps a topic that was deleted and made anew apart from the one before.
+/// The name of some events of a topic and a marker. The epoch keeps a topic that was deleted and
+/// made anew apart from the one before.
 pub(crate) fn name_of(topic: &str, items: &[Item], gap: Option<&Gap>) -> String {
     let mut hash = Sha256::new();
     hash.update((topic.len() as u64).to_be_bytes());
@@ -69,7 +71,8 @@ mod tests {
 
     #[test]
     fn r06_two_markers_differ_though_they_say_the_same() {
-        let (first, second) = (moved("s"), moved("s"));
+        let first = moved("s");
+        let second = moved("s");
         assert_ne!(name_of("a", &[], Some(&first)), name_of("a", &[], Some(&second)));
         let mut returned = Gap::default();
         returned.merge(first.clone());

@@ -1,7 +1,8 @@
-//! What lies in a lane: an event for some subscriptions of one gateway, and the words in which its fate is told.
+//! What lies in a lane: an event for some subscriptions of one gateway, and the words in which its
+//! outcome is told.
 
-use crate::event::{Event, Priority};
-use crate::name::SubscriptionId;
+use crate::event::{CONTROL_KEY, Event, Operation, Priority};
+use crate::name::{SubscriptionId, Tenant};
 use crate::registry::{Overflow, Wanted};
 use foldhash::fast::RandomState;
 use smallvec::SmallVec;
@@ -9,7 +10,8 @@ use std::fmt;
 use std::hash::BuildHasher;
 use std::sync::{Arc, LazyLock};
 
-/// The place of an event in the topic. With the epoch it is the event's idempotency key: receivers drop what they have seen.
+/// The place of an event in the topic. With the epoch it is the event's idempotency key: receivers
+/// drop what they have seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Position {
     /// The partition.
@@ -27,14 +29,17 @@ pub struct For {
     pub leaves: bool,
 }
 
-/// One event on its way to one gateway, with everyone there who wants it: never one copy per subscription.
+/// One event on its way to one gateway, with everyone there who wants it: never one copy per
+/// subscription.
 #[derive(Clone)]
 pub struct Item {
     /// Its place.
     pub position: Position,
-    /// Under which ownership of the partition it was read; a receiver refuses an older one than it has seen.
+    /// Under which ownership of the partition it was read; a receiver refuses an older one than it
+    /// has seen.
     pub epoch: u64,
-    /// When its record was appended, in milliseconds; 0 if unknown. A log that lost records gives their places again, at a later time.
+    /// When its record was appended, in milliseconds; 0 if unknown. A log that lost records gives
+    /// their places again, at a later time.
     pub appended_ms: u64,
     /// The event.
     pub event: Arc<Event>,
@@ -49,17 +54,19 @@ pub struct Item {
     /// Deliveries that the gateway refused.
     pub refusals: u32,
     /// The caller's number for it, given back when it is released.
-    pub ticket: Ticket,
+    pub record_number: RecordNumber,
     /// Whether it came as it happened, and not from reading the topic again.
     pub live: bool,
     /// The trace context that it was sent with (W3C `traceparent`).
     pub trace: Option<Arc<str>>,
+    /// A tenant that wants a control for all tenants.
+    some_tenant: Option<Tenant>,
     /// The hash of its document's name, made once.
     document: u64,
 }
 
 /// A caller's number for an event in a lane; 0 if it has none, or not any more.
-pub type Ticket = u64;
+pub type RecordNumber = u64;
 
 impl Item {
     /// An event for some subscriptions of one gateway; at least one.
@@ -75,6 +82,8 @@ impl Item {
         let documents = [&event.before, &event.after].into_iter().flatten();
         let texts: usize = documents.map(|document| document.text().len()).sum();
         let names: usize = wanted.iter().map(|one| one.subscription.id.as_str().len() + 16).sum();
+        let wanted_tenant = wanted.first().map(|one| &one.subscription.tenant);
+        let some_tenant = wanted_tenant.filter(|_| event.is_for_all_tenants()).cloned();
         let wanted = wanted
             .iter()
             .map(|one| For { subscription: one.subscription.id.clone(), leaves: one.leaves })
@@ -92,17 +101,18 @@ impl Item {
             overflow,
             bytes,
             refusals: 0,
-            ticket: 0,
+            record_number: 0,
             live: true,
             trace: None,
+            some_tenant,
             document,
         }
     }
 
     /// With the caller's number.
     #[must_use]
-    pub fn with_ticket(mut self, ticket: Ticket) -> Self {
-        self.ticket = ticket;
+    pub fn with_record_number(mut self, record_number: RecordNumber) -> Self {
+        self.record_number = record_number;
         self
     }
 
@@ -125,6 +135,27 @@ impl Item {
     pub fn read_again(mut self) -> Self {
         self.live = false;
         self
+    }
+
+    /// How it stands on the wire, as operation, tenant and key. To a gateway that does not know
+    /// controls, one looks like the delete of a document that is not there.
+    pub(crate) fn on_wire(&self) -> (Operation, &str, &str) {
+        let event = &*self.event;
+        let tenant = self.tenant().as_str();
+        match event.is_control() {
+            true => (Operation::Delete, tenant, CONTROL_KEY),
+            false => (event.operation, tenant, &event.key),
+        }
+    }
+
+    /// The tenant, or one that wants a control for all.
+    pub(crate) fn tenant(&self) -> &Tenant {
+        self.some_tenant.as_ref().unwrap_or(&self.event.tenant)
+    }
+
+    /// What a control says on the wire; empty for the others.
+    pub(crate) fn control(&self) -> &'static str {
+        if self.event.is_control() { self.event.operation.as_str() } else { "" }
     }
 
     /// The hash of its document's name.
@@ -204,7 +235,7 @@ impl Ord for Key {
 
 /// What became of an event in a lane.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum ReleaseCause {
     /// The gateway accepted it.
     Delivered,
     /// The gateway refused it too often; with its last reason, and how often it was tried.
@@ -221,7 +252,7 @@ pub struct Released {
     /// Which one.
     pub position: Position,
     /// The caller's number for it.
-    pub ticket: Ticket,
+    pub record_number: RecordNumber,
     /// How.
-    pub fate: Fate,
+    pub cause: ReleaseCause,
 }

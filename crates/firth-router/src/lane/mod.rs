@@ -1,44 +1,53 @@
-//! The lane of one gateway: queues, batches, window, retries, pressure, breaker and books. Pure: time is a parameter, sending is the driver's.
+//! The lane of one gateway: queues, batches, window, retries, pressure, breaker and accounting.
+//! Pure: time is a parameter, sending is the driver's.
 //!
 //! ```text
 //! offer ─► chains per document in three priorities ─► batch (when the window and the breaker allow) ─► driver
 //!            ▲ put back in order: unreachable, refused      accepted · refused · unreachable ◄──────────┘
 //! ```
-//! - **Order**: of one document, at most one batch is on its way; what comes back goes to the front.
-//! - **Batches form naturally**: an idle gateway gets an event at once; while a batch is on its way others gather, up to `max_size` or `max_wait`.
-//! - **Bounded**: at most `queue_size` events and `queue_bytes` bytes are held (one event is always taken by an empty lane). A full lane
-//!   refuses, and the caller parks the gateway or pauses the source.
-//! - **Nothing vanishes**: every event taken is released exactly once, with its [`Fate`]; the [`Books`] count them.
+//! - **Order**: of one document, at most one batch is on its way; what comes back goes to the
+//!   front. A control is alone on its way among the events of its collection (`barrier`).
+//! - **Batches form naturally**: an idle gateway gets an event at once; while a batch is on its way
+//!   others gather, up to `max_size` or `max_wait`.
+//! - **Bounded**: at most `queue_size` events and `queue_bytes` bytes are held (one event is always
+//!   taken by an empty lane). A full lane refuses, and the caller parks the gateway or pauses the
+//!   source.
+//! - **Nothing vanishes**: every event taken is released exactly once, with its [`ReleaseCause`];
+//!   [`LaneAccounting`] counts them.
 
-mod books;
+mod accounting;
+mod backoff;
+mod barrier;
 mod breaker;
 mod chains;
+mod counters;
 mod documents;
 mod ejection;
 mod gap;
 mod identity;
 mod item;
-mod parting;
 mod pressure;
-mod tally;
+mod take_out;
 mod waiting;
 mod window;
 
-pub use books::Books;
+pub use accounting::LaneAccounting;
 pub use breaker::Circuit;
+pub use counters::LaneCounters;
 pub use ejection::Ejections;
 pub use gap::{Gap, MAX_NAMED};
 #[cfg(feature = "nats")]
 pub(crate) use identity::name_of;
-pub use item::{Fate, For, Item, Position, Released, Ticket};
+pub use item::{For, Item, Position, RecordNumber, ReleaseCause, Released};
 pub use pressure::Pressure;
-pub use tally::Tally;
 
-use crate::config::{Retry, RoutingConfig};
+use crate::config::RoutingConfig;
 use crate::event::Priority;
 use crate::name::SubscriptionId;
 use crate::registry::Overflow;
-use books::Ledger;
+use accounting::PartitionAccounting;
+use backoff::{backoff, first_ejection};
+use barrier::Barrier;
 use breaker::Breaker;
 use chains::Chains;
 use documents::{by_document, refused};
@@ -64,7 +73,7 @@ pub struct Batch {
     pub id: BatchId,
     /// The topic that the events were read from.
     pub topic: Arc<str>,
-    /// The events; events of one document are in order. Shared by the lane and whoever sends them.
+    /// The events; events of one document are in order. The lane shares them with the sending task.
     pub items: Arc<Vec<Item>>,
     /// What was left out before.
     pub gap: Option<Gap>,
@@ -86,7 +95,8 @@ pub enum Outcome {
     Accepted,
     /// One answer per event, in order. Missing answers count as refused.
     Answered(Vec<Answer>),
-    /// It is unknown whether it arrived: unreachable, timed out, cut off. It is sent again with the same numbers.
+    /// It is unknown whether it arrived: unreachable, timed out, cut off. It is sent again with the
+    /// same numbers.
     Unreached,
     /// The gateway is alive and asks for a pause.
     Busy(Option<Duration>),
@@ -110,6 +120,7 @@ pub struct Lane {
     /// The most events that its readers can put in.
     reach: usize,
     chains: Chains,
+    barrier: Barrier,
     out: BTreeMap<BatchId, Batch>,
     /// When each of them was sent.
     sent: BTreeMap<BatchId, Instant>,
@@ -117,17 +128,17 @@ pub struct Lane {
     window: Window,
     breaker: Breaker,
     pressure: Pressure,
-    ledger: Ledger,
-    tally: Tally,
+    partitions: PartitionAccounting,
+    counters: LaneCounters,
     events: usize,
     bytes: usize,
     batches: BatchId,
     waiting_since: Option<Instant>,
     pause_until: Option<Instant>,
-    /// `None`: nobody has told.
+    /// `None` until the driver passes the epochs to `own`.
     epochs: Option<BTreeMap<u32, u64>>,
     /// The partitions whose live events are read from the topic again, and from where on.
-    spared: BTreeMap<u32, u64>,
+    exempt: BTreeMap<u32, u64>,
 }
 
 impl Lane {
@@ -140,6 +151,7 @@ impl Lane {
     pub fn among(config: RoutingConfig, ejections: Ejections) -> Self {
         Self {
             chains: Chains::default(),
+            barrier: Barrier::default(),
             out: BTreeMap::new(),
             sent: BTreeMap::new(),
             gap: Gap::default(),
@@ -150,15 +162,15 @@ impl Lane {
                 ejections,
             ),
             pressure: Pressure::None,
-            ledger: Ledger::default(),
-            tally: Tally::default(),
+            partitions: PartitionAccounting::default(),
+            counters: LaneCounters::default(),
             events: 0,
             bytes: 0,
             batches: 0,
             waiting_since: None,
             pause_until: None,
             epochs: None,
-            spared: BTreeMap::new(),
+            exempt: BTreeMap::new(),
             config,
             topic: "".into(),
             is_absent: false,
@@ -172,17 +184,20 @@ impl Lane {
         Self { topic, ..self }
     }
 
-    /// Says whether the gateway is registered now. While it is not, nothing is sent and nothing counts as a failure.
+    /// Says whether the gateway is registered now. While it is not, nothing is sent and nothing
+    /// counts as a failure.
     pub fn set_absent(&mut self, is_absent: bool) {
         self.is_absent = is_absent;
     }
 
-    /// Pressure is measured by what the lane can hold at most: the configured queue, or less if its readers cannot fill that.
+    /// Pressure is measured by what the lane can hold at most: the configured queue, or less if its
+    /// readers cannot fill that.
     pub fn set_reach(&mut self, events: usize) {
         self.reach = events.max(1);
     }
 
-    /// The gateway gave a sign of life: what was held back because it did not answer may be tried at once.
+    /// The gateway gave a sign of life: what was held back because it did not answer may be tried
+    /// at once.
     pub fn sign_of_life(&mut self) {
         self.breaker.sign_of_life();
     }
@@ -197,29 +212,30 @@ impl Lane {
         !self.gap.is_empty()
     }
 
-    /// The epochs under which this node owns partitions now. Events are sent under them, though they may have been read under earlier ones; and
-    /// what was refused under an epoch that is over is not counted against an event, for the epoch may be all that was wrong. Nor is what
-    /// was refused of a partition that is another node's now.
+    /// The epochs under which this node owns partitions now. Events are sent under them, though
+    /// they may have been read under earlier ones; and what was refused under an epoch that is over
+    /// is not counted against an event, for the epoch may be all that was wrong. Nor is what was
+    /// refused of a partition that is another node's now.
     pub fn own(&mut self, epochs: BTreeMap<u32, u64>) {
         self.epochs = Some(epochs);
     }
 
-    /// From this place of a partition on, live events are read from the topic again: one that comes back refused is not given up here, for it gets
-    /// all its attempts there. `None`: that is over.
-    pub fn spare(&mut self, partition: u32, from: Option<u64>) {
+    /// From this place of a partition on, live events are read from the topic again: one that comes
+    /// back refused is not given up here, for it gets all its attempts there. `None`: that is over.
+    pub fn exempt_from(&mut self, partition: u32, from: Option<u64>) {
         match from {
-            Some(from) => drop(self.spared.insert(partition, from)),
-            None => drop(self.spared.remove(&partition)),
+            Some(from) => drop(self.exempt.insert(partition, from)),
+            None => drop(self.exempt.remove(&partition)),
         }
     }
 
-    /// Puts an event into the lane. Under pressure, one of low priority may be left out instead, or take the place of an older one; a gap
-    /// marker tells the gateway.
+    /// Puts an event into the lane. Under pressure, one of low priority may be left out instead, or
+    /// take the place of an older one; a gap marker tells the gateway.
     pub fn offer(&mut self, item: Item, now: Instant) -> Offer {
         if self.is_full(&item) {
             return Offer::Full;
         }
-        self.ledger.take(item.position.partition);
+        self.partitions.take(item.position.partition);
         self.events += 1;
         let policy =
             (self.pressure >= Pressure::Soft && item.priority == Priority::Low).then_some(item.overflow);
@@ -227,17 +243,18 @@ impl Lane {
             Some(Overflow::Shed) => self.gap.add(&item),
             Some(Overflow::Conflate) => {
                 self.bytes += item.bytes;
-                match self.chains.conflate(item) {
+                let conflated = if self.must_wait(&item) { Err(item) } else { self.chains.conflate(item) };
+                match conflated {
                     Ok(older) => {
                         self.bytes -= older.bytes;
                         self.gap.add(&older);
                     }
-                    Err(item) => self.chains.push(item),
+                    Err(item) => self.enqueue(item),
                 }
             }
             Some(Overflow::Keep) | None => {
                 self.bytes += item.bytes;
-                self.chains.push(item);
+                self.enqueue(item);
             }
         }
         self.waiting_since.get_or_insert(now);
@@ -255,6 +272,7 @@ impl Lane {
     /// The next batch to send, if one should go out now.
     pub fn poll(&mut self, now: Instant) -> Option<Batch> {
         self.chains.wake(now);
+        self.lift_barrier();
         if self.is_absent {
             return None;
         }
@@ -288,8 +306,8 @@ impl Lane {
         Some(batch)
     }
 
-    /// When [`poll`](Self::poll) is worth another call if nothing else happens. It was called at `now`
-    /// and has nothing more to send.
+    /// When [`poll`](Self::poll) is worth another call if nothing else happens. It was called at
+    /// `now` and has nothing more to send.
     pub fn wake(&self, now: Instant) -> Option<Instant> {
         if self.is_absent {
             return None;
@@ -307,7 +325,8 @@ impl Lane {
         wakes.into_iter().flatten().min()
     }
 
-    /// Takes note of what became of a batch; answers the events that left the lane. `jitter` is random, 0 to 1.
+    /// Takes note of what became of a batch; answers the events that left the lane. `jitter` is
+    /// random, 0 to 1.
     pub fn settle(&mut self, id: BatchId, outcome: Outcome, now: Instant, jitter: f64) -> Vec<Released> {
         // A batch that was settled before, by a timeout say, is not settled again.
         let Some(batch) = self.out.remove(&id) else { return Vec::new() };
@@ -333,7 +352,7 @@ impl Lane {
         let mut round = Round { now, jitter, reasons: BTreeMap::new(), released: Vec::new() };
         self.told_lost(batch.gap.as_ref());
         for left in batch.gap.into_iter().flat_map(|gap| gap.places) {
-            self.release((left.position, left.ticket, 0), Fate::Gapped, &mut round.released);
+            self.release((left.position, left.record_number, 0), ReleaseCause::Gapped, &mut round.released);
         }
         match answers {
             None => self.accept(&batch.items, &mut round),
@@ -344,7 +363,8 @@ impl Lane {
         round.released
     }
 
-    /// Subscriptions have come from another gateway: a marker says that they may have missed events.
+    /// Subscriptions have come from another gateway: a marker says that they may have missed
+    /// events.
     pub fn move_in(&mut self, subscriptions: impl IntoIterator<Item = SubscriptionId>, now: Instant) {
         self.gap.move_in(subscriptions);
         self.waiting_since.get_or_insert(now);
@@ -352,18 +372,19 @@ impl Lane {
 
     /// All of a partition that is not on its way.
     pub fn waiting(&self, partition: u32) -> impl Iterator<Item = &Item> {
-        self.chains.items().filter(move |item| item.position.partition == partition)
+        let all = self.chains.items().chain(self.barrier.items());
+        all.filter(move |item| item.position.partition == partition)
     }
 
-    /// An event that comes to this without ever being in the lane: only the books know.
-    pub fn pass(&mut self, partition: u32, fate: &Fate) {
-        self.ledger.take(partition);
-        self.ledger.release(partition, fate);
+    /// An event that comes to this without ever being in the lane: only the accounting knows.
+    pub fn pass(&mut self, partition: u32, cause: &ReleaseCause) {
+        self.partitions.take(partition);
+        self.partitions.release(partition, cause);
     }
 
     /// The lowest place of a live event of a partition that it holds.
     pub fn lowest(&self, partition: u32) -> Option<u64> {
-        let waiting = self.chains.items();
+        let waiting = self.chains.items().chain(self.barrier.items());
         let out = self.out.values().flat_map(|batch| batch.items.iter());
         let items = waiting.chain(out).filter(|item| item.live).map(|item| item.position);
         let gaps = self.out.values().filter_map(|batch| batch.gap.as_ref()).chain([&self.gap]);
@@ -375,10 +396,12 @@ impl Lane {
             .min()
     }
 
-    /// Whether events that were just taken are worth a look of the driver, if so many were ready before them: the first ones that wait, some
-    /// that may go at once, or some that make a batch full. The others ride along.
+    /// Whether events that were just taken are worth a look of the driver, if so many were ready
+    /// before them: the first ones that wait, some that may go at once, or some that make a batch
+    /// full. The others ride along.
     pub fn is_due(&self, before: usize) -> bool {
-        let (max, ready) = (self.config.batch.max_size.max(1), self.chains.ready());
+        let max = self.config.batch.max_size.max(1);
+        let ready = self.chains.ready();
         before == 0 || self.out.is_empty() || before / max != ready / max
     }
 
@@ -388,14 +411,14 @@ impl Lane {
     }
 
     /// Whether the gateway is ejected or not registered, or has not answered a batch for so long.
-    pub fn is_silent(&self, now: Instant, patience: Duration) -> bool {
-        let is_old = self.sent.values().next().is_some_and(|sent| *sent + patience <= now);
+    pub fn is_silent(&self, now: Instant, stall_timeout: Duration) -> bool {
+        let is_old = self.sent.values().next().is_some_and(|sent| *sent + stall_timeout <= now);
         is_old || self.is_absent || self.breaker.state() != Circuit::Closed
     }
 
     /// Whether more events would only lie here: the gateway is silent, and some wait already.
-    pub fn is_stuck(&self, now: Instant, patience: Duration) -> bool {
-        self.chains.ready() > 0 && self.is_silent(now, patience)
+    pub fn is_stuck(&self, now: Instant, stall_timeout: Duration) -> bool {
+        self.chains.ready() > 0 && self.is_silent(now, stall_timeout)
     }
 
     /// How full it is.
@@ -409,8 +432,8 @@ impl Lane {
     }
 
     /// What happened since this was last asked.
-    pub fn take_tally(&mut self) -> Tally {
-        std::mem::take(&mut self.tally)
+    pub fn take_counters(&mut self) -> LaneCounters {
+        std::mem::take(&mut self.counters)
     }
 
     /// How many events it holds.
@@ -423,20 +446,20 @@ impl Lane {
         (self.out.len(), self.window.size())
     }
 
-    /// The books of one partition.
-    pub fn books(&self, partition: u32) -> Books {
-        self.ledger.of(partition)
+    /// The accounting of one partition.
+    pub fn accounting(&self, partition: u32) -> LaneAccounting {
+        self.partitions.of(partition)
     }
 
-    /// The books of all partitions that it has seen.
-    pub fn all_books(&self) -> impl Iterator<Item = (u32, Books)> {
-        self.ledger.all()
+    /// The accounting of all partitions that it has seen.
+    pub fn all_accounting(&self) -> impl Iterator<Item = (u32, LaneAccounting)> {
+        self.partitions.all()
     }
 
     /// Everything comes back to the front, in order, as if it had not been sent.
     fn return_all(&mut self, batch: Batch, now: Instant) {
         self.window.trouble();
-        self.tally.retries += batch.items.len() as u64;
+        self.counters.retries += batch.items.len() as u64;
         if let Some(gap) = batch.gap {
             self.gap.merge(gap);
         }
@@ -451,7 +474,11 @@ impl Lane {
     fn accept(&mut self, items: &[Item], round: &mut Round) {
         round.released.reserve(items.len());
         for item in items {
-            self.release((item.position, item.ticket, item.bytes), Fate::Delivered, &mut round.released);
+            self.release(
+                (item.position, item.record_number, item.bytes),
+                ReleaseCause::Delivered,
+                &mut round.released,
+            );
         }
         items.iter().for_each(|item| self.chains.landed(item));
     }
@@ -460,7 +487,7 @@ impl Lane {
         let back = refused(&items, answers);
         for (item, answer) in items.iter().zip(answers) {
             if let Answer::Refused(reason) = answer {
-                round.reasons.insert(item.ticket, reason.clone());
+                round.reasons.insert(item.record_number, reason.clone());
             }
         }
         let mut places = 0..items.len();
@@ -471,8 +498,8 @@ impl Lane {
                 match is_refused {
                     true => again.push(item),
                     false => {
-                        let place = (item.position, item.ticket, item.bytes);
-                        self.release(place, Fate::Delivered, &mut round.released);
+                        let place = (item.position, item.record_number, item.bytes);
+                        self.release(place, ReleaseCause::Delivered, &mut round.released);
                     }
                 }
             }
@@ -480,9 +507,10 @@ impl Lane {
         }
     }
 
-    /// The first refused event of a document is tried again later, or given up; those behind it wait for it.
+    /// The first refused event of a document is tried again later, or given up; those behind it
+    /// wait for it.
     fn again(&mut self, key: &Key, mut back: Vec<Item>, round: &mut Round) {
-        self.tally.retries += back.len() as u64;
+        self.counters.retries += back.len() as u64;
         let Some(first) = back.first_mut() else {
             self.chains.settled(key, false);
             return;
@@ -494,7 +522,7 @@ impl Lane {
             return;
         }
         let Position { partition, seq } = first.position;
-        if first.live && self.spared.get(&partition).is_some_and(|from| *from <= seq) {
+        if first.live && self.exempt.get(&partition).is_some_and(|from| *from <= seq) {
             let rest = round.now + backoff(retry, 1, round.jitter);
             self.chains.put_back(key, back, Some(rest));
             return;
@@ -510,12 +538,12 @@ impl Lane {
             return;
         }
         let given_up = back.remove(0);
-        self.tally.retries -= 1;
-        let reason = round.reasons.remove(&given_up.ticket);
+        self.counters.retries -= 1;
+        let reason = round.reasons.remove(&given_up.record_number);
         let reason = reason.unwrap_or_else(|| "the gateway gave no answer to this event".to_owned());
-        let place = (given_up.position, given_up.ticket, given_up.bytes);
+        let place = (given_up.position, given_up.record_number, given_up.bytes);
         let why = format!("{reason} (attempts: {})", given_up.refusals);
-        self.release(place, Fate::Dead(why), &mut round.released);
+        self.release(place, ReleaseCause::Dead(why), &mut round.released);
         self.chains.put_back(key, back, None);
     }
 
@@ -531,25 +559,25 @@ impl Lane {
 
     /// The partitions of other nodes that it still holds events of.
     pub fn foreign(&self) -> Vec<u32> {
-        let held = self.ledger.all().filter(|(_, books)| books.held > 0).map(|(partition, _)| partition);
+        let held = self.partitions.all().filter(|(_, one)| one.held > 0).map(|(partition, _)| partition);
         held.filter(|partition| self.is_foreign(*partition)).collect()
     }
 
     fn release(
         &mut self,
-        (position, ticket, bytes): (Position, Ticket, usize),
-        fate: Fate,
+        (position, record_number, bytes): (Position, RecordNumber, usize),
+        cause: ReleaseCause,
         released: &mut Vec<Released>,
     ) {
-        self.ledger.release(position.partition, &fate);
+        self.partitions.release(position.partition, &cause);
         self.events -= 1;
         self.bytes -= bytes;
-        released.push(Released { position, ticket, fate });
+        released.push(Released { position, record_number, cause });
     }
 
     fn weigh(&mut self) {
         let after = self.pressure.after(&self.config.backpressure, (self.events, self.reach), self.bytes);
-        self.tally.note(self.pressure, after);
+        self.counters.note(self.pressure, after);
         self.pressure = after;
     }
 }
@@ -558,21 +586,8 @@ impl Lane {
 struct Round {
     now: Instant,
     jitter: f64,
-    reasons: BTreeMap<Ticket, String>,
+    reasons: BTreeMap<RecordNumber, String>,
     released: Vec<Released>,
-}
-
-/// How long a gateway is left alone when it is ejected for the first time: ten times the first wait, a second by default.
-fn first_ejection(retry: &Retry) -> Duration {
-    retry.initial_delay.saturating_mul(10)
-}
-
-/// The wait before the next attempt: growing, capped, and shortened by up to a half at random.
-fn backoff(retry: &Retry, refusals: u32, jitter: f64) -> Duration {
-    let exponent = i32::try_from(refusals.saturating_sub(1)).unwrap_or(i32::MAX);
-    let grown = retry.initial_delay.as_secs_f64() * retry.multiplier.powi(exponent);
-    let capped = grown.min(retry.max_delay.as_secs_f64());
-    Duration::from_secs_f64(capped * (1.0 - jitter.clamp(0.0, 1.0) / 2.0))
 }
 
 impl std::fmt::Debug for Lane {

@@ -1,4 +1,5 @@
-//! The level of pressure of a lane, with hysteresis: a level is left only when the lane is 10 percent emptier than where it began.
+//! The level of pressure of a lane, with hysteresis: a level is left only when the lane is 10
+//! percent emptier than where it began.
 
 use crate::config::Backpressure;
 
@@ -28,7 +29,8 @@ impl Pressure {
     pub(super) fn after(self, limits: &Backpressure, (events, reach): (usize, usize), bytes: usize) -> Self {
         let percent = |held: usize, limit: usize| held as f64 * 100.0 / limit.max(1) as f64;
         let full = percent(events, limits.queue_size.min(reach)).max(percent(bytes, limits.queue_bytes));
-        let (soft, hard) = (f64::from(limits.soft_watermark), f64::from(limits.hard_watermark));
+        let soft = f64::from(limits.soft_watermark);
+        let hard = f64::from(limits.hard_watermark);
         let slack = |reached: bool| if reached { 10.0 } else { 0.0 };
         if full >= hard - slack(self >= Self::Hard) {
             Self::Hard

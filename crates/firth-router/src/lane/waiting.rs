@@ -1,4 +1,5 @@
-//! The events of one document that wait, in order. Mostly there is one, and it lies in place: a queue behind it is made only when it is needed.
+//! The events of one document that wait, in order. Mostly there is one, and it lies in place: a
+//! queue behind it is made only when it is needed.
 
 use super::item::Item;
 use std::collections::VecDeque;
@@ -75,7 +76,8 @@ mod tests {
     proptest! {
         #[test]
         fn it_is_a_queue(steps in proptest::collection::vec(0_u8..4, 0..40)) {
-            let (mut waiting, mut model) = (Waiting::default(), VecDeque::new());
+            let mut waiting = Waiting::default();
+            let mut model = VecDeque::new();
             for (seq, step) in (0_u64..).zip(steps) {
                 match step {
                     0 => { waiting.push_back(item(seq)); model.push_back(seq); }

@@ -1,4 +1,5 @@
-//! How many batches may be on their way: grows by one per round of acknowledgements, halves when the gateway shows trouble.
+//! How many batches may be on their way: grows by one per round of acknowledgements, halves when
+//! the gateway shows trouble.
 
 #[derive(Debug)]
 pub(super) struct Window {

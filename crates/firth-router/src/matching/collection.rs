@@ -2,7 +2,7 @@
 
 use super::conditions::Conditions;
 use super::fields::{Fields, Seen};
-use super::group::{Group, GroupId, Interpreter, Membership, Place, Plan};
+use super::group::{Group, GroupId, Interpreter, Place, Plan, SubscriptionSlot};
 use super::lists::{Direct, Hung, ListId, Lists};
 use super::{Hit, Interest};
 use crate::error::Result;
@@ -74,7 +74,7 @@ impl Collection {
     }
 
     /// Adds a subscription; true if the slow list grew.
-    pub(super) fn join(&mut self, interest: &Interest, number: u32) -> (Membership, bool) {
+    pub(super) fn join(&mut self, interest: &Interest, number: u32) -> (SubscriptionSlot, bool) {
         let (id, is_new) = match self.find(identity(&interest.document, &interest.filter)) {
             Some(id) => (id, false),
             None => {
@@ -84,7 +84,7 @@ impl Collection {
                     let direct = Direct { number, condition: self.conditions.take(tests) };
                     let token = plans.into_iter().next().expect("a plain rest has one plan").token;
                     let (list, position) = self.lists.enter(token, direct);
-                    return (Membership::Direct { list, position }, false);
+                    return (SubscriptionSlot::Direct { list, position }, false);
                 }
                 (self.create(group, plans), true)
             }
@@ -92,13 +92,13 @@ impl Collection {
         let group = &mut self.groups[id as usize];
         group.members.push(number);
         let position = u32::try_from(group.members.len() - 1).expect("fewer members than subscriptions");
-        (Membership::Group { group: id, position }, is_new && group.is_slow)
+        (SubscriptionSlot::Group { group: id, position }, is_new && group.is_slow)
     }
 
-    pub(super) fn leave(&mut self, place: Membership) -> Left {
+    pub(super) fn leave(&mut self, place: SubscriptionSlot) -> Left {
         let (id, position) = match place {
-            Membership::Group { group, position } => (group, position),
-            Membership::Direct { list, position } => {
+            SubscriptionSlot::Group { group, position } => (group, position),
+            SubscriptionSlot::Direct { list, position } => {
                 let (gone, moved, answered) = self.lists.exit(list, position);
                 let fields = self.conditions.release(gone.condition);
                 fields.into_iter().chain(answered).for_each(|field| self.fields.release(field));
@@ -117,18 +117,21 @@ impl Collection {
     }
 
     /// Whether a group leaves the slow list if this subscription leaves.
-    pub(super) fn ends_slow(&self, place: Membership) -> bool {
+    pub(super) fn ends_slow(&self, place: SubscriptionSlot) -> bool {
         match place {
-            Membership::Group { group, .. } => {
+            SubscriptionSlot::Group { group, .. } => {
                 let group = &self.groups[group as usize];
                 group.is_slow && group.members.len() == 1
             }
-            Membership::Direct { .. } => false,
+            SubscriptionSlot::Direct { .. } => false,
         }
     }
 
     /// Adds the subscriptions that want the event.
     pub(super) fn matches(&self, event: &Event, hits: &mut Vec<Hit>) -> Result<()> {
+        if !event.missing.is_empty() && self.fields.asks_for_any(&event.missing) {
+            metrics::counter!("firth_router_missing_columns_total").increment(1);
+        }
         let values = &self.fields.extract(event, event.document())?[..];
         let mut lists: SmallVec<[ListId; 8]> = SmallVec::new();
         let tell = |list: ListId, direct: &[Direct], hits: &mut Vec<Hit>| {
@@ -165,7 +168,8 @@ impl Collection {
         }
     }
 
-    /// The groups that want this image of the document, each once. What stands directly in the lists is for `tell`.
+    /// The groups that want this image of the document, each once. What stands directly in the
+    /// lists is for `tell`.
     fn matching(
         &self,
         (event, document): (&Event, Option<&Document>),
@@ -173,7 +177,8 @@ impl Collection {
         hits: &mut Vec<Hit>,
         mut tell: impl FnMut(ListId, &[Direct], &mut Vec<Hit>),
     ) -> Result<Vec<GroupId>> {
-        let (mut found, mut may_repeat) = (Vec::new(), false);
+        let mut found = Vec::new();
+        let mut may_repeat = false;
         let mut interpreter = Interpreter::new(event, document);
         self.lists.candidates(&event.key, values, |id, list| {
             if !list.direct.is_empty() {
@@ -213,7 +218,8 @@ impl Collection {
         }
         self.with_rest += usize::from(group.has_rest());
         self.groups.insert(group);
-        let (groups, hasher) = (&self.groups, &self.hasher);
+        let groups = &self.groups;
+        let hasher = &self.hasher;
         let hash = |id: &GroupId| {
             let group = &groups[*id as usize];
             hasher.hash_one(identity(&group.document, &group.filter))

@@ -1,5 +1,6 @@
-//! Conditions: what is left to check of a simple filter once a list has led to it. Whoever asks for the same shares one, and an event meets it in
-//! the list itself, without a way to the subscription.
+//! Conditions: what is left to check of a simple filter once a list has led to it. Subscriptions
+//! that ask for the same share one, and an event meets it in the list itself, without a way to the
+//! subscription.
 
 use super::fields::{FieldId, Seen};
 use crate::filter::{Field, Limit, Literal, Num, Test};
@@ -18,22 +19,28 @@ const ALWAYS: ConditionId = ConditionId::MAX;
 pub(super) type Tests = SmallVec<[(FieldId, Test); 1]>;
 
 struct Condition {
-    /// The first test, if it asks for whole numbers between two.
-    between: Option<Between>,
     tests: Tests,
     uses: usize,
 }
 
-/// Whole numbers of a field from `low` to `high`, both included.
+/// The first test of a condition, if it asks for whole numbers of a field from `low` to `high`,
+/// both included. An event meets many conditions, mostly with this test alone, so these stand side
+/// by side in an array of their own.
 #[derive(Clone, Copy)]
 struct Between {
     field: FieldId,
+    /// There is no other test.
+    is_all: bool,
     low: i64,
     high: i64,
 }
 
 impl Between {
-    fn of((field, test): &(FieldId, Test)) -> Option<Self> {
+    /// Of a condition whose first test asks for something else: no event has this field.
+    const NONE: Self = Self { field: FieldId::MAX, is_all: false, low: 0, high: 0 };
+
+    fn of(tests: &Tests) -> Option<Self> {
+        let (field, test) = tests.first()?;
         let Test::Range { lower, upper } = test else { return None };
         // One step inwards if the limit itself is out.
         let whole = |limit: &Option<Limit>, open: i64, step: i64| match limit {
@@ -47,13 +54,17 @@ impl Between {
             }
             Some(_) => None,
         };
-        Some(Self { field: *field, low: whole(lower, i64::MIN, 1)?, high: whole(upper, i64::MAX, -1)? })
+        let low = whole(lower, i64::MIN, 1)?;
+        let high = whole(upper, i64::MAX, -1)?;
+        Some(Self { field: *field, is_all: tests.len() == 1, low, high })
     }
 }
 
 #[derive(Default)]
 pub(super) struct Conditions {
     conditions: Slab<Condition>,
+    /// By the same numbers; those of conditions that are gone are not looked at.
+    first: Vec<Between>,
     by_tests: HashTable<ConditionId>,
     hasher: RandomState,
 }
@@ -64,18 +75,18 @@ impl Conditions {
         if tests.is_empty() {
             return ALWAYS;
         }
-        let (conditions, hasher) = (&mut self.conditions, &self.hasher);
+        let conditions = &mut self.conditions;
+        let hasher = &self.hasher;
         let hash = hasher.hash_one(&tests);
         if let Some(&id) = self.by_tests.find(hash, |id| conditions[*id as usize].tests == tests) {
             conditions[id as usize].uses += 1;
             return id;
         }
-        let id = u32::try_from(conditions.insert(Condition {
-            between: tests.first().and_then(Between::of),
-            tests,
-            uses: 1,
-        }));
-        let id = id.expect("fewer conditions than subscriptions");
+        let between = Between::of(&tests).unwrap_or(Between::NONE);
+        let number = conditions.insert(Condition { tests, uses: 1 });
+        self.first.resize(self.first.len().max(number + 1), Between::NONE);
+        self.first[number] = between;
+        let id = u32::try_from(number).expect("fewer conditions than subscriptions");
         self.by_tests.insert_unique(hash, id, |id| hasher.hash_one(&conditions[*id as usize].tests));
         id
     }
@@ -98,21 +109,20 @@ impl Conditions {
         fields
     }
 
+    #[inline]
     pub(super) fn passes(&self, id: ConditionId, values: &Seen<'_>) -> bool {
-        if id == ALWAYS {
-            return true;
+        let Some(first) = self.first.get(id as usize) else { return id == ALWAYS };
+        let value = values.get(first.field as usize);
+        if let Some(Some(Field::Num(Num::Int(value)))) = value {
+            return (first.low..=first.high).contains(value) && (first.is_all || self.rest(id, 1, values));
         }
-        let Condition { between, tests, .. } = &self.conditions[id as usize];
-        let mut left = &tests[..];
-        if let Some(Between { field, low, high }) = between
-            && let Some(Field::Num(Num::Int(value))) = &values[*field as usize]
-        {
-            if !(*low..=*high).contains(value) {
-                return false;
-            }
-            left = &left[1..];
-        }
-        left.iter().all(|(field, test)| test.passes(values[*field as usize].as_ref()))
+        self.rest(id, 0, values)
+    }
+
+    /// Whether all tests from this one on pass.
+    fn rest(&self, id: ConditionId, from: usize, values: &Seen<'_>) -> bool {
+        let tests = &self.conditions[id as usize].tests[from..];
+        tests.iter().all(|(field, test)| test.passes(values[*field as usize].as_ref()))
     }
 
     pub(super) fn is_empty(&self) -> bool {

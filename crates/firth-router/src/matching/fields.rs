@@ -1,7 +1,8 @@
-//! The fields that a collection's filters look at, and how they are taken out of a document: in one pass over its JSON, without a tree.
+//! The fields that a collection's filters look at, and how they are taken out of a document: in one
+//! pass over its JSON, without a tree.
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::event::{Document, Event};
+use crate::event::{Document, Event, Text};
 use crate::filter::{Field, Num, Path};
 use foldhash::fast::RandomState;
 use serde::Deserialize;
@@ -101,7 +102,19 @@ impl Fields {
                 ))
             })?;
         }
+        self.hide_missing(&event.missing, &mut values);
         Ok(values)
+    }
+
+    /// Columns that the source does not know, and all that is in them, are unknown.
+    fn hide_missing(&self, missing: &[Text], values: &mut Values<'_>) {
+        let asked = missing.iter().filter_map(|column| self.root.children.get(&**column));
+        asked.for_each(|node| node.set(values, &Some(Field::Unknown)));
+    }
+
+    /// Whether some filter asks for a column that the source does not know.
+    pub(super) fn asks_for_any(&self, missing: &[Text]) -> bool {
+        missing.iter().any(|column| self.root.children.contains_key(&**column))
     }
 }
 
@@ -121,10 +134,14 @@ impl Node {
 
     /// An object that repeats a name counts as its last value only, with all that is in it.
     fn clear(&self, values: &mut Values<'_>) {
+        self.set(values, &None);
+    }
+
+    fn set<'a>(&self, values: &mut Values<'a>, value: &Option<Field<'a>>) {
         if let Some(id) = self.id {
-            values[id as usize] = None;
+            values[id as usize].clone_from(value);
         }
-        self.children.values().for_each(|child| child.clear(values));
+        self.children.values().for_each(|child| child.set(values, value));
     }
 }
 

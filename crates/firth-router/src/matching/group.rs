@@ -15,12 +15,12 @@ pub(super) type GroupId = u32;
 
 /// Where a subscription stands: in its group, or directly in a list; and its position there.
 #[derive(Clone, Copy)]
-pub(super) enum Membership {
+pub(super) enum SubscriptionSlot {
     Group { group: GroupId, position: u32 },
     Direct { list: ListId, position: u32 },
 }
 
-impl Membership {
+impl SubscriptionSlot {
     pub(super) fn position(self) -> u32 {
         match self {
             Self::Group { position, .. } | Self::Direct { position, .. } => position,
@@ -116,7 +116,8 @@ impl Group {
         if self.filter.is_none() {
             return anywhere(Token::All);
         }
-        let (mut plans, mut first) = (Vec::new(), 0);
+        let mut plans = Vec::new();
+        let mut first = 0;
         for (number, branch) in self.branches().iter().enumerate() {
             let fields = &self.fields[first..first + branch.atoms.len()];
             first += branch.atoms.len();

@@ -1,7 +1,9 @@
-//! Lists of groups, each under a token: something that an event must have in common with the groups in it.
+//! Lists of groups, each under a token: something that an event must have in common with the groups
+//! in it.
 //!
-//! A token is looked up by what an event brings, without building one. Lists that run empty vanish, so their number follows what is asked
-//! for now. [`Uses`] remembers per field which kinds of token exist, so that an event asks no needless questions.
+//! A token is looked up by what an event brings, without building one. Lists that run empty vanish,
+//! so their number follows what is asked for now. [`Uses`] remembers per field which kinds of token
+//! exist, so that an event asks no needless questions.
 
 use super::conditions::ConditionId;
 use super::fields::{FieldId, Seen};
@@ -174,7 +176,8 @@ impl Lists {
         (id, u32::try_from(entries.len() - 1).expect("fewer than subscriptions"))
     }
 
-    /// Takes a subscription out; answers it, the number of the one that took its position, and the field that the list alone answered for it.
+    /// Takes a subscription out; answers it, the number of the one that took its position, and the
+    /// field that the list alone answered for it.
     pub(super) fn exit(&mut self, id: ListId, position: u32) -> (Direct, Option<u32>, Option<FieldId>) {
         let list = &mut self.lists[id as usize];
         let (gone, moved) = take_off(&mut list.direct, position);
@@ -196,7 +199,8 @@ impl Lists {
         self.uses.get(field as usize).map_or(0, |uses| uses.equal + uses.element)
     }
 
-    /// Shows every list, once, that the event has something in common with; a group with several places may be in several of them.
+    /// Shows every list, once, that the event has something in common with; a group with several
+    /// places may be in several of them.
     pub(super) fn candidates(&self, key: &str, values: &Seen<'_>, mut show: impl FnMut(ListId, &List)) {
         let mut ask = |ask: Ask<'_>| {
             if let Some(id) = self.lookup(ask) {
@@ -210,7 +214,7 @@ impl Lists {
         ];
         whole.into_iter().filter(|(lists, _)| *lists > 0).for_each(|(_, one)| ask(one));
         for (index, (uses, value)) in self.uses.iter().zip(values).enumerate() {
-            let Some(value) = value else { continue };
+            let Some(value) = value.as_ref().filter(|value| **value != Field::Unknown) else { continue };
             let field = index as FieldId;
             if uses.exists > 0 {
                 ask(Ask::Exists(field));
@@ -273,7 +277,8 @@ impl Lists {
         }
         if let Some(ask) = list.token.ask() {
             let hash = self.hasher.hash_one(ask);
-            let (lists, hasher) = (&self.lists, &self.hasher);
+            let lists = &self.lists;
+            let hasher = &self.hasher;
             let rehash = |other: &ListId| {
                 let ask = lists[*other as usize].token.ask().expect("only these are found by hash");
                 hasher.hash_one(ask)

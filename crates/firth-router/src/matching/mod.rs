@@ -4,14 +4,18 @@
 //! Index ─ tenant ─ collection ─ lists of groups, each under what must be in the event
 //!                               (document key · field = value · value in field · prefix · range · field exists)
 //! ```
-//! A subscription hangs under the rarest thing that its filter demands, so an event only meets those that it has something in common with; the
-//! rest of the filter is checked then. One whose filter is a plain conjunction stands *directly* in its list, beside the condition
-//! that is left to check: an event goes through an array of numbers. Others that ask for the same share a *group*. Filters that
-//! demand nothing an index knows stand in a *slow list*, whose length is limited per tenant. Tenants share nothing: another tenant's
-//! lists cannot even be reached.
+//! A subscription hangs under the rarest thing that its filter demands, so an event only meets
+//! those that it has something in common with; the rest of the filter is checked then. One whose
+//! filter is a plain conjunction stands *directly* in its list, beside the condition that is left
+//! to check: an event goes through an array of numbers. Others that ask for the same share a
+//! *group*. Filters that demand nothing an index knows stand in a *slow list*, whose length is
+//! limited per tenant. Tenants share nothing: another tenant's lists cannot even be reached.
 //!
-//! An event with both images matches a filter by the new image, or by the old one alone: then the document *leaves* what the
-//! subscription sees.
+//! An event with both images matches a filter by the new image, or by the old one alone: then the
+//! document *leaves* what the subscription sees.
+//!
+//! A control is for every subscription of its tenant and collection; a column that the source does
+//! not know passes no test, neither before nor after.
 
 mod collection;
 mod conditions;
@@ -52,7 +56,8 @@ pub struct Hit {
     pub leaves: bool,
 }
 
-/// All subscriptions, each with data of the caller's. Inserting and removing takes microseconds, however many there are.
+/// All subscriptions, each with data of the caller's. Inserting and removing takes microseconds,
+/// however many there are.
 pub struct Index<T> {
     tenants: HashMap<Tenant, TenantPart, RandomState>,
     collections: Slab<Collection>,
@@ -71,7 +76,7 @@ struct Entry<T> {
     id: SubscriptionId,
     tenant: Tenant,
     collection: usize,
-    place: group::Membership,
+    place: group::SubscriptionSlot,
     data: T,
 }
 
@@ -86,7 +91,8 @@ impl<T> Index<T> {
         }
     }
 
-    /// Adds a subscription, or replaces the tenant's one with this id. If it is refused, nothing changes.
+    /// Adds a subscription, or replaces the tenant's one with this id. If it is refused, nothing
+    /// changes.
     pub fn insert(&mut self, id: SubscriptionId, interest: Interest, data: T) -> Result<u32> {
         self.admits(&id, &interest)?;
         self.remove(&interest.tenant, &id);
@@ -158,11 +164,27 @@ impl<T> Index<T> {
     /// As [`matches`](Self::matches), into a buffer that is cleared first.
     pub fn matches_into(&self, event: &Event, hits: &mut Vec<Hit>) -> Result<()> {
         hits.clear();
+        if event.is_control() {
+            self.all_of(event, hits);
+            return Ok(());
+        }
         let collections = self.tenants.get(&event.tenant).map(|part| &part.collections);
         match collections.and_then(|collections| collections.get(&*event.collection)) {
             Some(&collection) => self.collections[collection].matches(event, hits),
             None => Ok(()),
         }
+    }
+
+    /// Adds every subscription that a control is about. Controls are rare: this looks at all.
+    fn all_of(&self, control: &Event, hits: &mut Vec<Hit>) {
+        let is_meant = |entry: &Entry<T>| {
+            *self.collections[entry.collection].name() == *control.collection
+                && (control.is_for_all_tenants() || entry.tenant == control.tenant)
+        };
+        let meant = self.subscriptions.iter().filter(|(_, entry)| is_meant(entry));
+        hits.extend(
+            meant.filter_map(|(number, _)| Some(Hit { number: u32::try_from(number).ok()?, leaves: false })),
+        );
     }
 
     /// A subscription by its number.
@@ -195,7 +217,8 @@ impl<T> Index<T> {
         self.subscriptions.is_empty()
     }
 
-    /// How many groups there are, of subscriptions that do not stand directly in a list; those that ask for the same count once.
+    /// How many groups there are, of subscriptions that do not stand directly in a list; those that
+    /// ask for the same count once.
     pub fn groups(&self) -> usize {
         self.collections.iter().map(|(_, collection)| collection.groups()).sum()
     }
@@ -217,7 +240,8 @@ impl<T> Index<T> {
         }
     }
 
-    /// Forgets a collection, and a tenant, that nobody asks for any more.
+    /// Removes a collection that no subscription asks for any more. Then removes the tenant if none
+    /// of its subscriptions is left.
     fn prune(&mut self, tenant: &Tenant, collection: &str) {
         let Some(part) = self.tenants.get_mut(tenant) else { return };
         if let Some(&at) = part.collections.get(collection)

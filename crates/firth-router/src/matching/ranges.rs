@@ -1,8 +1,10 @@
-//! Lists of range filters of one field, sorted by their limits, so that a value meets only ranges near it.
+//! Lists of range filters of one field, sorted by their limits, so that a value meets only ranges
+//! near it.
 //!
-//! An open range stands under its one limit: a value meets exactly the ranges that it is in. A range of numbers with two limits
-//! stands under its lower limit among ranges of about the same width (up to a power of two), so a value looks back no further than
-//! that width. The limits themselves are checked later, so answers may be a little too many and never too few.
+//! An open range stands under its one limit: a value meets exactly the ranges that it is in. A
+//! range of numbers with two limits stands under its lower limit among ranges of about the same
+//! width (up to a power of two), so a value looks back no further than that width. The limits
+//! themselves are checked later, so answers may be a little too many and never too few.
 
 use super::lists::{ListId, Token};
 use crate::filter::{Literal, Num, Scalar};
@@ -92,7 +94,8 @@ impl Ranges {
 
 /// The lowest limit that a range of this width around `number` can have, with room for rounding.
 fn farthest(number: Num, width: i16) -> Num {
-    let (at, width) = (number.approximate(), f64::from(width).exp2());
+    let at = number.approximate();
+    let width = f64::from(width).exp2();
     let lowest = at - width - (at.abs() + width) * 1e-12 - f64::MIN_POSITIVE;
     let lowest = if lowest.is_nan() { f64::NEG_INFINITY } else { lowest };
     Num::float(lowest).map_or(number, |lowest| lowest.min(number))

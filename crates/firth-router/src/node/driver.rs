@@ -1,6 +1,8 @@
-//! The driver of one lane: sends what the lane gives, tells it what became of it, settles what it releases.
+//! The driver of one lane: sends what the lane gives, tells it what became of it, settles what it
+//! releases.
 
-use super::lanes::{Cell, Lanes};
+use super::lanes::Lanes;
+use super::slot::GatewaySlot;
 use super::{MAX_OPEN, metrics};
 use crate::lane::{Batch, BatchId, Outcome};
 use futures_util::FutureExt;
@@ -8,23 +10,26 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use std::sync::Arc;
 use tokio::time::{Instant, sleep_until};
 
-/// Runs until the lanes are stopped or the gateway is gone. Batches on their way are then abandoned; whoever reads the records next sends them again.
-pub(super) async fn drive(cell: Arc<Cell>, lanes: Arc<Lanes>) {
-    let (mut sending, mut signs, mut tried) = (FuturesUnordered::new(), lanes.registry.signs(), None);
+/// Runs until the lanes are stopped or the gateway is gone. Then it abandons the batches in flight;
+/// the next reader of their records sends the events again.
+pub(super) async fn drive(slot: Arc<GatewaySlot>, lanes: Arc<Lanes>) {
+    let mut sending = FuturesUnordered::new();
+    let mut signs = lanes.registry.signs();
+    let mut tried = None;
     loop {
         signs.mark_unchanged();
-        let Turn { batches, wake, awaits_sign } = turn(&cell, &lanes, &mut tried);
-        sending.extend(batches.into_iter().map(|batch| send(&cell, &lanes, batch)));
+        let Turn { batches, wake, awaits_sign } = turn(&slot, &lanes, &mut tried);
+        sending.extend(batches.into_iter().map(|batch| send(&slot, &lanes, batch)));
         tokio::select! {
             () = lanes.stop.cancelled() => return,
-            () = cell.gone.cancelled() => return,
+            () = slot.gone.cancelled() => return,
             Some((id, outcome)) = sending.next() => {
-                settle(&cell, &lanes, id, outcome);
+                settle(&slot, &lanes, id, outcome);
                 while let Some(Some((id, outcome))) = sending.next().now_or_never() {
-                    settle(&cell, &lanes, id, outcome);
+                    settle(&slot, &lanes, id, outcome);
                 }
             }
-            () = cell.work.notified() => {}
+            () = slot.work.notified() => {}
             _ = signs.changed(), if awaits_sign => {}
             () = until(wake) => {}
         }
@@ -39,11 +44,13 @@ struct Turn {
     awaits_sign: bool,
 }
 
-/// Everything that may go out now. `tried` is the last sign of life of the gateway when something was last sent: a newer one ends an ejection.
-fn turn(cell: &Cell, lanes: &Lanes, tried: &mut Option<u64>) -> Turn {
-    let (now, epochs) = (Instant::now(), lanes.epochs());
-    let sign = lanes.registry.sign_of(&cell.gateway);
-    let mut lane = cell.lane();
+/// Everything that may go out now. `tried` is the last sign of life of the gateway when something
+/// was last sent: a newer one ends an ejection.
+fn turn(slot: &GatewaySlot, lanes: &Lanes, tried: &mut Option<u64>) -> Turn {
+    let now = Instant::now();
+    let epochs = lanes.epochs();
+    let sign = lanes.registry.sign_of(&slot.gateway);
+    let mut lane = slot.lane();
     lane.set_reach(MAX_OPEN * epochs.len().max(1));
     lane.own(epochs);
     lane.set_absent(sign.is_none());
@@ -57,14 +64,14 @@ fn turn(cell: &Cell, lanes: &Lanes, tried: &mut Option<u64>) -> Turn {
     if !batches.is_empty() {
         *tried = sign;
     }
-    metrics::lane(cell.label.as_deref(), &mut lane);
+    metrics::lane(slot.label.as_deref(), &mut lane);
     Turn { batches, wake: lane.wake(now), awaits_sign: lane.awaits_sign() }
 }
 
-async fn send(cell: &Cell, lanes: &Lanes, batch: Batch) -> (BatchId, Outcome) {
+async fn send(slot: &GatewaySlot, lanes: &Lanes, batch: Batch) -> (BatchId, Outcome) {
     let started = Instant::now();
     // One that went since the turn began: its events wait.
-    let outcome = match lanes.registry.gateway(&cell.gateway) {
+    let outcome = match lanes.registry.gateway(&slot.gateway) {
         Some(gateway) => lanes.deliverer.deliver(&gateway, &batch).await,
         None => Outcome::Unreached,
     };
@@ -72,23 +79,21 @@ async fn send(cell: &Cell, lanes: &Lanes, batch: Batch) -> (BatchId, Outcome) {
     (batch.id, outcome)
 }
 
-fn settle(cell: &Cell, lanes: &Lanes, id: BatchId, outcome: Outcome) {
+fn settle(slot: &GatewaySlot, lanes: &Lanes, id: BatchId, outcome: Outcome) {
     let came_back = !matches!(outcome, Outcome::Accepted);
     let epochs = lanes.epochs();
     let mut released = {
-        let mut lane = cell.lane();
+        let mut lane = slot.lane();
         lane.own(epochs);
         lane.settle(id, outcome, Instant::now(), fastrand::f64())
     };
     if came_back {
         // What comes back to a parked gateway is read from the topic again with the rest.
-        for (partition, from) in cell.fed() {
-            released.extend(cell.lane().park(partition, from));
-        }
+        released.extend(slot.leave_to_readers());
     }
     metrics::released(&released);
-    lanes.records.release(cell.gateway.as_str(), &released);
-    cell.room.notify_waiters();
+    lanes.records.release(slot.gateway.as_str(), &released);
+    slot.room.notify_waiters();
 }
 
 async fn until(wake: Option<Instant>) {

@@ -19,7 +19,7 @@ pub enum Health {
     Lagging,
     /// Events wait for longer than [`STALE_LIMIT`].
     Stale,
-    /// Nobody routes it although events wait, or its owners die over and over.
+    /// No node routes it although events wait, or its owners die over and over.
     Failed,
 }
 

@@ -1,12 +1,13 @@
-//! The node's metrics, all names in one place. Labels are gateways (no more than a limit) and fixed words; never keys or ids.
+//! The node's metrics, all names in one place. Labels are gateways (no more than a limit) and fixed
+//! words; never keys or ids.
 
-use crate::lane::{Fate, Lane, Outcome, Pressure, Released, Tally};
+use crate::lane::{Lane, LaneCounters, Outcome, Pressure, ReleaseCause, Released};
 use crate::name::GatewayId;
 use metrics::{counter, gauge, histogram};
 use std::collections::HashSet;
 use std::time::Duration;
 
-/// Events were matched together: so many that some gateway wants, and so many for nobody.
+/// Records the time and the counts of matched events: `wanted` by some gateway, or `unwanted`.
 pub(super) fn routed(took: Duration, wanted: usize, unwanted: usize) {
     let count = wanted + unwanted;
     if count > 0 {
@@ -46,23 +47,25 @@ pub(super) fn delivery(outcome: &Outcome, events: usize, took: Duration) {
 pub(super) fn released(released: &[Released]) {
     let mut counts = [("delivered", 0), ("dead", 0), ("gapped", 0), ("parked", 0)];
     for one in released {
-        let place = match one.fate {
-            Fate::Delivered => 0,
-            Fate::Dead(_) => 1,
-            Fate::Gapped => 2,
-            Fate::Parked => 3,
+        let place = match one.cause {
+            ReleaseCause::Delivered => 0,
+            ReleaseCause::Dead(_) => 1,
+            ReleaseCause::Gapped => 2,
+            ReleaseCause::Parked => 3,
         };
         counts[place].1 += 1;
     }
-    for (fate, count) in counts.into_iter().filter(|(_, count)| *count > 0) {
-        counter!("firth_router_released_total", "fate" => fate).increment(count);
+    for (cause, count) in counts.into_iter().filter(|(_, count)| *count > 0) {
+        counter!("firth_router_released_total", "fate" => cause).increment(count);
     }
 }
 
-/// The most gateways that ever have a label of their own; what the others count goes under `other`, and they have no gauges.
+/// The most gateways that ever have a label of their own; what the others count goes under `other`,
+/// and they have no gauges.
 const MAX_LABELS: usize = 1000;
 
-/// The gateways that have a label: none is taken away, so that no more series than that are ever made.
+/// The gateways that have a label: none is taken away, so that no more series than that are ever
+/// made.
 #[derive(Default)]
 pub(super) struct Labels(HashSet<GatewayId>);
 
@@ -85,7 +88,7 @@ impl Labels {
 /// A lane as it stands, and what it has counted.
 pub(super) fn lane(label: Option<&str>, lane: &mut Lane) {
     let gateway = label.unwrap_or("other");
-    let Tally { soft, hard, retries, lost } = lane.take_tally();
+    let LaneCounters { soft, hard, retries, lost } = lane.take_counters();
     if lost > 0 {
         counter!("firth_router_released_total", "fate" => "gapped").increment(lost);
     }

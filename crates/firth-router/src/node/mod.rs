@@ -1,41 +1,42 @@
-//! [`Router`]: a node. Reads a topic as a member of a consumer group, matches, routes, and feeds the lanes of gateways.
+//! [`Router`]: a node. Reads a topic as a member of a consumer group, matches, routes, and feeds
+//! the lanes of gateways.
 //!
 //! ```text
 //! consumer group ─► reader: decode, match, route ─► lane per gateway ─► driver ─► deliverer
 //!      ▲ ack, or dead letter                            │ released
 //!      └────────────── open records ◄───────────────────┘
 //! ```
-//! A record is settled when every gateway that it is for has released it, so the group's frontier is the checkpoint: assignment, handover,
-//! fencing and resuming are the queue's. A record that some gateway refused for good becomes a dead letter of the group, with each gateway's
-//! reason; replaying it delivers it again under the same number, and gateways that have it drop it.
+//! A record is settled when every gateway that it is for has released it, so the group's frontier
+//! is the checkpoint: assignment, handover, fencing and resuming are the queue's. A record that
+//! some gateway refused for good becomes a dead letter of the group, with each gateway's reason;
+//! replaying it delivers it again under the same number, and gateways that have it drop it.
 //!
-//! A gateway that holds up a partition is *parked*: it gets a group of its own on the topic and is fed from there until it has caught up, so that
-//! it slows nobody (`fallback`).
+//! If a gateway holds up a partition, the node *parks* it: a group of its own on the topic feeds it
+//! until it has caught up. So it does not slow the other gateways (`catch_up`).
 
+mod catch_up;
+mod dead_letter_expiry;
 mod driver;
-mod fallback;
-mod feeder;
 mod health;
 mod lanes;
-mod marks;
 mod metrics;
-mod parked;
 mod progress;
 mod reader;
 mod records;
-mod sweep;
+mod refusal;
+mod slot;
 
 pub use health::{Health, LAG_LIMIT, STALE_LIMIT, Signs};
-pub use lanes::LaneStatus;
+pub use lanes::{LaneStatus, ParkedPartition};
 
 use crate::config::RoutingConfig;
 use crate::deliver::Deliverer;
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;
-use crate::lane::Books;
+use crate::lane::LaneAccounting;
 use crate::registry::Registry;
 use crate::routing::partition;
-use firth::{Broker, ConsumerConfig, ConsumerHandle, Message, Ordering, RetryPolicy};
+use firth::{Broker, ConsumerConfig, ConsumerHandle, KeyOrdering, Message, RetryPolicy};
 use lanes::Lanes;
 use reader::Reader;
 use records::Records;
@@ -54,7 +55,8 @@ pub struct RouterOptions {
     pub group: String,
     /// The name of this node, for people and for gateways.
     pub node: String,
-    /// No other node has this name, so that after a crash it takes over from its former life at once instead of waiting for the lease.
+    /// No other node has this name, so that after a crash it takes over from its former life at
+    /// once instead of waiting for the lease.
     pub is_sole: bool,
     /// Everything under `routing:`.
     pub routing: RoutingConfig,
@@ -63,7 +65,7 @@ pub struct RouterOptions {
     /// How long batches on their way may finish when a partition is handed over or the node closes.
     pub drain: Duration,
     /// How long a gateway may hold up a partition before it is parked.
-    pub patience: Duration,
+    pub stall_timeout: Duration,
 }
 
 impl RouterOptions {
@@ -77,7 +79,7 @@ impl RouterOptions {
             routing: RoutingConfig::default(),
             lease: Duration::from_secs(10),
             drain: Duration::from_secs(10),
-            patience: Duration::from_secs(1),
+            stall_timeout: Duration::from_secs(1),
         }
     }
 
@@ -88,8 +90,8 @@ impl RouterOptions {
             takes_over: self.is_sole,
             max_in_flight: MAX_OPEN,
             concurrency: MAX_OPEN,
-            // Order is kept by the lanes, per document; nothing is ever nacked.
-            ordering: Ordering::Relaxed,
+            // Order is kept by the lanes, per document and around controls; nothing is ever nacked.
+            ordering: KeyOrdering::Unordered,
             retry: RetryPolicy { max_crashes: 0, ..RetryPolicy::default() },
             lease: self.lease,
             drain: self.drain,
@@ -98,7 +100,8 @@ impl RouterOptions {
     }
 }
 
-/// What the name of a group that feeds a parked gateway begins with: the router's, this, and then the gateway's.
+/// What the name of a group that feeds a parked gateway begins with: the router's, this, and then
+/// the gateway's.
 const FEED: &str = ".gw.";
 
 /// Whether a group is that of a router, or one by which it feeds a parked gateway.
@@ -109,7 +112,8 @@ pub fn is_routers(router: &str, group: &str) -> bool {
 /// How many records of a partition may be unsettled; the queue allows no more.
 const MAX_OPEN: usize = 500;
 
-/// A running node. [`close`](Self::close) drains it; dropping it is like a crash, and another node takes over.
+/// A running node. [`close`](Self::close) drains it; dropping it is like a crash, and another node
+/// takes over.
 pub struct Router {
     handle: ConsumerHandle,
     lanes: Arc<Lanes>,
@@ -131,7 +135,7 @@ impl Router {
         let consumer = builder.config(options.consumer()).await?;
         let handle = consumer.handle();
         let records = Arc::new(Records::new(options.routing.dlq.enabled));
-        let sweeper = tokio::spawn(sweep::sweep(broker.clone(), options.clone()));
+        let sweeper = tokio::spawn(dead_letter_expiry::run(broker.clone(), options.clone()));
         let lanes = Lanes::new(registry, deliverer, &options, Arc::clone(&records), handle.clone());
         let lanes = Arc::new(lanes);
         let reader = Reader::new(broker.clone(), handle.clone(), Arc::clone(&lanes), options);
@@ -149,9 +153,9 @@ impl Router {
         self.lanes.status()
     }
 
-    /// The books of all lanes, by partition. In balance at every moment.
-    pub fn books(&self) -> BTreeMap<u32, Books> {
-        self.lanes.books()
+    /// The accounting of all lanes, by partition. In balance at every moment.
+    pub fn accounting(&self) -> BTreeMap<u32, LaneAccounting> {
+        self.lanes.accounting()
     }
 
     /// Whether it routes; a node whose reader failed, or that was closed, does not.
@@ -165,7 +169,8 @@ impl Router {
         self.records.len()
     }
 
-    /// Stops reading, lets batches on their way finish, stores every verdict, and hands the partitions over.
+    /// Stops reading, lets batches on their way finish, stores every verdict, and hands the
+    /// partitions over.
     pub async fn close(&self) -> Result<()> {
         self.lanes.closing.cancel();
         self.handle.close();
@@ -200,7 +205,8 @@ impl fmt::Debug for Router {
 
 /// The message that carries an event: in the compact form, to the partition of its document.
 ///
-/// It has no key: the lanes keep the order of each document, so a busy document does not wait for one acknowledgement per event.
+/// It has no key: the lanes keep the order of each document, so a busy document does not wait for
+/// one acknowledgement per event.
 pub fn message(event: &Event, partitions: u32) -> Result<Message> {
     event.check()?;
     let at = partition(&event.collection, &event.key, partitions);

@@ -5,37 +5,43 @@ use std::collections::VecDeque;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How often is looked whether somebody holds up all others. Only while a partition has as much open as it may.
-pub(super) const GLANCE: Duration = Duration::from_millis(10);
-/// How long somebody may hold up all others, at least.
-const HURRY: Duration = Duration::from_millis(50);
+/// Interval of the check whether a gateway holds up all others. The check runs only while a
+/// partition has the maximum of open records.
+pub(super) const STALL_CHECK: Duration = Duration::from_millis(10);
+/// Minimum time for which a gateway may hold up all others.
+const MIN_STALL: Duration = Duration::from_millis(50);
 
 /// The reading of a partition under one ownership.
 pub(super) struct Progress {
     pub(super) epoch: Epoch,
     pub(super) last: u64,
-    /// Noted at every look, for whoever holds something for longer than it may.
+    /// Noted at every look, to find gateways that hold an event for longer than they may.
     read: Marks,
-    /// Noted at every glance while nothing more can be read, for whoever is waited for by others that have nothing to do.
+    /// Noted at every stall check while nothing more can be read, to find the gateways that idle
+    /// gateways wait for.
     full: Marks,
 }
 
 impl Progress {
-    /// Of an ownership that begins; `patience` and the time that events may wait for a batch are the configured ones.
-    pub(super) fn new(epoch: Epoch, last: u64, patience: Duration, max_wait: Duration) -> Self {
+    /// Of an ownership that begins; `stall_timeout` and the time that events may wait for a batch
+    /// are the configured ones.
+    pub(super) fn new(epoch: Epoch, last: u64, stall_timeout: Duration, max_wait: Duration) -> Self {
         // Waiting for a batch is no sign of being slow.
-        let hurry = HURRY.max(max_wait * 2).min(patience);
-        Self { epoch, last, read: Marks::new(patience), full: Marks::new(hurry) }
+        let stall_limit = MIN_STALL.max(max_wait * 2).min(stall_timeout);
+        Self { epoch, last, read: Marks::new(stall_timeout), full: Marks::new(stall_limit) }
     }
 
-    /// Notes, at a look, how far it is; answers what was read so long ago that nobody may still hold it.
+    /// Notes, at a look, how far the partition is read. Returns the last event that was read so
+    /// long ago that no gateway may still hold it.
     pub(super) fn look(&mut self, now: Instant) -> Option<u64> {
         self.read.note(now, self.last);
         self.read.old(now)
     }
 
-    /// Notes, at a glance, whether anything more can be read; answers what was read so long ago that nobody may still hold it while others wait.
-    pub(super) fn glance(&mut self, now: Instant, is_full: bool) -> Option<u64> {
+    /// Notes, at a stall check, how far the partition is read if nothing more can be read. Returns
+    /// the last event that was read so long ago that no gateway may still hold it while others
+    /// wait.
+    pub(super) fn stall_check(&mut self, now: Instant, is_full: bool) -> Option<u64> {
         if !is_full {
             self.full.marks.clear();
             return None;
@@ -94,21 +100,21 @@ mod tests {
     #[test]
     fn a_glance_tells_what_was_read_before_it_was_full_for_a_while() {
         let (mut progress, start) = progress(5);
-        let hurry = WAIT * 2;
-        assert_eq!(progress.glance(start, true), None);
+        let stall_limit = WAIT * 2;
+        assert_eq!(progress.stall_check(start, true), None);
         progress.last = 7;
-        assert_eq!(progress.glance(start + hurry / 2, true), None);
-        assert_eq!(progress.glance(start + hurry, true), Some(5));
-        assert_eq!(progress.glance(start + hurry * 3 / 2, true), Some(7));
-        assert_eq!(progress.glance(start + hurry * 2, false), None, "more can be read");
-        assert_eq!(progress.glance(start + hurry * 2, true), None, "it counts anew");
+        assert_eq!(progress.stall_check(start + stall_limit / 2, true), None);
+        assert_eq!(progress.stall_check(start + stall_limit, true), Some(5));
+        assert_eq!(progress.stall_check(start + stall_limit * 3 / 2, true), Some(7));
+        assert_eq!(progress.stall_check(start + stall_limit * 2, false), None, "more can be read");
+        assert_eq!(progress.stall_check(start + stall_limit * 2, true), None, "it counts anew");
     }
 
     #[test]
     fn nobody_is_hurried_more_than_patience_says() {
         let mut progress = Progress::new(Epoch(1), 5, SECOND / 10, SECOND);
         let start = Instant::now();
-        assert_eq!(progress.glance(start, true), None);
-        assert_eq!(progress.glance(start + SECOND / 10, true), Some(5));
+        assert_eq!(progress.stall_check(start, true), None);
+        assert_eq!(progress.stall_check(start + SECOND / 10, true), Some(5));
     }
 }

@@ -1,17 +1,17 @@
-//! The reader: takes records in order, matches each, and puts it into the lanes of the gateways that want it. It also notices which
-//! gateway holds up a partition, and parks it.
+//! The reader: takes records in order, matches each, and puts it into the lanes of the gateways
+//! that want it. It also notices which gateway holds up a partition, and parks it.
 
-use super::fallback::Fallback;
-use super::lanes::{Cell, Lanes, Live};
-use super::parked::Parked;
-use super::progress::{GLANCE, Progress};
+use super::catch_up::{CatchUp, Manager};
+use super::lanes::Lanes;
+use super::progress::{Progress, STALL_CHECK};
 use super::records::{InHand, Source};
+use super::slot::{GatewaySlot, Live};
 use super::{MAX_OPEN, RouterOptions, metrics};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;
 use crate::lane::{Item, Position};
-use crate::name::{GatewayId, SubscriptionId};
-use crate::registry::{Destinations, Finder};
+use crate::name::{GatewayId, SubscriptionId, Tenant};
+use crate::registry::{Destinations, Finder, Tables};
 use crate::routing::{SlotTable, slot_of};
 use firth::{Broker, Consumer, ConsumerHandle, Delivery, Epoch};
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -19,7 +19,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-/// How often a node without gateways looks for one, and how often it looks for gateways that hold it up.
+/// How often a node without gateways looks for one, and how often it looks for gateways that hold
+/// it up.
 const LOOK: Duration = Duration::from_millis(100);
 /// How many records are taken at a time.
 const CHUNK: usize = 100;
@@ -29,14 +30,16 @@ const SWEEP: Duration = Duration::from_secs(5);
 pub(super) struct Reader {
     lanes: Arc<Lanes>,
     options: RouterOptions,
-    fallback: Arc<Fallback>,
+    catch_up: Arc<Manager>,
     partitions: HashMap<u32, Progress>,
-    /// Who owned which slot when it last looked.
-    table: Arc<SlotTable>,
+    /// The owners of slots when it last looked.
+    tables: Arc<Tables>,
+    /// Of tenants that have no gateway now: the last ones that they had.
+    vacant: HashMap<Tenant, Arc<SlotTable>>,
     /// When it last looked for gateways that are gone.
     swept: Instant,
-    /// When it glances at who holds up all others, if anybody may.
-    glance: Option<Instant>,
+    /// When it stall check at who holds up all others, if anybody may.
+    stall_check: Option<Instant>,
 }
 
 /// A record that some gateways want.
@@ -53,9 +56,19 @@ impl Reader {
         lanes: Arc<Lanes>,
         options: RouterOptions,
     ) -> Self {
-        let fallback = Arc::new(Fallback::new(broker, handle, Arc::clone(&lanes), options.clone()));
-        let (table, swept) = (lanes.registry.table(), Instant::now());
-        Self { lanes, options, fallback, partitions: HashMap::new(), table, swept, glance: None }
+        let catch_up = Arc::new(Manager::new(broker, handle, Arc::clone(&lanes), options.clone()));
+        let tables = lanes.registry.tables();
+        let swept = Instant::now();
+        Self {
+            lanes,
+            options,
+            catch_up,
+            partitions: HashMap::new(),
+            tables,
+            vacant: HashMap::new(),
+            swept,
+            stall_check: None,
+        }
     }
 
     /// Reads until the consumer is closed or cannot go on.
@@ -66,11 +79,12 @@ impl Reader {
             tokio::select! {
                 biased;
                 _ = looks.tick() => self.look().await,
-                () = moment(self.glance) => self.glance().await,
+                () = moment(self.stall_check) => self.stall_check().await,
                 deliveries = consumer.next_many(CHUNK) => match deliveries {
                     Some(Ok(deliveries)) => {
                         self.route(deliveries).await;
-                        // Drivers send this while another worker goes on reading; pieces that come meanwhile are taken as one.
+                        // Drivers send this while another worker goes on reading; pieces that come
+                        // meanwhile are taken as one.
                         tokio::task::yield_now().await;
                     }
                     Some(Err(error)) => break Err(error.into()),
@@ -78,7 +92,7 @@ impl Reader {
                 }
             }
         };
-        self.fallback.close().await;
+        self.catch_up.close().await;
         ended
     }
 
@@ -86,7 +100,8 @@ impl Reader {
     async fn route(&mut self, deliveries: Vec<Delivery>) {
         let mut waiting: VecDeque<_> = deliveries.into_iter().map(InHand::new).collect();
         let Some(first) = waiting.front() else { return };
-        let (partition, epoch) = (first.partition(), first.epoch());
+        let partition = first.partition();
+        let epoch = first.epoch();
         let last = waiting.iter().map(|delivery| delivery.id().seq).max().unwrap_or_default();
         // What is dropped here, because the ownership that it was read under is over, comes again.
         if self.note(Position { partition, seq: last }, epoch).await {
@@ -103,28 +118,31 @@ impl Reader {
         }
     }
 
-    /// Tells every gateway, before what comes next, that events are gone: a lossy trim removed some before they were routed, or the log lost some
-    /// that were. Whose they were is not known. Who feeds a parked gateway finds out by itself.
+    /// Tells every gateway, before what comes next, that events are gone: a lossy trim removed some
+    /// before they were routed, or the log lost some that were. Whose they were is not known. Who
+    /// feeds a parked gateway finds out by itself.
     fn tell_lost(&self, partition: u32, last: u64) {
-        let count = self.fallback.handle.take_lost(partition, last);
+        let count = self.catch_up.handle.take_lost(partition, last);
         if count == 0 {
             return;
         }
         tracing::warn!(partition, count, "events of the topic are gone: gateways are told");
         // Also those that are away: they are told when they are back.
         let mut gateways = self.lanes.registry.receivers();
-        gateways.extend(self.lanes.all().iter().map(|cell| cell.gateway.clone()));
+        gateways.extend(self.lanes.all().iter().map(|slot| slot.gateway.clone()));
         for gateway in &gateways {
-            let cell = self.lanes.cell(gateway);
-            if !cell.behind().contains(&partition) {
-                cell.lose(partition, count);
+            let slot = self.lanes.slot(gateway);
+            if !slot.stands(partition, CatchUp::is_behind) {
+                slot.lose(partition, count);
             }
         }
     }
 
-    /// Finds out who wants records, in order, until there is no gateway for one; settles those that nobody wants.
+    /// Finds the gateways that want each record, in order, and stops at the first record for which
+    /// no gateway is available. Settles the records that no gateway wants.
     fn take_matched(&self, waiting: &mut VecDeque<InHand>) -> Vec<Matched> {
-        let (started, mut unwanted) = (Instant::now(), Vec::new());
+        let started = Instant::now();
+        let mut unwanted = Vec::new();
         let mut matched = Vec::with_capacity(waiting.len());
         let mut finder = self.lanes.registry.finder();
         while let Some(delivery) = waiting.pop_front() {
@@ -153,26 +171,29 @@ impl Reader {
         Ok((Arc::new(event), found))
     }
 
-    /// Gives each lane its share at once: one look of its driver, not one per event. False if the ownership is over.
+    /// Gives each lane its share at once: one look of its driver, not one per event. False if the
+    /// ownership is over.
     async fn spread(&self, matched: Vec<Matched>, partition: u32, epoch: Epoch) -> bool {
-        let (mut open, mut events) = (Vec::with_capacity(matched.len()), Vec::with_capacity(matched.len()));
+        let mut open = Vec::with_capacity(matched.len());
+        let mut events = Vec::with_capacity(matched.len());
         for Matched { delivery, event, found: Destinations { by_gateway, refused } } in matched {
-            let (id, trace) = (delivery.id(), delivery.trace());
+            let id = delivery.id();
+            let trace = delivery.trace();
             open.push((delivery, by_gateway.len(), refused.map(|error| error.to_string())));
             events.push((id, event, by_gateway, trace));
         }
         let mut shares: BTreeMap<GatewayId, Vec<Item>> = BTreeMap::new();
-        let tickets = self.lanes.records.open(open, Source::Live);
-        for (ticket, (id, event, by_gateway, trace)) in tickets.zip(events) {
+        let record_numbers = self.lanes.records.open(open, Source::Live);
+        for (record_number, (id, event, by_gateway, trace)) in record_numbers.zip(events) {
             let position = Position { partition, seq: id.seq };
             for (gateway, wanted) in by_gateway {
                 let item = Item::new(position, epoch.0, Arc::clone(&event), &wanted);
-                let item = item.with_ticket(ticket).appended_at(id.ms);
+                let item = item.with_record_number(record_number).appended_at(id.ms);
                 shares.entry(gateway).or_default().push(item.with_trace(trace.clone()));
             }
         }
         for (gateway, items) in shares {
-            if !self.offer_all(&self.lanes.cell(&gateway), items).await {
+            if !self.offer_all(&self.lanes.slot(&gateway), items).await {
                 return false;
             }
         }
@@ -187,49 +208,55 @@ impl Reader {
         }
     }
 
-    /// Puts events of one partition into a lane, in order; none behind one that was not taken because the ownership is over.
-    async fn offer_all(&self, cell: &Arc<Cell>, items: Vec<Item>) -> bool {
-        for item in cell.offer_all(items) {
-            if !self.offer(cell, &item).await {
+    /// Puts events of one partition into a lane, in order; none behind one that was not taken
+    /// because the ownership is over.
+    async fn offer_all(&self, slot: &Arc<GatewaySlot>, items: Vec<Item>) -> bool {
+        for item in slot.offer_all(items) {
+            if !self.offer(slot, &item).await {
                 return false;
             }
         }
         true
     }
 
-    /// Puts an event into a lane, or leaves it to the reading of the topic if the gateway is parked. A full lane is parked; while that is
-    /// not possible the source waits, as long as the partition is this node's; false if it is not any more. Parking makes no room for a dead letter
-    /// that was replayed, which nobody reads again: the source waits for it only while the gateway takes something.
-    async fn offer(&self, cell: &Arc<Cell>, item: &Item) -> bool {
+    /// Puts an event into a lane, or leaves it to the catch-up reader if the gateway is parked. If
+    /// the lane is full, the node parks the gateway. While the node cannot park it, the source
+    /// waits, as long as this node owns the partition. Returns false if the node owns it no more.
+    ///
+    /// Parking makes no room for a replayed dead letter, because no catch-up reader reads it again.
+    /// For a dead letter, the source waits only while the gateway takes something.
+    async fn offer(&self, slot: &Arc<GatewaySlot>, item: &Item) -> bool {
         let Position { partition, seq } = item.position;
         loop {
-            let room = cell.room.notified();
-            match cell.offer_live(item) {
+            let room = slot.room.notified();
+            match slot.offer_live(item) {
                 Live::Taken => return true,
                 Live::Left => {
-                    self.fallback.skip(cell, item);
+                    self.catch_up.skip(slot, item);
                     return true;
                 }
                 Live::Full => {}
             }
-            // Not up to this event: it may be a letter, and what the lane holds has happened long after it.
+            // Not up to this event: it may be a letter, and what the lane holds has happened long
+            // after it.
             let last = self.partitions.get(&partition).map_or(seq, |progress| progress.last);
-            let parked = self.fallback.park(cell, partition, last).await;
+            let parked = self.catch_up.park(slot, partition, last).await;
             if matches!(parked, Ok(true)) {
                 continue;
             }
-            // It was read under an ownership that is over: it comes again, and with it whatever is behind it.
+            // The node read it under an ownership that is over. The next owner reads it again, and
+            // every event behind it.
             if !self.owns(partition, Epoch(item.epoch)) {
                 return false;
             }
             match parked {
-                Ok(_) if self.is_hopeless(cell) => {
-                    self.fallback.give_up(cell, item);
+                Ok(_) if self.is_hopeless(slot) => {
+                    self.catch_up.give_up(slot, item);
                     return true;
                 }
                 Ok(_) => {}
                 Err(error) => {
-                    tracing::warn!(gateway = %cell.gateway, partition, %error, "a full lane cannot be parked yet");
+                    tracing::warn!(gateway = %slot.gateway, partition, %error, "a full lane cannot be parked yet");
                 }
             }
             tokio::select! {
@@ -240,12 +267,13 @@ impl Reader {
     }
 
     /// Whether a letter for a parked gateway had better stay one than hold up everybody.
-    fn is_hopeless(&self, cell: &Cell) -> bool {
-        self.options.routing.dlq.enabled && cell.lane().is_silent(Instant::now(), self.options.patience)
+    fn is_hopeless(&self, slot: &GatewaySlot) -> bool {
+        self.options.routing.dlq.enabled && slot.lane().is_silent(Instant::now(), self.options.stall_timeout)
     }
 
-    /// Notes how far a partition is read, and begins its ownership if that is new. False if the ownership is over: what was read under it comes
-    /// again, and none of it may go on, for it would come before what else was let go.
+    /// Notes how far a partition is read, and begins its ownership if that is new. False if the
+    /// ownership is over: what was read under it comes again, and none of it may go on, for it
+    /// would come before what else was let go.
     async fn note(&mut self, Position { partition, seq }: Position, epoch: Epoch) -> bool {
         if !self.owns(partition, epoch) {
             return false;
@@ -256,63 +284,76 @@ impl Reader {
             progress.last = seq.max(progress.last);
             return true;
         }
-        while let Err(error) = self.fallback.begin(partition, epoch).await {
+        while let Err(error) = self.catch_up.begin(partition, epoch).await {
             if !self.owns(partition, epoch) {
                 return false;
             }
             tracing::warn!(partition, %error, "parked gateways cannot be looked up yet");
             tokio::time::sleep(LOOK).await;
         }
-        let (patience, max_wait) = (self.options.patience, self.options.routing.batch.max_wait);
-        self.partitions.insert(partition, Progress::new(epoch, seq, patience, max_wait));
+        let stall_timeout = self.options.stall_timeout;
+        let max_wait = self.options.routing.batch.max_wait;
+        self.partitions.insert(partition, Progress::new(epoch, seq, stall_timeout, max_wait));
         true
     }
 
-    /// Whether an ownership goes on. One that is over never comes back: the next one has another epoch.
+    /// Whether an ownership goes on. One that is over never comes back: the next one has another
+    /// epoch.
     fn owns(&self, partition: u32, epoch: Epoch) -> bool {
-        self.fallback.epochs().get(&partition) == Some(&epoch)
+        self.catch_up.epochs().get(&partition) == Some(&epoch)
     }
 
-    /// Tells gateways which subscriptions have come to them from one that is still owed events: those are not sent to another one.
+    /// Tells gateways which subscriptions have come to them from one that is still owed events:
+    /// those are not sent to another one.
     fn tell_moved(&mut self) {
-        let now = self.lanes.registry.table();
-        if Arc::ptr_eq(&now, &self.table) || now.gateways().is_empty() {
+        let now = self.lanes.registry.tables();
+        if Arc::ptr_eq(&now, &self.tables) {
             return;
         }
-        let mut moved: BTreeMap<(&GatewayId, &GatewayId), Vec<SubscriptionId>> = BTreeMap::new();
-        for id in self.lanes.registry.hashed() {
-            let slot = slot_of(&id);
-            if let (Some(from), Some(to)) = (self.table.owner(slot), now.owner(slot))
-                && from != to
-            {
-                moved.entry((from, to)).or_default().push(id);
+        let last = std::mem::replace(&mut self.tables, now);
+        let mut vacant = std::mem::take(&mut self.vacant);
+        let mut moved: BTreeMap<(GatewayId, GatewayId), Vec<SubscriptionId>> = BTreeMap::new();
+        for ids in self.lanes.registry.hashed().chunk_by(|one, two| one.0 == two.0) {
+            let tenant = &ids[0].0;
+            let before = vacant.remove(tenant).unwrap_or_else(|| last.of(tenant));
+            let after = self.tables.of(tenant);
+            if after.gateways().is_empty() {
+                self.vacant.insert(tenant.clone(), before);
+                continue;
+            }
+            for (_, id) in ids {
+                let slot = slot_of(id);
+                if let (Some(from), Some(to)) = (before.owner(slot), after.owner(slot))
+                    && from != to
+                {
+                    moved.entry((from.clone(), to.clone())).or_default().push(id.clone());
+                }
             }
         }
         let mut told = Vec::new();
         for ((from, to), subscriptions) in moved {
-            if let Some(cell) = self.lanes.known(from).filter(|cell| cell.owed()) {
+            if let Some(slot) = self.lanes.known(&from).filter(|slot| slot.had_backlog()) {
                 tracing::info!(%from, %to, count = subscriptions.len(), "subscriptions have moved from a gateway that has not got all events");
-                self.lanes.cell(to).move_in(subscriptions);
-                told.push(cell);
+                self.lanes.slot(&to).move_in(subscriptions);
+                told.push(slot);
             }
         }
-        told.iter().for_each(|cell| cell.has_told());
-        self.table = now;
+        told.iter().for_each(|slot| slot.has_told());
     }
 
-    /// Parks whoever holds up a partition: it has not let go of something for too long. However little that is, it may be all that the
-    /// consumer hands out, as after a crash.
+    /// Parks each gateway that holds up a partition: it has not let go of some event for too long.
+    /// Even one event counts: after a crash, it may be all that the consumer hands out.
     async fn look(&mut self) {
-        let epochs = self.fallback.epochs();
+        let epochs = self.catch_up.epochs();
         self.partitions.retain(|partition, progress| {
             let is_ours = epochs.get(partition) == Some(&progress.epoch);
             if !is_ours {
-                self.fallback.lose(*partition);
+                self.catch_up.lose(*partition);
             }
             is_ours
         });
-        self.fallback.clear();
-        // Parked gateways of a partition that has come are fed also if no event comes with it.
+        self.catch_up.clear();
+        // The parked gateways of a new partition are fed even if no event comes with it.
         for (partition, epoch) in epochs {
             self.note(Position { partition, seq: 0 }, epoch).await;
         }
@@ -324,18 +365,19 @@ impl Reader {
         }
         for (&partition, progress) in &mut self.partitions {
             let Some(old) = progress.look(now) else { continue };
-            for cell in self.lanes.all() {
-                if cell.holds(partition, old) || cell.stands(partition, Parked::is_doubtful) {
-                    self.fallback.try_to_park(&cell, partition, progress.last).await;
+            for slot in self.lanes.all() {
+                if slot.holds(partition, old) || slot.stands(partition, CatchUp::is_doubtful) {
+                    self.catch_up.try_to_park(&slot, partition, progress.last).await;
                 }
             }
         }
     }
 
-    /// Sees to it that somebody is noticed for whom all others wait.
+    /// Schedules a stall check if the partition is full, to notice a gateway that all others wait
+    /// for.
     fn arm(&mut self, partition: u32) {
-        if self.glance.is_none() && self.is_full(partition) {
-            self.glance = Some(Instant::now() + GLANCE);
+        if self.stall_check.is_none() && self.is_full(partition) {
+            self.stall_check = Some(Instant::now() + STALL_CHECK);
         }
     }
 
@@ -344,24 +386,25 @@ impl Reader {
         self.lanes.records.count(partition, Source::Live) >= MAX_OPEN
     }
 
-    /// Parks, sooner than a look would, whoever holds as much as may be open while others have nothing to do: those wait for nothing else.
-    async fn glance(&mut self) {
+    /// If a partition is full and some gateway has nothing to do, parks the gateways that hold its
+    /// old events. A look would come later, and the idle gateway waits for nothing else.
+    async fn stall_check(&mut self) {
         let now = Instant::now();
         let full: Vec<_> =
             self.partitions.keys().copied().filter(|partition| self.is_full(*partition)).collect();
         for (partition, progress) in &mut self.partitions {
-            let Some(old) = progress.glance(now, full.contains(partition)) else { continue };
-            let is_live = |cell: &Arc<Cell>| !cell.stands(*partition, Parked::is_behind);
+            let Some(old) = progress.stall_check(now, full.contains(partition)) else { continue };
+            let is_live = |slot: &Arc<GatewaySlot>| !slot.stands(*partition, CatchUp::is_behind);
             let live = self.lanes.all().into_iter().filter(is_live);
-            let (holding, others): (Vec<_>, Vec<_>) = live.partition(|cell| cell.holds(*partition, old));
-            let is_there = |cell: &Arc<Cell>| self.lanes.registry.gateway(&cell.gateway).is_some();
-            if others.iter().any(|cell| is_there(cell) && !cell.holds(*partition, u64::MAX)) {
-                for cell in holding {
-                    self.fallback.try_to_park(&cell, *partition, progress.last).await;
+            let (holding, others): (Vec<_>, Vec<_>) = live.partition(|slot| slot.holds(*partition, old));
+            let is_there = |slot: &Arc<GatewaySlot>| self.lanes.registry.gateway(&slot.gateway).is_some();
+            if others.iter().any(|slot| is_there(slot) && !slot.holds(*partition, u64::MAX)) {
+                for slot in holding {
+                    self.catch_up.try_to_park(&slot, *partition, progress.last).await;
                 }
             }
         }
-        self.glance = (!full.is_empty()).then(|| now + GLANCE);
+        self.stall_check = (!full.is_empty()).then(|| now + STALL_CHECK);
     }
 }
 
@@ -377,5 +420,5 @@ async fn moment(at: Option<Instant>) {
 pub(super) fn refuse(delivery: InHand, error: &Error) {
     metrics::unroutable();
     tracing::warn!(partition = delivery.partition(), seq = delivery.id().seq, %error, "a record cannot be routed");
-    drop(delivery.reject(error));
+    drop(delivery.reject(error, None));
 }

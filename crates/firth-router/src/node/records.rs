@@ -1,8 +1,8 @@
 //! The records that a node has read and not settled: each waits for the lanes that it is in.
 
-use crate::lane::{Fate, Released, Ticket};
-use firth::{Delivery, RecordId, Settled, TRACEPARENT};
-use firth_engine::limits::MAX_REASON;
+use super::refusal::{REFUSED_BY, reason_of};
+use crate::lane::{RecordNumber, ReleaseCause, Released};
+use firth::{Delivery, Nack, RecordId, Settled, TRACEPARENT};
 use foldhash::fast::RandomState;
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
@@ -15,36 +15,37 @@ pub(super) struct Records {
     keep_dead: bool,
 }
 
-/// What one gateway alone refused for good, by gateway and partition, and whether that is stored: as much as a partition may have settled ahead of an
-/// event that waits.
+/// What one gateway alone refused for good, by gateway and partition, and whether that is stored:
+/// as much as a partition may have settled ahead of an event that waits.
 type GivenUp = HashMap<(String, u32), VecDeque<(RecordId, Settled)>>;
 const MAX_GIVEN_UP: usize = 1000;
 
 #[derive(Default)]
 struct Open {
-    records: HashMap<Ticket, Record, RandomState>,
+    records: HashMap<RecordNumber, Record, RandomState>,
     /// How many there are, by partition and reader.
     counts: HashMap<(u32, Source), usize>,
-    last: Ticket,
+    last: RecordNumber,
 }
 
 struct Record {
     delivery: InHand,
     source: Source,
     lanes: usize,
-    /// Who does not get it, unless it is nobody's fault, and why.
+    /// Reasons why it is not delivered, each with the gateway at fault; `None` if no gateway is.
     dead: Vec<(Option<String>, String)>,
 }
 
-/// Who read a record: the reader of what happens, or the one that feeds a parked gateway (by its lane's number).
+/// Who read a record: the reader of what happens, or the one that feeds a parked gateway (by its
+/// lane's number).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Source {
     Live,
     Again(u64),
 }
 
-/// A delivery that comes again, in its place and without a counted attempt, if this node drops it: a node that stops in the middle must not
-/// turn order into retries.
+/// A delivery that comes again, in its place and without a counted attempt, if this node drops it:
+/// a node that stops in the middle must not turn order into retries.
 pub(super) struct InHand(Option<Delivery>);
 
 /// The longest trace context that is passed on; version 00 has 55 characters.
@@ -62,14 +63,17 @@ impl InHand {
         (text.len() <= MAX_TRACE && text.is_ascii()).then(|| text.into())
     }
 
-    /// The verdicts are noted at once; nobody needs to know when they are stored.
+    /// Acks all. The verdicts are noted at once; the caller need not know when they are stored.
     pub(super) fn ack_all(all: impl IntoIterator<Item = Self>) {
         Delivery::ack_all(all.into_iter().filter_map(|mut one| one.0.take()));
     }
 
-    /// Makes it a dead letter; answers when that is stored.
-    pub(super) fn reject(mut self, why: impl std::fmt::Display) -> Settled {
-        self.0.take().expect("only a verdict takes it").reject(why)
+    /// Makes it a dead letter; answers when that is stored. `by` is the gateway that alone refused
+    /// it, if that is the cause.
+    pub(super) fn reject(mut self, why: impl std::fmt::Display, by: Option<&str>) -> Settled {
+        let by = by.unwrap_or_default().to_owned();
+        let nack = Nack::reject(why).with_header(REFUSED_BY, by);
+        self.0.take().expect("only a verdict takes it").nack(nack)
     }
 }
 
@@ -89,17 +93,6 @@ impl Drop for InHand {
     }
 }
 
-/// Why a gateway does not get a record, as its dead letter says it.
-fn reason_of(gateway: &str, reason: &str) -> String {
-    format!("gateway {gateway}: {reason}")
-}
-
-/// Whether a dead letter is there because of this gateway alone. In doubt it is not: a reason may have been cut, or quote another.
-pub(super) fn is_alone(gateway: &str, reasons: &str) -> bool {
-    let own = reasons.strip_prefix(&reason_of(gateway, ""));
-    own.is_some_and(|own| !own.contains("; gateway ")) && reasons.len() < MAX_REASON
-}
-
 impl Record {
     fn reasons(&self) -> String {
         self.dead.iter().map(|(_, reason)| reason.as_str()).collect::<Vec<_>>().join("; ")
@@ -107,43 +100,44 @@ impl Record {
 }
 
 impl Records {
-    /// No records; `keep_dead` says whether what gateways refuse for good becomes a dead letter, or is only counted and logged.
+    /// No records; `keep_dead` says whether what gateways refuse for good becomes a dead letter, or
+    /// is only counted and logged.
     pub(super) fn new(keep_dead: bool) -> Self {
         Self { open: Mutex::default(), given_up: Mutex::default(), keep_dead }
     }
 
-    /// Keeps records, each until so many lanes have released it, perhaps with a reason why somebody does not get it; answers their tickets,
-    /// in order.
+    /// Keeps each record until the given number of lanes has released it. A record may come with a
+    /// reason why a subscription does not get it. Returns the record numbers, in order.
     pub(super) fn open(
         &self,
         records: impl IntoIterator<Item = (InHand, usize, Option<String>)>,
         source: Source,
-    ) -> Range<Ticket> {
+    ) -> Range<RecordNumber> {
         let mut open = self.lock();
         let first = open.last + 1;
         for (delivery, lanes, refused) in records {
             open.last += 1;
-            let ticket = open.last;
+            let record_number = open.last;
             *open.counts.entry((delivery.partition(), source)).or_default() += 1;
             let dead = refused.into_iter().map(|reason| (None, reason)).collect();
-            open.records.insert(ticket, Record { delivery, source, lanes, dead });
+            open.records.insert(record_number, Record { delivery, source, lanes, dead });
         }
         first..open.last + 1
     }
 
-    /// Takes note of what a lane released for its gateway; settles the records that wait for nobody any more.
+    /// Notes what a lane released for its gateway. Settles the records that no lane holds any more.
     pub(super) fn release(&self, gateway: &str, released: &[Released]) {
         let mut done = Vec::with_capacity(released.len());
         {
             let mut open = self.lock();
             for one in released {
-                let Some(record) = open.records.get_mut(&one.ticket) else { continue };
+                let Some(record) = open.records.get_mut(&one.record_number) else { continue };
                 record.lanes = record.lanes.saturating_sub(1);
-                if let Fate::Dead(reason) = &one.fate {
+                if let ReleaseCause::Dead(reason) = &one.cause {
                     record.dead.push((Some(gateway.to_owned()), reason_of(gateway, reason)));
                 }
                 if record.lanes == 0
-                    && let Some(record) = open.records.remove(&one.ticket)
+                    && let Some(record) = open.records.remove(&one.record_number)
                 {
                     let count = open.counts.entry((record.delivery.partition(), record.source)).or_default();
                     *count = count.saturating_sub(1);
@@ -158,7 +152,8 @@ impl Records {
             } else if self.keep_dead {
                 self.give_up(record);
             } else {
-                let (partition, seq) = (record.delivery.partition(), record.delivery.id().seq);
+                let partition = record.delivery.partition();
+                let seq = record.delivery.id().seq;
                 let reason = record.reasons();
                 tracing::warn!(partition, seq, reason, "a refused event is given up: routing.dlq is off");
                 fine.push(record.delivery);
@@ -168,11 +163,17 @@ impl Records {
     }
 
     fn give_up(&self, record: Record) {
-        let (partition, id, reasons) = (record.delivery.partition(), record.delivery.id(), record.reasons());
-        let stored = record.delivery.reject(reasons);
-        if let (Source::Live, [(Some(gateway), _)]) = (record.source, &record.dead[..]) {
+        let partition = record.delivery.partition();
+        let id = record.delivery.id();
+        let reasons = record.reasons();
+        let alone = match &record.dead[..] {
+            [(gateway, _)] => gateway.as_deref(),
+            _ => None,
+        };
+        let stored = record.delivery.reject(reasons, alone);
+        if let (Source::Live, Some(gateway)) = (record.source, alone) {
             let mut all = self.given_up.lock().unwrap_or_else(PoisonError::into_inner);
-            let theirs = all.entry((gateway.clone(), partition)).or_default();
+            let theirs = all.entry((gateway.to_owned(), partition)).or_default();
             theirs.push_back((id, stored));
             if theirs.len() > MAX_GIVEN_UP {
                 theirs.pop_front();
@@ -180,7 +181,8 @@ impl Records {
         }
     }
 
-    /// The dead letters of a partition that are there because of this gateway alone, from a place on. Waits until they are stored.
+    /// The dead letters of a partition that are there because of this gateway alone, from a place
+    /// on. Waits until they are stored.
     pub(super) async fn take_given_up(&self, gateway: &str, partition: u32, from: u64) -> Vec<RecordId> {
         let key = (gateway.to_owned(), partition);
         let theirs = self.given_up.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
@@ -228,19 +230,5 @@ impl Records {
 
     fn lock(&self) -> MutexGuard<'_, Open> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_letter_is_one_gateways_alone_only_beyond_doubt() {
-        assert!(is_alone("a", &reason_of("a", "never; not this one")));
-        assert!(!is_alone("a", &reason_of("ab", "never")));
-        assert!(!is_alone("a", &[reason_of("a", "never"), reason_of("b", "never")].join("; ")));
-        assert!(!is_alone("a", "max_fanout is 2; gateway a: never"));
-        assert!(!is_alone("a", firth_engine::cut_reason(&reason_of("a", &"x".repeat(2000)))));
     }
 }

@@ -1,4 +1,5 @@
-//! The receiving half, for anyone's gateway: reads batches, drops what it has seen, keeps order, writes the answer.
+//! The receiving half, for anyone's gateway: reads batches, drops what it has seen, keeps order,
+//! writes the answer.
 //!
 //! ```
 //! use firth_router::receive::Inbox;
@@ -29,8 +30,9 @@ const REMEMBERED: usize = 10_000;
 
 /// Remembers what a gateway has accepted, so that repetitions do no harm.
 ///
-/// Holds the places of the last events of each topic and partition, 10 000 unless set; a router never has more than its queue of them on their
-/// way. Use one inbox per gateway id, and keep it while the process lives.
+/// Holds the places of the last events of each topic and partition, 10 000 unless set; a router
+/// never has more than its queue of them on their way. Use one inbox per gateway id, and keep it
+/// while the process lives.
 #[derive(Debug)]
 pub struct Inbox {
     topics: HashMap<String, Partitions>,
@@ -60,14 +62,16 @@ impl Inbox {
         Self { topics: HashMap::new(), remembered: events.max(1), went_back: false }
     }
 
-    /// Goes through a batch in order. Events that were accepted before are accepted again without being handed out; those of a router that
-    /// has lost the partition are refused; after a refusal, later events of the same document are refused too, so that order holds.
+    /// Goes through a batch in order. Events that were accepted before are accepted again without
+    /// being handed out; those of a router that has lost the partition are refused; after a
+    /// refusal, later events of the same document are refused too, so that order holds.
     pub fn receive(
         &mut self,
         batch: &BatchIn,
         mut handle: impl FnMut(&EventIn) -> std::result::Result<(), String>,
     ) -> Vec<Answer> {
-        let (remembered, mut went_back) = (self.remembered, false);
+        let remembered = self.remembered;
+        let mut went_back = false;
         let partitions = self.of_topic(&batch.topic);
         let mut stopped = HashSet::new();
         let mut answer = |event: &EventIn| {
@@ -100,14 +104,15 @@ impl Inbox {
         answers
     }
 
-    /// Whether, since this was last asked, a partition went back: a crash or a failover of the topic's server took back events that were
-    /// accepted here, and gave their numbers to others. Those are handed out, but what was built from the lost ones must be fetched anew.
+    /// Whether, since this was last asked, a partition went back: a crash or a failover of the
+    /// topic's server took back events that were accepted here, and gave their numbers to others.
+    /// Those are handed out, but what was built from the lost ones must be fetched anew.
     pub fn take_went_back(&mut self) -> bool {
         std::mem::take(&mut self.went_back)
     }
 
-    /// As [`receive`](Self::receive), from the body of a request to the body of the answer. A gap in the batch is for the caller to read, by
-    /// [`read_json`](Self::read_json).
+    /// As [`receive`](Self::receive), from the body of a request to the body of the answer. A gap
+    /// in the batch is for the caller to read, by [`read_json`](Self::read_json).
     pub fn receive_json(
         &mut self,
         body: &[u8],
@@ -129,8 +134,8 @@ impl Inbox {
         serde_json::to_vec(&results).expect("texts can always be written")
     }
 
-    /// What is remembered of a topic. A router that is older than the field names none: that is taken for the only topic there is, so
-    /// that repetitions are recognised across its upgrade.
+    /// What is remembered of a topic. A router that is older than the field names none: that is
+    /// taken for the only topic there is, so that repetitions are recognised across its upgrade.
     fn of_topic(&mut self, topic: &str) -> &mut Partitions {
         let known = match topic {
             "" if self.topics.len() == 1 => self.topics.keys().next().cloned().unwrap_or_default(),
@@ -206,7 +211,8 @@ mod tests {
 
     #[test]
     fn after_a_refusal_the_rest_of_the_document_waits_and_repetitions_do_no_harm() {
-        let (mut inbox, mut got) = (Inbox::default(), Vec::new());
+        let mut inbox = Inbox::default();
+        let mut got = Vec::new();
         let events = batch(&[(1, 1, "a"), (2, 1, "b"), (3, 1, "a"), (4, 1, "b")]);
         let answers = inbox.receive(&events, |event| match event.seq {
             1 => Err("not now".to_owned()),
@@ -266,7 +272,8 @@ mod tests {
 
     #[test]
     fn r05_places_of_one_topic_are_not_those_of_another() {
-        let (mut inbox, mut got) = (Inbox::default(), Vec::new());
+        let mut inbox = Inbox::default();
+        let mut got = Vec::new();
         for (topic, epoch) in [("a", 5), ("b", 4), ("a", 5), ("b", 4), ("b", 3)] {
             let batch = BatchIn { topic: topic.to_owned(), ..batch(&[(1, epoch, "d")]) };
             let answers = inbox.receive(&batch, |_| {
@@ -280,7 +287,8 @@ mod tests {
 
     #[test]
     fn r05_a_router_that_names_no_topic_is_recognised_when_it_does() {
-        let (mut inbox, mut count) = (Inbox::default(), 0);
+        let mut inbox = Inbox::default();
+        let mut count = 0;
         for topic in ["", "a", ""] {
             let batch = BatchIn { topic: topic.to_owned(), ..batch(&[(1, 1, "d")]) };
             inbox.receive(&batch, |_| {

@@ -26,8 +26,9 @@ use std::time::Duration;
 /// How long a stored batch with refused events rests before it comes again.
 const REST: Duration = Duration::from_millis(500);
 
-/// Answers the batches that come to a subject, one after the other, until the subscription ends. Dropping it in the middle is safe: a batch
-/// without an answer comes again, and the inbox knows what it has.
+/// Answers the batches that come to a subject, one after the other, until the subscription ends.
+/// Dropping it in the middle is safe: a batch without an answer comes again, and the inbox knows
+/// what it has.
 pub async fn answer(
     client: &Client,
     subject: &str,
@@ -51,8 +52,8 @@ pub async fn answer(
     Ok(())
 }
 
-/// Takes batches that JetStream has stored, until its messages end. A batch is acknowledged when all of it was accepted; otherwise it comes
-/// again, and only what was refused is handed out again.
+/// Takes batches that JetStream has stored, until its messages end. A batch is acknowledged when
+/// all of it was accepted; otherwise it comes again, and only what was refused is handed out again.
 ///
 /// Order per document across refusals needs a consumer with `max_ack_pending: 1`.
 pub async fn take(

@@ -1,11 +1,14 @@
-//! Where the registry is kept: entries of the catalog, spread over spaces so that no one key grows too large, and one channel of the bus.
+//! Where the registry is kept: entries of the catalog, spread over spaces so that no one key grows
+//! too large, and one channel of the bus.
 
 use super::subscription::{Gateway, Subscription};
 use crate::error::{Error, ErrorKind, Result};
 use crate::name::{GatewayId, SubscriptionId, Tenant};
 use bytes::Bytes;
-use firth_engine::facet::{EntryKey, Expect, Put, Subscription as Listener};
-use firth_engine::{ChannelName, Engine, SpaceName};
+use firth::Broker;
+use firth::catalog::{
+    BusHandle, CatalogHandle, ChannelName, Entry, EntryKey, Expect, Listener, Put, SpaceName,
+};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
@@ -14,7 +17,8 @@ pub(super) const SHARDS: u64 = 64;
 
 #[derive(Clone)]
 pub(super) struct Store {
-    engine: Engine,
+    catalog: CatalogHandle,
+    bus: BusHandle,
 }
 
 /// Something changed: read it.
@@ -79,7 +83,7 @@ pub(super) struct Listed {
 }
 
 impl Listed {
-    fn new(entry: &firth_engine::facet::Entry) -> Option<Self> {
+    fn new(entry: &Entry) -> Option<Self> {
         let (tenant, id) = entry.name.split_once('/')?;
         let key = (Tenant::new(tenant).ok()?, SubscriptionId::new(id).ok()?);
         Some(Self { key, version: entry.version, value: entry.value.clone() })
@@ -111,19 +115,20 @@ impl News {
 }
 
 impl Store {
-    pub(super) fn new(engine: Engine) -> Self {
-        Self { engine }
+    pub(super) fn new(broker: &Broker) -> Self {
+        Self { catalog: broker.catalog(), bus: broker.bus() }
     }
 
     pub(super) async fn listen(&self) -> Result<Listener> {
-        Ok(self.engine.subscribe(&channel()).await?)
+        Ok(self.bus.subscribe(&channel()).await?)
     }
 
-    /// Tells the other nodes. Not being heard delays them until their next round, so a failure is only logged.
+    /// Tells the other nodes. Not being heard delays them until their next round, so a failure is
+    /// only logged.
     pub(super) async fn tell(&self, news: &[News]) {
         for some in news.chunks(100) {
             let payload = serde_json::to_vec(some).expect("names and numbers can always be written");
-            if let Err(error) = self.engine.publish(&channel(), payload.into()).await {
+            if let Err(error) = self.bus.publish(&channel(), payload.into()).await {
                 tracing::warn!(%error, "other nodes hear of a registration only in their next round");
             }
         }
@@ -139,19 +144,19 @@ impl Store {
     }
 
     pub(super) async fn listen_to_confirmations(&self, me: &str) -> Result<Listener> {
-        Ok(self.engine.subscribe(&confirmations(me)?).await?)
+        Ok(self.bus.subscribe(&confirmations(me)?).await?)
     }
 
     /// Confirms news to the node that asked. One that does not hear it asks again.
     pub(super) async fn confirm(&self, to: &str, confirmed: &Confirmed) -> Result<()> {
         let payload = serde_json::to_vec(confirmed).expect("names and numbers can always be written");
-        Ok(self.engine.publish(&confirmations(to)?, payload.into()).await?)
+        Ok(self.bus.publish(&confirmations(to)?, payload.into()).await?)
     }
 
     /// The nodes that match events, with the versions of their entries.
     pub(super) async fn members(&self) -> Result<Vec<(u64, Member)>> {
-        let entries = self.engine.list_all(&members(), "").await?;
-        let read = |entry: firth_engine::facet::Entry| {
+        let entries = self.catalog.list_all(&members(), "").await?;
+        let read = |entry: Entry| {
             // Of a newer node whose entry has another form, the name is enough.
             let member = serde_json::from_slice(&entry.value).unwrap_or_else(|_| Member {
                 id: entry.name.clone(),
@@ -166,12 +171,12 @@ impl Store {
     pub(super) async fn put_member(&self, member: &Member) -> Result<()> {
         let value = serde_json::to_vec(member).expect("names can always be written");
         let key = EntryKey::new(members(), member.id.as_str())?;
-        self.engine.put(&key, value.into(), Expect::Any).await?;
+        self.catalog.put(&key, value.into(), Expect::Any).await?;
         Ok(())
     }
 
     pub(super) async fn remove_member(&self, id: &str, expect: Expect) -> Result<Put> {
-        Ok(self.engine.remove(&EntryKey::new(members(), id)?, expect).await?)
+        Ok(self.catalog.remove(&EntryKey::new(members(), id)?, expect).await?)
     }
 
     pub(super) async fn get(
@@ -179,23 +184,24 @@ impl Store {
         tenant: &Tenant,
         id: &SubscriptionId,
     ) -> Result<Option<(u64, Arc<Subscription>)>> {
-        let Some(entry) = self.engine.get(&key(tenant, id)?).await? else { return Ok(None) };
+        let Some(entry) = self.catalog.get(&key(tenant, id)?).await? else { return Ok(None) };
         Ok(Some((entry.version, Arc::new(Subscription::decode(&entry.value)?))))
     }
 
     pub(super) async fn put(&self, subscription: &Subscription, expect: Expect) -> Result<Put> {
         let key = key(&subscription.tenant, &subscription.id)?;
-        Ok(self.engine.put(&key, Bytes::from(subscription.encode()), expect).await?)
+        Ok(self.catalog.put(&key, Bytes::from(subscription.encode()), expect).await?)
     }
 
     pub(super) async fn remove(&self, tenant: &Tenant, id: &SubscriptionId, expect: Expect) -> Result<Put> {
-        Ok(self.engine.remove(&key(tenant, id)?, expect).await?)
+        Ok(self.catalog.remove(&key(tenant, id)?, expect).await?)
     }
 
-    /// One shard of the subscriptions, not decoded yet. Entries whose names this version cannot read are left out and logged.
+    /// One shard of the subscriptions, not decoded yet. Entries whose names this version cannot
+    /// read are left out and logged.
     pub(super) async fn shard(&self, shard: u64) -> Result<Vec<Listed>> {
-        let entries = self.engine.list_all(&space(shard), "").await?;
-        let read = |entry: firth_engine::facet::Entry| {
+        let entries = self.catalog.list_all(&space(shard), "").await?;
+        let read = |entry: Entry| {
             let listed = Listed::new(&entry);
             if listed.is_none() {
                 tracing::warn!(entry = %entry.name, "a registered subscription is left out: its name is none");
@@ -206,8 +212,8 @@ impl Store {
     }
 
     pub(super) async fn gateways(&self) -> Result<Vec<(u64, Gateway)>> {
-        let entries = self.engine.list_all(&gateways(), "").await?;
-        let read = |entry: firth_engine::facet::Entry| match Gateway::decode(&entry.value) {
+        let entries = self.catalog.list_all(&gateways(), "").await?;
+        let read = |entry: Entry| match Gateway::decode(&entry.value) {
             Ok(gateway) => Some((entry.version, gateway)),
             Err(error) => {
                 tracing::warn!(gateway = entry.name, %error, "a registered gateway is left out");
@@ -218,16 +224,16 @@ impl Store {
     }
 
     pub(super) async fn get_gateway(&self, id: &GatewayId) -> Result<Option<(u64, Gateway)>> {
-        let Some(entry) = self.engine.get(&gateway_key(id)?).await? else { return Ok(None) };
+        let Some(entry) = self.catalog.get(&gateway_key(id)?).await? else { return Ok(None) };
         Ok(Some((entry.version, Gateway::decode(&entry.value)?)))
     }
 
     pub(super) async fn put_gateway(&self, gateway: &Gateway, expect: Expect) -> Result<Put> {
-        Ok(self.engine.put(&gateway_key(&gateway.id)?, gateway.encode().into(), expect).await?)
+        Ok(self.catalog.put(&gateway_key(&gateway.id)?, gateway.encode().into(), expect).await?)
     }
 
     pub(super) async fn remove_gateway(&self, id: &GatewayId, expect: Expect) -> Result<Put> {
-        Ok(self.engine.remove(&gateway_key(id)?, expect).await?)
+        Ok(self.catalog.remove(&gateway_key(id)?, expect).await?)
     }
 }
 
@@ -268,8 +274,8 @@ fn channel() -> ChannelName {
     ChannelName::new("router.registry").expect("a valid name")
 }
 
-impl From<firth_engine::Error> for Error {
-    fn from(error: firth_engine::Error) -> Self {
+impl From<firth::Error> for Error {
+    fn from(error: firth::Error) -> Self {
         let context = format!("the engine failed: {}", error.context());
         Self::new(ErrorKind::Engine, context).with_source(error)
     }

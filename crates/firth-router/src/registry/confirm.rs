@@ -4,12 +4,13 @@
 //! catalog has it ─► list the members ─► bus "these changed, confirm" ─► every member indexes it ─► "confirmed" ─► answer
 //!                        ▲──────────── asked again, and those that are gone left out ◄── nothing heard
 //! ```
-//! The members are listed after the catalog was written: one that is not in the list yet reads the catalog later. Registrations
-//! that come at the same time share a round. The wait is bounded; then the caller gets an error that names the nodes.
+//! The members are listed after the catalog was written: one that is not in the list yet reads the
+//! catalog later. Registrations that come at the same time share a round. The wait is bounded; then
+//! the caller gets an error that names the nodes.
 
 use super::catalog::{Confirmed, Member, News, Store};
 use crate::error::{Error, ErrorKind, Result};
-use firth_engine::facet::{Signal, Subscription as Listener};
+use firth::catalog::{Listener, Signal};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -43,7 +44,8 @@ struct Pending {
 pub(super) struct Confirm(mpsc::Sender<Pending>);
 
 impl Confirm {
-    /// Starts the tasks behind it; they end at `stop`. `me` is this node's name among the members, if it is one.
+    /// Starts the tasks behind it; they end at `stop`. `me` is this node's name among the members,
+    /// if it is one.
     pub(super) async fn start(
         store: Store,
         me: String,
@@ -93,7 +95,8 @@ impl Rounds {
     async fn round(&self, number: u64, mut pending: Vec<Pending>) {
         let (sender, mut answers) = mpsc::channel(UNREAD);
         self.lock().insert(number, sender);
-        let (deadline, mut confirmed) = (Instant::now() + PATIENCE, BTreeSet::new());
+        let deadline = Instant::now() + PATIENCE;
+        let mut confirmed = BTreeSet::new();
         let ended = loop {
             let missing = self.missing(&confirmed).await;
             let news: Vec<News> = pending.iter().map(|one| one.news.clone()).collect();
@@ -152,7 +155,8 @@ impl Rounds {
 
 /// Begins rounds with what waits.
 async fn run(mut waiting: mpsc::Receiver<Pending>, rounds: Arc<Rounds>, stop: CancellationToken) {
-    let (room, tasks) = (Arc::new(Semaphore::new(ROUNDS)), TaskTracker::new());
+    let room = Arc::new(Semaphore::new(ROUNDS));
+    let tasks = TaskTracker::new();
     let work = async {
         loop {
             let permit = Arc::clone(&room).acquire_owned().await.expect("the semaphore is never closed");
@@ -160,7 +164,8 @@ async fn run(mut waiting: mpsc::Receiver<Pending>, rounds: Arc<Rounds>, stop: Ca
             if waiting.recv_many(&mut pending, BATCH).await == 0 {
                 return;
             }
-            let (rounds, number) = (Arc::clone(&rounds), rounds.asked.fetch_add(1, Ordering::Relaxed));
+            let rounds = Arc::clone(&rounds);
+            let number = rounds.asked.fetch_add(1, Ordering::Relaxed);
             let stop = stop.clone();
             tasks.spawn(async move {
                 let _permit = permit;

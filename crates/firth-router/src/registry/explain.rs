@@ -1,4 +1,5 @@
-//! Why a subscription gets an event, or why not: asked of the interpreter, part by part, so it also tells on the index.
+//! Why a subscription gets an event, or why not: asked of the interpreter, part by part, so it also
+//! tells on the index.
 
 use super::subscription::Subscription;
 use crate::error::Result;
@@ -12,7 +13,8 @@ pub struct Verdict {
     pub wants: bool,
     /// Because the document matched before the change and does not any more.
     pub leaves: bool,
-    /// Everything that was asked, with its answer, up to the first that decided. Holds values of the filter, none of the document.
+    /// Everything that was asked, with its answer, up to the first that decided. Holds values of
+    /// the filter, none of the document.
     pub because: Vec<String>,
 }
 
@@ -22,9 +24,9 @@ impl Subscription {
         let mut because = Vec::new();
         let document = self.document.as_deref();
         let plain = [
-            ("tenant", self.tenant == event.tenant),
+            ("tenant", self.tenant == event.tenant || event.is_for_all_tenants()),
             ("collection", *self.collection == *event.collection),
-            ("document", document.is_none_or(|key| *key == *event.key)),
+            ("document", event.is_control() || document.is_none_or(|key| *key == *event.key)),
         ];
         for (what, is_same) in plain {
             if what == "document" && document.is_none() {
@@ -34,6 +36,10 @@ impl Subscription {
             if !is_same {
                 return Ok(Verdict { wants: false, leaves: false, because });
             }
+        }
+        if event.is_control() {
+            because.push(format!("{}: for every subscription of the collection", event.operation.as_str()));
+            return Ok(Verdict { wants: true, leaves: false, because });
         }
         let passes = self.ask("", event, event.document(), &mut because)?;
         let mut leaves = false;
@@ -113,6 +119,17 @@ mod tests {
         let verdict = wish.explain(&event).unwrap();
         assert!(verdict.wants && verdict.leaves);
         assert_eq!(verdict.because.last().unwrap(), "before the change, doc.n == 1: true");
+    }
+
+    #[test]
+    fn a_control_is_for_all_and_a_missing_column_is_told() {
+        let all = Event::control(Operation::Truncate, None, "orders");
+        let wish = Subscription { document: Some("7".into()), ..wish(Some("doc.n == 1")) };
+        assert!(wish.explain(&all).unwrap().wants);
+        assert!(!wish.explain(&Event::control(Operation::Truncate, None, "items")).unwrap().wants);
+        let wish = Subscription { document: None, ..wish };
+        let verdict = wish.explain(&order(json!({ "m": 1 })).with_missing(["n"])).unwrap();
+        assert!(!verdict.wants && verdict.because[2].contains("does not know a column"), "{verdict:?}");
     }
 
     #[test]

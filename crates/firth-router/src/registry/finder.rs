@@ -36,8 +36,9 @@ impl<'a> Finder<'a> {
         Self { state, hits: Vec::new(), may_match }
     }
 
-    /// The gateways that want an event, each with its subscriptions. If some of them have no gateway yet, it is an error: the event waits. That
-    /// a broadcast would go to too many refuses only those who asked for it. While the registry may lack subscriptions, every event waits.
+    /// The gateways that want an event, each with its subscriptions. If some of them have no
+    /// gateway yet, it is an error: the event waits. That a broadcast would go to too many refuses
+    /// only those who asked for it. While the registry may lack subscriptions, every event waits.
     pub(crate) fn destinations(&mut self, event: &Event, max_fanout: usize) -> Result<Destinations> {
         let Self { state, hits, may_match } = self;
         if !*may_match {
@@ -45,7 +46,8 @@ impl<'a> Finder<'a> {
             return Err(Error::new(ErrorKind::Unavailable, context));
         }
         state.matches(event, hits)?;
-        let (table, mut found) = (state.table(), Destinations::default());
+        let table = state.tables().of(&event.tenant);
+        let mut found = Destinations::default();
         let mut places = HashMap::with_hasher(RandomState::default());
         for hit in hits {
             let (_, subscription) = state.index().get(hit.number).expect("the index was not changed since");
@@ -54,7 +56,7 @@ impl<'a> Finder<'a> {
                 add(&mut found.by_gateway, &mut places, gateway, wanted);
                 continue;
             }
-            match subscription.target.gateways(&subscription.id, table, max_fanout) {
+            match subscription.target.gateways(&subscription.id, &table, max_fanout) {
                 Ok(gateways) => gateways.into_iter().for_each(|gateway| {
                     add(&mut found.by_gateway, &mut places, gateway, wanted.clone());
                 }),

@@ -1,13 +1,14 @@
 //! The nodes that match events, and whether this one may.
 //!
-//! Each such node keeps an entry in the catalog, renewed every second: it is a *member*. A registration waits for every member
-//! (`confirm`), so that no event sent after the answer meets an index without it. A member that fell silent is not waited for
-//! any longer once its entry stood still for [`TTL`]; the member itself stops matching before that, by its own clock, and reads
-//! the whole registry again before it goes on.
+//! Each such node keeps an entry in the catalog, renewed every second: it is a *member*. A
+//! registration waits for every member (`confirm`), so that no event sent after the answer meets an
+//! index without it. A member that fell silent is not waited for any longer once its entry stood
+//! still for [`TTL`]; the member itself stops matching before that, by its own clock, and reads the
+//! whole registry again before it goes on.
 
 use super::catalog::{Member, Store};
 use crate::error::{Error, Result};
-use firth_engine::facet::{Expect, Put};
+use firth::catalog::{Expect, Put};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -22,8 +23,8 @@ const RENEW: Duration = Duration::from_secs(1);
 
 /// How this node stands among the members.
 #[derive(Default)]
-pub(super) struct Standing {
-    /// `None`: it is no member, and nobody waits for it.
+pub(super) struct MemberState {
+    /// `None`: this node is no member, and the other nodes do not wait for it.
     own: Mutex<Option<Own>>,
     /// The whole registry is to be read again.
     stale: Notify,
@@ -38,8 +39,9 @@ struct Own {
     lapses: u64,
 }
 
-impl Standing {
-    /// Whether events may be matched: others wait for this node, and it has read what they did not wait for.
+impl MemberState {
+    /// Whether events may be matched: others wait for this node, and it has read what they did not
+    /// wait for.
     pub(super) fn may_match(&self, now: Instant) -> bool {
         self.lock().as_ref().is_none_or(|own| own.is_whole && now < own.until)
     }
@@ -88,14 +90,15 @@ impl Standing {
 }
 
 /// Enters this node among the members.
-pub(super) async fn enter(store: &Store, member: &Member, standing: &Standing) -> Result<()> {
+pub(super) async fn enter(store: &Store, member: &Member, member_state: &MemberState) -> Result<()> {
     let started = Instant::now();
     store.put_member(member).await?;
-    standing.renewed(started, Instant::now());
+    member_state.renewed(started, Instant::now());
     Ok(())
 }
 
-/// Refuses a second router on a topic: gateways would take both for one, and refuse what the one with the lower epoch sends.
+/// Refuses a second router on a topic: gateways would take both for one, and refuse what the one
+/// with the lower epoch sends.
 pub(super) async fn check(store: &Store, own: &Member) -> Result<()> {
     let is_rival = |other: &Member| other.topic == own.topic && other.group != own.group;
     let members = store.members().await?;
@@ -111,7 +114,12 @@ pub(super) async fn check(store: &Store, own: &Member) -> Result<()> {
 }
 
 /// Renews the entry until `stop`, and takes it away then.
-pub(super) async fn keep(store: Store, member: Member, standing: Arc<Standing>, stop: CancellationToken) {
+pub(super) async fn keep(
+    store: Store,
+    member: Member,
+    member_state: Arc<MemberState>,
+    stop: CancellationToken,
+) {
     let mut turns = interval(RENEW);
     turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -119,7 +127,7 @@ pub(super) async fn keep(store: Store, member: Member, standing: Arc<Standing>, 
             () = stop.cancelled() => break,
             renewed = async {
                 turns.tick().await;
-                enter(&store, &member, &standing).await
+                enter(&store, &member, &member_state).await
             } => renewed,
         };
         if let Err(error) = renewed {
@@ -176,28 +184,30 @@ mod tests {
 
     #[test]
     fn r01_a_member_whose_entry_is_late_does_not_match_until_it_has_read_everything() {
-        let (standing, start) = (Standing::default(), Instant::now());
-        assert!(standing.may_match(start), "it is no member");
-        standing.renewed(start, start);
-        assert!(!standing.may_match(start), "it has read nothing yet");
-        standing.has_read(standing.begins_reading());
-        assert!(standing.may_match(start + TTL / 2) && !standing.may_match(start + TTL));
-        standing.renewed(start + TTL / 2, start + TTL / 2);
-        assert!(standing.may_match(start + TTL), "it was renewed in time");
+        let member_state = MemberState::default();
+        let start = Instant::now();
+        assert!(member_state.may_match(start), "it is no member");
+        member_state.renewed(start, start);
+        assert!(!member_state.may_match(start), "it has read nothing yet");
+        member_state.has_read(member_state.begins_reading());
+        assert!(member_state.may_match(start + TTL / 2) && !member_state.may_match(start + TTL));
+        member_state.renewed(start + TTL / 2, start + TTL / 2);
+        assert!(member_state.may_match(start + TTL), "it was renewed in time");
         let late = start + TTL * 2;
-        standing.renewed(late, late);
-        assert!(!standing.may_match(late), "nobody waited for it meanwhile");
-        let reading = standing.begins_reading();
-        standing.renewed(late + TTL, late + TTL);
-        standing.has_read(reading);
-        assert!(!standing.may_match(late + TTL), "it was late again while it read");
-        standing.has_read(standing.begins_reading());
-        assert!(standing.may_match(late + TTL));
+        member_state.renewed(late, late);
+        assert!(!member_state.may_match(late), "nobody waited for it meanwhile");
+        let reading = member_state.begins_reading();
+        member_state.renewed(late + TTL, late + TTL);
+        member_state.has_read(reading);
+        assert!(!member_state.may_match(late + TTL), "it was late again while it read");
+        member_state.has_read(member_state.begins_reading());
+        assert!(member_state.may_match(late + TTL));
     }
 
     #[test]
     fn r01_a_member_is_given_up_only_after_it_has_stopped_matching() {
-        let (mut watched, start) = (Watched::default(), Instant::now());
+        let mut watched = Watched::default();
+        let start = Instant::now();
         assert!(watched.look(&[(1, member("a"))], start).is_empty());
         assert!(watched.look(&[(1, member("a"))], start + TTL / 2).is_empty());
         assert!(watched.look(&[(2, member("a"))], start + TTL).is_empty(), "it gave a sign");

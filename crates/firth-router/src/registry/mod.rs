@@ -1,15 +1,21 @@
-//! The registry of subscriptions and gateways, shared by all router nodes through the engine's catalog.
+//! The registry of subscriptions and gateways, shared by all router nodes through the engine's
+//! catalog.
 //!
 //! ```text
 //! register ─► catalog (the truth, with versions) ─► bus "these changed" ─► every node reads them ─► its own index
 //!                                                    gap on the bus ─► the node reads everything again
 //! ```
-//! The catalog decides; the bus only says where to look, and a slow round over all entries finds what a crash between the two left
-//! unsaid. A registration is answered when every node that matches events has it in its index (`members`, `confirm`). A node that hears news twice, late or in another order ends with the same index (`state`). Time is counted by each node on
-//! its own clock from when it last saw an entry change; whoever finds one expired removes it by compare-and-set, so a heartbeat
-//! in the same moment wins. Quotas are checked by the node that registers against what it knows, so nodes that register in
-//! the same moment may together exceed one by a few.
+//! The catalog decides; the bus only says where to look. A slow round over all entries finds what a
+//! crash between the two left unsaid. The registry answers a registration when every node that
+//! matches events has it in its index (`members`, `confirm`). A node that hears news twice, late or
+//! in another order ends with the same index (`state`).
+//!
+//! Each node counts time on its own clock, from when it last saw an entry change. If a node finds
+//! an entry expired, it removes the entry by compare-and-set, so a heartbeat in the same moment
+//! wins. The node that registers checks quotas against what it knows. So nodes that register in the
+//! same moment may together exceed a quota by a few.
 
+mod access;
 mod catalog;
 mod confirm;
 mod explain;
@@ -20,12 +26,18 @@ mod shards;
 mod state;
 mod subscription;
 mod sync;
+mod tables;
 mod view;
 
+pub use access::{Access, LimitedRegistry};
 pub use explain::Verdict;
 pub(crate) use finder::{Destinations, Finder};
-pub use service::{GrpcBody, RegistryClient, RegistryService, ServerTls};
+pub use service::{
+    Admitted, CallOutcome, Callers, GrpcBody, Refused, RegistryCall, RegistryClient, RegistryService, Report,
+    ServerTls,
+};
 pub use subscription::{Gateway, Overflow, Subscription, TTL};
+pub(crate) use tables::Tables;
 pub use view::{GatewaySeen, Seen, Select};
 
 use crate::config::Subscriptions;
@@ -36,10 +48,10 @@ use crate::name::{GatewayId, SubscriptionId, Tenant};
 use crate::routing::{SlotTable, Target};
 use catalog::{Member, News, Store};
 use confirm::Confirm;
-use firth_engine::Engine;
-use firth_engine::facet::{Expect, Put};
+use firth::Broker;
+use firth::catalog::{Expect, Put};
 use futures_util::{StreamExt, TryStreamExt, stream};
-use members::Standing;
+use members::MemberState;
 use state::State;
 use std::collections::BTreeSet;
 use std::fmt;
@@ -64,7 +76,8 @@ const RACES: usize = 16;
 /// How many subscriptions of a gateway are removed at a time.
 const REMOVALS: usize = 64;
 
-/// A node's handle on the registry; clones share its index. [`close`](Self::close) stops keeping it in step.
+/// A node's handle on the registry; clones share its index. [`close`](Self::close) stops keeping it
+/// in step.
 #[derive(Clone)]
 pub struct Registry(Arc<Inner>);
 
@@ -77,50 +90,86 @@ struct Inner {
 
 impl Registry {
     /// Reads the registry and keeps it in step from then on.
-    pub async fn open(engine: Engine, quotas: Subscriptions) -> Result<Self> {
+    pub async fn open(broker: &Broker, quotas: Subscriptions) -> Result<Self> {
         let me = format!("{:032x}", fastrand::u128(..));
         let sync = Sync {
-            store: Store::new(engine),
+            store: Store::new(broker),
             state: Arc::new(RwLock::new(State::new(quotas))),
-            standing: Arc::new(Standing::default()),
+            member_state: Arc::new(MemberState::default()),
             me: me.as_str().into(),
         };
-        let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
+        let stop = CancellationToken::new();
+        let tasks = TaskTracker::new();
         let follower = sync::Follower::start(sync.clone()).await?;
         let confirm = Confirm::start(sync.store.clone(), me, stop.clone(), &tasks).await?;
         tasks.spawn(follower.run(stop.clone()));
         Ok(Self(Arc::new(Inner { sync, confirm, stop, tasks })))
     }
 
-    /// Matches events of a topic from now on, as a member of a group, under a name for people: registrations, here and elsewhere,
-    /// are answered when this node has them too. Until [`close`](Self::close). Refused while another group routes the topic.
+    /// Matches events of a topic from now on, as a member of a group, under a name for people:
+    /// registrations, here and elsewhere, are answered when this node has them too. Until
+    /// [`close`](Self::close). Refused while another group routes the topic.
     pub async fn join(&self, node: &str, topic: &str, group: &str) -> Result<()> {
         let Inner { sync, stop, tasks, .. } = &*self.0;
-        if sync.standing.is_member() {
+        if sync.member_state.is_member() {
             return Ok(());
         }
         let id = sync.me.to_string();
         let member = Member { id, node: node.to_owned(), topic: topic.to_owned(), group: group.to_owned() };
         sync.store.put_member(&member).await?;
         members::check(&sync.store, &member).await?;
-        members::enter(&sync.store, &member, &sync.standing).await?;
-        tasks.spawn(members::keep(sync.store.clone(), member, Arc::clone(&sync.standing), stop.clone()));
+        members::enter(&sync.store, &member, &sync.member_state).await?;
+        tasks.spawn(members::keep(sync.store.clone(), member, Arc::clone(&sync.member_state), stop.clone()));
         // What was registered before the others knew of this node was answered without it.
         sync.read_all().await
     }
 
-    /// Adds a subscription, or replaces the tenant's one with this id: whoever reconnects just registers again. Answers when
-    /// every node that matches events knows it, so that no event sent later is missed. If it is refused, the one that was there
-    /// stays.
+    /// Adds a subscription, or replaces the tenant's one with this id: a client that reconnects
+    /// just registers again. Returns when every node that matches events knows it, so that no event
+    /// sent later is missed. If the registration is refused, the previous subscription stays.
     pub async fn register(&self, subscription: Subscription) -> Result<()> {
-        let key = (subscription.tenant.clone(), subscription.id.clone());
         let before = {
             let state = self.read();
             state.admit(&subscription)?;
+            let key = (subscription.tenant.clone(), subscription.id.clone());
             state.version(&key).map(|(_, before)| before)
         };
-        let put = self.store().put(&subscription, Expect::Any).await?;
-        let Put::Done(version) = put else { return Err(raced()) };
+        match self.store().put(&subscription, Expect::Any).await? {
+            Put::Done(version) => self.take_in(subscription, version, before).await,
+            Put::Conflict(_) => Err(raced()),
+        }
+    }
+
+    /// As [`register`](Self::register), if the stored subscription that it replaces passes `check`.
+    /// The catalog decides what is stored: this node may not have heard of it yet.
+    pub(super) async fn register_over(
+        &self,
+        subscription: Subscription,
+        check: impl Fn(&Subscription) -> Result<()>,
+    ) -> Result<()> {
+        self.read().admit(&subscription)?;
+        for _ in 0..RACES {
+            let stored = self.store().get(&subscription.tenant, &subscription.id).await?;
+            let (expect, before) = match stored {
+                Some((version, before)) => (Expect::Version(version), Some(before)),
+                None => (Expect::Absent, None),
+            };
+            before.as_deref().map_or(Ok(()), &check)?;
+            if let Put::Done(version) = self.store().put(&subscription, expect).await? {
+                return self.take_in(subscription, version, before).await;
+            }
+        }
+        Err(raced())
+    }
+
+    /// Takes a subscription into the index that has just been stored, here and at every member.
+    async fn take_in(
+        &self,
+        subscription: Subscription,
+        version: u64,
+        before: Option<Arc<Subscription>>,
+    ) -> Result<()> {
+        let key = (subscription.tenant.clone(), subscription.id.clone());
         let known = self.write().put(subscription, version, Instant::now());
         let news = News::subscription(&key.0, &key.1, version);
         let taken = match known {
@@ -136,7 +185,8 @@ impl Registry {
         }
     }
 
-    /// Puts back what was there before a registration that some node cannot take, unless it was changed since.
+    /// Puts back what was there before a registration that some node cannot take, unless it was
+    /// changed since.
     async fn undo(
         &self,
         (tenant, id): &(Tenant, SubscriptionId),
@@ -159,13 +209,25 @@ impl Registry {
 
     /// A sign of life of one subscription; its time starts anew.
     pub async fn heartbeat(&self, tenant: &Tenant, id: &SubscriptionId) -> Result<()> {
+        self.heartbeat_if(tenant, id, |_| Ok(())).await
+    }
+
+    /// As [`heartbeat`](Self::heartbeat), if the stored subscription passes `check`.
+    pub(super) async fn heartbeat_if(
+        &self,
+        tenant: &Tenant,
+        id: &SubscriptionId,
+        check: impl Fn(&Subscription) -> Result<()>,
+    ) -> Result<()> {
         let key = (tenant.clone(), id.clone());
-        let known = self.read().version(&key);
+        // What this node knows may be old: then the version differs, and the stored one is checked.
+        let known = self.read().version(&key).filter(|(_, known)| check(known).is_ok());
         let (mut version, mut subscription) = match known {
             Some(known) => known,
             None => self.store().get(tenant, id).await?.ok_or_else(|| unknown(id))?,
         };
         for _ in 0..RACES {
+            check(&subscription)?;
             match self.store().put(&subscription, Expect::Version(version)).await? {
                 Put::Done(version) => {
                     self.write().put((*subscription).clone(), version, Instant::now())?;
@@ -187,14 +249,32 @@ impl Registry {
     /// Removes a subscription; false if there was none.
     pub async fn unregister(&self, tenant: &Tenant, id: &SubscriptionId) -> Result<bool> {
         let was_there = self.store().get(tenant, id).await?.is_some();
-        let news = self.remove(tenant, id).await?;
+        let news = self.remove(tenant, id, Expect::Any).await?;
         self.store().tell(&news.into_iter().collect::<Vec<_>>()).await;
         Ok(was_there)
     }
 
+    /// As [`unregister`](Self::unregister), if the stored subscription passes `check`.
+    pub(super) async fn unregister_if(
+        &self,
+        tenant: &Tenant,
+        id: &SubscriptionId,
+        check: impl Fn(&Subscription) -> Result<()>,
+    ) -> Result<bool> {
+        for _ in 0..RACES {
+            let Some((version, stored)) = self.store().get(tenant, id).await? else { return Ok(false) };
+            check(&stored)?;
+            if let Some(news) = self.remove(tenant, id, Expect::Version(version)).await? {
+                self.store().tell(&[news]).await;
+                return Ok(true);
+            }
+        }
+        Err(raced())
+    }
+
     /// Removes a subscription; answers what the other nodes are to be told.
-    async fn remove(&self, tenant: &Tenant, id: &SubscriptionId) -> Result<Option<News>> {
-        let Put::Done(version) = self.store().remove(tenant, id, Expect::Any).await? else { return Ok(None) };
+    async fn remove(&self, tenant: &Tenant, id: &SubscriptionId, expect: Expect) -> Result<Option<News>> {
+        let Put::Done(version) = self.store().remove(tenant, id, expect).await? else { return Ok(None) };
         self.write().forget(&(tenant.clone(), id.clone()), version);
         Ok(Some(News::subscription(tenant, id, version)))
     }
@@ -232,7 +312,8 @@ impl Registry {
         self.heartbeat_instance(id, None).await
     }
 
-    /// A sign of life of one process of a gateway; `Fenced` if another process has registered since.
+    /// A sign of life of one process of a gateway; `Fenced` if another process has registered
+    /// since.
     pub async fn heartbeat_instance(&self, id: &GatewayId, instance: Option<&str>) -> Result<Gateway> {
         let mut known = self.store().get_gateway(id).await?;
         for _ in 0..RACES {
@@ -250,12 +331,14 @@ impl Registry {
         Err(raced())
     }
 
-    /// Removes a gateway and all subscriptions that name it; answers how many those were, or `None` if there was neither.
+    /// Removes a gateway and all subscriptions that name it; answers how many those were, or `None`
+    /// if there was neither.
     pub async fn unregister_gateway(&self, gateway: &GatewayId) -> Result<Option<usize>> {
         self.unregister_instance(gateway, None).await
     }
 
-    /// The same for one process of a gateway; `Fenced`, and nothing is removed, if another process has registered since.
+    /// The same for one process of a gateway; `Fenced`, and nothing is removed, if another process
+    /// has registered since.
     pub async fn unregister_instance(
         &self,
         gateway: &GatewayId,
@@ -282,7 +365,7 @@ impl Registry {
     async fn remove_all(&self, keys: Vec<state::Key>) -> Result<Vec<News>> {
         let removals = stream::iter(keys).map(|(tenant, id)| {
             let registry = self.clone();
-            async move { registry.remove(&tenant, &id).await }
+            async move { registry.remove(&tenant, &id, Expect::Any).await }
         });
         let news: Vec<_> = removals.buffer_unordered(REMOVALS).try_collect().await?;
         Ok(news.into_iter().flatten().collect())
@@ -290,7 +373,8 @@ impl Registry {
 
     /// The subscriptions that want an event.
     pub fn matches(&self, event: &Event) -> Result<Vec<Wanted>> {
-        let (state, mut hits) = (self.read(), Vec::new());
+        let state = self.read();
+        let mut hits = Vec::new();
         state.matches(event, &mut hits)?;
         let wanted = |hit: &Hit| {
             let (_, subscription) = state.index().get(hit.number).expect("the index was not changed since");
@@ -301,7 +385,7 @@ impl Registry {
 
     /// Finds out where events go, while nothing changes: many events at a time, and not for long.
     pub(crate) fn finder(&self) -> Finder<'_> {
-        let may_match = self.0.sync.standing.may_match(Instant::now());
+        let may_match = self.0.sync.member_state.may_match(Instant::now());
         Finder::new(self.read(), may_match)
     }
 
@@ -357,13 +441,18 @@ impl Registry {
         self.read().version(&(tenant.clone(), id.clone())).map(|(_, subscription)| subscription)
     }
 
-    /// Who owns which slot, for subscriptions that are spread by hash.
-    pub fn table(&self) -> Arc<SlotTable> {
-        Arc::clone(self.read().table())
+    /// The gateways that may get spread events of a tenant, and the owners of its slots.
+    pub fn table(&self, tenant: &Tenant) -> Arc<SlotTable> {
+        self.read().tables().of(tenant)
     }
 
-    /// The subscriptions that are spread by hash.
-    pub(crate) fn hashed(&self) -> Vec<SubscriptionId> {
+    /// The tables of all tenants, as they are now.
+    pub(crate) fn tables(&self) -> Arc<Tables> {
+        Arc::clone(self.read().tables())
+    }
+
+    /// The subscriptions that are spread by hash, in the order of tenants.
+    pub(crate) fn hashed(&self) -> Vec<(Tenant, SubscriptionId)> {
         self.read().hashed().cloned().collect()
     }
 

@@ -1,4 +1,5 @@
-//! What is known of subscriptions, by shard of the catalog: one shard is compared with the catalog without a look at the others.
+//! What is known of subscriptions, by shard of the catalog: one shard is compared with the catalog
+//! without a look at the others.
 
 use super::catalog::{SHARDS, shard_of};
 use super::state::{Key, Known};

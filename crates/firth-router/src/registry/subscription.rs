@@ -1,7 +1,7 @@
 //! [`Subscription`] and [`Gateway`]: what is registered, as it is stored and sent.
 //!
-//! Fields that a newer node has stored and this one does not know are passed over: a node that left the whole entry out would
-//! settle its events as unwanted.
+//! Fields that a newer node has stored and this one does not know are passed over: a node that left
+//! the whole entry out would settle its events as unwanted.
 
 use crate::config::Protocol;
 use crate::error::{Error, ErrorKind, Result};
@@ -29,9 +29,10 @@ pub enum Overflow {
     Keep,
 }
 
-/// A standing wish of a client.
+/// A subscription of a client.
 ///
-/// Low-priority subscriptions of one gateway may have different [`Overflow`] policies; high and normal priority are never shed.
+/// Low-priority subscriptions of one gateway may have different [`Overflow`] policies; high and
+/// normal priority are never shed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Subscription {
     /// Its name among the tenant's subscriptions.
@@ -60,6 +61,9 @@ pub struct Subscription {
     /// How long it lives without a heartbeat, in seconds; 60 to 3 600.
     #[serde(default = "default_ttl")]
     pub ttl_seconds: u64,
+    /// Fields that a newer version stored: kept as they are, so that a heartbeat drops none.
+    #[serde(flatten)]
+    pub unknown: serde_json::Map<String, serde_json::Value>,
 }
 
 fn default_ttl() -> u64 {
@@ -67,7 +71,7 @@ fn default_ttl() -> u64 {
 }
 
 impl Subscription {
-    /// A wish for all documents of a collection; set what narrows it.
+    /// A subscription for all documents of a collection; set what narrows it.
     pub fn new(id: SubscriptionId, tenant: Tenant, collection: impl Into<Box<str>>, target: Target) -> Self {
         Self {
             id,
@@ -80,6 +84,7 @@ impl Subscription {
             priority: Priority::default(),
             overflow: Overflow::default(),
             ttl_seconds: default_ttl(),
+            unknown: serde_json::Map::new(),
         }
     }
 
@@ -104,10 +109,8 @@ impl Subscription {
             if let Some(text) = text
                 && (text.is_empty() || text.len() > limit)
             {
-                return Err(Error::invalid(format!(
-                    "a subscription's {field} has {} bytes; give 1 to {limit}",
-                    text.len()
-                )));
+                let context = format!("a subscription's {field} has {} bytes; give 1 to {limit}", text.len());
+                return Err(Error::invalid(context).with_field(field).with_limit(limit as u64));
             }
         }
         let filter = match (&self.filter, &self.conditions[..]) {
@@ -116,7 +119,8 @@ impl Subscription {
             (None, conditions) => Some(Filter::all_of(conditions)?),
             (Some(_), _) => return Err(Error::invalid("give either a filter or conditions, not both")),
         };
-        let (tenant, collection) = (self.tenant.clone(), self.collection.clone());
+        let tenant = self.tenant.clone();
+        let collection = self.collection.clone();
         Ok(Interest { tenant, collection, document: self.document.clone(), filter })
     }
 
@@ -136,18 +140,27 @@ impl Subscription {
 pub struct Gateway {
     /// Its name.
     pub id: GatewayId,
-    /// Where it listens: `http://host:port`, `nats://host:port`; empty if it opens the connection itself.
+    /// Where it listens: `http://host:port`, `nats://host:port`; empty if it opens the connection
+    /// itself.
     #[serde(default)]
     pub endpoint: String,
     /// Its wire; the configured one if not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub protocol: Option<Protocol>,
-    /// How long it counts as alive without a heartbeat, in seconds; 0: it was configured and never expires.
+    /// How long it counts as alive without a heartbeat, in seconds; 0: it was configured and never
+    /// expires.
     #[serde(default = "default_gateway_ttl")]
     pub ttl_seconds: u64,
     /// Which process it is, so that two of one name are told apart; `None`: any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instance: Option<String>,
+    /// Patterns of the tenants whose spread events it may get, as its registrant is limited; empty:
+    /// all. Subscriptions that name the gateway are not concerned.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tenants: Vec<String>,
+    /// Fields that a newer version stored: kept as they are, so that a heartbeat drops none.
+    #[serde(flatten)]
+    pub unknown: serde_json::Map<String, serde_json::Value>,
 }
 
 /// A scheme that some wire knows, and a host, with a port or not; or nothing.
@@ -170,7 +183,15 @@ impl Gateway {
     /// A gateway at an endpoint.
     pub fn new(id: GatewayId, endpoint: impl Into<String>) -> Self {
         let ttl_seconds = default_gateway_ttl();
-        Self { id, endpoint: endpoint.into(), protocol: None, ttl_seconds, instance: None }
+        Self {
+            id,
+            endpoint: endpoint.into(),
+            protocol: None,
+            ttl_seconds,
+            instance: None,
+            tenants: Vec::new(),
+            unknown: serde_json::Map::new(),
+        }
     }
 
     /// `Fenced` if a process other than `instance` is registered.
@@ -192,18 +213,21 @@ impl Gateway {
     /// Checks what no type can: the endpoint and the time.
     pub fn check(&self) -> Result<()> {
         if self.endpoint.len() > 2048 {
-            return Err(Error::invalid("endpoint: a gateway's endpoint has at most 2048 bytes"));
+            let error = Error::invalid("endpoint: a gateway's endpoint has at most 2048 bytes");
+            return Err(error.with_field("endpoint").with_limit(2048));
         }
         if !is_endpoint(&self.endpoint) {
             return Err(Error::invalid(
                 "endpoint: write http://host:port, https://host:port, nats://host:port or tls://host:port; leave it out if the gateway opens the connection itself",
-            ));
+            )
+            .with_field("endpoint"));
         }
         if self.ttl_seconds > 3600 {
-            return Err(Error::invalid("ttl_seconds: a gateway's time is at most 3600"));
+            let error = Error::invalid("ttl_seconds: a gateway's time is at most 3600");
+            return Err(error.with_field("ttl_seconds").with_limit(3600));
         }
         if self.instance.as_ref().is_some_and(|instance| instance.is_empty() || instance.len() > 64) {
-            return Err(Error::invalid("instance: give 1 to 64 bytes"));
+            return Err(Error::invalid("instance: give 1 to 64 bytes").with_field("instance").with_limit(64));
         }
         Ok(())
     }

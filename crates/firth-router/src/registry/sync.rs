@@ -1,10 +1,10 @@
 //! Keeps a node's view in step with the catalog: hears news, makes slow rounds, ends what expired.
 
 use super::catalog::{Ask, Confirmed, Listed, News, SHARDS, Store};
-use super::members::{Standing, Watched};
+use super::members::{MemberState, Watched};
 use super::state::{Key, State};
 use crate::error::{Error, Result};
-use firth_engine::facet::{Expect, Put, Signal, Subscription as Listener};
+use firth::catalog::{Expect, Listener, Put, Signal};
 use foldhash::fast::RandomState;
 use futures_util::{StreamExt, stream};
 use std::collections::HashSet;
@@ -33,7 +33,7 @@ pub(super) struct Follower {
 pub(super) struct Sync {
     pub(super) store: Store,
     pub(super) state: Arc<RwLock<State>>,
-    pub(super) standing: Arc<Standing>,
+    pub(super) member_state: Arc<MemberState>,
     /// This node's name among the members.
     pub(super) me: Arc<str>,
 }
@@ -58,7 +58,7 @@ impl Follower {
                     // The engine was closed: nothing more will ever come.
                     Err(_) => return,
                 },
-                () = self.sync.standing.wants_reading() => self.sync.read_all().await,
+                () = self.sync.member_state.wants_reading() => self.sync.read_all().await,
                 _ = rounds.tick() => self.round().await,
             };
             if let Err(error) = outcome {
@@ -68,7 +68,7 @@ impl Follower {
     }
 
     async fn round(&mut self) -> Result<()> {
-        if self.sync.standing.is_stale() {
+        if self.sync.member_state.is_stale() {
             self.sync.read_all().await?;
         }
         self.sync.read_gateways().await?;
@@ -96,7 +96,7 @@ impl Sync {
         while let Some(piece) = pieces.next().await {
             refused.extend(piece?);
         }
-        if let Some(Ask { to, number }) = ask.filter(|_| self.standing.is_member()) {
+        if let Some(Ask { to, number }) = ask.filter(|_| self.member_state.is_member()) {
             let by = self.me.to_string();
             self.store.confirm(&to, &Confirmed { number, by, refused }).await?;
         }
@@ -128,17 +128,17 @@ impl Sync {
     }
 
     pub(super) async fn read_all(&self) -> Result<()> {
-        let reading = self.standing.begins_reading();
+        let reading = self.member_state.begins_reading();
         self.read_gateways().await?;
         for shard in 0..SHARDS {
             self.read_shard(shard).await?;
         }
-        self.standing.has_read(reading);
+        self.member_state.has_read(reading);
         Ok(())
     }
 
-    /// What was known before the reading began and is not in it was removed. What was learned meanwhile is left alone. Most is known already, and
-    /// is not read again.
+    /// What was known before the reading began and is not in it was removed. What was learned
+    /// meanwhile is left alone. Most is known already, and is not read again.
     async fn read_shard(&self, shard: u64) -> Result<()> {
         let before: Vec<_> = {
             let state = self.read();

@@ -1,4 +1,5 @@
-//! Looking at the registry: subscriptions page by page, gateways with how long ago they gave a sign of life.
+//! Looking at the registry: subscriptions page by page, gateways with how long ago they gave a sign
+//! of life.
 
 use super::state::{Key, State};
 use super::subscription::{Gateway, Subscription};
@@ -41,7 +42,8 @@ pub struct GatewaySeen {
 }
 
 impl State {
-    /// The first `max` that are selected, and whether there are more. Looks at all of the gateway's or else at all there are, and keeps only a page.
+    /// The first `max` that are selected, and whether there are more. Looks at all of the gateway's
+    /// or else at all there are, and keeps only a page.
     pub(super) fn select(&self, select: &Select, max: usize, now: Instant) -> (Vec<Seen>, bool) {
         let is_wanted = |key: &Key| {
             select.tenant.as_ref().is_none_or(|tenant| *tenant == key.0)
@@ -102,7 +104,8 @@ mod tests {
 
     #[test]
     fn pages_go_through_everything_once_and_in_order() {
-        let (mut state, now) = (State::new(RoutingConfig::default().subscriptions), Instant::now());
+        let mut state = State::new(RoutingConfig::default().subscriptions);
+        let now = Instant::now();
         for n in 0..25 {
             state.put(wish(["a", "b"][n % 2], &format!("s{n:02}"), ["g", "h"][n % 3 % 2]), 1, now).unwrap();
         }

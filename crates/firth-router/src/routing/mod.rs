@@ -30,19 +30,25 @@ pub enum Target {
 }
 
 impl Target {
-    /// The target that is meant by a mode (`direct` unless set, `hash`, `broadcast`) and perhaps a gateway.
+    /// The target that is meant by a mode (`direct` unless set, `hash`, `broadcast`) and perhaps a
+    /// gateway.
     pub fn read(mode: Option<&str>, gateway: Option<&str>) -> Result<Self> {
         match (mode.unwrap_or("direct"), gateway) {
             ("direct", Some(gateway)) => Ok(Self::Direct(GatewayId::new(gateway)?)),
             ("direct", None) => Err(Error::invalid(
                 "gateway: name the gateway that holds the subscription, or give the mode hash or broadcast",
-            )),
+            )
+            .with_field("gateway")),
             ("hash", None) => Ok(Self::Hash),
             ("broadcast", None) => Ok(Self::Broadcast),
             ("hash" | "broadcast", Some(_)) => {
-                Err(Error::invalid("gateway: only the mode direct names a gateway; leave it out"))
+                Err(Error::invalid("gateway: only the mode direct names a gateway; leave it out")
+                    .with_field("gateway"))
             }
-            (other, _) => Err(Error::invalid(format!("mode: {other:?} is none of direct, hash, broadcast"))),
+            (other, _) => {
+                let context = format!("mode: {other:?} is none of direct, hash, broadcast");
+                Err(Error::invalid(context).with_field("mode"))
+            }
         }
     }
 
@@ -93,7 +99,10 @@ impl Target {
 }
 
 fn nobody() -> Error {
-    Error::new(ErrorKind::Unavailable, "no gateway is registered; the event waits until one is")
+    Error::new(
+        ErrorKind::Unavailable,
+        "no gateway is registered that may get events of this tenant; the event waits until one is",
+    )
 }
 
 #[cfg(test)]

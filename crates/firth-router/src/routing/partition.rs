@@ -2,7 +2,8 @@
 
 /// The partition that the events of a document go to. One partition needs no hash.
 ///
-/// Growing the number of partitions moves most documents, as any modulo does: grow a topic while it is drained.
+/// Growing the number of partitions moves most documents, as any modulo does: grow a topic while it
+/// is drained.
 pub fn partition(collection: &str, key: &str, partitions: u32) -> u32 {
     if partitions <= 1 {
         return 0;

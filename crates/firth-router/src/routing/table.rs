@@ -1,7 +1,9 @@
-//! [`SlotTable`]: 4 096 slots spread over the gateways, by rendezvous hashing with a bound on each one's share.
+//! [`SlotTable`]: 4 096 slots spread over the gateways, by rendezvous hashing with a bound on each
+//! one's share.
 //!
-//! A lookup is one array access. Every node that knows the same gateways computes the same table, so nothing needs to be agreed on. When a
-//! gateway leaves, its slots move to others and hardly any other slot does; when one joins, it takes its share.
+//! A lookup is one array access. Every node that knows the same gateways computes the same table,
+//! so nothing needs to be agreed on. When a gateway leaves, its slots move to others and hardly any
+//! other slot does; when one joins, it takes its share.
 
 use crate::name::{GatewayId, SubscriptionId};
 use std::cmp::Reverse;
@@ -22,7 +24,8 @@ pub fn slot_of(id: &SubscriptionId) -> usize {
 }
 
 impl SlotTable {
-    /// Spreads the slots over the gateways, in whatever order they are given. Beyond 4 096 gateways some own nothing.
+    /// Spreads the slots over the gateways; the order of the gateways does not matter. Beyond 4 096
+    /// gateways, some own no slot.
     pub fn new(gateways: impl IntoIterator<Item = GatewayId>) -> Self {
         let mut gateways: Vec<_> = gateways.into_iter().collect();
         gateways.sort();
@@ -48,12 +51,14 @@ fn bound(gateways: usize) -> usize {
     (SLOTS * 9).div_ceil(gateways * 8)
 }
 
-/// Each slot goes to the gateway that likes it most, as long as that one has room. Who likes a slot most strongly is served first, so that
-/// a full gateway turns away those that it likes least: a slot's fate then hardly depends on the others'.
+/// Each slot goes to the gateway that likes it most, as long as that one has room. Who likes a slot
+/// most strongly is served first, so that a full gateway turns away those that it likes least: a
+/// slot's fate then hardly depends on the others'.
 fn fill(gateways: &[GatewayId]) -> Box<[u16]> {
     let seeds: Vec<u64> = gateways.iter().map(|gateway| fnv(gateway.as_str().as_bytes())).collect();
     let likes = |slot: usize, gateway: usize| mix(seeds[gateway] ^ mix(slot as u64 + 1));
-    let (mut owners, bound) = (vec![u16::MAX; SLOTS], bound(gateways.len()));
+    let mut owners = vec![u16::MAX; SLOTS];
+    let bound = bound(gateways.len());
     let mut load = vec![0_usize; gateways.len()];
     let mut waiting: Vec<usize> = (0..SLOTS).collect();
     while !waiting.is_empty() {
@@ -62,10 +67,10 @@ fn fill(gateways: &[GatewayId]) -> Box<[u16]> {
             let best = open.iter().map(|&gateway| (likes(slot, gateway), Reverse(gateway))).max();
             best.map(|(liking, Reverse(gateway))| (liking, gateway)).expect("the bounds leave room for all")
         };
-        let mut wishes: Vec<_> = waiting.iter().map(|&slot| (favourite(slot), slot)).collect();
-        wishes.sort_unstable_by_key(|&((liking, _), slot)| (Reverse(liking), slot));
+        let mut interests: Vec<_> = waiting.iter().map(|&slot| (favourite(slot), slot)).collect();
+        interests.sort_unstable_by_key(|&((liking, _), slot)| (Reverse(liking), slot));
         waiting.clear();
-        for ((_, gateway), slot) in wishes {
+        for ((_, gateway), slot) in interests {
             if load[gateway] < bound {
                 load[gateway] += 1;
                 owners[slot] = u16::try_from(gateway).expect("gateways are at most 65 535");

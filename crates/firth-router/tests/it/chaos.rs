@@ -1,15 +1,15 @@
-//! What must hold when things break: gateways that die in delivery, networks that are cut, slow, flapping and paused gateways, nodes that are
-//! killed, partitions that move under load. After each the history is judged: every event of a live subscription arrived once, those of a
-//! document in order; and the books: in = delivered + parked + dead + gap-marked + in flight.
+//! What must hold when things break: gateways that die in delivery, networks that are cut, slow,
+//! flapping and paused gateways, nodes that are killed, partitions that move under load. After each
+//! the history is judged: every event of a live subscription arrived once, those of a document in
+//! order; and the accounting: in = delivered + parked + dead + gap-marked + in flight.
 
 use crate::gateway::{Mood, TestGateway};
 use crate::node::{World, balanced};
 use crate::world::*;
 use firth::Broker;
-use firth_engine::Engine;
 use firth_router::config::{Protocol, RoutingConfig};
 use firth_router::deliver::{HttpDeliverer, HttpOptions};
-use firth_router::lane::{Books, Circuit};
+use firth_router::lane::{Circuit, LaneAccounting};
 use firth_router::node::{Router, RouterOptions};
 use firth_router::registry::Registry;
 use firth_testkit::{Direction, Flavor, Proxy, on_both};
@@ -17,32 +17,34 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Waits until a node has nothing on its way. Then its books must say where everything went, and that nothing was given up: at least
-/// `events` reached their gateways through it.
+/// Waits until a node has nothing on its way. Then its accounting must say where everything went,
+/// and that nothing was given up: at least `events` reached their gateways through it.
 pub(crate) async fn books_close(node: &Router, events: u64) {
     until(PATIENCE * 4, "nothing is on its way", async || {
-        node.books().values().all(|books| books.held == 0) && node.open_records() == 0
+        node.accounting().values().all(|accounting| accounting.held == 0) && node.open_records() == 0
     })
     .await;
     let mut delivered = 0;
-    for (partition, books) in node.books() {
-        let out = books.delivered + books.parked + books.dead + books.gapped + books.held;
-        assert!(books.balance() && books.taken == out, "partition {partition}: {books:?}");
-        assert_eq!((books.dead, books.gapped), (0, 0), "partition {partition}: {books:?}");
-        delivered += books.delivered;
+    for (partition, accounting) in node.accounting() {
+        let out =
+            accounting.delivered + accounting.parked + accounting.dead + accounting.gapped + accounting.held;
+        assert!(accounting.balance() && accounting.taken == out, "partition {partition}: {accounting:?}");
+        assert_eq!((accounting.dead, accounting.gapped), (0, 0), "partition {partition}: {accounting:?}");
+        delivered += accounting.delivered;
     }
     assert!(delivered >= events, "{delivered} of {events} were delivered");
 }
 
-/// Waits until a node has nothing on its way. Then its books must balance, with so many events delivered at least, and so many given up.
+/// Waits until a node has nothing on its way. Then its accounting must balance, with so many events
+/// delivered at least, and so many given up.
 pub(crate) async fn books_tell(node: &Router, (delivered, dead): (u64, u64)) {
     until(PATIENCE * 4, "nothing is on its way", async || {
-        node.books().values().all(|books| books.held == 0) && node.open_records() == 0
+        node.accounting().values().all(|accounting| accounting.held == 0) && node.open_records() == 0
     })
     .await;
-    let books = node.books();
-    assert!(books.values().all(Books::balance), "{books:?}");
-    let sum = books.into_values().fold(Books::default(), Books::plus);
+    let accounting = node.accounting();
+    assert!(accounting.values().all(LaneAccounting::balance), "{accounting:?}");
+    let sum = accounting.into_values().fold(LaneAccounting::default(), LaneAccounting::plus);
     assert!(sum.delivered >= delivered && sum.dead == dead, "{sum:?}");
 }
 
@@ -54,7 +56,8 @@ pub(crate) async fn nothing_was_given_up(world: &World) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_gateway_that_dies_in_the_middle_of_deliveries_misses_nothing_and_harms_nobody() {
     let mut world = World::memory().await;
-    let (other, dying) = (world.gateway("other", "doc.all").await, world.gateway("dying", "doc.all").await);
+    let other = world.gateway("other", "doc.all").await;
+    let dying = world.gateway("dying", "doc.all").await;
     let node = world.node().await;
     let mut count = 0;
     for mood in [Mood::Hangs, Mood::Answers(500), Mood::Hangs] {
@@ -78,7 +81,8 @@ async fn a_gateway_that_dies_in_the_middle_of_deliveries_misses_nothing_and_harm
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_network_that_is_cut_and_heals_loses_nothing() {
     let mut world = World::memory().await;
-    let (other, far) = (world.gateway("other", "doc.all").await, TestGateway::start("far").await);
+    let other = world.gateway("other", "doc.all").await;
+    let far = TestGateway::start("far").await;
     let proxy = Proxy::start(far.address).await;
     world.register("far", format!("http://{}", proxy.addr()), Protocol::Http).await;
     let node = world.node().await;
@@ -96,7 +100,7 @@ async fn a_network_that_is_cut_and_heals_loses_nothing() {
             }
         }
         world.send(100).await;
-        // Whatever became of the far one, the other goes on.
+        // No fault on the way to the far gateway stops the other gateway.
         world.has_all(&other).await;
         proxy.heal().await;
         world.send(50).await;
@@ -107,7 +111,8 @@ async fn a_network_that_is_cut_and_heals_loses_nothing() {
     node.close().await.unwrap();
 }
 
-/// However much is in the log: no more in memory than one lane each and the windows of two partitions, each of the node and of one feeder.
+/// However much is in the log: no more in memory than one lane each and the windows of two
+/// partitions, each of the node and of one catch-up reader.
 fn is_bounded(node: &Router) {
     let held: usize = node.lanes().iter().map(|lane| lane.held).max().unwrap_or_default();
     assert!(held <= 1000, "{held} events in one lane");
@@ -127,7 +132,8 @@ async fn a_gateway_paused_under_load_catches_up_from_the_log_in_bounded_memory_w
     let node = world.node().await;
     for _ in 0..6 {
         world.send(800).await;
-        // By the order of events: the others have every event of this round while the paused one has none at all.
+        // By the order of events: the others have every event of this round while the paused one
+        // has none at all.
         for gateway in &quick {
             world.has_all(gateway).await;
         }
@@ -138,8 +144,9 @@ async fn a_gateway_paused_under_load_catches_up_from_the_log_in_bounded_memory_w
     assert!(parked(&node), "a lane cannot hold 4800 events");
     // What does not fit into its lane was left to the log, however long it stands still.
     let lanes = node.lanes();
-    let books = lanes.iter().find(|lane| lane.gateway.as_str() == "paused").expect("it has a lane").books;
-    assert!(books.parked >= 4800 - 1000 && books.delivered == 0, "{books:?}");
+    let accounting =
+        lanes.iter().find(|lane| lane.gateway.as_str() == "paused").expect("it has a lane").accounting;
+    assert!(accounting.parked >= 4800 - 1000 && accounting.delivered == 0, "{accounting:?}");
     paused.set(Mood::Fine);
     world.send(200).await;
     until(PATIENCE * 6, "it catches up from the log", async || {
@@ -158,17 +165,20 @@ async fn a_gateway_paused_under_load_catches_up_from_the_log_in_bounded_memory_w
     node.close().await.unwrap();
 }
 
-/// Nobody but who holds up others in earnest is parked: a delivery may take an hour, and so may whoever is in nobody's way.
+/// A world where the node parks only a gateway that really holds up others. A delivery may take an
+/// hour, and so may a gateway that no other waits for.
 async fn patient_world() -> World {
-    let (mut world, hour) = (World::memory().await, Duration::from_secs(3600));
+    let mut world = World::memory().await;
+    let hour = Duration::from_secs(3600);
     (world.http.timeout, world.options.routing.delivery.timeout) = (hour, hour);
-    world.options.patience = hour;
+    world.options.stall_timeout = hour;
     // Four batches may be on their way at first, no two with events of one document.
     world.documents = 10_000;
     world
 }
 
-/// As much is on its way to it as the node may have open: the others wait for nothing else, so it is parked soon, and its records are let go of.
+/// As much is on its way to it as the node may have open: the others wait for nothing else, so it
+/// is parked soon, and its records are let go of.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_gateway_that_hangs_with_all_that_may_be_open_holds_up_nobody() {
     let mut world = patient_world().await;
@@ -189,7 +199,8 @@ async fn a_gateway_that_hangs_with_all_that_may_be_open_holds_up_nobody() {
     node.close().await.unwrap();
 }
 
-/// By the order of events: were the others no faster than it is, it would have all but what may be open when they have everything.
+/// By the order of events: were the others no faster than it is, it would have all but what may be
+/// open when they have everything.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slow_gateway_does_not_set_the_pace_of_others() {
     let mut world = patient_world().await;
@@ -208,7 +219,8 @@ async fn a_slow_gateway_does_not_set_the_pace_of_others() {
     node.close().await.unwrap();
 }
 
-/// It takes longer than others may be held up, and there are none: feeding it from the topic would only be dearer.
+/// It takes longer than others may be held up, and there are none: feeding it from the topic would
+/// only be dearer.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slow_gateway_without_others_is_not_parked() {
     let mut world = patient_world().await;
@@ -218,7 +230,7 @@ async fn a_slow_gateway_without_others_is_not_parked() {
     world.send(1600).await;
     world.has_all(&alone).await;
     books_close(&node, 1600).await;
-    assert_eq!(node.books().values().map(|books| books.parked).sum::<u64>(), 0);
+    assert_eq!(node.accounting().values().map(|accounting| accounting.parked).sum::<u64>(), 0);
     node.close().await.unwrap();
 }
 
@@ -292,11 +304,11 @@ fn options() -> (RouterOptions, HttpOptions) {
 }
 
 async fn start_on(url: &str) -> Router {
-    let engine = Engine::at(url).await.unwrap();
-    let registry = Registry::open(engine.clone(), RoutingConfig::default().subscriptions).await.unwrap();
+    let broker = Broker::connect(url).await.unwrap();
+    let registry = Registry::open(&broker, RoutingConfig::default().subscriptions).await.unwrap();
     let (options, http) = options();
     let deliverer = Arc::new(HttpDeliverer::new(http));
-    Router::start(&Broker::with_engine(engine), registry, deliverer, options).await.unwrap()
+    Router::start(&broker, registry, deliverer, options).await.unwrap()
 }
 
 /// A node in a process of its own, which ends as `kill -9` ends it.
@@ -328,7 +340,8 @@ async fn a_node_killed_in_the_middle_of_a_batch_is_replaced_and_nothing_is_lost(
     let mut world = World::new(engine).await;
     let gateway = world.gateway("g", "doc.all").await;
     for mood in [Mood::Hangs, Mood::Answers(500), Mood::Fine] {
-        let (before, midway) = (gateway.requests(), gateway.count());
+        let before = gateway.requests();
+        let midway = gateway.count();
         gateway.set(mood.clone());
         let node = NodeProcess::start(&server.url(), name);
         world.send(300).await;
@@ -352,7 +365,7 @@ on_both!(a_node_killed_in_the_middle_of_a_batch_is_replaced_and_nothing_is_lost)
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn when_all_gateways_seem_gone_a_tenth_is_ejected_and_all_come_back() {
     let mut world = World::memory().await;
-    world.options.patience = PATIENCE;
+    world.options.stall_timeout = PATIENCE;
     world.options.routing.delivery.breaker.open_for = Duration::from_millis(100);
     world.options.routing.delivery.retry.max_delay = Duration::from_millis(200);
     let mut gateways = Vec::new();

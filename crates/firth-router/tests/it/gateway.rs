@@ -1,16 +1,20 @@
-//! A gateway over HTTP/2, made of the crate's receiving half: it can refuse, hang, answer nonsense, go away and come back.
+//! A gateway over HTTP/2, made of the crate's receiving half: it can refuse, hang, answer nonsense,
+//! go away and come back.
 
 use bytes::Bytes;
 use firth_router::deliver::{ID_HEADER, SIGNATURE_HEADER, SigningKey, TIME_HEADER, verify};
 use firth_router::receive::Inbox;
 use firth_router::registry::Gateway;
 use firth_router::wire::{EventIn, NODE_HEADER, PATH};
-use http_body_util::{BodyExt, Full};
-use hyper::body::Incoming;
+use futures_util::stream;
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full, StreamBody};
+use hyper::body::{Frame, Incoming};
 use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use std::collections::{BTreeSet, HashMap};
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -30,6 +34,8 @@ pub(crate) enum Mood {
     Slow(Duration),
     /// Takes every batch in, and then answers with an error.
     Answers(u16),
+    /// Takes nothing in, and its answer breaks off behind a head that promises success.
+    BreaksOff,
 }
 
 #[derive(Default)]
@@ -38,7 +44,7 @@ struct Seen {
     events: Vec<EventIn>,
     /// Whom gap markers named.
     missed: BTreeSet<String>,
-    /// How many events nobody knows anything of.
+    /// How many lost events gap markers counted without naming them.
     lost: u64,
     requests: usize,
     /// The id of each request, and the places of its events.
@@ -59,7 +65,8 @@ impl TestGateway {
         Self::with_keys(id, Vec::new()).await
     }
 
-    /// One that only takes batches with a signature of one of the keys, and the bearer token `token`.
+    /// One that only takes batches with a signature of one of the keys, and the bearer token
+    /// `token`.
     pub(crate) async fn with_keys(id: &str, keys: Vec<SigningKey>) -> Arc<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let gateway = Arc::new(Self {
@@ -155,7 +162,8 @@ impl TestGateway {
     }
 
     fn serve(self: &Arc<Self>, listener: TcpListener) {
-        let (gateway, stop) = (Arc::clone(self), self.stop.lock().unwrap().clone());
+        let gateway = Arc::clone(self);
+        let stop = self.stop.lock().unwrap().clone();
         tokio::spawn(async move {
             loop {
                 let accepted = tokio::select! {
@@ -163,7 +171,8 @@ impl TestGateway {
                     accepted = listener.accept() => accepted,
                 };
                 let Ok((stream, _)) = accepted else { continue };
-                let (gateway, stop) = (Arc::clone(&gateway), stop.clone());
+                let gateway = Arc::clone(&gateway);
+                let stop = stop.clone();
                 tokio::spawn(async move {
                     let service = service_fn(move |request| Arc::clone(&gateway).handle(request));
                     let connection = hyper::server::conn::http2::Builder::new(TokioExecutor::new())
@@ -180,7 +189,7 @@ impl TestGateway {
     async fn handle(
         self: Arc<Self>,
         request: Request<Incoming>,
-    ) -> Result<Response<Full<Bytes>>, hyper::Error> {
+    ) -> Result<Response<AnswerBody>, hyper::Error> {
         assert_eq!(request.uri().path(), PATH);
         assert!(request.headers().contains_key(NODE_HEADER));
         let (head, body) = request.into_parts();
@@ -200,6 +209,11 @@ impl TestGateway {
         let mood = moods.wait_for(|mood| *mood != Mood::Hangs).await.unwrap().clone();
         if let Mood::Slow(time) = mood {
             tokio::time::sleep(time).await;
+        }
+        if mood == Mood::BreaksOff {
+            let broken =
+                stream::iter([Ok(Frame::data(Bytes::from_static(b"{"))), Err(ErrorKind::BrokenPipe.into())]);
+            return Ok(Response::new(StreamBody::new(broken).boxed_unsync()));
         }
         let mut seen = self.seen.lock().unwrap();
         let Seen { inbox, events, missed, lost, .. } = &mut *seen;
@@ -231,8 +245,11 @@ impl TestGateway {
     }
 }
 
-fn answer(status: StatusCode, body: Vec<u8>) -> Response<Full<Bytes>> {
-    let mut response = Response::new(Full::new(Bytes::from(body)));
+type AnswerBody = UnsyncBoxBody<Bytes, std::io::Error>;
+
+fn answer(status: StatusCode, body: Vec<u8>) -> Response<AnswerBody> {
+    let whole = Full::new(Bytes::from(body)).map_err(|never| match never {});
+    let mut response = Response::new(whole.boxed_unsync());
     *response.status_mut() = status;
     response
 }

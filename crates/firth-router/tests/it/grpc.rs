@@ -90,7 +90,8 @@ impl Server {
         assert_eq!(request.headers()["te"], "trailers");
         assert_eq!(request.headers()["authorization"], "Bearer token");
         let mut body = request.into_body().collect().await?.to_bytes();
-        let (flag, length) = (body.get_u8(), body.get_u32() as usize);
+        let flag = body.get_u8();
+        let length = body.get_u32() as usize;
         assert_eq!((flag, length), (0, body.len()));
         let batch = EventBatch::decode(body).unwrap();
         let next = self.answers.lock().unwrap().pop();
@@ -126,7 +127,8 @@ async fn node(world: &World) -> Router {
     let timeout = Duration::from_secs(5);
     let options = GrpcOptions { node: "node".to_owned(), timeout, bearer: Some(Bearer::new("token")) };
     let wires = ByProtocol::new(Protocol::Http).with(Protocol::Grpc, GrpcDeliverer::new(options));
-    let (registry, options) = (world.registry.clone(), world.options.clone());
+    let registry = world.registry.clone();
+    let options = world.options.clone();
     Router::start(&world.broker, registry, Arc::new(wires), options).await.unwrap()
 }
 
@@ -140,7 +142,8 @@ async fn register(world: &World, endpoint: String) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_gateway_that_speaks_grpc_gets_its_events_whatever_it_answers_first() {
     let mut world = World::memory().await;
-    // Taken from the back: exhausted, unavailable, and a content error, which refuses each document's first event once.
+    // Taken from the back: exhausted, unavailable, and a content error, which refuses each
+    // document's first event once.
     let (server, endpoint) = Server::start(&[3, 14, 8]).await;
     register(&world, endpoint).await;
     let node = node(&world).await;

@@ -1,12 +1,13 @@
-//! A node that loses partitions and wins them again, itself or after another owner: nothing is lost, nothing stands still, and gateways that were
-//! parked meanwhile get what every owner has left out for them.
+//! A node that loses partitions and wins them again, itself or after another owner: nothing is
+//! lost, nothing stands still, and gateways that were parked meanwhile get what every owner has
+//! left out for them.
 
 use crate::chaos::{books_close, nothing_was_given_up};
 use crate::gateway::Mood;
 use crate::node::World;
 use crate::world::*;
 use firth::{Epoch, GroupName, TopicName};
-use firth_engine::facet::{From, LeaseQuery, Max};
+use firth_engine::facet::{LeaseQuery, ReadLimit, StartPosition};
 use firth_engine::{Engine, Hold, LeaseName, Partition, Verdict, Window};
 use firth_laws::world::{seize, snatch};
 use firth_router::node::Router;
@@ -17,13 +18,15 @@ pub(crate) fn at(index: u32) -> Partition {
     Partition::new(TopicName::new("changes").unwrap(), index)
 }
 
-/// Every lease on the topic is lost once: those of the node, and those by which it feeds parked gateways.
+/// Every lease on the topic is lost once: those of the node, and those by which it feeds parked
+/// gateways.
 async fn seize_all(engine: &Engine) {
     for index in 0..2 {
         for group in engine.groups(&at(index)).await.unwrap() {
             let name = LeaseName::group(&at(index), &group);
             let leases = engine.leases(&LeaseQuery::Names(vec![name])).await.unwrap();
-            // One that nobody has just now is about to be taken, or its group to be removed.
+            // If no member holds the lease now, a member is about to take it, or to remove its
+            // group.
             let Some(lease) = leases.first().filter(|lease| lease.is_held()) else { continue };
             if let Some(hold) = snatch(engine, lease).await {
                 engine.release(&hold).await.unwrap();
@@ -44,7 +47,8 @@ async fn owns_anew(node: &Router, before: &BTreeMap<u32, Epoch>) {
 async fn a_node_that_loses_its_partitions_again_and_again_loses_no_event_and_never_stands_still() {
     let mut world = World::memory().await;
     world.options.routing.backpressure.queue_size = 200;
-    let (quick, paused) = (world.gateway("quick", "doc.all").await, world.gateway("paused", "doc.all").await);
+    let quick = world.gateway("quick", "doc.all").await;
+    let paused = world.gateway("paused", "doc.all").await;
     paused.set(Mood::Hangs);
     let node = world.node().await;
     let engine = world.broker.engine().clone();
@@ -73,13 +77,14 @@ async fn a_node_that_loses_its_partitions_again_and_again_loses_no_event_and_nev
     node.close().await.unwrap();
 }
 
-/// As another node would: settles what is not settled of the router's group, for it is left out for a parked gateway. All but the first event,
-/// which that node has not come to.
+/// As another node would: settles what is not settled of the router's group, for it is left out for
+/// a parked gateway. All but the first event, which that node has not come to.
 async fn settle_all(engine: &Engine, index: u32, hold: &Hold, group: &GroupName) -> usize {
-    let progress = engine.open(&at(index), group, From::Start, hold).await.unwrap();
-    let (mut window, mut settled) = (Window::new(&progress, 500), 0);
+    let progress = engine.open(&at(index), group, StartPosition::Start, hold).await.unwrap();
+    let mut window = Window::new(&progress, 500);
+    let mut settled = 0;
     loop {
-        let max = Max { records: 100, bytes: 1 << 20 };
+        let max = ReadLimit { records: 100, bytes: 1 << 20 };
         let records = engine.read(&at(index), window.position(), max).await.unwrap();
         if records.is_empty() {
             return settled;
@@ -109,7 +114,8 @@ async fn what_an_owner_in_between_left_out_for_a_parked_gateway_is_fed_to_it() {
         node.lanes().first().is_some_and(|lane| lane.parked == [0, 1])
     })
     .await;
-    let (engine, group) = (world.broker.engine().clone(), GroupName::new("router").unwrap());
+    let engine = world.broker.engine().clone();
+    let group = GroupName::new("router").unwrap();
     let before = node.consumer().epochs();
     let holds = [seize(&engine, &at(0), &group).await, seize(&engine, &at(1), &group).await];
     world.send(3000).await;
@@ -129,7 +135,8 @@ async fn what_an_owner_in_between_left_out_for_a_parked_gateway_is_fed_to_it() {
     node.close().await.unwrap();
 }
 
-/// As another node would that has fed the gateway everything, and is gone again before this one looked.
+/// As another node would that has fed the gateway everything, and is gone again before this one
+/// looked.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_happens_reaches_a_gateway_that_an_owner_in_between_has_fed_and_it_is_not_fed_again() {
     const BATCH: usize = 5;
@@ -144,15 +151,18 @@ async fn what_happens_reaches_a_gateway_that_an_owner_in_between_has_fed_and_it_
     })
     .await;
     world.settled().await;
-    let (engine, before) = (world.broker.engine().clone(), node.consumer().epochs());
-    let (group, fed) = (GroupName::new("router").unwrap(), GroupName::new("router.gw.paused").unwrap());
+    let engine = world.broker.engine().clone();
+    let before = node.consumer().epochs();
+    let group = GroupName::new("router").unwrap();
+    let fed = GroupName::new("router.gw.paused").unwrap();
     for index in 0..2 {
         let hold = seize(&engine, &at(index), &group).await;
         engine.delete_group(&at(index), &fed, Some(&hold)).await.unwrap();
         engine.release(&hold).await.unwrap();
     }
     owns_anew(&node, &before).await;
-    // The feeders of the former ownership let go of what they have put into the lane; only what is on its way stays: a batch, or one of each partition.
+    // The catch-up readers of the former ownership let go of what they have put into the lane; only
+    // what is on its way stays: a batch, or one of each partition.
     let is_clear = || node.lanes().first().is_some_and(|lane| lane.held <= 2 * BATCH);
     until(PATIENCE * 2, "what it was fed before is let go", async || is_clear()).await;
     world.send(100).await;

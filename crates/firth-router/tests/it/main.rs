@@ -6,6 +6,7 @@ mod chaos;
 mod gateway;
 mod grpc;
 mod leases;
+mod limits;
 mod losses;
 mod modes;
 mod nats;

@@ -1,12 +1,13 @@
-//! Subscriptions that name no gateway: spread by hash, or for everyone. And gateways that come and go for good: who moved is told what it may have
-//! missed, and nothing is kept for those who are gone.
+//! Subscriptions that name no gateway: spread by hash, or for everyone. And gateways that come and
+//! go for good: who moved is told what it may have missed, and nothing is kept for those who are
+//! gone.
 
 use crate::chaos::{books_close, nothing_was_given_up};
 use crate::gateway::{Mood, TestGateway};
 use crate::node::{World, balanced};
 use crate::world::*;
 use firth_router::node::Router;
-use firth_router::registry::Subscription;
+use firth_router::registry::{Access, Subscription};
 use firth_router::routing::{Target, slot_of};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -28,7 +29,8 @@ async fn spread(world: &World, target: &Target, count: usize) -> BTreeSet<String
 
 /// By the table that all nodes compute alike.
 fn homes(world: &World, ids: &BTreeSet<String>) -> BTreeMap<String, BTreeSet<String>> {
-    let (table, mut homes) = (world.registry.table(), BTreeMap::<_, BTreeSet<_>>::new());
+    let table = world.registry.table(&tenant("t"));
+    let mut homes = BTreeMap::<_, BTreeSet<_>>::new();
     for id in ids {
         let home = table.owner(slot_of(&sub_id(id))).unwrap();
         homes.entry(home.to_string()).or_default().insert(id.clone());
@@ -44,13 +46,14 @@ async fn is_forgotten(world: &World, node: &Router, gateway: &str) {
     })
     .await;
     balanced(node);
-    assert!(node.books().values().all(|books| books.held == 0), "{:?}", node.books());
+    assert!(node.accounting().values().all(|accounting| accounting.held == 0), "{:?}", node.accounting());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_spread_subscription_is_served_by_the_owner_of_its_slot_and_told_of_a_gap_when_that_one_is_gone() {
     let mut world = World::memory().await;
-    let (a, b) = (joins(&world, "a").await, joins(&world, "b").await);
+    let a = joins(&world, "a").await;
+    let b = joins(&world, "b").await;
     let ids = spread(&world, &Target::Hash, 40).await;
     let before = homes(&world, &ids);
     let node = world.node().await;
@@ -71,7 +74,7 @@ async fn a_spread_subscription_is_served_by_the_owner_of_its_slot_and_told_of_a_
     world.has_all(&b).await;
     assert_eq!(b.got(130), ids, "everyone is served by who is left");
     is_forgotten(&world, &node, "a").await;
-    // Who comes while nobody is owed anything troubles nobody.
+    // If a gateway joins while no gateway is owed events, no subscription is told of a gap.
     let c = joins(&world, "c").await;
     world.send(10).await;
     until(PATIENCE, "it serves its share", async || !c.got(140).is_empty()).await;
@@ -86,7 +89,8 @@ async fn a_spread_subscription_is_served_by_the_owner_of_its_slot_and_told_of_a_
 async fn a_broadcast_goes_to_all_gateways_or_only_it_is_refused_with_the_reason() {
     let mut world = World::memory().await;
     world.options.routing.max_fanout = 2;
-    let (a, b) = (joins(&world, "a").await, joins(&world, "b").await);
+    let a = joins(&world, "a").await;
+    let b = joins(&world, "b").await;
     let ids = spread(&world, &Target::Broadcast, 3).await;
     let node = world.node().await;
     world.send(10).await;
@@ -115,7 +119,8 @@ async fn a_broadcast_goes_to_all_gateways_or_only_it_is_refused_with_the_reason(
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn for_a_gateway_that_is_gone_for_good_nothing_is_kept() {
     let mut world = World::memory().await;
-    let (quick, dying) = (world.gateway("quick", "doc.all").await, world.gateway("dying", "doc.all").await);
+    let quick = world.gateway("quick", "doc.all").await;
+    let dying = world.gateway("dying", "doc.all").await;
     dying.set(Mood::Hangs);
     let node = world.node().await;
     world.send(1000).await;
@@ -127,8 +132,27 @@ async fn for_a_gateway_that_is_gone_for_good_nothing_is_kept() {
     is_forgotten(&world, &node, "dying").await;
     world.send(50).await;
     world.has_all(&quick).await;
-    let taken: u64 = node.books().values().map(|books| books.taken).sum();
+    let taken: u64 = node.accounting().values().map(|accounting| accounting.taken).sum();
     assert!(taken >= 2050, "its books are kept: {taken}");
     nothing_was_given_up(&world).await;
+    node.close().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn r17_a_gateway_for_some_tenants_gets_no_spread_event_of_others() {
+    let mut world = World::memory().await;
+    let core = joins(&world, "core").await;
+    let edge = TestGateway::start("edge-1").await;
+    let access = Access::new(vec!["edge-*".to_owned()], vec!["acme".to_owned()]).unwrap();
+    world.registry.limited(&access).register_gateway(edge.registration()).await.unwrap();
+    let mut ids = spread(&world, &Target::Hash, 20).await;
+    let to_each = Subscription { target: Target::Broadcast, ..wish("each", "doc.all", "none") };
+    world.registry.register(to_each).await.unwrap();
+    ids.insert("each".to_owned());
+    let node = world.node().await;
+    world.send(20).await;
+    world.has_all(&core).await;
+    assert_eq!(core.subscriptions(), ids);
+    assert!(edge.subscriptions().is_empty(), "they are another tenant's: {:?}", edge.subscriptions());
     node.close().await.unwrap();
 }

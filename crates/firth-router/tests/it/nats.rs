@@ -1,4 +1,5 @@
-//! Delivery through a real NATS server, to the crate's own receiving half: by request and reply, and by JetStream.
+//! Delivery through a real NATS server, to the crate's own receiving half: by request and reply,
+//! and by JetStream.
 
 use crate::chaos::books_close;
 use crate::node::{ByDocument, World};
@@ -57,7 +58,8 @@ fn subject(gateway: &str) -> String {
 
 /// A gateway that answers requests, once its subscription is with the server.
 pub(crate) async fn answering(client: async_nats::Client, seen: &Arc<Seen>) -> JoinHandle<()> {
-    let (own, taken) = (client.clone(), Arc::clone(seen));
+    let own = client.clone();
+    let taken = Arc::clone(seen);
     let task = tokio::spawn(async move {
         let mut inbox = Inbox::default();
         nats::answer(&own, &subject("g"), &mut inbox, |event| taken.take(event)).await.unwrap();
@@ -76,7 +78,8 @@ fn deliverer() -> NatsDeliverer {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_gateway_behind_nats_gets_each_event_once_in_order_though_it_refuses_and_the_server_dies() {
-    let (server, mut world) = (NatsServer::start().await, World::memory().await);
+    let server = NatsServer::start().await;
+    let mut world = World::memory().await;
     world.register("g", server.url(), Protocol::Nats).await;
     let node = world.node_with(deliverer()).await;
     world.send(50).await;
@@ -104,7 +107,8 @@ async fn a_gateway_behind_nats_gets_each_event_once_in_order_though_it_refuses_a
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn replies_that_get_lost_lead_to_repetitions_that_the_inbox_drops() {
-    let (server, mut world) = (NatsServer::start().await, World::memory().await);
+    let server = NatsServer::start().await;
+    let mut world = World::memory().await;
     let proxy = Proxy::start(server.addr()).await;
     world.register("g", format!("nats://{}", proxy.addr()), Protocol::Nats).await;
     let seen = Arc::new(Seen::default());
@@ -127,7 +131,8 @@ async fn replies_that_get_lost_lead_to_repetitions_that_the_inbox_drops() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_batch_larger_than_the_server_takes_goes_in_parts_in_order() {
-    let (server, mut world) = (NatsServer::with_max_payload(4096).await, World::memory().await);
+    let server = NatsServer::with_max_payload(4096).await;
+    let mut world = World::memory().await;
     world.register("g", server.url(), Protocol::Nats).await;
     let seen = Arc::new(Seen { refusals: Mutex::new(2), ..Seen::default() });
     let gateway = answering(async_nats::connect(server.url()).await.unwrap(), &seen).await;
@@ -162,7 +167,8 @@ fn storing() -> NatsDeliverer {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn jetstream_keeps_batches_for_a_gateway_that_comes_later_and_refuses() {
-    let (server, mut world) = (NatsServer::start().await, World::memory().await);
+    let server = NatsServer::start().await;
+    let mut world = World::memory().await;
     world.register("g", server.url(), Protocol::Nats).await;
     let node = world.node_with(storing()).await;
     world.send(100).await;
@@ -172,7 +178,8 @@ async fn jetstream_keeps_batches_for_a_gateway_that_comes_later_and_refuses() {
     server.restart().await;
     world.settled().await;
     let seen = Arc::new(Seen { refusals: Mutex::new(2), ..Seen::default() });
-    let (consumer, taken) = (consumer(&server).await, Arc::clone(&seen));
+    let consumer = consumer(&server).await;
+    let taken = Arc::clone(&seen);
     let gateway = tokio::spawn(async move {
         let mut inbox = Inbox::default();
         nats::take(&consumer, &mut inbox, |event| taken.take(event)).await.unwrap();
@@ -183,6 +190,27 @@ async fn jetstream_keeps_batches_for_a_gateway_that_comes_later_and_refuses() {
     books_close(&node, 300).await;
     node.close().await.unwrap();
     gateway.abort();
+}
+
+/// A stream that is full takes nothing more: its answer is a refusal and no receipt.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn t06_what_a_full_stream_refuses_is_not_delivered() {
+    let server = NatsServer::start().await;
+    let context = jetstream::new(async_nats::connect(server.url()).await.unwrap());
+    let config = jetstream::stream::Config {
+        name: "EVENTS".to_owned(),
+        subjects: vec![subject(">")],
+        max_messages: 1,
+        discard: jetstream::stream::DiscardPolicy::New,
+        ..Default::default()
+    };
+    context.create_stream(config).await.unwrap();
+    let deliverer = storing();
+    let to = Gateway::new(gateway("g"), server.url());
+    let first = deliverer.deliver(&to, &batch(1..=3)).await;
+    assert!(matches!(first, Outcome::Answered(_)), "{first:?}");
+    let second = deliverer.deliver(&to, &batch(4..=6)).await;
+    assert!(matches!(second, Outcome::Unreached), "{second:?}");
 }
 
 pub(crate) fn batch(seqs: std::ops::RangeInclusive<u64>) -> Batch {
@@ -196,7 +224,8 @@ pub(crate) fn batch(seqs: std::ops::RangeInclusive<u64>) -> Batch {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_batch_sent_again_is_stored_once() {
     let server = NatsServer::start().await;
-    let (deliverer, to) = (storing(), Gateway::new(gateway("g"), server.url()));
+    let deliverer = storing();
+    let to = Gateway::new(gateway("g"), server.url());
     until(PATIENCE, "the stream is made", async || {
         matches!(deliverer.deliver(&to, &batch(1..=3)).await, Outcome::Answered(_))
     })
@@ -218,7 +247,8 @@ async fn a_batch_sent_again_is_stored_once() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nats_over_mutual_tls_with_a_token_works_and_without_them_does_not() {
     let certs = Certs::new();
-    let (server, mut world) = (NatsServer::with_tls(&certs, "s3cret").await, World::memory().await);
+    let server = NatsServer::with_tls(&certs, "s3cret").await;
+    let mut world = World::memory().await;
     let identity = (certs.client_cert_pem().as_bytes(), certs.client_key_pem().as_bytes());
     let tls = Tls::from_pem(Some(certs.ca_pem().as_bytes()), Some(identity)).unwrap();
     let options = NatsOptions {

@@ -1,5 +1,5 @@
-//! Real NATS servers that know their users by nkey, or by the JWT of a credentials file: the right one delivers, any other does not, and a file that
-//! is none is named when it is read.
+//! Real NATS servers that know their users by nkey, or by the JWT of a credentials file: the right
+//! one delivers, any other does not, and a file that is none is named when it is read.
 
 use crate::chaos::books_close;
 use crate::nats::{Seen, answering, batch};
@@ -20,7 +20,8 @@ use std::time::Duration;
 
 /// What a key of an operator, an account or a user says of another one, signed.
 fn jwt(signer: &KeyPair, about: &KeyPair, says: &Value) -> String {
-    let (header, about) = (json!({ "typ": "JWT", "alg": "ed25519-nkey" }), about.public_key());
+    let header = json!({ "typ": "JWT", "alg": "ed25519-nkey" });
+    let about = about.public_key();
     let claims = json!({ "jti": about, "iat": 1, "iss": signer.public_key(), "name": about, "sub": about, "nats": says });
     let encode = |value: &Value| BASE64_URL_SAFE_NO_PAD.encode(value.to_string());
     let text = format!("{}.{}", encode(&header), encode(&claims));
@@ -30,8 +31,10 @@ fn jwt(signer: &KeyPair, about: &KeyPair, says: &Value) -> String {
 
 /// A server that trusts an operator, and the credentials of a user of one of its accounts.
 async fn with_operator() -> (NatsServer, String) {
-    let (operator, user) = (KeyPair::new_operator(), KeyPair::new_user());
-    let (system, account) = (KeyPair::new_account(), KeyPair::new_account());
+    let operator = KeyPair::new_operator();
+    let user = KeyPair::new_user();
+    let system = KeyPair::new_account();
+    let account = KeyPair::new_account();
     let limits = json!({ "subs": -1, "data": -1, "payload": -1, "imports": -1, "exports": -1,
         "wildcards": true, "conn": -1, "leaf": -1 });
     let says = json!({ "type": "account", "version": 2, "limits": limits });
@@ -52,7 +55,7 @@ async fn with_operator() -> (NatsServer, String) {
     (NatsServer::with_conf(&conf).await, creds)
 }
 
-/// Whoever has the secret of `file` is let in by the server; nobody else is.
+/// Checks that the server admits a client that has `secret`, and no other client.
 async fn is_let_in(server: &NatsServer, (option, secret): (&str, &str), client: ConnectOptions) {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("secret");
@@ -75,12 +78,15 @@ async fn is_let_in(server: &NatsServer, (option, secret): (&str, &str), client: 
     }
     let stranger = NatsAuth::Nkey(KeyPair::new_user().seed().unwrap());
     for wrong in [NatsAuth::Anyone, NatsAuth::Token("t".to_owned()), stranger] {
-        let (auth, url) = (wrong, Some(server.url()));
+        let auth = wrong;
+        let url = Some(server.url());
         let options = NatsOptions { auth, url, ..NatsOptions::new("node", Duration::from_secs(20)) };
-        let (deliverer, to) = (NatsDeliverer::new(options), Gateway::new(gateway("g"), ""));
+        let deliverer = NatsDeliverer::new(options);
+        let to = Gateway::new(gateway("g"), "");
         assert_eq!(deliverer.deliver(&to, &batch(1..=1)).await, Outcome::Unreached);
     }
-    let (seen, mut world) = (Arc::new(Seen::default()), World::memory().await);
+    let seen = Arc::new(Seen::default());
+    let mut world = World::memory().await;
     let listening = answering(client.connect(server.url()).await.unwrap(), &seen).await;
     world.register("g", String::new(), Protocol::Nats).await;
     let node = world.node_with(deliverer(&file).unwrap()).await;
@@ -95,7 +101,8 @@ async fn is_let_in(server: &NatsServer, (option, secret): (&str, &str), client: 
 async fn a_server_that_knows_its_users_by_nkey_lets_the_right_one_in_and_nobody_else() {
     let user = KeyPair::new_user();
     let conf = format!("authorization {{ users: [ {{ nkey: {} }} ] }}\n", user.public_key());
-    let (server, seed) = (NatsServer::with_conf(&conf).await, user.seed().unwrap());
+    let server = NatsServer::with_conf(&conf).await;
+    let seed = user.seed().unwrap();
     assert!(!format!("{:?}", NatsAuth::Nkey(seed.clone())).contains(&seed));
     is_let_in(&server, ("nkey_file", &seed), ConnectOptions::with_nkey(seed.clone())).await;
 }

@@ -1,4 +1,4 @@
-//! Whole nodes: topic, matching, lanes, HTTP/2, real gateways; and what happens when parts of it fail.
+//! Whole nodes: topic, matching, lanes, HTTP/2, real gateways; and failures of each part.
 
 use crate::chaos::{books_close, nothing_was_given_up};
 use crate::gateway::{Mood, TestGateway};
@@ -39,13 +39,13 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) async fn new(engine: Engine) -> Self {
-        let broker = Broker::with_engine(engine.clone());
+        let broker = Broker::with_engine(engine);
         broker.create_topic("changes").partitions(2).await.unwrap();
-        let registry = Registry::open(engine, RoutingConfig::default().subscriptions).await.unwrap();
+        let registry = Registry::open(&broker, RoutingConfig::default().subscriptions).await.unwrap();
         let mut options = RouterOptions::new("changes");
         // Longer than a starved machine sleeps; tests in which a node dies set it shorter.
         options.lease = lease();
-        options.patience = Duration::from_millis(300);
+        options.stall_timeout = Duration::from_millis(300);
         options.routing.delivery.timeout = Duration::from_secs(2);
         options.routing.delivery.retry.initial_delay = Duration::from_millis(10);
         options.routing.delivery.breaker.open_for = Duration::from_millis(200);
@@ -74,8 +74,8 @@ impl World {
 
     /// A node with a wire of the test's choice.
     pub(crate) async fn node_with(&self, deliverer: impl Deliverer) -> Router {
-        let (registry, options) = (self.registry.clone(), self.options.clone());
-        Router::start(&self.broker, registry, Arc::new(deliverer), options).await.unwrap()
+        let options = self.options.clone();
+        Router::start(&self.broker, self.registry.clone(), Arc::new(deliverer), options).await.unwrap()
     }
 
     /// A gateway that wants everything.
@@ -93,7 +93,7 @@ impl World {
         gateway
     }
 
-    /// Sends changes of ten documents, each with a number that grows; each once, however long a server is away or the machine starved.
+    /// Sends numbered changes of ten documents once each, however long a server is away.
     pub(crate) async fn send(&mut self, count: u64) {
         let made = async || {
             let producer = self.broker.producer("changes").idempotent().timeout(PATIENCE * 4);
@@ -128,7 +128,7 @@ impl World {
             .await;
     }
 
-    /// Waits until as many events arrived somewhere as were sent; then it must be each once, and those of a document in order.
+    /// Waits until all sent events arrived; each must be there once, and a document's in order.
     pub(crate) async fn arrives(&self, whom: &str, mut by_document: impl FnMut() -> ByDocument) {
         let count = self.number as usize;
         let mut arrived = ByDocument::new();
@@ -155,15 +155,15 @@ impl World {
 }
 
 pub(crate) fn balanced(node: &Router) {
-    for (partition, books) in node.books() {
-        assert!(books.balance(), "partition {partition}: {books:?}");
+    for (partition, accounting) in node.accounting() {
+        assert!(accounting.balance(), "partition {partition}: {accounting:?}");
     }
 }
 
 async fn events_reach_who_asked(engine: Engine) {
     let mut world = World::new(engine).await;
     // However long a starved machine takes: what is fed again to a parked gateway counts twice.
-    world.options.patience = Duration::from_secs(600);
+    world.options.stall_timeout = Duration::from_secs(600);
     let all = world.gateway("all", "doc.all == true").await;
     let some = world.gateway("some", "doc.n > 50 && doc.n <= 60").await;
     let none = world.gateway("none", "doc.n == 0").await;
@@ -174,7 +174,7 @@ async fn events_reach_who_asked(engine: Engine) {
     assert_eq!((some.count(), none.requests()), (10, 0));
     assert_eq!(all.subscriptions().into_iter().collect::<Vec<_>>(), ["wish-all"]);
     balanced(&node);
-    let delivered: u64 = node.books().values().map(|books| books.delivered).sum();
+    let delivered: u64 = node.accounting().values().map(|accounting| accounting.delivered).sum();
     assert_eq!(delivered, 110);
     node.close().await.unwrap();
     world.registry.close().await;
@@ -204,7 +204,7 @@ async fn dead_letters_of_a_parked_gateway_stay_until_they_are_replayed() {
     picky.set(Mood::Refuses("d3".to_owned()));
     // Of an event that was on its way when the gateway was parked there may be two: it is also fed.
     until(PATIENCE * 4, "all of it has arrived or is a dead letter", async || {
-        let held: u64 = node.books().values().map(|books| books.held).sum();
+        let held: u64 = node.accounting().values().map(|accounting| accounting.held).sum();
         picky.count() == 180 && held == 0 && world.dead().await >= 20
     })
     .await;
@@ -248,7 +248,7 @@ async fn an_event_that_was_given_up_before_its_gateway_was_parked_leaves_one_dea
     let mut world = World::memory().await;
     world.options.routing.batch.max_size = 1;
     let mut keys = (0..).map(|n| format!("k{n}")).filter(|key| partition("orders", key, 2) == 0);
-    let (halts, refuses) = (keys.next().unwrap(), keys.next().unwrap());
+    let [halts, refuses] = std::array::from_fn(|_| keys.next().unwrap());
     let goes_on = Arc::new(tokio::sync::Semaphore::new(0));
     world.register("g", "http://127.0.0.1:1".to_owned(), Protocol::Http).await;
     let deliverer = Halting { refuses: refuses.clone(), halts: halts.clone(), goes_on: Arc::clone(&goes_on) };
@@ -256,11 +256,11 @@ async fn an_event_that_was_given_up_before_its_gateway_was_parked_leaves_one_dea
     let events = [&halts, &refuses].map(|key| message(&order(key, json!({ "all": true })), 2).unwrap());
     let producer = world.broker.producer("changes").await.unwrap();
     producer.send_all(events.to_vec()).await.unwrap();
-    // The second event is given up while the first one is on its way; the gateway is parked, and fed from the first one on.
+    // The second event is given up while the first is in flight; parking begins at the first.
     until(PATIENCE, "it is parked", async || node.lanes().iter().any(|lane| lane.parked == [0])).await;
     until(PATIENCE, "the second one is fed and refused again", async || {
-        let books = node.books();
-        books.get(&0).is_some_and(|books| books.dead == 2)
+        let accounting = node.accounting();
+        accounting.get(&0).is_some_and(|accounting| accounting.dead == 2)
     })
     .await;
     goes_on.add_permits(1);
@@ -278,9 +278,10 @@ async fn an_event_that_was_given_up_before_its_gateway_was_parked_leaves_one_dea
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_event_refused_for_good_is_a_dead_letter_that_can_be_replayed() {
     let mut world = World::memory().await;
-    // However long a starved machine takes, its gateway is not parked: then the letters would be of another group.
-    world.options.patience = Duration::from_secs(600);
-    let (fine, picky) = (world.gateway("fine", "doc.all").await, world.gateway("picky", "doc.all").await);
+    // A slow machine must not park the gateway: the letters would be another group's.
+    world.options.stall_timeout = Duration::from_secs(600);
+    let fine = world.gateway("fine", "doc.all").await;
+    let picky = world.gateway("picky", "doc.all").await;
     picky.set(Mood::Refuses("d3".to_owned()));
     let node = world.node().await;
     world.send(20).await;
@@ -354,7 +355,8 @@ async fn answers_that_get_lost_lead_to_repetitions_and_to_nothing_worse() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_gateway_that_hangs_slows_nobody_and_catches_up_from_the_topic() {
     let mut world = World::memory().await;
-    let (quick, stuck) = (world.gateway("quick", "doc.all").await, world.gateway("stuck", "doc.all").await);
+    let quick = world.gateway("quick", "doc.all").await;
+    let stuck = world.gateway("stuck", "doc.all").await;
     stuck.set(Mood::Hangs);
     let node = world.node().await;
     world.send(1500).await;
@@ -399,34 +401,41 @@ async fn a_node_killed_under_load_is_replaced_and_nothing_is_lost() {
     second.close().await.unwrap();
 }
 
+/// Starts a second node, which has everything for both gateways once the stuck one is well.
+async fn next_node_catches_up(world: &mut World, quick: &TestGateway, stuck: &TestGateway, records: u64) {
+    let second = world.node().await;
+    world.send(300).await;
+    world.has_all(quick).await;
+    stuck.set(Mood::Fine);
+    world.has_all(stuck).await;
+    nothing_was_given_up(world).await;
+    books_close(&second, records).await;
+    second.close().await.unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_parked_gateway_stays_parked_for_the_next_node() {
     let mut world = World::memory().await;
     world.options.lease = Duration::from_secs(2);
-    let (quick, stuck) = (world.gateway("quick", "doc.all").await, world.gateway("stuck", "doc.all").await);
+    let quick = world.gateway("quick", "doc.all").await;
+    let stuck = world.gateway("stuck", "doc.all").await;
     stuck.set(Mood::Hangs);
     let first = world.node().await;
     world.send(1200).await;
     world.has_all(&quick).await;
     world.settled().await;
     drop(first);
-    let second = world.node().await;
-    world.send(300).await;
-    world.has_all(&quick).await;
-    stuck.set(Mood::Fine);
-    world.has_all(&stuck).await;
-    nothing_was_given_up(&world).await;
-    books_close(&second, 300).await;
-    second.close().await.unwrap();
+    next_node_catches_up(&mut world, &quick, &stuck, 300).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_crashed_and_comes_back_under_its_own_name_goes_on_at_once() {
     let mut world = World::memory().await;
     world.options.is_sole = true;
-    // Nobody lives to see it run out.
+    // The lease does not expire during the test.
     world.options.lease = Duration::from_secs(3600);
-    let (quick, stuck) = (world.gateway("quick", "doc.all").await, world.gateway("stuck", "doc.all").await);
+    let quick = world.gateway("quick", "doc.all").await;
+    let stuck = world.gateway("stuck", "doc.all").await;
     stuck.set(Mood::Hangs);
     let first = world.node().await;
     world.send(500).await;
@@ -436,14 +445,7 @@ async fn a_node_that_crashed_and_comes_back_under_its_own_name_goes_on_at_once()
     })
     .await;
     drop(first);
-    let second = world.node().await;
-    world.send(300).await;
-    world.has_all(&quick).await;
-    stuck.set(Mood::Fine);
-    world.has_all(&stuck).await;
-    nothing_was_given_up(&world).await;
-    books_close(&second, 1).await;
-    second.close().await.unwrap();
+    next_node_catches_up(&mut world, &quick, &stuck, 1).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -480,7 +482,7 @@ async fn a_node_whose_events_have_no_gateway_closes_and_another_one_delivers_the
     producer.send_all(events.to_vec()).await.unwrap();
     // The first one waits in the lane of its gateway, the second one for any gateway at all.
     until(PATIENCE, "the node has come to the second one", async || {
-        node.books().values().any(|books| books.taken == 1)
+        node.accounting().values().any(|accounting| accounting.taken == 1)
     })
     .await;
     let closing = tokio::time::timeout(PATIENCE * 2, node.close()).await;
@@ -554,7 +556,8 @@ async fn batches_are_signed_and_carry_the_token() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slow_gateway_that_also_moves_on_slows_nobody() {
     let mut world = World::memory().await;
-    let (quick, slow) = (world.gateway("quick", "doc.all").await, world.gateway("slow", "doc.all").await);
+    let quick = world.gateway("quick", "doc.all").await;
+    let slow = world.gateway("slow", "doc.all").await;
     world.options.routing.delivery.max_in_flight = 1;
     world.options.routing.batch.max_size = 10;
     slow.set(Mood::Slow(Duration::from_millis(100)));
@@ -573,8 +576,8 @@ async fn a_slow_gateway_that_also_moves_on_slows_nobody() {
 async fn dead_letters_go_when_they_are_old_or_never_come_if_nobody_wants_them() {
     for enabled in [true, false] {
         let mut world = World::memory().await;
-        // However long a starved machine takes, its gateway is not parked: then the letters would be of another group.
-        world.options.patience = Duration::from_secs(600);
+        // A slow machine must not park the gateway: the letters would be another group's.
+        world.options.stall_timeout = Duration::from_secs(600);
         world.options.routing.dlq.enabled = enabled;
         world.options.routing.dlq.max_age = Duration::from_millis(300);
         let gateway = world.gateway("g", "doc.all").await;
@@ -582,7 +585,7 @@ async fn dead_letters_go_when_they_are_old_or_never_come_if_nobody_wants_them() 
         let node = world.node().await;
         world.send(10).await;
         until(PATIENCE, "one was given up", async || {
-            node.books().values().map(|books| books.dead).sum::<u64>() == 1
+            node.accounting().values().map(|accounting| accounting.dead).sum::<u64>() == 1
         })
         .await;
         world.settled().await;

@@ -1,4 +1,5 @@
-//! Gateways that others have written the libraries of, in Python: they take our wire and we take their answers.
+//! Gateways that others have written the libraries of, in Python: they take our wire and we take
+//! their answers.
 
 use crate::chaos::books_close;
 use crate::node::{ByDocument, World};
@@ -32,7 +33,8 @@ pub(crate) fn documents(peer: &mut Peer) -> ByDocument {
 }
 
 async fn nats_py(ack: NatsAck, mode: &str) {
-    let (server, mut world) = (NatsServer::start().await, World::memory().await);
+    let server = NatsServer::start().await;
+    let mut world = World::memory().await;
     let subject = format!("{}.g", firth_router::wire::NATS_SUBJECT);
     let (mut peer, _) = start("nats_gateway.py", &[&server.url(), &subject, mode]).await;
     world.register("g", server.url(), Protocol::Nats).await;

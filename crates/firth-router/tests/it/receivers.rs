@@ -1,4 +1,5 @@
-//! Gateways that come late, crash and are back, or are gone for good; and what each batch is called.
+//! Gateways that come late, crash and are back, or are gone for good; and what each batch is
+//! called.
 
 use crate::gateway::{Mood, TestGateway};
 use crate::node::World;
@@ -20,7 +21,7 @@ const FOR_EVER: Duration = Duration::from_secs(3600);
 async fn r04_a_gateway_that_registers_late_gets_its_events_at_once_and_took_no_seat() {
     let mut world = World::memory().await;
     world.options.routing.delivery.breaker.open_for = FOR_EVER;
-    world.options.patience = FOR_EVER;
+    world.options.stall_timeout = FOR_EVER;
     world.registry.register(wish("w", "doc.all", "late")).await.unwrap();
     let node = world.node().await;
     world.send(10).await;
@@ -39,7 +40,7 @@ async fn r04_a_gateway_that_registers_late_gets_its_events_at_once_and_took_no_s
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn r04_a_gateway_that_crashed_and_registers_again_gets_its_events_at_once() {
     let mut world = World::memory().await;
-    world.options.patience = FOR_EVER;
+    world.options.stall_timeout = FOR_EVER;
     let delivery = &mut world.options.routing.delivery;
     (delivery.retry.initial_delay, delivery.retry.max_delay) = (FOR_EVER, FOR_EVER);
     (delivery.breaker.open_for, delivery.breaker.failures) = (FOR_EVER, 1);
@@ -73,7 +74,7 @@ async fn restarted(world: &mut World, gateway: &Arc<TestGateway>) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn r03_the_id_of_a_batch_is_the_same_over_all_attempts_and_no_other_batch_has_it() {
     let mut world = World::memory().await;
-    world.options.patience = FOR_EVER;
+    world.options.stall_timeout = FOR_EVER;
     let gateway = world.gateway("g", "doc.all").await;
     restarted(&mut world, &gateway).await;
     restarted(&mut world, &gateway).await;
@@ -91,6 +92,21 @@ async fn r03_the_id_of_a_batch_is_the_same_over_all_attempts_and_no_other_batch_
     }
     assert_eq!(by_content.len(), 7);
     assert!(by_content.values().all(|ids| ids.len() == 1), "{by_content:?}");
+    node.close().await.unwrap();
+}
+
+/// The head of an answer is no word on the events.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn t06_events_whose_answer_breaks_off_are_sent_again() {
+    let mut world = World::memory().await;
+    let gateway = world.gateway("g", "doc.all").await;
+    gateway.set(Mood::BreaksOff);
+    let node = world.node().await;
+    world.send(10).await;
+    until(PATIENCE, "they are sent again", async || gateway.requests() >= 3).await;
+    gateway.set(Mood::Fine);
+    world.has_all(&gateway).await;
+    world.settled().await;
     node.close().await.unwrap();
 }
 
@@ -119,8 +135,8 @@ async fn r20_a_gateway_that_is_away_is_told_of_lost_events_when_it_is_back() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rte26_with_the_defaults_a_gateway_that_hangs_is_under_pressure_and_sheds_low_priority() {
     let mut world = World::memory().await;
-    // Nobody is parked, and nothing comes back: all that can be open is in the lane.
-    world.options.patience = FOR_EVER;
+    // The node parks no gateway, and no batch comes back: the lane holds all that can be open.
+    world.options.stall_timeout = FOR_EVER;
     world.http.timeout = Duration::from_secs(300);
     let gateway = TestGateway::start("g").await;
     world.registry.register_gateway(gateway.registration()).await.unwrap();
@@ -139,9 +155,13 @@ async fn rte26_with_the_defaults_a_gateway_that_hangs_is_under_pressure_and_shed
     world.settled().await;
     until(PATIENCE, "it is told of what was left out", async || gateway.missed().contains("low")).await;
     let lane = lane().unwrap();
-    assert_eq!((lane.pressure, lane.books.taken), (Pressure::None, 1000));
-    assert!(lane.books.gapped > 0 && lane.books.delivered + lane.books.gapped == 1000, "{:?}", lane.books);
-    assert_eq!(gateway.count() as u64, lane.books.delivered);
+    assert_eq!((lane.pressure, lane.accounting.taken), (Pressure::None, 1000));
+    assert!(
+        lane.accounting.gapped > 0 && lane.accounting.delivered + lane.accounting.gapped == 1000,
+        "{:?}",
+        lane.accounting
+    );
+    assert_eq!(gateway.count() as u64, lane.accounting.delivered);
     node.close().await.unwrap();
 }
 
@@ -161,7 +181,8 @@ impl Deliverer for Noting {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn r10_nothing_is_kept_for_a_gateway_that_is_gone() {
-    let (mut world, noting) = (World::memory().await, Noting::default());
+    let mut world = World::memory().await;
+    let noting = Noting::default();
     for id in ["stays", "goes"] {
         world.register(id, "http://127.0.0.1:1".to_owned(), firth_router::config::Protocol::Http).await;
     }

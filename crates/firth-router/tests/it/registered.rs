@@ -3,6 +3,7 @@
 use crate::chaos::nothing_was_given_up;
 use crate::node::World;
 use crate::world::*;
+use firth::Broker;
 use firth_engine::Engine;
 use firth_laws::faulty::{Faults, Faulty};
 use firth_router::config::RoutingConfig;
@@ -11,13 +12,16 @@ use firth_router::registry::{Registry, Subscription};
 use firth_testkit::{Flavor, on_both};
 
 async fn open(engine: &Engine) -> Registry {
-    Registry::open(engine.clone(), RoutingConfig::default().subscriptions).await.unwrap()
+    Registry::open(&Broker::with_engine(engine.clone()), RoutingConfig::default().subscriptions)
+        .await
+        .unwrap()
 }
 
 /// A second node with a registry of its own, which can be held up; each node has one partition.
 async fn second_node(world: &mut World, engine: &Engine) -> (Router, Registry, Faulty) {
     let (behind, faulty) = Faulty::wrap(engine.clone(), Faults::default());
-    let (first, second) = (world.registry.clone(), open(&behind).await);
+    let first = world.registry.clone();
+    let second = open(&behind).await;
     world.registry = second.clone();
     let node = world.node().await;
     world.registry = first;
@@ -40,7 +44,8 @@ async fn r01_a_registration_is_answered_when_every_node_has_it() {
     let (two, registry, faulty) = second_node(&mut world, &engine).await;
     share(&one, &two).await;
     faulty.hold_up("get");
-    let (first, asked) = (world.registry.clone(), faulty.count("get"));
+    let first = world.registry.clone();
+    let asked = faulty.count("get");
     let registering = tokio::spawn(async move { first.register(wish("all", "doc.all", "g")).await });
     until(PATIENCE, "the second node reads it", async || faulty.count("get") > asked).await;
     assert!(!registering.is_finished(), "the second node does not have it yet");
@@ -78,9 +83,10 @@ async fn r01_a_node_that_fell_silent_holds_up_registrations_for_a_while_and_matc
 #[tokio::test]
 async fn r01_a_node_that_cannot_take_a_registration_refuses_it_for_all() {
     let engine = Engine::memory();
-    let (one, tight) = (open(&engine).await, RoutingConfig::default().subscriptions);
+    let one = open(&engine).await;
+    let tight = RoutingConfig::default().subscriptions;
     let tight = firth_router::config::Subscriptions { unindexed_per_tenant: 0, ..tight };
-    let two = Registry::open(engine.clone(), tight).await.unwrap();
+    let two = Registry::open(&Broker::with_engine(engine.clone()), tight).await.unwrap();
     two.join("two", "changes", "router").await.unwrap();
     one.register(wish("s", "doc.n == 1", "g")).await.unwrap();
     let refused = one.register(wish("s", "doc.s.contains('x')", "g")).await.unwrap_err();

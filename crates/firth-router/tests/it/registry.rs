@@ -1,6 +1,8 @@
-//! The registry: what one node registers, all nodes match; nothing expires that gives a sign of life.
+//! The registry: what one node registers, all nodes match; nothing expires that gives a sign of
+//! life.
 
 use crate::world::*;
+use firth::Broker;
 use firth_engine::facet::{EntryKey, Expect};
 use firth_engine::{Engine, SpaceName};
 use firth_laws::faulty::{Faults, Faulty};
@@ -16,7 +18,7 @@ fn quotas() -> Subscriptions {
 }
 
 async fn open(engine: &Engine) -> Registry {
-    Registry::open(engine.clone(), quotas()).await.unwrap()
+    Registry::open(&Broker::with_engine(engine.clone()), quotas()).await.unwrap()
 }
 
 fn found(registry: &Registry, document: serde_json::Value) -> Vec<String> {
@@ -43,7 +45,7 @@ async fn nodes_share(one: Registry, two: Registry) {
 
     two.register_gateway(Gateway::new(gateway("g1"), "http://localhost:1")).await.unwrap();
     until(PATIENCE, "the gateway is known", async || one.gateways().len() == 1).await;
-    assert_eq!(one.table().owner(0), Some(&gateway("g1")));
+    assert_eq!(one.table(&tenant("t")).owner(0), Some(&gateway("g1")));
     one.register(wish("c", "doc.n == 2", "g2")).await.unwrap();
     assert_eq!(one.unregister_gateway(&gateway("g1")).await.unwrap(), Some(1));
     until(PATIENCE, "only the other gateway's is left", async || {
@@ -86,7 +88,8 @@ async fn a_node_that_starts_later_knows_what_was_registered_before() {
 #[tokio::test(start_paused = true)]
 async fn a_subscription_ends_when_neither_it_nor_its_gateway_gives_a_sign() {
     let engine = Engine::memory();
-    let (one, two) = (open(&engine).await, open(&engine).await);
+    let one = open(&engine).await;
+    let two = open(&engine).await;
     let short = |id: &str, to: &str| Subscription { ttl_seconds: 60, ..wish(id, "doc.n == 1", to) };
     for (id, to) in [("beating", "g1"), ("silent", "g1"), ("held", "g2")] {
         one.register(short(id, to)).await.unwrap();
@@ -107,7 +110,7 @@ async fn a_subscription_ends_when_neither_it_nor_its_gateway_gives_a_sign() {
 async fn what_cannot_work_is_refused_and_leaves_nothing_behind() {
     let engine = Engine::memory();
     let tight = Subscriptions { per_tenant: 2, unindexed_per_tenant: 1, ..quotas() };
-    let registry = Registry::open(engine.clone(), tight).await.unwrap();
+    let registry = Registry::open(&Broker::with_engine(engine.clone()), tight).await.unwrap();
     let bad = [
         wish("x", "doc.n ==", "g"),
         Subscription { ttl_seconds: 5, ..wish("x", "doc.n == 1", "g") },
@@ -131,12 +134,12 @@ async fn what_cannot_work_is_refused_and_leaves_nothing_behind() {
 async fn r07_a_refused_replacement_keeps_the_subscription_that_worked() {
     let engine = Engine::memory();
     let tight = Subscriptions { unindexed_per_tenant: 1, ..quotas() };
-    let registry = Registry::open(engine.clone(), tight.clone()).await.unwrap();
+    let registry = Registry::open(&Broker::with_engine(engine.clone()), tight.clone()).await.unwrap();
     registry.register(wish("slow", "doc.s.contains('y')", "g")).await.unwrap();
     registry.register(wish("a", "doc.n == 1", "g")).await.unwrap();
     let refused = registry.register(wish("a", "doc.s.contains('x')", "g")).await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Quota);
-    let later = Registry::open(engine.clone(), tight).await.unwrap();
+    let later = Registry::open(&Broker::with_engine(engine.clone()), tight).await.unwrap();
     for registry in [&registry, &later] {
         assert_eq!(found(registry, json!({ "n": 1, "s": "x" })), ["a"]);
     }
@@ -179,6 +182,39 @@ async fn r19_what_a_newer_node_has_stored_is_read_and_what_cannot_be_read_stops_
     let ids: Vec<_> = later.gateways().iter().map(|gateway| gateway.id.to_string()).collect();
     assert_eq!(ids, ["g1"], "the one that cannot be read is left out alone");
     later.heartbeat(&tenant("t"), &sub_id("a")).await.unwrap();
+}
+
+/// Every stored entry of a space.
+async fn stored(engine: &Engine, space: &str) -> Vec<serde_json::Value> {
+    let entries = engine.list_all(&SpaceName::new(space).unwrap(), "").await.unwrap();
+    entries.iter().map(|entry| serde_json::from_slice(&entry.value).unwrap()).collect()
+}
+
+#[tokio::test]
+async fn r19_a_heartbeat_of_an_older_node_keeps_the_fields_of_a_newer_one() {
+    let engine = Engine::memory();
+    let registry = open(&engine).await;
+    registry.register(wish("a", "doc.n == 1", "g1")).await.unwrap();
+    registry.register_gateway(Gateway::new(gateway("g1"), "http://localhost:1")).await.unwrap();
+    registry.close().await;
+    let spaces: Vec<_> = (0..64)
+        .map(|shard| format!("router.subscriptions.{shard}"))
+        .chain(["router.gateways".to_owned()])
+        .collect();
+    for space in &spaces {
+        change(&engine, space, |value| value["of_the_future"] = json!({ "n": 1 })).await;
+    }
+    let older = open(&engine).await;
+    older.heartbeat(&tenant("t"), &sub_id("a")).await.unwrap();
+    older.heartbeat_gateway(&gateway("g1")).await.unwrap();
+    let mut kept = 0;
+    for space in &spaces {
+        for entry in stored(&engine, space).await {
+            assert_eq!(entry["of_the_future"], json!({ "n": 1 }), "{entry}");
+            kept += 1;
+        }
+    }
+    assert_eq!(kept, 2, "the subscription and the gateway");
 }
 
 #[tokio::test]

@@ -1,11 +1,15 @@
-//! The registry over gRPC: a client of a few lines registers, gives signs of life, and is told what is wrong.
+//! The registry over gRPC: a client of a few lines registers, gives signs of life, and is told what
+//! is wrong.
 
 use crate::world::*;
 use bytes::{BufMut, Bytes, BytesMut};
-use firth_engine::Engine;
+use firth::Broker;
 use firth_router::config::{Mode, Protocol, RoutingConfig};
 use firth_router::deliver::{Bearer, Tls};
-use firth_router::registry::{Registry, RegistryClient, RegistryService, ServerTls};
+use firth_router::registry::{
+    Access, Admitted, CallOutcome, Callers, Refused, Registry, RegistryCall, RegistryClient, RegistryService,
+    ServerTls,
+};
 use firth_router::routing::Target;
 use firth_testkit::Certs;
 use http_body_util::{BodyExt, Full};
@@ -14,6 +18,7 @@ use hyper::client::conn::http2::{self, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use prost::Message;
 use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 
@@ -38,7 +43,7 @@ struct Name {
 }
 
 #[derive(Clone, PartialEq, Message)]
-struct Wish {
+struct RandomInterest {
     #[prost(string, tag = "1")]
     id: String,
     #[prost(string, tag = "2")]
@@ -116,15 +121,15 @@ impl Client {
     }
 }
 
-fn big(gateway: &str) -> Wish {
-    Wish {
+fn big(gateway: &str) -> RandomInterest {
+    RandomInterest {
         id: "s".into(),
         tenant: "t".into(),
         collection: "orders".into(),
         filter: "doc.n > 1".into(),
         gateway: gateway.into(),
         priority: "high".into(),
-        ..Wish::default()
+        ..RandomInterest::default()
     }
 }
 
@@ -132,9 +137,10 @@ fn big(gateway: &str) -> Wish {
 async fn gateways_and_subscriptions_register_live_and_leave_over_grpc() {
     let mut quotas = RoutingConfig::default().subscriptions;
     quotas.per_tenant = 2;
-    let registry = Registry::open(Engine::memory(), quotas).await.unwrap();
+    let registry = Registry::open(&Broker::memory(), quotas).await.unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let (address, stop) = (listener.local_addr().unwrap(), CancellationToken::new());
+    let address = listener.local_addr().unwrap();
+    let stop = CancellationToken::new();
     let service = RegistryService::new(registry.clone(), Some("secret"));
     let serving = tokio::spawn(service.serve(listener, stop.clone()));
 
@@ -153,7 +159,7 @@ async fn gateways_and_subscriptions_register_live_and_leave_over_grpc() {
     );
     assert_eq!(client.call("Register", &big("g")).await, Ok(300));
     let condition = Condition { field: "a".into(), op: "in".into(), value_json: "[1, \"x\"]".into() };
-    let conditions = Wish {
+    let conditions = RandomInterest {
         id: "c".into(),
         filter: String::new(),
         mode: "hash".into(),
@@ -169,12 +175,16 @@ async fn gateways_and_subscriptions_register_live_and_leave_over_grpc() {
     assert_eq!(client.call("Heartbeat", &name("c")).await, Ok(60));
     let (code, text) = client.call("Heartbeat", &name("none")).await.unwrap_err();
     assert!(code == 5 && text.contains("register it again"), "{code} {text}");
-    let (code, text) = client.call("Register", &Wish { id: "third".into(), ..big("g") }).await.unwrap_err();
+    let (code, text) =
+        client.call("Register", &RandomInterest { id: "third".into(), ..big("g") }).await.unwrap_err();
     assert!(code == 8 && text.contains("per_tenant of 2"), "{code} {text}");
     let (code, text) =
-        client.call("Register", &Wish { filter: "doc.(".into(), ..big("g") }).await.unwrap_err();
+        client.call("Register", &RandomInterest { filter: "doc.(".into(), ..big("g") }).await.unwrap_err();
     assert!(code == 3 && text.contains("CEL"), "{code} {text}");
-    assert_eq!(client.call("Register", &Wish { mode: "any".into(), ..big("g") }).await.unwrap_err().0, 3);
+    assert_eq!(
+        client.call("Register", &RandomInterest { mode: "any".into(), ..big("g") }).await.unwrap_err().0,
+        3
+    );
     assert_eq!(client.call("Dance", &name("s")).await.unwrap_err().0, 12);
     assert_eq!(client.call("Unregister", &name("c")).await, Ok(1));
     assert_eq!(
@@ -193,9 +203,10 @@ async fn gateways_and_subscriptions_register_live_and_leave_over_grpc() {
 async fn a_python_client_generated_from_the_proto_registers_and_is_told_what_is_wrong() {
     let mut quotas = RoutingConfig::default().subscriptions;
     quotas.per_tenant = 2;
-    let registry = Registry::open(Engine::memory(), quotas).await.unwrap();
+    let registry = Registry::open(&Broker::memory(), quotas).await.unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let (address, stop) = (listener.local_addr().unwrap().to_string(), CancellationToken::new());
+    let address = listener.local_addr().unwrap().to_string();
+    let stop = CancellationToken::new();
     let service = RegistryService::new(registry.clone(), Some("secret"));
     let serving = tokio::spawn(service.serve(listener, stop.clone()));
     let proto = concat!(env!("CARGO_MANIFEST_DIR"), "/proto");
@@ -225,7 +236,8 @@ async fn a_python_client_generated_from_the_proto_registers_and_is_told_what_is_
 
 async fn serving(service: RegistryService) -> (SocketAddr, tokio::task::JoinHandle<()>, CancellationToken) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let (address, stop) = (listener.local_addr().unwrap(), CancellationToken::new());
+    let address = listener.local_addr().unwrap();
+    let stop = CancellationToken::new();
     (address, tokio::spawn(service.serve(listener, stop.clone())), stop)
 }
 
@@ -233,16 +245,16 @@ async fn serving(service: RegistryService) -> (SocketAddr, tokio::task::JoinHand
 async fn rte_a_registration_by_grpc_has_the_configured_mode_and_time_unless_it_says_otherwise() {
     let mut routing = RoutingConfig { mode: Mode::ConsistentHash, ..RoutingConfig::default() };
     routing.subscriptions.ttl = std::time::Duration::from_secs(70);
-    let registry = Registry::open(Engine::memory(), routing.subscriptions.clone()).await.unwrap();
+    let registry = Registry::open(&Broker::memory(), routing.subscriptions.clone()).await.unwrap();
     let (address, task, stop) =
         serving(RegistryService::new(registry.clone(), None).configured(&routing)).await;
     let mut client = Client::connect(address, "any").await;
     assert_eq!(client.call("Register", &big("")).await, Ok(70));
     let target = |id: &str| registry.subscription(&tenant("t"), &sub_id(id)).unwrap().target.clone();
     assert_eq!(target("s"), Target::Hash);
-    assert_eq!(client.call("Register", &Wish { id: "d".into(), ..big("g") }).await, Ok(70));
+    assert_eq!(client.call("Register", &RandomInterest { id: "d".into(), ..big("g") }).await, Ok(70));
     assert_eq!(target("d"), Target::Direct(gateway("g")), "it names its gateway");
-    let wish = Wish { id: "b".into(), mode: "broadcast".into(), ttl_seconds: 60, ..big("") };
+    let wish = RandomInterest { id: "b".into(), mode: "broadcast".into(), ttl_seconds: 60, ..big("") };
     assert_eq!(client.call("Register", &wish).await, Ok(60));
     assert_eq!(target("b"), Target::Broadcast);
     stop.cancel();
@@ -253,7 +265,7 @@ async fn rte_a_registration_by_grpc_has_the_configured_mode_and_time_unless_it_s
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn r17_the_registry_speaks_tls_and_takes_no_call_without_it() {
     let certs = Certs::new();
-    let registry = Registry::open(Engine::memory(), RoutingConfig::default().subscriptions).await.unwrap();
+    let registry = Registry::open(&Broker::memory(), RoutingConfig::default().subscriptions).await.unwrap();
     let tls = ServerTls::from_files(&certs.server_cert_path(), &certs.server_key_path()).unwrap();
     let (address, task, stop) =
         serving(RegistryService::new(registry.clone(), Some("secret")).with_tls(tls)).await;
@@ -270,4 +282,82 @@ async fn r17_the_registry_speaks_tls_and_takes_no_call_without_it() {
     stop.cancel();
     drop((client, plain));
     task.await.unwrap();
+}
+
+/// Callers by their tokens, and what became of their calls.
+struct Known {
+    access: Access,
+    told: Arc<Mutex<Vec<String>>>,
+}
+
+impl Callers for Known {
+    fn admit(&self, call: &RegistryCall<'_>) -> Result<Admitted, Refused> {
+        let token = call.headers["authorization"].to_str().unwrap();
+        let access = match token {
+            "Bearer secret" => Access::default(),
+            "Bearer edge" => self.access.clone(),
+            _ => return Err(Refused { status: 16, text: "unknown".to_owned() }),
+        };
+        let who = format!("{} {token} {}", call.peer.unwrap(), call.path);
+        let told = Arc::clone(&self.told);
+        let report = move |answered: &CallOutcome<'_>| {
+            told.lock().unwrap().push(format!("{who} {} {}", answered.about, answered.status));
+        };
+        Ok(Admitted { access, report: Box::new(report) })
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn r17_a_caller_with_limits_registers_its_own_gateways_and_tenants_only() {
+    let registry = Registry::open(&Broker::memory(), RoutingConfig::default().subscriptions).await.unwrap();
+    let access = Access::new(vec!["edge-*".to_owned()], vec!["t".to_owned()]).unwrap();
+    let told = Arc::new(Mutex::default());
+    let callers = Arc::new(Known { access, told: Arc::clone(&told) });
+    let service = RegistryService::new(registry.clone(), None).with_callers(callers);
+    let (address, serving, stop) = serving(service).await;
+    let (mut all, mut edge) =
+        (Client::connect(address, "secret").await, Client::connect(address, "edge").await);
+    let mut none = Client::connect(address, "wrong").await;
+    let gateway = |id: &str| Gateway { id: id.into(), endpoint: "http://h:1".into(), ..Gateway::default() };
+    // The first field of a gateway's name is its id.
+    let named = |id: &str| Name { tenant: id.into(), id: String::new() };
+    assert_eq!(none.call("RegisterGateway", &gateway("edge-1")).await.unwrap_err().0, 16);
+    assert!(all.call("RegisterGateway", &gateway("core")).await.is_ok());
+    assert!(edge.call("RegisterGateway", &gateway("edge-1")).await.is_ok());
+    assert!(edge.call("HeartbeatGateway", &named("edge-1")).await.is_ok());
+    assert_eq!(edge.call("RegisterGateway", &gateway("core")).await.unwrap_err().0, 7);
+    for call in ["HeartbeatGateway", "UnregisterGateway"] {
+        assert_eq!(edge.call(call, &named("core")).await.unwrap_err().0, 7, "{call}");
+    }
+    assert!(all.call("Register", &RandomInterest { id: "theirs".into(), ..big("core") }).await.is_ok());
+    assert!(edge.call("Register", &big("edge-1")).await.is_ok());
+    for wish in [
+        big("core"),
+        RandomInterest { tenant: "other".into(), ..big("edge-1") },
+        RandomInterest { id: "theirs".into(), ..big("edge-1") },
+        RandomInterest { mode: "hash".into(), ..big("") },
+    ] {
+        assert_eq!(edge.call("Register", &wish).await.unwrap_err().0, 7, "{wish:?}");
+    }
+    for (tenant, id) in [("t", "theirs"), ("other", "s")] {
+        let name = Name { tenant: tenant.into(), id: id.into() };
+        for call in ["Heartbeat", "Unregister"] {
+            assert_eq!(edge.call(call, &name).await.unwrap_err().0, 7, "{call} {tenant} {id}");
+        }
+    }
+    assert_eq!(edge.call("Unregister", &Name { tenant: "t".into(), id: "s".into() }).await, Ok(1));
+    assert_eq!(registry.len(), 1);
+    let told = std::mem::take(&mut *told.lock().unwrap());
+    for (token, call, about, status) in [
+        ("secret", "RegisterGateway", "core", 0),
+        ("edge", "RegisterGateway", "core", 7),
+        ("edge", "HeartbeatGateway", "edge-1", 0),
+        ("edge", "Register", "t/theirs", 7),
+        ("edge", "Unregister", "other/s", 7),
+    ] {
+        let line = format!("127.0.0.1 Bearer {token} /RegistryService/{call} {about} {status}");
+        assert!(told.contains(&line), "{line}: {told:?}");
+    }
+    stop.cancel();
+    serving.await.unwrap();
 }

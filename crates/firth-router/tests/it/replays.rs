@@ -1,4 +1,5 @@
-//! Dead letters that are replayed while their gateway hangs and its lane is full: they are older than everything that it is fed, and cost neither it nor others anything.
+//! Dead letters that are replayed while their gateway hangs and its lane is full: they are older
+//! than everything that it is fed, and cost neither it nor others anything.
 
 use crate::gateway::{Mood, TestGateway};
 use crate::node::{World, balanced};
@@ -18,19 +19,20 @@ struct Scene {
 }
 
 impl Scene {
-    async fn new(room: usize, patience: Duration) -> Self {
+    async fn new(room: usize, stall_timeout: Duration) -> Self {
         let mut world = World::memory().await;
         let picky = world.gateway("picky", "doc.all").await;
         picky.set(Mood::Refuses("d3".to_owned()));
-        // Who refuses is not parked, however slow the machine is: the letters would be of another group.
-        world.options.patience = Duration::from_secs(600);
+        // Who refuses is not parked, however slow the machine is: the letters would be of another
+        // group.
+        world.options.stall_timeout = Duration::from_secs(600);
         let node = world.node().await;
         world.send(LETTERS * 10).await;
         world.settled().await;
         assert_eq!(world.dead().await, LETTERS);
         node.close().await.unwrap();
         picky.set(Mood::Hangs);
-        world.options.patience = patience;
+        world.options.stall_timeout = stall_timeout;
         world.options.routing.backpressure.queue_size = room;
         let node = world.node().await;
         Self { world, picky, node }
@@ -47,7 +49,8 @@ impl Scene {
         until(PATIENCE * 2, what, async || self.node.lanes().iter().any(is_it)).await;
     }
 
-    /// The picky gateway takes everything now, letters too, and so many events in all have arrived there.
+    /// The picky gateway takes everything now, letters too, and so many events in all have arrived
+    /// there.
     async fn end(self, count: u64) {
         self.picky.set(Mood::Fine);
         until(PATIENCE * 4, "it has caught up", async || {

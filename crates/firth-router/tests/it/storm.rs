@@ -1,9 +1,11 @@
-//! Storms: under load, nodes in processes of their own are killed, sleep past their leases, end gracefully and come back, gateways crash, hang, answer
-//! nonsense and recover, and the server is killed, all at random. Meanwhile a steady gateway must get everything; in the end everyone has every
-//! event once, those of a document in order, nothing was given up, no group is left, and the books of every node that ever ran balance.
+//! Storms: under load, nodes in processes of their own are killed, sleep past their leases, end
+//! gracefully and come back, gateways crash, hang, answer nonsense and recover, and the server is
+//! killed, all at random. Meanwhile a steady gateway must get everything; in the end everyone has
+//! every event once, those of a document in order, nothing was given up, no group is left, and the
+//! accounting of every node that ever ran balance.
 //!
-//! The seed names the blows: `FIRTH_CHAOS_SEED` repeats them, `FIRTH_CHAOS_SECONDS` makes a run longer. `cargo xtask chaos --routers` runs them for
-//! minutes.
+//! The seed names the blows: `FIRTH_CHAOS_SEED` repeats them, `FIRTH_CHAOS_SECONDS` makes a run
+//! longer. `cargo xtask chaos --routers` runs them for minutes.
 
 use crate::chaos::nothing_was_given_up;
 use crate::gateway::{Mood, TestGateway};
@@ -13,7 +15,7 @@ use firth::Broker;
 use firth_engine::Engine;
 use firth_router::config::RoutingConfig;
 use firth_router::deliver::{HttpDeliverer, HttpOptions};
-use firth_router::lane::Books;
+use firth_router::lane::LaneAccounting;
 use firth_router::node::{Router, RouterOptions};
 use firth_router::registry::Registry;
 use firth_testkit::{Flavor, Persist, RedisServer};
@@ -36,7 +38,7 @@ const NAME: &str = "FIRTH_STORM_NAME";
 fn options(name: &str) -> (RouterOptions, HttpOptions) {
     let mut options = RouterOptions::new("changes");
     (options.node, options.is_sole) = (name.to_owned(), true);
-    (options.lease, options.patience) = (LEASE, Duration::from_millis(300));
+    (options.lease, options.stall_timeout) = (LEASE, Duration::from_millis(300));
     options.routing.batch.max_size = 20;
     options.routing.backpressure.queue_size = 200;
     options.routing.delivery.breaker.open_for = Duration::from_millis(200);
@@ -45,7 +47,8 @@ fn options(name: &str) -> (RouterOptions, HttpOptions) {
     (options, http)
 }
 
-/// Tells the books as often as somebody looks, until nobody listens any more; then it ends gracefully.
+/// Prints the accounting every 50 ms until the storm closes its stdin. Then the node ends
+/// gracefully.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "a node in a process of its own, which storms start"]
 async fn a_node_in_a_storm() {
@@ -66,16 +69,16 @@ async fn a_node_in_a_storm() {
 }
 
 async fn start(url: &str, name: &str) -> firth_router::Result<Router> {
-    let engine = Engine::at(url).await?;
-    let registry = Registry::open(engine.clone(), RoutingConfig::default().subscriptions).await?;
+    let broker = Broker::connect(url).await?;
+    let registry = Registry::open(&broker, RoutingConfig::default().subscriptions).await?;
     let (options, http) = options(name);
-    let (broker, deliverer) = (Broker::with_engine(engine), Arc::new(HttpDeliverer::new(http)));
+    let deliverer = Arc::new(HttpDeliverer::new(http));
     Router::start(&broker, registry, deliverer, options).await
 }
 
 fn tell(node: &Router) {
-    for (partition, books) in node.books() {
-        let Books { taken, delivered, parked, dead, gapped, held } = books;
+    for (partition, accounting) in node.accounting() {
+        let LaneAccounting { taken, delivered, parked, dead, gapped, held } = accounting;
         println!("\nBOOKS {partition} {taken} {delivered} {parked} {dead} {gapped} {held}");
     }
 }
@@ -83,7 +86,7 @@ fn tell(node: &Router) {
 /// Killed and reaped when dropped.
 struct Node {
     child: Child,
-    /// What it told of its books and is wrong, and the last line.
+    /// What it told of its accounting and is wrong, and the last line.
     told: Arc<Mutex<(Vec<String>, String)>>,
     reader: Option<JoinHandle<()>>,
 }
@@ -94,7 +97,8 @@ impl Node {
         command.args(["storm::a_node_in_a_storm", "--exact", "--ignored", "--nocapture"]);
         command.env(URL, url).env(NAME, name).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();
-        let (lines, told) = (BufReader::new(child.stdout.take().unwrap()).lines(), Arc::default());
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let told = Arc::default();
         let pen: Arc<Mutex<(Vec<String>, String)>> = Arc::clone(&told);
         let reader = std::thread::spawn(move || {
             for line in lines.map_while(Result::ok) {
@@ -123,7 +127,7 @@ impl Node {
     }
 }
 
-/// However a node ended: its books balanced as long as it could tell.
+/// However a node ended: its accounting balanced as long as it could tell.
 impl Drop for Node {
     fn drop(&mut self) {
         let _ = self.child.kill();
@@ -150,14 +154,15 @@ struct Storm {
 
 impl Storm {
     async fn new(flavor: Flavor, seed: u64) -> Self {
-        // Whatever is acknowledged is there after the death of the server.
+        // An acknowledged write survives the death of the server.
         let server = RedisServer::builder().flavor(flavor).persist(Persist::AofAlways).start().await;
         let world = World::new(Engine::at(&server.url()).await.unwrap()).await;
         let steady = world.gateway("steady", "doc.all").await;
         let flapping = world.gateway("flapping", "doc.all").await;
         let moody = world.gateway("moody", "doc.all").await;
         let dice = fastrand::Rng::with_seed(seed);
-        let (nodes, is_up) = (Vec::new(), true);
+        let nodes = Vec::new();
+        let is_up = true;
         let mut storm = Self { server, world, dice, nodes, born: 0, steady, flapping, is_up, moody };
         (0..2).for_each(|_| storm.add(None));
         storm
@@ -216,7 +221,7 @@ impl Storm {
         }
     }
 
-    /// One blow under load; whoever is not struck goes on.
+    /// One blow under load; the nodes and gateways that it does not hit go on.
     async fn round(&mut self) {
         self.world.send(40).await;
         self.strike().await;
@@ -256,7 +261,9 @@ fn seed() -> u64 {
 
 async fn run(flavor: Flavor, seed: u64, length: Duration) {
     println!("FIRTH_CHAOS_SEED={seed}");
-    let (mut storm, until, mut blows) = (Storm::new(flavor, seed).await, Instant::now() + length, 0);
+    let mut storm = Storm::new(flavor, seed).await;
+    let until = Instant::now() + length;
+    let mut blows = 0;
     while Instant::now() < until {
         storm.round().await;
         blows += 1;
@@ -276,7 +283,8 @@ async fn nodes_and_gateways_that_die_at_random_lose_nothing_and_their_books_bala
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "takes FIRTH_CHAOS_MINUTES: run it with `cargo xtask chaos --routers`"]
 async fn minutes_of_deaths_of_nodes_and_gateways_lose_nothing() {
-    let (minutes, first) = (setting("FIRTH_CHAOS_MINUTES").unwrap_or(3), seed());
+    let minutes = setting("FIRTH_CHAOS_MINUTES").unwrap_or(3);
+    let first = seed();
     let until = Instant::now() + Duration::from_secs(60 * minutes);
     for turn in 0_u64.. {
         let left = until.saturating_duration_since(Instant::now());

@@ -1,4 +1,5 @@
-//! The lasting gRPC call: answers by number, breaks and resumption, pauses, gateways that fall silent.
+//! The lasting gRPC call: answers by number, breaks and resumption, pauses, gateways that fall
+//! silent.
 
 use crate::chaos::books_close;
 use crate::grpc::{DeliveryAck, EventBatch};
@@ -108,7 +109,8 @@ impl Server {
             seen.calls.push(Vec::new());
             seen.calls.len() - 1
         };
-        let (mut arrived, mut count) = (BytesMut::new(), 0);
+        let mut arrived = BytesMut::new();
+        let mut count = 0;
         while let Some(Ok(piece)) = body.frame().await {
             arrived.extend_from_slice(piece.data_ref().map_or(&[], |data| data));
             while let Some(batch) = next(&mut arrived) {
@@ -135,7 +137,7 @@ impl Server {
                         continue;
                     }
                 }
-                // It takes them in, and nobody hears of it.
+                // The gateway takes the events in and sends no answer.
                 self.take(batch);
                 if let Some(Mood::Breaks { answers: some, unanswered }) = mood
                     && count == some + unanswered
@@ -193,12 +195,13 @@ fn deliverer(timeout: Duration) -> GrpcDeliverer {
     GrpcDeliverer::new(GrpcOptions { node: "node".to_owned(), timeout, bearer: Some(Bearer::new("token")) })
 }
 
-/// Sends 400 events in small batches to a server of these moods; all arrive once, in order, and nothing is given up.
+/// Sends 400 events in small batches to a server of these moods; all arrive once, in order, and
+/// nothing is given up.
 async fn all_arrive(moods: &[Mood], timeout: Duration) -> Arc<Server> {
     let (server, endpoint) = Server::start(moods).await;
     let mut world = World::memory().await;
     world.options.routing.batch.max_size = 10;
-    world.options.patience = PATIENCE;
+    world.options.stall_timeout = PATIENCE;
     world.register("g", endpoint, Protocol::Grpc).await;
     let node = world.node_with(deliverer(timeout)).await;
     world.send(400).await;

@@ -2,6 +2,7 @@
 
 use crate::node::World;
 use crate::world::*;
+use firth::Broker;
 use firth_router::config::RoutingConfig;
 use firth_router::node::message;
 use firth_router::registry::Registry;
@@ -34,9 +35,11 @@ async fn r05_two_routed_topics_lose_nothing_at_a_gateway_that_both_send_to() {
 
 #[tokio::test]
 async fn r05_a_second_router_on_a_topic_is_refused_and_told_what_to_do() {
-    let engine = firth_engine::Engine::memory();
-    let open = || Registry::open(engine.clone(), RoutingConfig::default().subscriptions);
-    let (one, two, three) = (open().await.unwrap(), open().await.unwrap(), open().await.unwrap());
+    let broker = Broker::memory();
+    let open = || Registry::open(&broker, RoutingConfig::default().subscriptions);
+    let one = open().await.unwrap();
+    let two = open().await.unwrap();
+    let three = open().await.unwrap();
     one.join("n1", "changes", "router").await.unwrap();
     let refused = two.join("n2", "changes", "other").await.unwrap_err();
     assert!(refused.to_string().contains("node n1 routes the topic changes as router"), "{refused}");

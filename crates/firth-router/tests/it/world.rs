@@ -36,6 +36,7 @@ pub(crate) fn order(key: &str, document: serde_json::Value) -> Event {
 /// Two engines that share what they store, as two nodes do.
 pub(crate) async fn on_server(flavor: Flavor) -> (RedisServer, Engine, Engine) {
     let server = RedisServer::start(flavor).await;
-    let (one, two) = (Engine::at(&server.url()).await.unwrap(), Engine::at(&server.url()).await.unwrap());
+    let one = Engine::at(&server.url()).await.unwrap();
+    let two = Engine::at(&server.url()).await.unwrap();
     (server, one, two)
 }

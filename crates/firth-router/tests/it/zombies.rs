@@ -1,5 +1,6 @@
-//! Groups of parked gateways belong to the owner of the partition: whoever slept makes none, and a lost answer leaves none behind. A group that
-//! nobody knows of would hold back retention until the partition changes hands.
+//! Groups of parked gateways belong to the owner of the partition. A node that slept while it lost
+//! the partition makes none, and a lost answer leaves none behind. A group that no owner knows of
+//! would hold back retention until the partition changes hands.
 
 use crate::chaos::{books_close, books_tell, nothing_was_given_up};
 use crate::gateway::{Mood, TestGateway};
@@ -7,15 +8,16 @@ use crate::leases::at;
 use crate::node::World;
 use crate::world::*;
 use firth::{Broker, GroupName, RecordId};
-use firth_engine::Engine;
-use firth_engine::facet::From;
+use firth_engine::facet::{EntryKey, Expect, StartPosition};
+use firth_engine::{Engine, SpaceName};
 use firth_laws::faulty::{Fault, Faults, Faulty};
 use firth_laws::world::seize;
 use firth_router::node::Router;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A node whose calls to the engine can be held up and lost. It hears of a loss when it asks, and not before.
+/// A node whose calls to the engine can be held up and lost. It hears of a loss when it asks, and
+/// not before.
 async fn faulty_node(world: &mut World, engine: Engine) -> (Router, Faulty) {
     let (engine, faulty) = Faulty::wrap(engine, Faults::default());
     world.options.lease = Duration::from_secs(600);
@@ -40,7 +42,8 @@ async fn a_node_that_slept_makes_no_group_for_a_gateway() {
     gateway.set(Mood::Hangs);
     world.send(20).await;
     until(PATIENCE, "events wait for it", async || node.lanes().iter().any(|lane| lane.held == 20)).await;
-    let (before, marks) = (faulty.count("create_group"), faulty.count("put"));
+    let before = faulty.count("create_group");
+    let marks = faulty.count("put");
     faulty.cut();
     until(PATIENCE, "it is about to park the gateway", async || faulty.count("put") > marks).await;
     let group = GroupName::new("router").unwrap();
@@ -86,11 +89,12 @@ async fn a_group_that_was_made_without_an_answer_is_found_and_ended() {
     node.close().await.unwrap();
 }
 
-/// An event of `d3` was given up, then its gateway's group was made, and then the node died: the letter is still there.
+/// An event of `d3` was given up, then its gateway's group was made, and then the node died: the
+/// letter is still there.
 async fn a_letter_was_not_taken_back(mood: Mood) -> (World, Arc<TestGateway>, Router) {
     let mut world = World::memory().await;
-    // However long a starved machine takes, nobody is parked before that.
-    world.options.patience = Duration::from_secs(600);
+    // However long a starved machine takes, the node parks no gateway before that.
+    world.options.stall_timeout = Duration::from_secs(600);
     let picky = world.gateway("picky", "doc.all").await;
     picky.set(Mood::Refuses("d3".to_owned()));
     let node = world.node().await;
@@ -101,9 +105,14 @@ async fn a_letter_was_not_taken_back(mood: Mood) -> (World, Arc<TestGateway>, Ro
     node.close().await.unwrap();
     let letters = world.broker.dead_letters("changes").list(None, 10).await.unwrap().letters;
     let first = letters.iter().map(|letter| letter.id.id).min().unwrap();
-    let (engine, group) = (world.broker.engine(), GroupName::new("router.gw.picky").unwrap());
-    let after = From::After(RecordId { seq: first.seq - 1, ..first });
-    engine.create_group(&at(letters[0].id.partition), &group, after, None).await.unwrap();
+    let engine = world.broker.engine();
+    let group = GroupName::new("router.gw.picky").unwrap();
+    let (after, partition) =
+        (StartPosition::After(RecordId { seq: first.seq - 1, ..first }), letters[0].id.partition);
+    let space = SpaceName::new("router.parked").unwrap();
+    let mark = EntryKey::new(space, format!("changes/router/{partition}/picky")).unwrap();
+    engine.put(&mark, "".into(), Expect::Any).await.unwrap();
+    engine.create_group(&at(partition), &group, after, None).await.unwrap();
     picky.set(mood);
     let node = world.node().await;
     (world, picky, node)

@@ -1,4 +1,5 @@
-//! Messages between bytes: one byte that says whether it is compressed (never here), four of length, the message.
+//! Messages between bytes: one byte that says whether it is compressed (never here), four of
+//! length, the message.
 
 use crate::deliver::connect::MAX_ANSWER;
 use crate::error::{Error, ErrorKind, Result};
@@ -78,12 +79,11 @@ mod tests {
 
     #[test]
     fn messages_come_out_whole_however_they_arrive() {
-        let (one, two) = (
-            DeliveryAck { accepted: 1, ..Default::default() },
-            DeliveryAck { accepted: 300, ..Default::default() },
-        );
+        let one = DeliveryAck { accepted: 1, ..Default::default() };
+        let two = DeliveryAck { accepted: 300, ..Default::default() };
         let bytes = [frame(&one), frame(&two)].concat();
-        let (mut arrived, mut seen) = (BytesMut::new(), Vec::new());
+        let mut arrived = BytesMut::new();
+        let mut seen = Vec::new();
         for byte in bytes {
             arrived.put_u8(byte);
             seen.extend(next::<DeliveryAck>(&mut arrived).unwrap());

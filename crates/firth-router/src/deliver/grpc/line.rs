@@ -1,7 +1,8 @@
 //! The batches of one stream that wait for their answers. Pure, but for the ends that are told.
 //!
-//! Batches are numbered as they come and are sent in that order, no more unanswered at a time than the gateway wants. When the call breaks,
-//! everything unanswered is sent again over the next one under the same numbers ([`Line::rewind`]), or given up ([`Line::end`]).
+//! Batches are numbered as they come and are sent in that order, no more unanswered at a time than
+//! the gateway wants. When the call breaks, everything unanswered is sent again over the next one
+//! under the same numbers ([`Line::rewind`]), or given up ([`Line::end`]).
 
 use super::messages::BatchAck;
 use bytes::Bytes;
@@ -46,7 +47,8 @@ impl Default for Line {
 }
 
 impl Line {
-    /// Takes in the batch that is written under its number; answers the number, and where its end is told.
+    /// Takes in the batch that is written under its number; answers the number, and where its end
+    /// is told.
     pub(super) fn put(&mut self, write: impl FnOnce(u64) -> Bytes) -> (u64, oneshot::Receiver<Told>) {
         self.last += 1;
         let (tell, told) = oneshot::channel();
@@ -70,13 +72,13 @@ impl Line {
         if answer.window > 0 {
             self.window = answer.window as usize;
         }
-        // One that nobody waits for any more was taken back meanwhile.
+        // If the caller took the batch back in the meantime, the answer is dropped.
         if let Some(waiting) = self.take(answer.batch) {
             let _ = waiting.tell.send(Told::Answer(answer));
         }
     }
 
-    /// Nobody waits for it any more.
+    /// Forgets a batch whose caller no longer waits for the answer.
     pub(super) fn take_back(&mut self, number: u64) {
         self.take(number);
     }
@@ -91,7 +93,7 @@ impl Line {
     pub(super) fn end(&mut self, told: fn() -> Told) {
         self.rewind();
         for (_, waiting) in std::mem::take(&mut self.waiting) {
-            // Whoever asked may be gone.
+            // The caller may have dropped its receiver.
             let _ = waiting.tell.send(told());
         }
     }
@@ -131,7 +133,8 @@ mod tests {
 
     #[test]
     fn batches_go_out_in_order_within_the_window_and_again_after_a_break() {
-        let (mut line, now) = (Line::default(), Instant::now());
+        let mut line = Line::default();
+        let now = Instant::now();
         let mut told: Vec<_> = (0..5).map(|_| line.put(numbered).1).collect();
         assert_eq!([(); 3].map(|()| number(line.next())), [Some(1), Some(2), Some(3)]);
         line.answered(answer(2, 2), now);

@@ -59,6 +59,14 @@ pub(super) struct StreamerEvent {
     pub(super) traceparent: String,
     #[prost(uint64, tag = "15")]
     pub(super) appended_ms: u64,
+    #[prost(string, tag = "16")]
+    pub(super) control: String,
+    #[prost(bool, tag = "17")]
+    pub(super) all_tenants: bool,
+    #[prost(string, tag = "18")]
+    pub(super) reason: String,
+    #[prost(string, repeated, tag = "19")]
+    pub(super) missing: Vec<String>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -105,7 +113,8 @@ pub(super) struct BatchAck {
 }
 
 impl BatchAck {
-    /// What it says of a batch of so many events. An answer without results is a wish for a pause.
+    /// What it says of a batch of so many events. An answer without results is a subscription for a
+    /// pause.
     pub(super) fn outcome(self, events: usize) -> Outcome {
         match self.ack {
             Some(ack) => ack.outcome(events),
@@ -166,12 +175,13 @@ impl From<&crate::lane::Item> for StreamerEvent {
             some.map(|one| one.subscription.to_string()).collect()
         };
         let subscription_ids: Vec<String> = names(false);
+        let (operation, tenant, key) = item.on_wire();
         Self {
             subscription_id: subscription_ids.first().cloned().unwrap_or_default(),
-            event_type: event.operation.as_str().to_owned(),
-            tenant: event.tenant.to_string(),
+            event_type: operation.as_str().to_owned(),
+            tenant: tenant.to_owned(),
             collection: event.collection.to_string(),
-            document_id: event.key.to_string(),
+            document_id: key.to_owned(),
             payload: text(event.document()),
             seq: signed_seq(item.position.seq),
             partition_id: signed(item.position.partition),
@@ -182,6 +192,10 @@ impl From<&crate::lane::Item> for StreamerEvent {
             traceparent: item.trace.as_deref().unwrap_or_default().to_owned(),
             committed_ms: event.committed_ms,
             appended_ms: item.appended_ms,
+            control: item.control().to_owned(),
+            all_tenants: event.is_for_all_tenants(),
+            reason: event.reason.as_deref().unwrap_or_default().to_owned(),
+            missing: event.missing.iter().map(ToString::to_string).collect(),
         }
     }
 }

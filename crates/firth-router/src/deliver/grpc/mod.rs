@@ -1,8 +1,8 @@
-//! gRPC: `StreamerService` of `proto/streamer.proto`, to a gateway that is the server. Batches go over one call that lasts
-//! ([`stream`]); a gateway without it gets one unary call per batch.
+//! gRPC: `StreamerService` of `proto/streamer.proto`, to a gateway that is the server. Batches go
+//! over one call that lasts ([`stream`]); a gateway without it gets one unary call per batch.
 //!
-//! A gRPC call is an HTTP/2 POST whose body is messages behind five bytes each ([`frames`]), and whose result stands in the trailers; that
-//! much needs no more than hyper.
+//! A gRPC call is an HTTP/2 POST whose body is messages behind five bytes each ([`frames`]), and
+//! whose result stands in the trailers; that much needs no more than hyper.
 
 mod frames;
 mod line;
@@ -45,7 +45,8 @@ pub struct GrpcOptions {
     pub bearer: Option<Bearer>,
 }
 
-/// Calls gateways by gRPC: over a call that lasts, or by one call per batch where a gateway does not offer that.
+/// Calls gateways by gRPC: over a call that lasts, or by one call per batch where a gateway does
+/// not offer that.
 #[derive(Debug)]
 pub struct GrpcDeliverer {
     options: GrpcOptions,

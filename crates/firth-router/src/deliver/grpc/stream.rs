@@ -1,7 +1,8 @@
 //! One lasting call per gateway: batches out, answers in by their numbers, in any order.
 //!
-//! A task per gateway drives the call. When it breaks after it has brought answers, a new one is made at once and what is unanswered goes out
-//! again; when it brought none, everything is given back to the lane, whose breaker decides.
+//! A task per gateway drives the call. When it breaks after it has brought answers, a new one is
+//! made at once and what is unanswered goes out again; when it brought none, everything is given
+//! back to the lane, whose breaker decides.
 
 use super::frames::{self, broken};
 use super::line::{Line, Told};
@@ -184,7 +185,8 @@ impl Driver {
     async fn drive(&self, answered: &mut bool) -> Result<End> {
         let (batches, outgoing) = mpsc::channel(1);
         let request = request(&self.to, &self.options, STREAM, None, body(outgoing))?;
-        // The head of the answer may come with the first answer only, so that batches go out before it.
+        // The head of the answer may come with the first answer only, so that batches go out before
+        // it.
         let mut opening = pin!(self.connections.send(&self.to, request, self.options.timeout));
         let response = loop {
             tokio::select! {
@@ -211,7 +213,8 @@ impl Driver {
         }
     }
 
-    /// Sends one batch, as soon as there is one and the connection takes it. A call that has ended takes none; then it waits.
+    /// Sends one batch, as soon as there is one and the connection takes it. A call that has ended
+    /// takes none; then it waits.
     async fn send(&self, batches: &mpsc::Sender<Bytes>) {
         loop {
             let Ok(room) = batches.reserve().await else { return std::future::pending().await };

@@ -1,4 +1,5 @@
-//! Writes a batch as the message `EventBatch`, straight from the events: every text goes from where it lies into the frame, once.
+//! Writes a batch as the message `EventBatch`, straight from the events: every text goes from where
+//! it lies into the frame, once.
 
 use super::frames::frame_of;
 use super::messages::{Gap, signed, signed_seq};
@@ -34,7 +35,8 @@ pub(super) fn batch_frame(to: &Gateway, node: &str, number: u64, batch: &Batch) 
 
 fn event_len(item: &Item) -> usize {
     let event = &item.event;
-    let texts = [first(item), event.operation.as_str(), event.tenant.as_str(), &event.collection, &event.key];
+    let (operation, tenant, key) = item.on_wire();
+    let texts = [first(item), operation.as_str(), tenant, &event.collection, key];
     let documents = [event.document(), event.before.as_ref()].into_iter().flatten();
     // Names of a list are written also if they are empty, but names are never empty.
     let names = item.wanted.iter().map(|one| {
@@ -50,15 +52,44 @@ fn event_len(item: &Item) -> usize {
         + number_len(event.committed_ms)
         + number_len(item.appended_ms)
         + item.trace.as_ref().map_or(0, |trace| block_len(trace.len()))
+        + rare(item).map(|(_, text)| 1 + block_len(text.len())).sum::<usize>()
+        + if event.is_for_all_tenants() { 3 } else { 0 }
+}
+
+/// What few events have, under tags that take two bytes.
+const CONTROL: u32 = 16;
+const ALL_TENANTS: u32 = 17;
+const REASON: u32 = 18;
+const MISSING: u32 = 19;
+
+/// Texts that few events have.
+fn rare(item: &Item) -> impl Iterator<Item = (u32, &str)> {
+    let reason = item.event.reason.as_deref().unwrap_or_default();
+    let texts =
+        [(CONTROL, item.control()), (REASON, reason)].into_iter().filter(|(_, text)| !text.is_empty());
+    texts.chain(item.event.missing.iter().map(|column| (MISSING, &**column)))
+}
+
+fn put_rare(out: &mut BytesMut, item: &Item) {
+    for (tag, text) in rare(item) {
+        encode_varint(u64::from(tag << 3 | 2), out);
+        encode_varint(text.len() as u64, out);
+        out.put_slice(text.as_bytes());
+        if tag == CONTROL && item.event.is_for_all_tenants() {
+            encode_varint(u64::from(ALL_TENANTS << 3), out);
+            encode_varint(1, out);
+        }
+    }
 }
 
 fn put_event(out: &mut BytesMut, item: &Item) {
     let event = &item.event;
     put_text(out, 1, first(item).as_bytes());
-    put_text(out, 2, event.operation.as_str().as_bytes());
-    put_text(out, 3, event.tenant.as_str().as_bytes());
+    let (operation, tenant, key) = item.on_wire();
+    put_text(out, 2, operation.as_str().as_bytes());
+    put_text(out, 3, tenant.as_bytes());
     put_text(out, 4, event.collection.as_bytes());
-    put_text(out, 5, event.key.as_bytes());
+    put_text(out, 5, key.as_bytes());
     put_text(out, 6, event.document().map_or(&[], |document| &document.text()[..]));
     put_number(out, 7, number_of_seq(item));
     put_number(out, 8, number_of_partition(item));
@@ -70,6 +101,7 @@ fn put_event(out: &mut BytesMut, item: &Item) {
     put_number(out, 13, event.committed_ms);
     put_text(out, 14, item.trace.as_deref().unwrap_or_default().as_bytes());
     put_number(out, 15, item.appended_ms);
+    put_rare(out, item);
 }
 
 fn first(item: &Item) -> &str {
@@ -84,7 +116,7 @@ fn number_of_partition(item: &Item) -> u64 {
     i64::from(signed(item.position.partition)).cast_unsigned()
 }
 
-/// Every tag here is below 16 and takes one byte.
+/// The tag, below 16, takes one byte.
 fn block_len(length: usize) -> usize {
     1 + encoded_len_varint(length as u64) + length
 }
@@ -143,16 +175,21 @@ mod tests {
     }
 
     fn item() -> impl Strategy<Value = Item> {
-        let wishes = proptest::collection::vec(("[a-z]{1,9}", any::<bool>()), 1..4);
+        let interests = proptest::collection::vec(("[a-z]{1,9}", any::<bool>()), 1..4);
         let numbers = (any::<u32>(), any::<u64>(), any::<u64>(), any::<u64>());
         let trace = proptest::option::of("[0-9a-f-]{1,55}".prop_map(Arc::<str>::from));
-        (numbers, ".{1,30}", document(), document(), wishes, trace).prop_map(
-            |(numbers, key, before, after, wishes, trace)| {
+        (numbers, ".{1,30}", document(), document(), interests, trace).prop_map(
+            |(numbers, key, before, after, interests, trace)| {
                 let (partition, seq, epoch, committed_ms) = numbers;
                 let event = Event::new(Operation::Update, Tenant::new("t").unwrap(), "c", key);
-                let event = Event { before, after, committed_ms, ..event };
-                let wishes: Vec<_> = wishes.iter().map(|(id, leaves)| wanted(id, *leaves)).collect();
-                let item = Item::new(Position { partition, seq }, epoch, Arc::new(event), &wishes);
+                let event = match seq % 4 {
+                    0 => Event::control(Operation::Truncate, None, "c").with_reason("why"),
+                    1 => Event::control(Operation::Resync, Some(Tenant::new("t").unwrap()), "c"),
+                    2 => Event { before, after, committed_ms, ..event }.with_missing(["a", "b"]),
+                    _ => Event { before, after, committed_ms, ..event },
+                };
+                let interests: Vec<_> = interests.iter().map(|(id, leaves)| wanted(id, *leaves)).collect();
+                let item = Item::new(Position { partition, seq }, epoch, Arc::new(event), &interests);
                 item.appended_at(committed_ms.rotate_left(7)).with_trace(trace)
             },
         )

@@ -1,4 +1,5 @@
-//! [`NatsAuth`]: who we are to a NATS server. Checked when it is read, so that a bad file is named at the start and not at the first batch.
+//! [`NatsAuth`]: who we are to a NATS server. Checked when it is read, so that a bad file is named
+//! at the start and not at the first batch.
 
 use crate::config::NatsConfig;
 use crate::error::{Error, Result};
@@ -12,7 +13,7 @@ pub enum NatsAuth {
     /// Anyone.
     #[default]
     Anyone,
-    /// Whoever knows this token.
+    /// A client that knows this token.
     Token(String),
     /// The user with the nkey of this seed (`SU…`).
     Nkey(String),

@@ -48,7 +48,8 @@ impl Clients {
     }
 
     fn slot(&self, url: &str) -> Slot {
-        let (mut all, now) = (self.0.lock().unwrap_or_else(PoisonError::into_inner), Instant::now());
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
         if let Some((slot, used)) = all.get_mut(url) {
             *used = now;
             return Arc::clone(slot);

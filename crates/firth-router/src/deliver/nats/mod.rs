@@ -1,12 +1,14 @@
-//! NATS: a request whose reply is the gateway's answer, or a publication whose acknowledgement says that JetStream has it. A bare
-//! publication is never taken for a delivery.
+//! NATS: a request whose reply is the gateway's answer, or a publication whose acknowledgement says
+//! that JetStream has it. A bare publication is never taken for a delivery.
 //!
-//! - A batch that is larger than the server takes goes in parts ([`parts`]), one after the other, so that order holds.
-//! - A batch for JetStream has an id made of the numbers of its events: what is sent again is stored once.
+//! - A batch that is larger than the server takes goes in parts ([`parts`]), one after the other,
+//!   so that order holds.
+//! - A batch for JetStream has an id made of the numbers of its events: what is sent again is
+//!   stored once.
 //! - While the connection is down nothing is queued here: the lane keeps the batch.
 //!
-//! A gateway answers a request as it would by HTTP (the results, or nothing), or by the headers of NATS services:
-//! `Nats-Service-Error-Code` with a status of HTTP, `Retry-After` beside it.
+//! A gateway answers a request as it would by HTTP (the results, or nothing), or by the headers of
+//! NATS services: `Nats-Service-Error-Code` with a status of HTTP, `Retry-After` beside it.
 
 mod auth;
 mod clients;
@@ -53,7 +55,8 @@ pub struct NatsOptions {
 impl NatsOptions {
     /// Requests and replies, with the documented subject.
     pub fn new(node: impl Into<String>, timeout: Duration) -> Self {
-        let (node, subject) = (node.into(), NATS_SUBJECT.to_owned());
+        let node = node.into();
+        let subject = NATS_SUBJECT.to_owned();
         let auth = NatsAuth::default();
         Self { node, timeout, url: None, subject, ack: NatsAck::Reply, stream: None, auth, tls: None }
     }

@@ -1,6 +1,7 @@
 //! A batch in parts that a server's limit allows. Pure.
 //!
-//! When an event is refused, later ones of its document are left out of the parts that follow, and count as refused: they must come after it.
+//! When an event is refused, later ones of its document are left out of the parts that follow, and
+//! count as refused: they must come after it.
 
 use crate::error::Result;
 use crate::lane::{Answer, Batch, Item, name_of};
@@ -25,7 +26,7 @@ pub(super) struct Parts<'a> {
 /// The next part.
 pub(super) struct Next {
     pub(super) body: Vec<u8>,
-    /// The same for the same events, whatever batch they come in.
+    /// Message id: the same events get the same id, regardless of the batch that carries them.
     pub(super) id: String,
     pub(super) events: usize,
 }
@@ -161,7 +162,7 @@ mod tests {
         let whole = batch(&events);
         let (seen, answers, ids) = run(&whole, 1 << 20, "");
         assert_eq!((seen.len(), answers), (1, vec![true; 8]));
-        let (again, ..) = (run(&whole, 1 << 20, ""), ());
+        let again = run(&whole, 1 << 20, "");
         assert_eq!(again.2, ids, "the same events have the same id");
         let (seen, answers, ids) = run(&whole, 1200, "b");
         assert_eq!(answers, [true, false, true, true, false, false, false, true]);

@@ -1,5 +1,5 @@
 //! A model of the lane: random schedules of refusals, lost answers, pauses and parking. After each
-//! step the books balance, and a gateway sees the events of a document in order.
+//! step the accounting balance, and a gateway sees the events of a document in order.
 
 use super::*;
 use proptest::prelude::*;
@@ -37,7 +37,8 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A gateway that keeps the contract: it goes through a batch in order, and after a refusal refuses the rest of that document.
+/// A gateway that keeps the contract: it goes through a batch in order, and after a refusal refuses
+/// the rest of that document.
 #[derive(Default)]
 struct Gateway {
     seen: HashSet<Position>,
@@ -52,7 +53,8 @@ impl Gateway {
         batch: &Batch,
         refuses: impl Fn(usize) -> bool,
     ) -> Result<Vec<Answer>, TestCaseError> {
-        let (mut refused, mut answers) = (HashSet::new(), Vec::new());
+        let mut refused = HashSet::new();
+        let mut answers = Vec::new();
         self.gaps.extend(batch.gap.iter().flat_map(Gap::positions));
         self.lost += batch.gap.as_ref().map_or(0, Gap::lost);
         for (place, item) in batch.items.iter().enumerate() {
@@ -77,7 +79,7 @@ struct World {
     gateway: Gateway,
     out: Vec<Batch>,
     taken: HashMap<Position, Priority>,
-    released: HashMap<Position, Fate>,
+    released: HashMap<Position, ReleaseCause>,
     now: Instant,
     seq: u64,
     lost: u64,
@@ -146,27 +148,27 @@ impl World {
     fn note(&mut self, released: Vec<Released>) -> Result<(), TestCaseError> {
         for one in released {
             let priority = self.taken[&one.position];
-            match one.fate {
-                Fate::Delivered => prop_assert!(self.gateway.seen.contains(&one.position)),
-                Fate::Gapped => {
+            match one.cause {
+                ReleaseCause::Delivered => prop_assert!(self.gateway.seen.contains(&one.position)),
+                ReleaseCause::Gapped => {
                     prop_assert!(self.gateway.gaps.contains(&one.position), "nobody was told");
                     prop_assert_eq!(priority, Priority::Low);
                 }
-                Fate::Dead(_) | Fate::Parked => {}
+                ReleaseCause::Dead(_) | ReleaseCause::Parked => {}
             }
-            prop_assert!(self.released.insert(one.position, one.fate).is_none(), "released twice");
+            prop_assert!(self.released.insert(one.position, one.cause).is_none(), "released twice");
         }
         Ok(())
     }
 
     fn check(&self) -> Result<(), TestCaseError> {
-        let mut sum = Books::default();
-        for (_, books) in self.lane.all_books() {
-            prop_assert!(books.balance(), "{:?}", books);
-            sum = sum.plus(books);
+        let mut sum = LaneAccounting::default();
+        for (_, accounting) in self.lane.all_accounting() {
+            prop_assert!(accounting.balance(), "{:?}", accounting);
+            sum = sum.plus(accounting);
         }
         prop_assert_eq!(sum.taken, self.taken.len() as u64 + self.lost);
-        let gapped = self.released.values().filter(|fate| **fate == Fate::Gapped).count() as u64;
+        let gapped = self.released.values().filter(|cause| **cause == ReleaseCause::Gapped).count() as u64;
         let told = sum.gapped - gapped;
         prop_assert!(told <= self.lost && told <= self.gateway.lost, "nobody was told");
         prop_assert_eq!(sum.held, self.lane.held() as u64 + self.lost - told);
@@ -179,7 +181,8 @@ impl World {
         Ok(())
     }
 
-    /// A gateway that is well again gets everything that is left, woken by nothing but the lane's own clock.
+    /// A gateway that is well again gets everything that is left, woken by nothing but the lane's
+    /// own clock.
     fn finish(&mut self) -> Result<(), TestCaseError> {
         for _ in 0..1000 {
             while let Some(batch) = self.lane.poll(self.now) {
@@ -200,7 +203,10 @@ impl World {
         prop_assert_eq!(self.lane.held(), 0, "the lane fell asleep with {:?}", self.lane);
         prop_assert_eq!(self.lane.bytes, 0);
         prop_assert_eq!(self.released.len(), self.taken.len());
-        prop_assert!(self.lane.all_books().all(|(_, books)| books.held == 0), "somebody was not told");
+        prop_assert!(
+            self.lane.all_accounting().all(|(_, accounting)| accounting.held == 0),
+            "somebody was not told"
+        );
         Ok(())
     }
 }

@@ -1,4 +1,5 @@
-//! [`RegistryClient`]: calls a router's registry by gRPC, as a gateway does that registers itself and what its clients want.
+//! [`RegistryClient`]: calls a router's registry by gRPC, as a gateway does that registers itself
+//! and what its clients want.
 
 use super::messages::{
     GatewayMessage, GatewayName, Registered, Removed, SubscriptionMessage, SubscriptionName,
@@ -16,7 +17,8 @@ use hyper::header::{CONTENT_TYPE, HeaderMap, TE};
 use prost::Message;
 use std::time::Duration;
 
-/// A router's registry somewhere else: the service of `proto/registry.proto`. One connection, made when needed and made anew when it broke.
+/// A router's registry somewhere else: the service of `proto/registry.proto`. One connection, made
+/// when needed and made anew when it broke.
 #[derive(Debug)]
 pub struct RegistryClient {
     /// The router, as connections know their peers.
@@ -26,30 +28,35 @@ pub struct RegistryClient {
 }
 
 impl RegistryClient {
-    /// Calls the registry at `http://host:port` or `https://host:port`, with this token if it asks for one.
+    /// Calls the registry at `http://host:port` or `https://host:port`, with this token if it asks
+    /// for one.
     pub fn new(endpoint: impl Into<String>, bearer: Option<Bearer>) -> Result<Self> {
         let router = Gateway::new(GatewayId::new("router")?, endpoint);
         Ok(Self { router, bearer, connections: Connections::default() })
     }
 
-    /// With these settings for an `https://` address; without, the system's authorities are trusted.
+    /// With these settings for an `https://` address; without, the system's authorities are
+    /// trusted.
     #[must_use]
     pub fn with_tls(mut self, tls: Tls) -> Self {
         self.connections = Connections::with_tls(tls);
         self
     }
 
-    /// Adds a gateway, or gives a sign of life of it; answers how long it lives without a heartbeat.
+    /// Adds a gateway, or gives a sign of life of it; answers how long it lives without a
+    /// heartbeat.
     pub async fn register_gateway(&self, gateway: &Gateway) -> Result<Duration> {
         self.call("RegisterGateway", &GatewayMessage::of(gateway)).await.map(lives)
     }
 
-    /// A sign of life of a gateway, which keeps its direct subscriptions alive, too; `NotFound` if it must register again.
+    /// A sign of life of a gateway, which keeps its direct subscriptions alive, too; `NotFound` if
+    /// it must register again.
     pub async fn heartbeat_gateway(&self, gateway: &GatewayId) -> Result<Duration> {
         self.heartbeat_instance(gateway, None).await
     }
 
-    /// A sign of life of one process of a gateway; `Fenced` if another process has registered since.
+    /// A sign of life of one process of a gateway; `Fenced` if another process has registered
+    /// since.
     pub async fn heartbeat_instance(&self, gateway: &GatewayId, instance: Option<&str>) -> Result<Duration> {
         self.call("HeartbeatGateway", &GatewayName::of(gateway, instance)).await.map(lives)
     }
@@ -59,7 +66,8 @@ impl RegistryClient {
         self.unregister_instance(gateway, None).await
     }
 
-    /// The same for one process of a gateway; `Fenced`, and nothing is removed, if another process has registered since.
+    /// The same for one process of a gateway; `Fenced`, and nothing is removed, if another process
+    /// has registered since.
     pub async fn unregister_instance(&self, gateway: &GatewayId, instance: Option<&str>) -> Result<usize> {
         let removed: Removed = self.call("UnregisterGateway", &GatewayName::of(gateway, instance)).await?;
         Ok(removed.subscriptions as usize)
@@ -121,6 +129,7 @@ fn kind(code: u32) -> ErrorKind {
     match code {
         3 => ErrorKind::Invalid,
         5 => ErrorKind::NotFound,
+        7 => ErrorKind::Forbidden,
         8 => ErrorKind::Quota,
         9 => ErrorKind::Fenced,
         15 => ErrorKind::Corrupt,
@@ -131,7 +140,8 @@ fn kind(code: u32) -> ErrorKind {
 /// What the router says of it, percent-decoded.
 fn reason(headers: &HeaderMap) -> String {
     let text = headers.get("grpc-message").map(hyper::header::HeaderValue::as_bytes).unwrap_or_default();
-    let (mut read, mut rest) = (Vec::with_capacity(text.len()), text);
+    let mut read = Vec::with_capacity(text.len());
+    let mut rest = text;
     while let Some((first, behind)) = rest.split_first() {
         let digits = behind.get(..2).and_then(|digits| std::str::from_utf8(digits).ok());
         match digits.and_then(|digits| u8::from_str_radix(digits, 16).ok()) {
@@ -157,7 +167,7 @@ mod tests {
     use crate::filter::Condition;
     use crate::registry::{Overflow, Registry, RegistryService};
     use crate::routing::Target;
-    use firth_engine::Engine;
+    use firth::Broker;
     use tokio::net::TcpListener;
     use tokio_util::sync::CancellationToken;
 
@@ -168,7 +178,7 @@ mod tests {
     #[tokio::test]
     async fn what_is_registered_by_grpc_is_what_the_registry_holds() {
         let quotas = RoutingConfig::default().subscriptions;
-        let registry = Registry::open(Engine::memory(), quotas).await.unwrap();
+        let registry = Registry::open(&Broker::memory(), quotas).await.unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let endpoint = format!("http://{}", listener.local_addr().unwrap());
         let stop = CancellationToken::new();

@@ -167,9 +167,11 @@ impl SubscriptionMessage {
     }
 
     pub(super) fn read(self, usual: &Usual) -> Result<Subscription> {
-        let (mode, gateway) = (given(self.mode), given(self.gateway));
+        let mode = given(self.mode);
+        let gateway = given(self.gateway);
         let target = Target::read_or(mode.as_deref(), gateway.as_deref(), usual.mode)?;
-        let (id, tenant) = (SubscriptionId::new(self.id)?, Tenant::new(self.tenant)?);
+        let id = SubscriptionId::new(self.id)?;
+        let tenant = Tenant::new(self.tenant)?;
         let mut subscription = Subscription::new(id, tenant, self.collection, target);
         subscription.document = given(self.document).map(Into::into);
         subscription.filter = given(self.filter);

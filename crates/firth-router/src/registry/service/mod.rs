@@ -1,18 +1,22 @@
-//! [`RegistryService`]: the registry over gRPC, the service of `proto/registry.proto`. Unary calls only, so hyper and prost are enough.
+//! [`RegistryService`]: the registry over gRPC, the service of `proto/registry.proto`. Unary calls
+//! only, so hyper and prost are enough.
 
+mod callers;
 mod client;
 mod messages;
 mod tls;
 
+pub use callers::{Admitted, CallOutcome, Callers, Refused, RegistryCall, Report};
 pub use client::RegistryClient;
 pub use tls::ServerTls;
 
-use super::Registry;
+use super::{Access, Registry};
 use crate::config::RoutingConfig;
 use crate::deliver::connect::Socket;
 use crate::deliver::grpc::frame;
 use crate::error::{Error, ErrorKind, Result};
 use bytes::{Buf, Bytes};
+use callers::Reporting;
 use futures_util::stream;
 use http_body_util::{BodyExt, Limited, StreamBody};
 use hyper::body::{Body, Frame, Incoming};
@@ -28,8 +32,10 @@ use prost::Message;
 use sha2::{Digest, Sha256};
 use std::convert::Infallible;
 use std::fmt;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
+use subtle::ConstantTimeEq as _;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -49,7 +55,7 @@ const MAX_TIME: Duration = Duration::from_secs(30);
 pub type GrpcBody =
     StreamBody<stream::Iter<std::vec::IntoIter<std::result::Result<Frame<Bytes>, Infallible>>>>;
 
-/// Registers gateways and subscriptions for whoever calls. Clones share everything.
+/// Registers gateways and subscriptions for its callers. Clones share everything.
 #[derive(Clone)]
 pub struct RegistryService(Arc<Inner>);
 
@@ -57,17 +63,19 @@ pub struct RegistryService(Arc<Inner>);
 struct Inner {
     registry: Registry,
     token: Option<[u8; 32]>,
+    callers: Option<Arc<dyn Callers>>,
     tls: Option<ServerTls>,
     usual: Usual,
 }
 
 impl RegistryService {
-    /// The service on a registry; with a token, only for callers who send it as `authorization: Bearer …`.
+    /// The service on a registry; with a token, only for callers who send it as
+    /// `authorization: Bearer …`.
     pub fn new(registry: Registry, token: Option<&str>) -> Self {
         let token = token.map(|token| Sha256::digest(token.as_bytes()).into());
         let RoutingConfig { mode, subscriptions, .. } = RoutingConfig::default();
         let usual = Usual { mode, ttl: subscriptions.ttl };
-        Self(Arc::new(Inner { registry, token, tls: None, usual }))
+        Self(Arc::new(Inner { registry, token, callers: None, tls: None, usual }))
     }
 
     /// With the configured mode and time to live for subscriptions that do not say.
@@ -75,6 +83,14 @@ impl RegistryService {
     pub fn configured(mut self, routing: &RoutingConfig) -> Self {
         let usual = Usual { mode: routing.mode, ttl: routing.subscriptions.ttl };
         Arc::make_mut(&mut self.0).usual = usual;
+        self
+    }
+
+    /// Lets these decide on every call, instead of the token of [`new`](Self::new), which is good
+    /// for every gateway and tenant.
+    #[must_use]
+    pub fn with_callers(mut self, callers: Arc<dyn Callers>) -> Self {
+        Arc::make_mut(&mut self.0).callers = Some(callers);
         self
     }
 
@@ -87,7 +103,8 @@ impl RegistryService {
 
     /// Serves connections until `stop`, then lets running calls finish.
     pub async fn serve(self, listener: TcpListener, stop: CancellationToken) {
-        let (room, tasks) = (Arc::new(Semaphore::new(MAX_CONNECTIONS)), TaskTracker::new());
+        let room = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+        let tasks = TaskTracker::new();
         loop {
             let next = async {
                 let permit = room.clone().acquire_owned().await.expect("the semaphore is never closed");
@@ -97,7 +114,7 @@ impl RegistryService {
                 next = next => next,
                 () = stop.cancelled() => break,
             };
-            let Ok((stream, _)) = accepted.inspect_err(|error| tracing::warn!(%error, "accept failed"))
+            let Ok((stream, peer)) = accepted.inspect_err(|error| tracing::warn!(%error, "accept failed"))
             else {
                 // Mostly a want of file descriptors: others must end first.
                 tokio::time::sleep(Duration::from_millis(50)).await;
@@ -105,12 +122,14 @@ impl RegistryService {
             };
             // Answers are small and wanted at once.
             let _ = stream.set_nodelay(true);
-            let (service, stop) = (self.clone(), stop.clone());
+            let service = self.clone();
+            let stop = stop.clone();
             tasks.spawn(async move {
                 let _permit = permit;
                 let Some(stream) = service.secure(stream).await else { return };
-                let service = service_fn(move |request: Request<Incoming>| {
+                let service = service_fn(move |mut request: Request<Incoming>| {
                     let service = service.clone();
+                    request.extensions_mut().insert(peer);
                     async move { Ok::<_, Infallible>(service.answer(request).await) }
                 });
                 let mut http = http2::Builder::new(TokioExecutor::new());
@@ -147,46 +166,73 @@ impl RegistryService {
         }
     }
 
-    /// Answers one call; also one that came over another listener.
+    /// Answers one call; also one that came over another listener, which may tell the address of
+    /// the other end by an extension of the type [`SocketAddr`].
     pub async fn answer<B>(&self, request: Request<B>) -> Response<GrpcBody>
     where
         B: Body,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
         let (head, body) = request.into_parts();
-        if !self.admits(&head.headers) {
-            return respond(Err((
-                16,
-                "send `authorization: Bearer TOKEN` with the router's token".to_owned(),
-            )));
+        let peer = head.extensions.get::<SocketAddr>().map(SocketAddr::ip);
+        let Admitted { access, report } =
+            match self.admit(&RegistryCall { path: head.uri.path(), headers: &head.headers, peer }) {
+                Ok(admitted) => admitted,
+                Err(Refused { status, text }) => return respond(Err((status, text))),
+            };
+        let mut reporting = Reporting::new(report);
+        let answer = self.work(head.uri.path(), &access, body, &mut reporting.about).await;
+        reporting.answered(answer.as_ref().map_or_else(|(status, _)| *status, |_| 0));
+        respond(answer)
+    }
+
+    fn admit(&self, call: &RegistryCall<'_>) -> std::result::Result<Admitted, Refused> {
+        match (&self.0.callers, &self.0.token) {
+            (Some(callers), _) => callers.admit(call),
+            (None, Some(token)) if !presents(call.headers, token) => {
+                let text = "send `authorization: Bearer TOKEN` with the router's token";
+                Err(Refused { status: 16, text: text.to_owned() })
+            }
+            (None, _) => Ok(Admitted { access: Access::default(), report: Box::new(|_| ()) }),
         }
-        let Some(call) = head.uri.path().strip_prefix(PREFIX).map(str::to_owned) else {
-            return respond(Err((12, format!("there is no {}: see proto/registry.proto", head.uri.path()))));
+    }
+
+    /// Does what a call asks for; `about` gets what the call names.
+    async fn work<B>(
+        &self,
+        path: &str,
+        access: &Access,
+        body: B,
+        about: &mut String,
+    ) -> std::result::Result<Bytes, (u32, String)>
+    where
+        B: Body,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let Some(call) = path.strip_prefix(PREFIX) else {
+            return Err((12, format!("there is no {path}: see proto/registry.proto")));
         };
         let work = async {
             let body = Limited::new(body, MAX_REQUEST).collect().await;
             let body = body.map_err(|_| too_much())?.to_bytes();
-            self.call(&call, body).await
+            self.call(call, access, body, about).await
         };
-        let answer = match tokio::time::timeout(MAX_TIME, work).await {
+        match tokio::time::timeout(MAX_TIME, work).await {
             Ok(Ok(Some(message))) => Ok(message),
             Ok(Ok(None)) => Err((12, format!("there is no call {call}: see proto/registry.proto"))),
             Ok(Err(error)) => Err((status(error.kind()), error.context().to_owned())),
             Err(_) => Err((4, "no answer in time; it may have happened all the same".to_owned())),
-        };
-        respond(answer)
+        }
     }
 
-    fn admits(&self, headers: &HeaderMap) -> bool {
-        let Some(expected) = &self.0.token else { return true };
-        let given = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
-        let given = given.and_then(|value| value.strip_prefix("Bearer ")).unwrap_or_default();
-        let given: [u8; 32] = Sha256::digest(given.as_bytes()).into();
-        given.iter().zip(expected).fold(0, |all, (one, two)| all | (one ^ two)) == 0
-    }
-
-    async fn call(&self, call: &str, body: Bytes) -> Result<Option<Bytes>> {
-        let registry = &self.0.registry;
+    async fn call(
+        &self,
+        call: &str,
+        access: &Access,
+        body: Bytes,
+        about: &mut String,
+    ) -> Result<Option<Bytes>> {
+        let registry = self.0.registry.limited(access);
         let lives =
             |seconds: u64| frame(&Registered { ttl_seconds: u32::try_from(seconds).unwrap_or(u32::MAX) });
         let removed =
@@ -194,32 +240,38 @@ impl RegistryService {
         Ok(Some(match call {
             "RegisterGateway" => {
                 let gateway = read::<GatewayMessage>(body)?.read()?;
+                about.push_str(gateway.id.as_str());
                 let seconds = gateway.ttl_seconds;
                 registry.register_gateway(gateway).await?;
                 lives(seconds)
             }
             "HeartbeatGateway" => {
                 let (id, instance) = read::<GatewayName>(body)?.read()?;
+                about.push_str(id.as_str());
                 let gateway = registry.heartbeat_instance(&id, instance.as_deref()).await?;
                 lives(gateway.ttl_seconds)
             }
             "UnregisterGateway" => {
                 let (id, instance) = read::<GatewayName>(body)?.read()?;
+                about.push_str(id.as_str());
                 removed(registry.unregister_instance(&id, instance.as_deref()).await?.unwrap_or_default())
             }
             "Register" => {
                 let subscription = read::<SubscriptionMessage>(body)?.read(&self.0.usual)?;
+                *about = format!("{}/{}", subscription.tenant, subscription.id);
                 let seconds = subscription.ttl_seconds;
                 registry.register(subscription).await?;
                 lives(seconds)
             }
             "Heartbeat" => {
                 let (tenant, id) = read::<SubscriptionName>(body)?.read()?;
+                *about = format!("{tenant}/{id}");
                 registry.heartbeat(&tenant, &id).await?;
-                lives(registry.subscription(&tenant, &id).map_or(0, |known| known.ttl_seconds))
+                lives(self.0.registry.subscription(&tenant, &id).map_or(0, |known| known.ttl_seconds))
             }
             "Unregister" => {
                 let (tenant, id) = read::<SubscriptionName>(body)?.read()?;
+                *about = format!("{tenant}/{id}");
                 removed(usize::from(registry.unregister(&tenant, &id).await?))
             }
             _ => return Ok(None),
@@ -233,11 +285,20 @@ impl fmt::Debug for RegistryService {
     }
 }
 
+/// Whether the headers hold the token with this digest.
+fn presents(headers: &HeaderMap, expected: &[u8; 32]) -> bool {
+    let given = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
+    let given = given.and_then(|value| value.strip_prefix("Bearer ")).unwrap_or_default();
+    let given: [u8; 32] = Sha256::digest(given.as_bytes()).into();
+    given.ct_eq(expected).into()
+}
+
 fn status(kind: ErrorKind) -> u32 {
     match kind {
         ErrorKind::Invalid => 3,
         ErrorKind::NotFound => 5,
         ErrorKind::Quota => 8,
+        ErrorKind::Forbidden => 7,
         ErrorKind::Fenced => 9,
         ErrorKind::Corrupt => 15,
         ErrorKind::Unavailable | ErrorKind::Engine => 14,

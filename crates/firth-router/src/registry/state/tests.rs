@@ -43,7 +43,8 @@ fn each_quota_is_named_when_it_is_used_up_and_replacing_is_always_allowed() {
 
 #[test]
 fn a_subscription_expires_unless_it_or_its_gateway_gives_a_sign() {
-    let (mut state, start) = (State::new(quotas()), Instant::now());
+    let mut state = State::new(quotas());
+    let start = Instant::now();
     let seconds = |n| start + Duration::from_secs(n);
     state.put_gateway(Gateway::new(GatewayId::new("g1").unwrap(), ""), 1, start);
     state.put(subscription("t", "kept", "g1"), 1, start).unwrap();
@@ -64,7 +65,8 @@ fn a_subscription_expires_unless_it_or_its_gateway_gives_a_sign() {
 
 #[test]
 fn an_old_message_never_undoes_a_newer_one() {
-    let (mut state, now) = (State::new(quotas()), Instant::now());
+    let mut state = State::new(quotas());
+    let now = Instant::now();
     state.put(subscription("t", "a", "g1"), 5, now).unwrap();
     state.forget(&key("t", "a"), 4);
     assert_eq!(state.len(), 1, "the removal was older");

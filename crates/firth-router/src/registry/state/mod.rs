@@ -1,14 +1,15 @@
-//! What one node knows of the registry: the index, the gateways, who expires when. Pure: entries come in with their versions, in any order and
-//! any number of times, and the newest version wins.
+//! What one node knows of the registry: the index, the gateways, who expires when. Pure: entries
+//! come in with their versions, in any order and any number of times, and the newest version wins.
 
 use super::shards::Shards;
 use super::subscription::{Gateway, Subscription};
+use super::tables::Tables;
 use crate::config::Subscriptions;
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;
 use crate::matching::{Hit, Index};
 use crate::name::{GatewayId, SubscriptionId, Tenant};
-use crate::routing::{SlotTable, Target};
+use crate::routing::Target;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,14 +42,15 @@ pub(super) struct State {
     hashed: BTreeSet<Key>,
     gateways: BTreeMap<GatewayId, KnownGateway>,
     gone_gateways: HashMap<GatewayId, u64>,
-    table: Arc<SlotTable>,
+    tables: Arc<Tables>,
     quotas: Subscriptions,
     unreadable: u64,
     /// Changes whenever a gateway gives a sign of life or goes.
     signs: watch::Sender<u64>,
 }
 
-/// How many removals are remembered. More than that many in flight at once between two nodes would need a slower bus than any.
+/// How many removals are remembered. More than that many in flight at once between two nodes would
+/// need a slower bus than any.
 const MAX_GONE: usize = 100_000;
 
 impl State {
@@ -62,14 +64,15 @@ impl State {
             hashed: BTreeSet::new(),
             gateways: BTreeMap::new(),
             gone_gateways: HashMap::new(),
-            table: Arc::new(SlotTable::new([])),
+            tables: Arc::new(Tables::new([])),
             quotas,
             unreadable: 0,
             signs: watch::Sender::new(0),
         }
     }
 
-    /// Whether there is room for it. Replacing one's own is always allowed, except by a filter for which the index has no room.
+    /// Whether there is room for it. Replacing one's own is always allowed, except by a filter for
+    /// which the index has no room.
     pub(super) fn admit(&self, subscription: &Subscription) -> Result<()> {
         self.index.admits(&subscription.id, &subscription.interest()?)?;
         let key = (subscription.tenant.clone(), subscription.id.clone());
@@ -177,13 +180,13 @@ impl State {
             return;
         }
         let id = gateway.id.clone();
-        let is_new = match self.gateways.get(&id) {
+        let is_other = match self.gateways.get(&id) {
             Some(known) if known.version >= version => return,
-            known => known.is_none(),
+            known => known.is_none_or(|known| known.gateway.tenants != gateway.tenants),
         };
         self.gateways.insert(id, KnownGateway { version, seen: now, gateway });
         self.signs.send_modify(|signs| *signs += 1);
-        if is_new {
+        if is_other {
             self.refill();
         }
     }
@@ -204,11 +207,11 @@ impl State {
     }
 
     fn refill(&mut self) {
-        self.table = Arc::new(SlotTable::new(self.gateways.keys().cloned()));
+        self.tables = Arc::new(Tables::new(self.gateways.values().map(|known| &known.gateway)));
     }
 
-    /// Subscriptions whose time is over and whose gateway gives no sign of life either, with the versions to remove. Those that
-    /// their gateway keeps alive get more time.
+    /// Subscriptions whose time is over and whose gateway gives no sign of life either, with the
+    /// versions to remove. Those that their gateway keeps alive get more time.
     pub(super) fn expired(&mut self, now: Instant, max: usize) -> Vec<(Key, u64)> {
         let mut over = Vec::new();
         while over.len() < max
@@ -221,7 +224,7 @@ impl State {
                 Target::Direct(gateway) => self.gateways.get(gateway).map(KnownGateway::until),
                 Target::Hash | Target::Broadcast => None,
             };
-            // Whoever is to be removed is looked at again soon, in case the removal fails.
+            // If the subscription is to be removed, check it again soon, in case the removal fails.
             known.deadline = kept.filter(|until| *until > now).unwrap_or(now + Duration::from_secs(5));
             if kept.is_none_or(|until| until <= now) {
                 over.push((key.clone(), known.version));
@@ -286,8 +289,8 @@ impl State {
         self.by_gateway.get(gateway).into_iter().flatten()
     }
 
-    pub(super) fn hashed(&self) -> impl Iterator<Item = &SubscriptionId> {
-        self.hashed.iter().map(|(_, id)| id)
+    pub(super) fn hashed(&self) -> impl Iterator<Item = &Key> {
+        self.hashed.iter()
     }
 
     pub(super) fn keys(&self) -> impl Iterator<Item = &Key> {
@@ -304,8 +307,8 @@ impl State {
         self.gateways.values().map(|known| (&known.gateway, known.seen))
     }
 
-    pub(super) fn table(&self) -> &Arc<SlotTable> {
-        &self.table
+    pub(super) fn tables(&self) -> &Arc<Tables> {
+        &self.tables
     }
 
     pub(super) fn len(&self) -> usize {

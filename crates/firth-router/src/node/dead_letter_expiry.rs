@@ -5,8 +5,8 @@ use firth::Broker;
 use std::time::Duration;
 use tokio::time::{MissedTickBehavior, interval};
 
-/// Sweeps until it is aborted. Every node may sweep: removing twice does no harm.
-pub(super) async fn sweep(broker: Broker, options: RouterOptions) {
+/// Runs until it is aborted. Every node may run it: removing twice does no harm.
+pub(super) async fn run(broker: Broker, options: RouterOptions) {
     let max_age = options.routing.dlq.max_age;
     let mut turns = interval((max_age / 2).clamp(Duration::from_millis(100), Duration::from_secs(60)));
     turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
