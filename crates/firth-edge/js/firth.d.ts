@@ -31,6 +31,8 @@ export interface ChangeEvent<T = unknown> {
   after?: T;
   committed_ms?: number;
   observed_ms?: number;
+  /** Columns whose values the source does not know; they are absent from `after`. */
+  missing?: string[];
 }
 
 export interface EventInfo {
@@ -50,14 +52,25 @@ export interface Refusal {
   message: string;
 }
 
+export type ResyncReason = "too-old" | "unknown-epoch" | "source-gap" | "not-resumed" | "truncated" | "source";
+
+export interface ResyncInfo {
+  /** Where the client stands then. */
+  at: string;
+  /** The collection, if only this one is concerned. */
+  collection?: string;
+  /** What the source says about it, for people. */
+  message?: string;
+}
+
 export interface Handlers<T = unknown> {
   /** Once: from now on every event comes. Load the state now, and there is no hole between the two. */
   subscribed?(info: { at: string }): void;
   event?(event: ChangeEvent<T>, info: EventInfo): void;
   /** This client was slow, and events were left out: load the state again. */
   gap?(info: { after: string; at: string; events: number }): void;
-  /** Events were missed: load the state again. */
-  resync?(reason: "too-old" | "unknown-epoch" | "source-gap" | "not-resumed"): void;
+  /** Events were missed, or the collection was emptied or read anew at its source: load the state again. */
+  resync?(reason: ResyncReason, info: ResyncInfo): void;
   presence?(members: string[], count: number): void;
   /** The subscription was refused, and is over. */
   error?(refusal: Refusal): void;

@@ -8,7 +8,7 @@
 //       subscribed: () => load(),                   // every event from now on comes: load the state
 //       event: (event, info) => render(event),      // info: {at, leaves, replaced}
 //       gap: (info) => load(),                      // this client was slow; info: {after, at, events}
-//       resync: (reason) => load(),                 // events were missed: load the state again
+//       resync: (reason, info) => load(),           // load the state again; info: {at, collection, message}
 //       presence: (members, count) => show(members),
 //       error: (error) => console.warn(error.field, error.message),
 //     },
@@ -24,10 +24,15 @@ const MAX_NAME = 64;
 /** The longest time that a timer takes. */
 const MAX_TIMER = 2 ** 31 - 1;
 
-/** A position: its epoch, and one offset for each partition. */
+/**
+ * A position: its epoch, one offset for each partition, and, with a zero in front, the time of the
+ * newest record. How much earlier each partition is (behind `-`) matters to gateways only.
+ */
 function read(at) {
-  const [epoch, offsets = ""] = at.split(":");
-  return [epoch, offsets.split(".").map(Number)];
+  const [epoch, rest = ""] = at.split(":");
+  const offsets = rest.split("-")[0].split(".");
+  const time = /^0\d/.test(offsets.at(-1)) ? Number(offsets.pop()) : 0;
+  return { epoch, offsets: offsets.map(Number), time };
 }
 
 /** When a JSON web token runs out, in ms of Unix time; NaN if it is none or does not say. */
@@ -250,9 +255,7 @@ export class Firth {
         for (const one of this._live()) one._call("gap", { after: message.after, at: message.at, events: message.events });
         return;
       case "resync-required":
-        this._stand(message.at);
-        for (const one of this._live()) one._call("resync", message.reason);
-        return;
+        return this._resync(message);
       case "heartbeat":
         this._stand(message.at);
         return this._send({ type: "heartbeat" });
@@ -291,7 +294,7 @@ export class Firth {
       const isFirst = !one.isLive;
       one.isLive = true;
       if (isFirst) one._call("subscribed", { at: message.at });
-      else if (one.mustResync) one._call("resync", "not-resumed");
+      else if (one.mustResync) one._call("resync", "not-resumed", { at: message.at });
       one.mustResync = false;
     }
   }
@@ -303,6 +306,19 @@ export class Firth {
     for (const id of message.leaves ?? []) {
       this._subscriptions.get(id)?._call("event", message.event, { ...info, leaves: true });
     }
+  }
+
+  /** With `subs` it comes in order, as an event does, and concerns these alone; without, everything. */
+  _resync(message) {
+    const info = { at: message.at, collection: message.collection, message: message.message };
+    if (message.subs) {
+      if (!this._stand(message.at)) return;
+      for (const id of message.subs) this._subscriptions.get(id)?._call("resync", message.reason, info);
+      return;
+    }
+    // The gateway says where it goes on, which may be further back.
+    this.at = message.at ?? this.at;
+    for (const one of this._live()) one._call("resync", message.reason, info);
   }
 
   _refused(message) {
@@ -343,10 +359,11 @@ export class Firth {
   /** Notes where we stand; false if we were there already. */
   _stand(at) {
     if (!at) return true;
-    const [epoch, offsets] = read(at);
-    const [oldEpoch, oldOffsets] = read(this.at ?? "");
-    // One offset for each partition; new is what is further in any of them.
-    if (epoch === oldEpoch && offsets.every((offset, at) => offset <= (oldOffsets[at] ?? 0))) return false;
+    const next = read(at);
+    const last = read(this.at ?? "");
+    // New is what is further in any partition. If a partition goes back, the time goes on.
+    const isFurther = next.offsets.some((offset, partition) => offset > (last.offsets[partition] ?? 0));
+    if (next.epoch === last.epoch && next.time <= last.time && !isFurther) return false;
     this.at = at;
     return true;
   }

@@ -2,7 +2,7 @@
 
 use crate::journal::Window;
 use crate::outbox::SlowPolicy;
-use crate::protocol::{Code, Refusal};
+use crate::protocol::{Code, EdgeError};
 use std::time::Duration;
 
 /// Limits that protect the gateway and its tenants from one another.
@@ -63,7 +63,8 @@ pub struct Config {
     pub window: Window,
     /// What happens to slow clients, unless they choose.
     pub slow: SlowPolicy,
-    /// Under load each connection is written to once in this time; an idle one, or one of a hub with little to do, at once.
+    /// Under load each connection is written to once in this time; an idle one, or one of a hub
+    /// with little to do, at once.
     pub tick: Duration,
     /// How often the gateway says that it is there.
     pub heartbeat: Duration,
@@ -102,7 +103,7 @@ impl Default for Config {
 
 impl Config {
     /// Checks every value, or says what to change.
-    pub fn check(&self) -> Result<(), Refusal> {
+    pub fn check(&self) -> Result<(), EdgeError> {
         let limits = &self.limits;
         let counts = [
             ("connections", limits.connections),
@@ -119,7 +120,7 @@ impl Config {
             ("window.bytes", self.window.bytes),
         ];
         if let Some((field, _)) = counts.into_iter().find(|(_, count)| *count == 0) {
-            return Err(Refusal::invalid(field, format!("`{field}` is 0; give at least 1")));
+            return Err(EdgeError::invalid(field, format!("`{field}` is 0; give at least 1")));
         }
         let times = [
             ("tick", self.tick),
@@ -130,11 +131,11 @@ impl Config {
             ("poll_wait", self.poll_wait),
         ];
         if let Some((field, _)) = times.into_iter().find(|(_, time)| time.is_zero()) {
-            return Err(Refusal::invalid(field, format!("`{field}` is 0; give at least 1 ms")));
+            return Err(EdgeError::invalid(field, format!("`{field}` is 0; give at least 1 ms")));
         }
         if self.silence <= self.heartbeat {
             let message = "`silence` must be longer than `heartbeat`: a client answers heartbeats";
-            return Err(Refusal { code: Code::Invalid, ..Refusal::invalid("silence", message) });
+            return Err(EdgeError { code: Code::Invalid, ..EdgeError::invalid("silence", message) });
         }
         Ok(())
     }

@@ -1,11 +1,12 @@
-//! [`Edge`]: a hub behind HTTP. Its routes can stand in anyone's axum program, or it serves them itself ([`Edge::serve`]).
+//! [`Edge`]: a hub behind HTTP. Its routes can stand in anyone's axum program, or it serves them
+//! itself ([`Edge::serve`]).
 
 use crate::auth::ticket::Tickets;
 use crate::auth::{Grant, Keys, Origins};
 use crate::hub::{Hub, Session};
-use crate::limits::{Door, Pass};
+use crate::limits::{ConnectionLimiter, ConnectionPermit};
 use crate::outbox::SlowPolicy;
-use crate::protocol::{Code, Refusal};
+use crate::protocol::{Code, EdgeError};
 use crate::serve;
 use axum::http::{HeaderMap, header};
 use std::net::IpAddr;
@@ -14,6 +15,7 @@ use std::time::{Duration, SystemTime};
 use tokio::net::TcpListener;
 use tokio_rustls::rustls::ServerConfig;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 /// How long a client may take to send its request's head.
 pub(crate) const HEAD: Duration = Duration::from_secs(15);
@@ -30,16 +32,18 @@ struct Inner {
     keys: RwLock<Keys>,
     origins: Origins,
     tickets: Mutex<Tickets>,
-    door: Door,
+    limiter: ConnectionLimiter,
     stop: CancellationToken,
 }
 
 impl Edge {
-    /// An edge for whoever has one of the keys, and for web pages of these origins.
+    /// An edge for clients with one of the keys, and for web pages of these origins.
     pub fn new(hub: Hub, keys: Keys, origins: Origins) -> Self {
-        let door = Door::new(hub.config().limits);
-        let (keys, tickets, stop) = (RwLock::new(keys), Mutex::default(), CancellationToken::new());
-        Self(Arc::new(Inner { hub, keys, origins, tickets, door, stop }))
+        let limiter = ConnectionLimiter::new(hub.config().limits);
+        let keys = RwLock::new(keys);
+        let tickets = Mutex::default();
+        let stop = CancellationToken::new();
+        Self(Arc::new(Inner { hub, keys, origins, tickets, limiter, stop }))
     }
 
     /// Its hub.
@@ -47,26 +51,29 @@ impl Edge {
         &self.0.hub
     }
 
-    /// The routes: `/v1/ws`, `/v1/events`, `/v1/poll`, `/v1/ticket`, `/v1/firth.js`, `/health/live`, `/health/ready`. Serve them with
+    /// The routes: `/v1/ws`, `/v1/events`, `/v1/poll`, `/v1/ticket`, `/v1/firth.js`,
+    /// `/health/live`, `/health/ready`. Serve them with
     /// [`ConnectInfo`](axum::extract::ConnectInfo), or connections are not limited by address.
     pub fn routes(&self) -> axum::Router {
         serve::routes(self.clone())
     }
 
-    /// Accepts these keys from now on; sessions that rest on others end.
+    /// Accepts these keys from now on; sessions that rest on other keys end.
     pub fn set_keys(&self, keys: Keys) {
         let mut held = self.0.keys.write().unwrap_or_else(PoisonError::into_inner);
         self.hub().end_unless(|grant| keys.still_hold(grant));
         *held = keys;
     }
 
-    /// Serves its routes until `shutdown`, then tells clients to come back later, and waits for them to go, at most for `drain`.
+    /// Serves its routes until `shutdown`, then tells clients to come back later, and waits for
+    /// them to go, at most for `drain`.
     pub async fn serve(self, listener: TcpListener, shutdown: impl Future<Output = ()>, drain: Duration) {
-        serve::listen(&self, listener, None, shutdown).await;
-        self.close(drain).await;
+        let open = serve::listen(&self, listener, None, shutdown).await;
+        self.close_all(&open, drain).await;
     }
 
-    /// As [`serve`](Self::serve), over TLS alone. `certificate` is asked for each connection, so that it can be replaced while it runs.
+    /// As [`serve`](Self::serve), over TLS alone. `certificate` is asked for each connection, so
+    /// that it can be replaced while it runs.
     pub async fn serve_tls(
         self,
         listener: TcpListener,
@@ -74,8 +81,14 @@ impl Edge {
         shutdown: impl Future<Output = ()>,
         drain: Duration,
     ) {
-        serve::listen(&self, listener, Some(Arc::new(certificate)), shutdown).await;
-        self.close(drain).await;
+        let open = serve::listen(&self, listener, Some(Arc::new(certificate)), shutdown).await;
+        self.close_all(&open, drain).await;
+    }
+
+    /// Closes, and waits for the connections that write their last words.
+    async fn close_all(&self, open: &TaskTracker, limit: Duration) {
+        self.close(limit).await;
+        let _ = tokio::time::timeout(limit, open.wait()).await;
     }
 
     /// Tells clients to come back later, and waits for them to go; false if some had not by then.
@@ -84,7 +97,7 @@ impl Edge {
         let gone = async {
             self.hub().close(limit).await;
             self.0.stop.cancel();
-            while self.0.door.inside() > 0 {
+            while self.0.limiter.inside() > 0 {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         };
@@ -98,12 +111,13 @@ impl Edge {
         &self.0.stop
     }
 
-    pub(crate) fn enter(&self, address: Option<IpAddr>) -> Result<Pass, Refusal> {
-        self.0.door.enter(address)
+    pub(crate) fn enter(&self, address: Option<IpAddr>) -> Result<ConnectionPermit, EdgeError> {
+        self.0.limiter.enter(address)
     }
 
-    /// Checks the token and opens the session in one step, so that a key that is taken away in between lets nobody in.
-    pub(crate) fn admit(&self, token: Option<&str>, slow: Option<SlowPolicy>) -> Result<Session, Refusal> {
+    /// Checks the token and opens the session in one step, so that a key that is taken away in
+    /// between admits no client.
+    pub(crate) fn admit(&self, token: Option<&str>, slow: Option<SlowPolicy>) -> Result<Session, EdgeError> {
         let keys = self.0.keys.read().unwrap_or_else(PoisonError::into_inner);
         self.hub().join(keys.check(token, SystemTime::now())?, slow)
     }
@@ -114,19 +128,19 @@ impl Edge {
         ticket: Option<&str>,
         headers: &HeaderMap,
         slow: Option<SlowPolicy>,
-    ) -> Result<Session, Refusal> {
+    ) -> Result<Session, EdgeError> {
         let Some(ticket) = ticket else { return self.admit(bearer(headers), slow) };
         let keys = self.0.keys.read().unwrap_or_else(PoisonError::into_inner);
         let grant = self.tickets().redeem(ticket, tokio::time::Instant::now().into_std());
         let grant = grant.filter(|grant| keys.still_hold(grant)).ok_or_else(|| {
             let message = "this ticket was used or is too old: get a new one";
-            Refusal { field: Some("ticket".into()), ..Refusal::new(Code::Unauthorized, message) }
+            EdgeError { field: Some("ticket".into()), ..EdgeError::new(Code::Unauthorized, message) }
         })?;
         self.hub().join(grant, slow)
     }
 
     /// Prolongs a session, in one step as [`admit`](Self::admit).
-    pub(crate) fn renew(&self, session: &mut Session, token: Option<&str>) -> Result<(), Refusal> {
+    pub(crate) fn renew(&self, session: &mut Session, token: Option<&str>) -> Result<(), EdgeError> {
         let keys = self.0.keys.read().unwrap_or_else(PoisonError::into_inner);
         session.regrant(keys.check(token, SystemTime::now())?)
     }
@@ -137,20 +151,20 @@ impl Edge {
         self.0.keys.try_write().is_err()
     }
 
-    fn check(&self, token: Option<&str>) -> Result<Grant, Refusal> {
+    fn check(&self, token: Option<&str>) -> Result<Grant, EdgeError> {
         self.0.keys.read().unwrap_or_else(PoisonError::into_inner).check(token, SystemTime::now())
     }
 
-    pub(crate) fn ticket(&self, headers: &HeaderMap) -> Result<String, Refusal> {
+    pub(crate) fn ticket(&self, headers: &HeaderMap) -> Result<String, EdgeError> {
         let grant = self.check(bearer(headers))?;
         self.tickets().issue(grant, tokio::time::Instant::now().into_std())
     }
 
     /// Refuses requests of strange pages, and those that were meant for another host.
-    pub(crate) fn check_page(&self, headers: &HeaderMap) -> Result<(), Refusal> {
+    pub(crate) fn check_page(&self, headers: &HeaderMap) -> Result<(), EdgeError> {
         let text = |name| headers.get(name).map(|value| value.to_str().unwrap_or("null"));
         let stranger = |field: &'static str, message| {
-            Err(Refusal { field: Some(field.into()), ..Refusal::new(Code::Forbidden, message) })
+            Err(EdgeError { field: Some(field.into()), ..EdgeError::new(Code::Forbidden, message) })
         };
         let is_open = self.0.keys.read().unwrap_or_else(PoisonError::into_inner).is_open();
         if !self.0.origins.is_host(text(header::HOST), is_open) {

@@ -1,4 +1,5 @@
-//! [`TopicFeed`]: a topic of change events into a hub, with nothing between but the queue. Any other source calls [`Hub::publish`].
+//! [`TopicFeed`]: a topic of change events into a hub, with nothing between but the queue. Any
+//! other source calls [`Hub::publish`].
 //!
 //! Each gateway reads every partition, so each has a group of its own. It is deleted when the feed
 //! closes. After a crash it stays, and holds back retention, until the gateway starts again under
@@ -19,8 +20,8 @@ use tokio::time::Instant;
 
 /// How long a start waits for the leases of a predecessor that crashed.
 const PREDECESSOR: Duration = Duration::from_secs(30);
-/// How long a gateway that crashed keeps its group from the next one of its name. Short: only that one waits for it, and whoever loses its
-/// partitions meanwhile takes them back.
+/// How long a gateway that crashed keeps its group from the next one of its name. Short: only that
+/// one waits for it, and a reader that loses its partitions meanwhile takes them back.
 const LEASE: Duration = Duration::from_secs(4);
 /// The pause between two looks at them.
 const PAUSE: Duration = Duration::from_millis(250);
@@ -55,11 +56,12 @@ impl TopicFeed {
     /// ever if its gateway crashes and does not come back.
     pub const GROUPS: &str = "gateway.";
 
-    /// Begins to feed the hub with what is sent to the topic. `group` must be this gateway's alone: it is refused while another process
-    /// reads with it, because each would see only a part.
+    /// Begins to feed the hub with what is sent to the topic. `group` must be this gateway's alone:
+    /// it is refused while another process reads with it, because each would see only a part.
     ///
-    /// If the topic has at most 64 partitions, the hub follows it: it reads the window first, so that clients of other gateways and of
-    /// an earlier life can resume here. Otherwise it begins with what is sent from now on, and positions hold for this life alone.
+    /// If the topic has at most 64 partitions, the hub follows it: it reads the window first, so
+    /// that clients of other gateways and of an earlier life can resume here. Otherwise it begins
+    /// with what is sent from now on, and positions hold for this life alone.
     pub async fn start(hub: Hub, broker: &Broker, topic: &str, group: &str) -> Result<Self> {
         let admin = broker.admin();
         free(&admin, topic, group).await?;
@@ -84,7 +86,8 @@ impl TopicFeed {
             }
         });
         let task = tokio::spawn(run.into_future());
-        let (topic, group) = (topic.to_owned(), group.to_owned());
+        let topic = topic.to_owned();
+        let group = group.to_owned();
         let sweeper = tokio::spawn(sweep(admin, topic.clone(), group.clone()));
         let feed = Self { broker: broker.clone(), topic, group, consumer: handle, task, sweeper };
         if follows {
@@ -110,7 +113,8 @@ impl TopicFeed {
         Ok(())
     }
 
-    /// Resolves when the feed cannot go on (its topic is gone, say): clients would wait for ever, so the gateway should end too.
+    /// Resolves when the feed cannot go on (its topic is gone, say): clients would wait for ever,
+    /// so the gateway should end too.
     pub async fn ended(&mut self) -> Result<()> {
         match (&mut self.task).await {
             Ok(outcome) => outcome,
@@ -128,7 +132,7 @@ impl TopicFeed {
     }
 }
 
-/// Waits until nobody reads with the group, and deletes it.
+/// Waits until no member reads with the group, and deletes it.
 async fn free(admin: &Admin, topic: &str, group: &str) -> Result<()> {
     let patience = Instant::now() + PREDECESSOR;
     while let Err(error) = admin.delete_group(topic, group).await {
@@ -195,12 +199,15 @@ struct Feeder {
 }
 
 impl Feeder {
-    /// Publishes records of one partition, but none that came before: a consumer that lost its partition for a moment reads again from the
-    /// frontier. Clients are told where a lossy trim has removed some that were not read yet, or where the log went back.
+    /// Publishes records of one partition, but none that came before: a consumer that lost its
+    /// partition for a moment reads again from the frontier. Clients are told where a lossy trim
+    /// has removed some that were not read yet, or where the log went back.
     fn take(&self, records: &[Record]) {
-        let (mut burst, mut before) = (self.hub.burst(), None);
+        let mut burst = self.hub.burst();
+        let mut before = None;
         for record in records {
-            let (partition, seq) = (record.partition(), record.id().seq);
+            let partition = record.partition();
+            let seq = record.id().seq;
             let is_next = before.replace(seq).is_some_and(|before: u64| before + 1 == seq);
             if !is_next && let lost @ 1.. = self.consumer.take_lost(partition, seq) {
                 tracing::warn!(
@@ -210,7 +217,8 @@ impl Feeder {
                 );
                 drop(burst);
                 self.hub.lose(partition, record.id());
-                // The log may have gone back: then its numbers and times say nothing about what comes.
+                // The log may have gone back: then its numbers and times say nothing about what
+                // comes.
                 self.seen.lock().unwrap_or_else(PoisonError::into_inner).remove(&partition);
                 burst = self.hub.burst();
             }

@@ -1,10 +1,10 @@
 //! [`Frame`]: an event as clients get it, encoded once and shared by the journal and every socket.
 //!
-//! What differs between clients (which of their subscriptions it is for) stands in front of the shared text, see
-//! [`crate::protocol::server`].
+//! What differs between clients (which of their subscriptions it is for) stands in front of the
+//! shared text, see [`crate::protocol::server`].
 
 use crate::position::Position;
-use firth_router::event::{Document, Event};
+use firth_router::event::{Document, Event, Operation};
 use firth_router::{Error, ErrorKind, Result};
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -13,7 +13,7 @@ use std::fmt;
 /// An event and its text, not yet placed.
 pub(crate) struct Body {
     pub(crate) event: Event,
-    /// `"event":{…}}`: the end of the message.
+    /// The end of the message: `"event":{…}}`, or `"reason":…}` for a control.
     text: Box<str>,
 }
 
@@ -39,6 +39,26 @@ struct Wire<'a> {
     committed_ms: u64,
     #[serde(skip_serializing_if = "is_zero")]
     observed_ms: u64,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    missing: Vec<&'a str>,
+}
+
+/// What a client is told of a control: which collection it must load again, and why.
+#[derive(Serialize)]
+struct ControlWire<'a> {
+    reason: &'static str,
+    collection: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    message: Option<&'a str>,
+}
+
+/// Why the clients of a control load their state again.
+pub(crate) const fn control_reason(operation: Operation) -> Option<&'static str> {
+    match operation {
+        Operation::Truncate => Some("truncated"),
+        Operation::Resync => Some("source"),
+        _ => None,
+    }
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks by reference")]
@@ -49,6 +69,13 @@ fn is_zero(value: &u64) -> bool {
 impl Body {
     /// Encodes the event; fails if a document is not what it claims to be.
     pub(crate) fn new(event: Event) -> Result<Self> {
+        if let Some(reason) = control_reason(event.operation) {
+            let wire =
+                ControlWire { reason, collection: &event.collection, message: event.reason.as_deref() };
+            let text = serde_json::to_string(&wire).map_err(|_| corrupt())?;
+            let text = text.strip_prefix('{').unwrap_or(&text).into();
+            return Ok(Self { event, text });
+        }
         let wire = Wire {
             op: event.operation.as_str(),
             collection: &event.collection,
@@ -57,12 +84,14 @@ impl Body {
             after: event.after.as_ref().map(raw).transpose()?,
             committed_ms: event.committed_ms,
             observed_ms: event.observed_ms,
+            missing: event.missing.iter().map(|column| &**column).collect(),
         };
         let mut text = String::with_capacity(128 + 2 * event.key.len() + size(&event));
         text.push_str("\"event\":");
         text.push_str(&serde_json::to_string(&wire).map_err(|_| corrupt())?);
         text.push('}');
-        // Between the parts of a document there may be line ends, which would end a line of server-sent events. Inside of texts JSON has none.
+        // Between the parts of a document there may be line ends, which would end a line of
+        // server-sent events. Inside of texts JSON has none.
         if text.contains(['\n', '\r']) {
             text = text.replace(['\n', '\r'], " ");
         }
@@ -92,6 +121,11 @@ impl Frame {
     /// Where a client stands that lacks this one, but nothing before.
     pub(crate) fn before(&self) -> Position {
         Position::new(self.at.epoch, self.at.offsets.before(self.partition))
+    }
+
+    /// For a control: why clients load their state again.
+    pub(crate) fn control_reason(&self) -> Option<&'static str> {
+        control_reason(self.body.event.operation)
     }
 
     pub(crate) fn event(&self) -> &Event {

@@ -1,7 +1,8 @@
-//! [`Journal`]: the last events of one tenant, so that a client that was away for a moment misses nothing. Pure.
+//! [`Journal`]: the last events of one tenant, so that a client that was away for a moment misses
+//! nothing. Pure.
 //!
-//! Bounded in events, bytes and age ([`Window`]). A position that is too old, or of another epoch, is answered with the reason, and
-//! the client must fetch its state anew.
+//! Bounded in events, bytes and age ([`Window`]). A position that is too old, or of another epoch,
+//! is answered with the reason, and the client must fetch its state anew.
 
 use crate::frame::{Body, Frame};
 use crate::position::{Offsets, Position};
@@ -18,7 +19,8 @@ pub struct Window {
     pub bytes: usize,
     /// None older than this. A tenant without clients is forgotten after this time.
     pub age: Duration,
-    /// At most so many bytes for all tenants together. The tenant whose event finds no room gives up its own oldest.
+    /// At most so many bytes for all tenants together. The tenant whose event finds no room gives
+    /// up its own oldest.
     pub total_bytes: usize,
 }
 
@@ -60,7 +62,7 @@ pub(crate) struct Journal {
 }
 
 impl Journal {
-    /// Empty; whatever was up to `base` is not in it.
+    /// Empty; it has nothing up to `base`.
     pub(crate) fn new(epoch: u64, base: Offsets) -> Self {
         Self { epoch, head: base.clone(), base, kept: VecDeque::new(), bytes: 0 }
     }
@@ -83,7 +85,8 @@ impl Journal {
         self.bytes
     }
 
-    /// Places the event at the end: at its record, with how far all partitions have come, or simply as the next.
+    /// Places the event at the end: at its record, with how far all partitions have come, or simply
+    /// as the next.
     pub(crate) fn append(&mut self, body: Body, record: Option<(u32, &Offsets)>, now: Instant) -> Arc<Frame> {
         let partition = match record {
             Some((partition, offsets)) => {
@@ -101,7 +104,8 @@ impl Journal {
         frame
     }
 
-    /// Gives up the oldest events that the window has no room for. `others` is what all other journals hold.
+    /// Gives up the oldest events that the window has no room for. `others` is what all other
+    /// journals hold.
     pub(crate) fn fit(&mut self, window: &Window, others: usize, now: Instant) {
         let room = window.bytes.min(window.total_bytes.saturating_sub(others));
         while self.kept.len() > window.events || self.bytes > room {
@@ -119,8 +123,8 @@ impl Journal {
 
     /// Everything behind the position, oldest first. `head` is how far the hub has come.
     ///
-    /// The position may come from a gateway that read the partitions in another order, so that it is further in one and less far in another:
-    /// each event counts by its own partition.
+    /// The position may come from a gateway that read the partitions in another order, so that it
+    /// is further in one and less far in another: each event counts by its own partition.
     pub(crate) fn after(&self, position: &Position, head: &Offsets) -> Result<Vec<Arc<Frame>>, Missing> {
         let Position { epoch, offsets } = position;
         if *epoch != self.epoch || !head.covers(offsets) {
@@ -163,7 +167,8 @@ mod tests {
 
     #[test]
     fn only_a_position_inside_the_window_can_be_resumed() {
-        let (mut journal, now) = (Journal::new(7, Offsets::default()), Instant::now());
+        let mut journal = Journal::new(7, Offsets::default());
+        let now = Instant::now();
         let start = journal.head();
         for _ in 0..5 {
             journal.append(body(), None, now);
@@ -181,7 +186,8 @@ mod tests {
 
     #[test]
     fn age_and_bytes_bound_it_too() {
-        let (mut journal, start) = (Journal::new(1, Offsets::default()), Instant::now());
+        let mut journal = Journal::new(1, Offsets::default());
+        let start = Instant::now();
         let cost = body().cost();
         let tight = Window { bytes: 2 * cost, ..window(100) };
         for _ in 0..4 {

@@ -1,4 +1,5 @@
-//! The edge of firth: events to browsers and other clients over WebSocket, server-sent events and long poll.
+//! The edge of firth: events to browsers and other clients over WebSocket, server-sent events and
+//! long poll.
 //!
 //! | module | what |
 //! |---|---|
@@ -9,11 +10,12 @@
 //! | [`Registrar`] | what clients subscribe to, registered with that router |
 //! | [`auth`] | tokens, tickets, origins |
 //!
-//! A client that was away for a moment resumes behind the last position that it saw, and gets every event that it wants once and in order; if
-//! that is not possible any more, it is told so. Nothing is dropped silently: see [`Books`].
+//! A client that was away for a moment resumes behind the last position that it saw, and gets every
+//! event that it wants once and in order; if that is not possible any more, it is told so. Nothing
+//! is dropped silently: see [`Accounting`].
 
+mod accounting;
 pub mod auth;
-mod books;
 mod config;
 mod edge;
 mod feed;
@@ -34,14 +36,15 @@ mod router_feed;
 mod serve;
 mod upstream;
 
-pub use books::Books;
+pub use accounting::Accounting;
 pub use config::{Config, Limits};
 pub use edge::Edge;
 pub use feed::TopicFeed;
-pub use hub::{Burst, Hub, HubStatus, Outgoing, Published, Session, Step};
+pub use hub::{Burst, Hub, HubClient, HubClients, HubStatus, Outgoing, Published, Session, Step};
 pub use journal::Window;
+pub use limits::{Pace, TokenBucket};
 pub use outbox::SlowPolicy;
 pub use position::{NotAPosition, Position};
-pub use protocol::{Code, Refusal, VERSION, Wish};
+pub use protocol::{Code, EdgeError, SubscriptionRequest, VERSION};
 pub use router_feed::RouterFeed;
 pub use upstream::{Heartbeat, Registrar, Upstream};

@@ -1,5 +1,6 @@
-//! [`Packet`]: a finished message inside the WebSocket frame that carries it. A server does not mask its frames, so the same bytes serve every
-//! socket; other carriers take the [`text`](Packet::text) out.
+//! [`Packet`]: a finished message inside the WebSocket frame that carries it. A server does not
+//! mask its frames, so the same bytes serve every socket; other carriers take the
+//! [`text`](Packet::text) out.
 
 use bytes::{BufMut as _, Bytes, BytesMut};
 use std::fmt;

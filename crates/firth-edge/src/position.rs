@@ -1,13 +1,17 @@
-//! [`Position`]: a place in what a tenant's clients can see, for resuming. Opaque to clients: `epoch:offset`, or `epoch:offset.offset…` with one
-//! for each partition of the topic that the gateway follows, and behind those, with a zero in front, the time of the newest record: a log
-//! that lost records gives their numbers again, but at a later time.
+//! [`Position`]: a place in what a tenant's clients can see, for resuming. Opaque to clients:
+//! `epoch:offset`, or `epoch:offset.offset…` with one for each partition of the topic that the
+//! gateway follows, and behind those, with a zero in front, the time of the newest record: a log
+//! that lost records gives their numbers again, but at a later time. If the last records of the
+//! partitions have other times, `-` and how much earlier each is follow.
 
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::str::FromStr;
 
-/// The place behind an event. Positions of different epochs cannot be compared: another process, another topic, or another life of the journal.
+/// The place behind an event. Positions of different epochs cannot be compared: another process,
+/// another topic, or another life of the journal.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Position {
@@ -27,18 +31,38 @@ impl Position {
     }
 }
 
-/// How far each partition has come: the number of its last record, 0 before the first. Partitions that are not mentioned are at 0.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+/// How far each partition has come: the number of its last record, 0 before the first. Partitions
+/// that are not mentioned are at 0.
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Offsets {
     seqs: SmallVec<[u64; 1]>,
-    /// Not before the newest of these records was appended; 0 if unknown. Grows when a partition goes back.
+    /// Not before the newest of these records was appended; 0 if unknown. Grows when a partition
+    /// goes back.
     time: u64,
+    /// When the last record of each partition was appended. A partition that is missing here, or
+    /// has 0, has `time`.
+    times: SmallVec<[u64; 1]>,
+}
+
+impl PartialEq for Offsets {
+    fn eq(&self, other: &Self) -> bool {
+        let is_same = |partition| self.time_of(partition) == other.time_of(partition);
+        self.seqs == other.seqs && self.time == other.time && self.partitions().all(is_same)
+    }
+}
+
+impl Eq for Offsets {}
+
+impl Hash for Offsets {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (&self.seqs, self.time).hash(state);
+    }
 }
 
 impl Offsets {
     /// Before the first record of so many partitions.
     pub(crate) fn of(partitions: usize) -> Self {
-        Self { seqs: smallvec::smallvec![0; partitions], time: 0 }
+        Self { seqs: smallvec::smallvec![0; partitions], ..Self::default() }
     }
 
     /// Of one partition alone.
@@ -69,33 +93,62 @@ impl Offsets {
         if let Some(kept) = self.seqs.get_mut(partition as usize) {
             *kept = offset;
         }
-        // So that a position from now on is later than each one from before, whichever partition that was from.
+        // So that a position from now on is later than each one from before, whichever partition
+        // that was from.
+        self.fix_times();
         self.time = ms.max(self.time + 1);
+        self.times[partition as usize] = ms;
     }
 
-    /// With a time behind them, all partitions are mentioned: each offset keeps its place in the text.
+    /// With a time behind them, all partitions are mentioned: each offset keeps its place in the
+    /// text.
     fn widen(&mut self, partitions: usize) {
         if self.time > 0 && self.seqs.len() < partitions {
             self.seqs.resize(partitions, 0);
         }
     }
 
-    /// The time of the newest record, in milliseconds.
-    pub(crate) fn time(&self) -> u64 {
-        self.time
+    fn partitions(&self) -> std::ops::Range<u32> {
+        0..self.seqs.len() as u32
     }
 
-    /// A record was appended at this time.
-    pub(crate) fn raise_time(&mut self, ms: u64) {
-        self.time = self.time.max(ms);
+    /// When the last record of a partition was appended, in milliseconds; 0 if unknown.
+    pub(crate) fn time_of(&self, partition: u32) -> u64 {
+        let own = self.times.get(partition as usize).copied().unwrap_or_default();
+        if own > 0 { own } else { self.time }
+    }
+
+    /// Writes down the times of all partitions that have records, before `time` changes.
+    fn fix_times(&mut self) {
+        let time = |partition| if self.get(partition) > 0 { self.time_of(partition) } else { 0 };
+        self.times = self.partitions().map(time).collect();
+    }
+
+    /// The last record of the partition was appended at this time.
+    pub(crate) fn raise_time(&mut self, partition: u32, ms: u64) {
+        let at = partition as usize;
+        if self.seqs.len() == 1 && at == 0 && self.times.is_empty() {
+            self.time = self.time.max(ms);
+        } else if at < self.seqs.len() {
+            let own = self.times.get(at).copied().unwrap_or_default();
+            self.fix_times();
+            self.times[at] = own.max(ms);
+            self.time = self.time.max(ms);
+        }
     }
 
     /// As far as the further of both, in each partition.
     pub(crate) fn raise_all(&mut self, other: &Self) {
         for (partition, offset) in (0..).zip(&other.seqs) {
-            self.raise(partition, *offset);
+            if *offset >= self.get(partition) {
+                self.raise(partition, *offset);
+                self.raise_time(partition, other.time_of(partition));
+            }
         }
-        self.raise_time(other.time);
+        if other.time > self.time {
+            self.fix_times();
+            self.time = other.time;
+        }
         self.widen(other.seqs.len());
     }
 
@@ -116,14 +169,18 @@ impl Offsets {
         (0..).zip(&other.seqs).all(|(partition, offset)| self.get(partition) >= *offset)
     }
 
-    /// Tells which of two is further, if one covers the other, or was given after the other's partition went back.
+    /// Tells which of two is further, if one covers the other, or was given after the other's
+    /// partition went back.
     pub(crate) fn order(&self) -> (u64, u128) {
         (self.time, self.seqs.iter().map(|offset| u128::from(*offset)).sum())
     }
 
     /// Bytes on the heap.
     pub(crate) fn heap(&self) -> usize {
-        if self.seqs.spilled() { self.seqs.capacity() * size_of::<u64>() } else { 0 }
+        let heap = |list: &SmallVec<[u64; 1]>| {
+            if list.spilled() { list.capacity() * size_of::<u64>() } else { 0 }
+        };
+        heap(&self.seqs) + heap(&self.times)
     }
 }
 
@@ -131,7 +188,16 @@ impl fmt::Display for Position {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:016x}:{}", self.epoch, self.offsets.get(0))?;
         self.offsets.seqs.iter().skip(1).try_for_each(|offset| write!(f, ".{offset}"))?;
-        if self.offsets.time > 0 { write!(f, ".0{}", self.offsets.time) } else { Ok(()) }
+        let offsets = &self.offsets;
+        let time = self.offsets.time;
+        if time > 0 {
+            write!(f, ".0{time}")?;
+        }
+        let mut earlier = offsets.partitions().map(|partition| time - offsets.time_of(partition).min(time));
+        if earlier.clone().any(|ms| ms > 0) {
+            earlier.try_for_each(|ms| write!(f, "-{ms}"))?;
+        }
+        Ok(())
     }
 }
 
@@ -150,6 +216,10 @@ impl FromStr for Position {
         }
         let epoch = u64::from_str_radix(epoch, 16).map_err(|_| NotAPosition)?;
         let mut read = Offsets::default();
+        let (offsets, earlier) = match offsets.split_once('-') {
+            Some((offsets, earlier)) => (offsets, Some(earlier)),
+            None => (offsets, None),
+        };
         let with_time =
             offsets.rsplit_once('.').and_then(|(rest, last)| Some((rest, last.strip_prefix('0')?)));
         let offsets = match with_time {
@@ -165,6 +235,11 @@ impl FromStr for Position {
             }
             read.raise(partition, offset.parse().map_err(|_| NotAPosition)?);
             read.widen(partition as usize + 1);
+        }
+        if let Some(earlier) = earlier {
+            let time = |text: &str| read.time.checked_sub(text.parse().ok()?);
+            let times = earlier.split('-').map(time).collect::<Option<SmallVec<_>>>();
+            read.times = times.filter(|times| times.len() == read.seqs.len()).ok_or(NotAPosition)?;
         }
         Ok(Self::new(epoch, read))
     }
@@ -202,11 +277,20 @@ mod tests {
         fn a_position_reads_back_as_it_was_written(
             epoch in any::<u64>(),
             list in prop::collection::vec(any::<u64>(), 0..6),
-            time in prop_oneof![Just(0), any::<u64>()],
+            times in prop::collection::vec(prop_oneof![Just(0), any::<u64>()], 0..6),
+            back in prop::option::of((0..6_u32, any::<u32>())),
         ) {
             let mut position = Position::new(epoch, offsets(&list));
-            position.offsets.raise_time(time);
-            position.offsets.widen(list.len().max(1));
+            position.offsets.seqs.resize(list.len().max(1), 0);
+            for (partition, time) in (0..).zip(times) {
+                position.offsets.raise_time(partition, time / 2);
+            }
+            if let Some((partition, ms)) = back.filter(|(partition, _)| (*partition as usize) < list.len()) {
+                position.offsets.set_back(partition, 1, u64::from(ms).max(1));
+            }
+            while position.offsets.time == 0 && position.offsets.seqs.last() == Some(&0) {
+                position.offsets.seqs.pop();
+            }
             prop_assert_eq!(position.to_string().parse(), Ok(position));
         }
 
@@ -222,7 +306,8 @@ mod tests {
             one in prop::collection::vec(0..4_u64, 0..4),
             two in prop::collection::vec(0..4_u64, 0..4),
         ) {
-            let (one, two) = (offsets(&one), offsets(&two));
+            let one = offsets(&one);
+            let two = offsets(&two);
             prop_assert!(!one.covers(&two) || one.order() >= two.order());
             prop_assert_eq!(one.covers(&two) && two.covers(&one), one == two);
             let mut both = one.clone();
@@ -233,6 +318,71 @@ mod tests {
                 prop_assert!(one.covers(&one.before(partition)));
             }
         }
+    }
+
+    /// Offsets of an earlier text, without an epoch.
+    fn read(text: &str) -> Offsets {
+        format!("{:016x}:{text}", 1).parse::<Position>().unwrap().offsets
+    }
+
+    fn times<const N: usize>(offsets: &Offsets) -> [u64; N] {
+        std::array::from_fn(|partition| offsets.time_of(partition as u32))
+    }
+
+    #[test]
+    fn k04_each_partition_has_the_time_of_its_own_last_record() {
+        let mut at = Offsets::default();
+        at.raise(0, 5);
+        at.raise_time(0, 1000);
+        at.raise(1, 2);
+        at.raise_time(1, 3000);
+        assert_eq!(times(&at), [1000, 3000], "also if it was the only one before");
+        at.raise_time(0, 2000);
+        at.raise_time(1, 1500);
+        assert_eq!((times(&at), at.order().0), ([2000, 3000], 3000), "a time never goes back");
+        let mut single = read("5.01000");
+        single.raise_time(0, 900);
+        assert_eq!(times(&single), [1000]);
+
+        let mut wide = Offsets::of(3);
+        for (partition, ms) in [(0, 1000), (1, 3000)] {
+            wide.raise(partition, 1);
+            wide.raise_time(partition, ms);
+        }
+        assert_eq!(times(&wide), [1000, 3000, 3000], "one without records has the newest time");
+    }
+
+    #[test]
+    fn k04_a_partition_that_went_back_has_the_time_of_its_new_record() {
+        let mut at = read("5.5.03000-2000-0");
+        at.set_back(1, 3, 2000);
+        assert_eq!((times(&at), at.get(1)), ([1000, 2000], 3));
+        assert!(at.order() > read("5.5.03000").order(), "it is later than each position of before");
+        let mut single = read("5.01000");
+        single.set_back(0, 3, 2000);
+        single.raise(0, 4);
+        single.raise_time(0, 5000);
+        assert_eq!(times(&single), [5000]);
+    }
+
+    #[test]
+    fn k04_both_together_have_the_time_of_the_one_that_is_further() {
+        let mut at = read("5.5.01000");
+        at.raise_all(&read("3.3.09000"));
+        assert_eq!((times(&at), at.order().0), ([1000, 1000], 9000), "the other is behind in both");
+        let mut at = read("5.5.01000");
+        at.raise_all(&read("5.3.02000"));
+        assert_eq!(times(&at), [2000, 1000], "the same record, with a better time");
+        let mut at = read("5.01000");
+        at.raise_all(&read("1.0.0.01000"));
+        assert_eq!(Position::new(1, at), Position::new(1, read("5.0.0.01000")), "all are mentioned");
+    }
+
+    #[test]
+    fn one_step_back_mentions_all_partitions_if_a_time_follows() {
+        let text = |offsets: Offsets| Position::new(1, offsets).to_string()[17..].to_owned();
+        assert_eq!(text(read("3.1.01000").before(1)), "3.0.01000");
+        assert_eq!(text(read("3.1").before(1)), "3");
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! [`Rooms`]: who is there. Pure.
 //!
-//! A room is a collection, or one document of it, of one tenant. Presence is state, not events: watchers are told how the room is now, at most
-//! a few times a second however many come and go, encoded once for all of them. It covers the clients of this gateway.
+//! A room is a collection, or one document of it, of one tenant. Presence is state, not events:
+//! watchers are told how the room is now, at most a few times a second however many come and go,
+//! encoded once for all of them. It covers the clients of this gateway.
 
 use crate::protocol::server;
 use firth_router::Tenant;
@@ -36,16 +37,17 @@ impl Rooms {
     pub(crate) fn enter(
         &mut self,
         place: Place,
-        seat: usize,
+        slot: usize,
         name: Arc<str>,
         user: Option<&Arc<str>>,
     ) -> usize {
         let at = *self.places.entry(place).or_insert_with_key(|place| {
-            let (users, watchers) = (BTreeMap::new(), BTreeSet::new());
+            let users = BTreeMap::new();
+            let watchers = BTreeSet::new();
             self.rooms.insert(Room { place: place.clone(), users, nameless: 0, watchers, is_changed: false })
         });
         let room = &mut self.rooms[at];
-        room.watchers.insert((seat, name));
+        room.watchers.insert((slot, name));
         match user {
             Some(user) => *room.users.entry(user.clone()).or_default() += 1,
             None => room.nameless += 1,
@@ -55,9 +57,9 @@ impl Rooms {
     }
 
     /// A connection leaves.
-    pub(crate) fn leave(&mut self, at: usize, seat: usize, name: &Arc<str>, user: Option<&Arc<str>>) {
+    pub(crate) fn leave(&mut self, at: usize, slot: usize, name: &Arc<str>, user: Option<&Arc<str>>) {
         let room = &mut self.rooms[at];
-        room.watchers.remove(&(seat, name.clone()));
+        room.watchers.remove(&(slot, name.clone()));
         match user {
             Some(user) => {
                 if let Some(count) = room.users.get_mut(user) {
@@ -78,15 +80,16 @@ impl Rooms {
         }
     }
 
-    /// Tells every watcher of a changed room its state: seat, name of the subscription, shared text.
+    /// Tells every watcher of a changed room its state: slot, name of the subscription, shared
+    /// text.
     pub(crate) fn flush(&mut self, named: usize, mut tell: impl FnMut(usize, &Arc<str>, &Arc<str>)) {
         for at in self.changed.drain(..) {
             let room = &mut self.rooms[at];
             room.is_changed = false;
             let names: Vec<&str> = room.users.keys().take(named).map(|user| &**user).collect();
             let text = server::presence_tail(room.users.len() + room.nameless, &names);
-            for (seat, name) in &room.watchers {
-                tell(*seat, name, &text);
+            for (slot, name) in &room.watchers {
+                tell(*slot, name, &text);
             }
         }
     }
@@ -104,7 +107,7 @@ mod tests {
 
     fn told(rooms: &mut Rooms) -> Vec<(usize, String)> {
         let mut told = Vec::new();
-        rooms.flush(2, |seat, _, text| told.push((seat, text.to_string())));
+        rooms.flush(2, |slot, _, text| told.push((slot, text.to_string())));
         told
     }
 
@@ -112,7 +115,8 @@ mod tests {
     fn watchers_hear_the_state_once_for_any_number_of_changes() {
         let mut rooms = Rooms::new();
         let place: Place = (Tenant::new("t").unwrap(), "c".into(), None);
-        let (ann, name): (Arc<str>, Arc<str>) = ("ann".into(), "\"n\"".into());
+        let ann: Arc<str> = "ann".into();
+        let name: Arc<str> = "\"n\"".into();
         let at = rooms.enter(place.clone(), 1, name.clone(), Some(&ann));
         assert_eq!(rooms.enter(place.clone(), 2, name.clone(), Some(&ann)), at);
         rooms.enter(place.clone(), 3, name.clone(), None);

@@ -1,7 +1,8 @@
-//! [`Replay`]: the history that a client asked for, matched piece by piece in the connection's own task, not under the hub's lock.
+//! [`Replay`]: the history that a client asked for, matched part by part in the connection's own
+//! task, not under the hub's lock.
 //!
-//! It was cut off in the same step in which the subscriptions became live, so that history and live events meet without a hole and
-//! without an overlap.
+//! It was cut off in the same step in which the subscriptions became live, so that history and live
+//! events meet without a hole and without an overlap.
 
 use crate::frame::Frame;
 use crate::outbox::{Mark, Marks};
@@ -14,13 +15,13 @@ pub(crate) struct Replay {
     /// Where the client stands.
     at: Position,
     history: std::vec::IntoIter<Arc<Frame>>,
-    wishes: Index<Arc<str>>,
+    requests: Index<Arc<str>>,
     hits: Vec<Hit>,
 }
 
 impl Replay {
-    pub(crate) fn new(at: Position, history: Vec<Arc<Frame>>, wishes: Index<Arc<str>>) -> Self {
-        Self { at, history: history.into_iter(), wishes, hits: Vec::new() }
+    pub(crate) fn new(at: Position, history: Vec<Arc<Frame>>, requests: Index<Arc<str>>) -> Self {
+        Self { at, history: history.into_iter(), requests, hits: Vec::new() }
     }
 
     /// Looks through the next `count` events; false when it is through.
@@ -28,11 +29,11 @@ impl Replay {
         for frame in self.history.by_ref().take(count) {
             // What the client saw elsewhere may be further than this place here.
             self.at.offsets.raise_all(&frame.at.offsets);
-            if self.wishes.matches_into(frame.event(), &mut self.hits).is_err() || self.hits.is_empty() {
+            if self.requests.matches_into(frame.event(), &mut self.hits).is_err() || self.hits.is_empty() {
                 continue;
             }
             let mark = |hit: &Hit| {
-                let name = self.wishes.get(hit.number)?.1.clone();
+                let name = self.requests.get(hit.number)?.1.clone();
                 Some(Mark { name, leaves: hit.leaves })
             };
             found(&frame, self.at.clone(), self.hits.iter().filter_map(mark).collect());

@@ -1,27 +1,25 @@
-//! [`RouterFeed`]: batches that a router delivers into a hub. Repetitions are recognised, every event is answered, and what a router left out under
-//! pressure reaches the clients that it concerns as `resync-required`.
+//! [`RouterFeed`]: batches that a router delivers into a hub. Repetitions are recognised, every
+//! event is answered, and what a router left out under pressure reaches the clients that it
+//! concerns as `resync-required`.
 
 use crate::edge::bearer;
 use crate::hub::Hub;
 use crate::metrics;
-use crate::protocol::{Code, Refusal};
+use crate::protocol::{Code, EdgeError};
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use firth_router::deliver::ID_HEADER;
-use firth_router::event::{Document, Event, Operation};
 use firth_router::receive::Inbox;
-use firth_router::wire::{BatchIn, EventIn, PATH};
-use firth_router::{ErrorKind, GatewayId, Result, Tenant};
-use serde::Deserialize;
-use serde::de::IntoDeserializer;
-use serde_json::value::RawValue;
+use firth_router::wire::{BatchIn, PATH};
+use firth_router::{ErrorKind, GatewayId, Result};
 use sha2::{Digest, Sha256};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
+use subtle::ConstantTimeEq as _;
 
 /// The largest batch, in bytes.
 const BATCH: usize = 32 << 20;
@@ -50,8 +48,8 @@ struct Seen {
 }
 
 impl Seen {
-    /// Whether the batch of this name brings a gap that did not come before. Places of events happen
-    /// once, so equal gaps with places are one, in any batch.
+    /// Whether the batch of this name brings a gap that did not come before. Places of events
+    /// happen once, so equal gaps with places are one, in any batch.
     fn is_new_gap(&mut self, batch: &BatchIn, name: Option<&str>) -> bool {
         let Some(gap) = &batch.gap else { return false };
         let digest = |text: &str| -> [u8; 32] { Sha256::digest(text.as_bytes()).into() };
@@ -80,7 +78,8 @@ impl RouterFeed {
     #[must_use]
     pub fn for_gateway(self, gateway: GatewayId) -> Self {
         let Inner { hub, token, .. } = &*self.0;
-        let (hub, token) = (hub.clone(), *token);
+        let hub = hub.clone();
+        let token = *token;
         Self(Arc::new(Inner { hub, gateway: Some(gateway), seen: Mutex::default(), token }))
     }
 
@@ -103,7 +102,7 @@ impl RouterFeed {
         }
         let mut burst = self.0.hub.burst();
         let answers = seen.inbox.receive(&batch, |arrived| {
-            let published = event(arrived).and_then(|event| burst.publish(event));
+            let published = arrived.to_event().and_then(|event| burst.publish(event));
             metrics::fed(if published.is_ok() { "ok" } else { "unreadable" });
             published.map(drop).map_err(|error| error.to_string())
         });
@@ -124,13 +123,13 @@ impl RouterFeed {
 
     fn admits(&self, token: Option<&str>) -> bool {
         let given: [u8; 32] = Sha256::digest(token.unwrap_or_default().as_bytes()).into();
-        token.is_some() && given.iter().zip(&self.0.token).fold(0, |all, (one, two)| all | (one ^ two)) == 0
+        token.is_some() && bool::from(given.ct_eq(&self.0.token))
     }
 }
 
 async fn take(State(feed): State<RouterFeed>, headers: HeaderMap, body: Bytes) -> Response {
     if !feed.admits(bearer(&headers)) {
-        return Refusal::new(Code::Unauthorized, "send the header `Authorization: Bearer TOKEN`")
+        return EdgeError::new(Code::Unauthorized, "send the header `Authorization: Bearer TOKEN`")
             .into_response();
     }
     let name = headers.get(ID_HEADER).and_then(|name| name.to_str().ok());
@@ -141,37 +140,20 @@ async fn take(State(feed): State<RouterFeed>, headers: HeaderMap, body: Bytes) -
         Ok(answer) => ([(header::CONTENT_TYPE, "application/json")], answer).into_response(),
         Err(error) if error.kind() == ErrorKind::NotFound => {
             tracing::warn!(%error, "a router takes this address for another gateway's");
-            let refusal = Refusal::invalid("gateway_id", error.context().to_owned());
+            let error = EdgeError::invalid("gateway_id", error.context().to_owned());
             // None that makes a router give the events up.
-            (StatusCode::MISDIRECTED_REQUEST, refusal).into_response()
+            (StatusCode::MISDIRECTED_REQUEST, error).into_response()
         }
-        Err(error) => Refusal::invalid("batch", error.context().to_owned()).into_response(),
+        Err(error) => EdgeError::invalid("batch", error.context().to_owned()).into_response(),
     }
-}
-
-fn event(arrived: &EventIn) -> Result<Event> {
-    let kind: serde::de::value::StrDeserializer<'_, serde::de::value::Error> =
-        arrived.event_type.as_str().into_deserializer();
-    let operation = Operation::deserialize(kind)
-        .map_err(|_| firth_router::Error::invalid("the event's type is not known"))?;
-    let document = |raw: &Option<Box<RawValue>>| match raw.as_ref().map(|raw| raw.get()) {
-        None | Some("null") => Ok(None),
-        Some(text) => Document::from_json(Bytes::copy_from_slice(text.as_bytes())).map(Some),
-    };
-    let tenant = Tenant::new(&arrived.tenant)?;
-    let mut event = Event::new(operation, tenant, arrived.collection.as_str(), arrived.document_id.as_str());
-    event.after = document(&arrived.payload)?;
-    event.before = document(&arrived.before)?;
-    event.committed_ms = arrived.committed_ms;
-    event.check()?;
-    Ok(event)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::auth::Keys;
-    use crate::{Config, Wish};
+    use crate::{Config, SubscriptionRequest};
+    use firth_router::Tenant;
     use serde_json::{Value, json};
 
     fn batch(seqs: &[u64], gap: bool) -> Vec<u8> {
@@ -192,7 +174,7 @@ mod tests {
         let keys = Keys::open(Tenant::new("t").unwrap());
         let grant = keys.check(None, std::time::SystemTime::now()).unwrap();
         let mut session = hub.join(grant.clone(), None).unwrap();
-        session.subscribe(&[Wish::collection("w", "c")], None).unwrap();
+        session.subscribe(&[SubscriptionRequest::collection("w", "c")], None).unwrap();
         let feed = RouterFeed::new(hub.clone(), "secret");
         for _ in 0..2 {
             let answer: Value =
@@ -211,7 +193,7 @@ mod tests {
             .collect();
         assert_eq!(kinds, ["hello", "subscribed", "event", "event", "resync-required", "event"]);
         let mut late = hub.join(grant, None).unwrap();
-        late.subscribe(&[Wish::collection("w", "c")], Some(before)).unwrap();
+        late.subscribe(&[SubscriptionRequest::collection("w", "c")], Some(before)).unwrap();
         assert!(late.take().messages[1].text().contains("resync-required"), "nobody resumes across the gap");
         let moved = json!({"gateway_id": "g", "events": [], "gap": {"events": [], "subscriptions": ["s"]}})
             .to_string();
@@ -228,5 +210,47 @@ mod tests {
         }
         assert!(feed.receive(b"{}").is_err());
         assert!(feed.admits(Some("secret")) && !feed.admits(Some("other")) && !feed.admits(None));
+    }
+
+    /// A router that hears of no refusal settles the event, and no client ever sees it.
+    #[tokio::test(start_paused = true)]
+    async fn t06_an_event_that_cannot_be_read_is_refused_and_the_others_are_accepted() {
+        let feed = RouterFeed::new(Hub::start(Config::default()).unwrap(), "secret");
+        let mut strange: Value = serde_json::from_slice(&batch(&[1, 2], false)).unwrap();
+        strange["events"][0]["event_type"] = json!("of the future");
+        strange["events"][1]["document_id"] = json!("e");
+        let answer = feed.receive(strange.to_string().as_bytes()).unwrap();
+        let answer: Value = serde_json::from_slice(&answer).unwrap();
+        assert_eq!(answer["results"][0]["status"], "refused");
+        assert!(answer["results"][0]["reason"].as_str().is_some_and(|why| why.contains("type")), "{answer}");
+        assert_eq!(answer["results"][1]["status"], "accepted");
+    }
+
+    /// The topic's server lost event 2 in a crash, and gave its number to another.
+    #[tokio::test(start_paused = true)]
+    async fn k04_a_number_that_is_given_again_is_a_gap_for_all_clients_and_ends_old_positions() {
+        let hub = Hub::start(Config::default()).unwrap();
+        let keys = Keys::open(Tenant::new("t").unwrap());
+        let grant = keys.check(None, std::time::SystemTime::now()).unwrap();
+        let mut live = hub.join(grant.clone(), None).unwrap();
+        live.subscribe(&[SubscriptionRequest::collection("w", "c")], None).unwrap();
+        let feed = RouterFeed::new(hub.clone(), "secret");
+        let appended = |seq: u64, ms: u64| {
+            let mut batch: Value = serde_json::from_slice(&batch(&[seq], false)).unwrap();
+            batch["events"][0]["appended_ms"] = json!(ms);
+            feed.receive(batch.to_string().as_bytes()).unwrap();
+        };
+        appended(1, 100);
+        appended(2, 200);
+        let before = live.head();
+        live.take();
+        appended(2, 9000);
+        let told: Vec<_> = live.take().messages.iter().map(|message| message.text().to_owned()).collect();
+        assert_eq!(told.iter().filter(|text| text.contains("resync-required")).count(), 1, "{told:?}");
+        assert!(told.iter().any(|text| text.contains("\"event\"")), "the new one is handed out: {told:?}");
+        let mut late = hub.join(grant, None).unwrap();
+        late.subscribe(&[SubscriptionRequest::collection("w", "c")], Some(before)).unwrap();
+        let resumed: Vec<_> = late.take().messages.iter().map(|message| message.text().to_owned()).collect();
+        assert!(resumed.iter().any(|text| text.contains("resync-required")), "{resumed:?}");
     }
 }

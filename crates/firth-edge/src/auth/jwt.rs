@@ -1,10 +1,11 @@
 //! JSON web tokens: HS256 and EdDSA (Ed25519), verified with `ring`.
 //!
-//! The key decides the algorithm, never the token: a token whose header names another is refused. `exp` must be there; `nbf` is heeded. Every
-//! claim that decides must have the right type. The claims that matter here: `tenant`, `collections` (a list; all if absent), `sub`.
+//! The key decides the algorithm, never the token: a token whose header names another is refused.
+//! `exp` must be there; `nbf` is heeded. Every claim that decides must have the right type. The
+//! claims that matter here: `tenant`, `collections` (a list; all if absent), `sub`.
 
 use super::{Collections, Grant, Sum, refuse};
-use crate::protocol::Refusal;
+use crate::protocol::EdgeError;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use firth_router::Tenant;
@@ -96,7 +97,7 @@ impl JwtKey {
     }
 }
 
-pub(super) fn check(keys: &[JwtKey], token: &str, now: SystemTime) -> Result<Grant, Refusal> {
+pub(super) fn check(keys: &[JwtKey], token: &str, now: SystemTime) -> Result<Grant, EdgeError> {
     let wrong = || refuse("this is not a token that this gateway can verify");
     if token.len() > MAX_TOKEN {
         return Err(refuse("a token has at most 8 KiB"));
@@ -117,7 +118,7 @@ pub(super) fn check(keys: &[JwtKey], token: &str, now: SystemTime) -> Result<Gra
     grant(claims, key.root, now)
 }
 
-fn grant(claims: Claims, root: Sum, now: SystemTime) -> Result<Grant, Refusal> {
+fn grant(claims: Claims, root: Sum, now: SystemTime) -> Result<Grant, EdgeError> {
     let seconds =
         |time: f64| Duration::try_from_secs_f64(time).ok().and_then(|time| UNIX_EPOCH.checked_add(time));
     let expires = seconds(claims.exp).ok_or_else(|| refuse("the token's `exp` is not a time"))?;

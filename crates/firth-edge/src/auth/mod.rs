@@ -1,4 +1,5 @@
-//! Who may connect, and what they may see: tokens ([`Keys`]), tickets for those who cannot send a header, web pages ([`Origins`]).
+//! Who may connect, and what they may see: tokens ([`Keys`]), tickets for those who cannot send a
+//! header, web pages ([`Origins`]).
 //!
 //! A client's tenant always comes from its token, never from what it says.
 
@@ -6,7 +7,7 @@ mod jwt;
 pub(crate) mod origin;
 pub(crate) mod ticket;
 
-use crate::protocol::{Code, Refusal};
+use crate::protocol::{Code, EdgeError};
 use firth_router::Tenant;
 use jwt::JwtKey;
 use sha2::{Digest, Sha256};
@@ -14,6 +15,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
+use subtle::ConstantTimeEq as _;
 
 pub use origin::Origins;
 
@@ -83,19 +85,19 @@ impl Keys {
     /// hs256   KID SECRET-IN-BASE64URL     (at least 32 bytes)
     /// ed25519 KID PUBLIC-KEY-IN-BASE64URL (32 bytes)
     /// ```
-    pub fn parse(text: &str) -> Result<Self, Refusal> {
+    pub fn parse(text: &str) -> Result<Self, EdgeError> {
         let mut keys = Self::default();
         for (index, line) in text.lines().enumerate() {
             let line = line.split('#').next().unwrap_or_default().trim();
             if !line.is_empty() {
                 keys.add(line).map_err(|why| {
                     // Never shows the line: it holds secrets.
-                    Refusal::invalid("keys", format!("key file, line {}: {why}", index + 1))
+                    EdgeError::invalid("keys", format!("key file, line {}: {why}", index + 1))
                 })?;
             }
         }
         if keys.statics.is_empty() && keys.jwt.is_empty() {
-            return Err(Refusal::invalid(
+            return Err(EdgeError::invalid(
                 "keys",
                 "the key file has no key: add a line `token`, `hs256` or `ed25519`",
             ));
@@ -133,30 +135,28 @@ impl Keys {
     }
 
     /// Accepts JSON web tokens that are signed with this secret (HS256).
-    pub fn with_secret(mut self, kid: &str, secret: &[u8]) -> Result<Self, Refusal> {
-        self.jwt.push(JwtKey::secret(kid, secret).map_err(|why| Refusal::invalid("secret", why))?);
+    pub fn with_secret(mut self, kid: &str, secret: &[u8]) -> Result<Self, EdgeError> {
+        self.jwt.push(JwtKey::secret(kid, secret).map_err(|why| EdgeError::invalid("secret", why))?);
         Ok(self)
     }
 
     /// Accepts JSON web tokens that are signed with the private half of this key (EdDSA, Ed25519).
-    pub fn with_public_key(mut self, kid: &str, key: &[u8]) -> Result<Self, Refusal> {
-        self.jwt.push(JwtKey::public(kid, key).map_err(|why| Refusal::invalid("key", why))?);
+    pub fn with_public_key(mut self, kid: &str, key: &[u8]) -> Result<Self, EdgeError> {
+        self.jwt.push(JwtKey::public(kid, key).map_err(|why| EdgeError::invalid("key", why))?);
         Ok(self)
     }
 
     /// What a token allows; `now` is wall time, as tokens have it.
-    pub fn check(&self, token: Option<&str>, now: SystemTime) -> Result<Grant, Refusal> {
+    pub fn check(&self, token: Option<&str>, now: SystemTime) -> Result<Grant, EdgeError> {
         let Some(token) = token else {
             return self.open.clone().ok_or_else(|| refuse("give a token"));
         };
         let sum = digest(token);
-        // Looks at every digest to its end, whatever matches.
-        let known = self.statics.iter().fold(
-            None,
-            |found, grant| {
-                if same(&grant.root, &sum) { Some(grant) } else { found }
-            },
-        );
+        // Compares with every digest, also behind the one that matches.
+        let known = self
+            .statics
+            .iter()
+            .fold(None, |found, grant| if bool::from(grant.root.ct_eq(&sum)) { Some(grant) } else { found });
         if let Some(grant) = known {
             return Ok(grant.clone());
         }
@@ -189,7 +189,10 @@ impl Grant {
 }
 
 fn static_grant<'a>(words: impl Iterator<Item = &'a str>) -> Result<Grant, &'static str> {
-    let (mut root, mut tenant, mut user, mut collections) = (None, None, None, Collections::ALL);
+    let mut root = None;
+    let mut tenant = None;
+    let mut user = None;
+    let mut collections = Collections::ALL;
     for word in words {
         match word.split_once(['=', ':']) {
             Some(("sha256", hex)) => root = Some(from_hex(hex).ok_or("sha256: takes 64 hex digits")?),
@@ -218,17 +221,12 @@ fn from_hex(text: &str) -> Option<Sum> {
     Some(sum)
 }
 
-/// Takes the same time wherever they differ.
-fn same(left: &Sum, right: &Sum) -> bool {
-    left.iter().zip(right).fold(0, |difference, (left, right)| difference | (left ^ right)) == 0
-}
-
 fn digest(token: &str) -> Sum {
     Sha256::digest(token.as_bytes()).into()
 }
 
-fn refuse(message: &'static str) -> Refusal {
-    Refusal { field: Some("token".into()), ..Refusal::new(Code::Unauthorized, message) }
+fn refuse(message: &'static str) -> EdgeError {
+    EdgeError { field: Some("token".into()), ..EdgeError::new(Code::Unauthorized, message) }
 }
 
 /// Never shows keys.

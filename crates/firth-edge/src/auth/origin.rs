@@ -1,4 +1,5 @@
-//! Which web pages may connect. Browsers send `Origin` with a WebSocket, and no CORS rule protects it: the server must look.
+//! Which web pages may connect. Browsers send `Origin` with a WebSocket, and no CORS rule protects
+//! it: the server must look.
 //!
 //! **Why `Host` counts.** A page of another site may have its own name lead to this machine (DNS
 //! rebinding). Then its `Origin` is of the same host as its request, and only the name tells that
@@ -7,7 +8,8 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-/// The pages that may connect. Programs, which send no `Origin`, are not concerned: they need a token.
+/// The pages that may connect. Programs, which send no `Origin`, are not concerned: they need a
+/// token.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Origins {
     allowed: BTreeSet<String>,
@@ -71,7 +73,8 @@ mod tests {
 
     #[test]
     fn r16_a_gateway_without_tokens_answers_to_its_own_names_alone() {
-        let (any, named) = (Origins::same_host(), Origins::same_host().with_hosts(["Edge.example.com"]));
+        let any = Origins::same_host();
+        let named = Origins::same_host().with_hosts(["Edge.example.com"]);
         for own in ["localhost", "LOCALHOST:7272", "127.0.0.1:7272", "127.9.9.9", "[::1]:7272"] {
             assert!(any.is_host(Some(own), true) && named.is_host(Some(own), false), "{own}");
         }

@@ -137,7 +137,8 @@ fn plain_tokens_are_known_by_their_digest() {
 #[test]
 fn a_ticket_is_good_once_and_for_a_short_time() {
     let grant = Keys::open(Tenant::new("t").unwrap()).check(None, now()).unwrap();
-    let (mut tickets, start) = (ticket::Tickets::default(), std::time::Instant::now());
+    let mut tickets = ticket::Tickets::default();
+    let start = std::time::Instant::now();
     let ticket = tickets.issue(grant.clone(), start).unwrap();
     assert_eq!(tickets.redeem(&ticket, start), Some(grant.clone()));
     assert_eq!(tickets.redeem(&ticket, start), None);
@@ -149,14 +150,16 @@ fn a_ticket_is_good_once_and_for_a_short_time() {
 #[test]
 fn r14_a_tenant_that_asks_for_many_tickets_takes_none_of_another_and_is_slowed_down() {
     let grant = |tenant: &str| Keys::open(Tenant::new(tenant).unwrap()).check(None, now()).unwrap();
-    let (mut tickets, start) = (ticket::Tickets::default(), std::time::Instant::now());
+    let mut tickets = ticket::Tickets::default();
+    let start = std::time::Instant::now();
     let quiet = tickets.issue(grant("quiet"), start).unwrap();
-    let (mut issued, mut refused) = (Vec::new(), 0);
+    let mut issued = Vec::new();
+    let mut refused = 0;
     for n in 0..5_000_u32 {
         match tickets.issue(grant("greedy"), start + ticket::LIFE / 2 / 5_000 * n) {
             Ok(ticket) => issued.push(ticket),
-            Err(refusal) => {
-                assert_eq!(refusal.code, Code::Rate);
+            Err(error) => {
+                assert_eq!(error.code, Code::Rate);
                 refused += 1;
             }
         }

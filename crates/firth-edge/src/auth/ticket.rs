@@ -1,12 +1,12 @@
-//! Tickets: for what cannot send a header (an `EventSource` of a browser). A token is changed for a ticket that is good once and for
-//! a short time, so that no token stands in an address. Pure.
+//! Tickets: for what cannot send a header (an `EventSource` of a browser). A token is changed for a
+//! ticket that is good once and for a short time, so that no token stands in an address. Pure.
 //!
 //! Each tenant has places and a rate of its own: one that asks for many tickets uses up its own
 //! places and no other's.
 
 use super::Grant;
-use crate::limits::Bucket;
-use crate::protocol::{Code, Refusal};
+use crate::limits::MessageRate;
+use crate::protocol::{Code, EdgeError};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use firth_router::Tenant;
@@ -26,12 +26,12 @@ const RATE: u32 = 50;
 #[derive(Default)]
 pub(crate) struct Tickets {
     open: HashMap<String, (Instant, Grant)>,
-    tenants: HashMap<Tenant, Line>,
+    tenants: HashMap<Tenant, TenantTickets>,
 }
 
 /// The tickets of one tenant.
-struct Line {
-    bucket: Bucket,
+struct TenantTickets {
+    rate: MessageRate,
     open: usize,
     /// Oldest first; some were used.
     order: VecDeque<(Instant, String)>,
@@ -39,20 +39,20 @@ struct Line {
 
 impl Tickets {
     /// A new ticket.
-    pub(crate) fn issue(&mut self, grant: Grant, now: Instant) -> Result<String, Refusal> {
+    pub(crate) fn issue(&mut self, grant: Grant, now: Instant) -> Result<String, EdgeError> {
         let mut bytes = [0; 24];
         SystemRandom::new()
             .fill(&mut bytes)
-            .map_err(|_| Refusal::new(Code::Unavailable, "this system has no source of randomness"))?;
+            .map_err(|_| EdgeError::new(Code::Unavailable, "this system has no source of randomness"))?;
         let ticket = URL_SAFE_NO_PAD.encode(bytes);
         self.forget_old(now);
         let tenant = grant.tenant.clone();
-        let line = self.tenants.entry(tenant.clone()).or_insert_with(|| Line {
-            bucket: Bucket::new(RATE, now),
+        let line = self.tenants.entry(tenant.clone()).or_insert_with(|| TenantTickets {
+            rate: MessageRate::new(RATE, now),
             open: 0,
             order: VecDeque::new(),
         });
-        line.bucket.pass(now)?;
+        line.rate.pass(now)?;
         if line.open >= MAX_OF_TENANT {
             self.drop_oldest(&tenant);
         }

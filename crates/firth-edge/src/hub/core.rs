@@ -1,21 +1,23 @@
 //! The hub's state and its steps. Pure: no I/O, the time is a parameter; connections are queues.
 //!
-//! Everything that must be seen as one step happens under one lock: a subscription becomes live at the same moment at which its history is
-//! cut off, so no event falls between the two and none is in both.
+//! Everything that must be seen as one step happens under one lock: a subscription becomes live at
+//! the same moment at which its history is cut off, so no event falls between the two and none is
+//! in both.
 
 use super::mailbox::Mailbox;
 use super::pending::{Made, Pending};
 use super::source::Source;
 use super::{HubStatus, Published};
+use crate::accounting::Accounting;
 use crate::auth::Grant;
-use crate::books::Books;
 use crate::config::Config;
 use crate::frame::Body;
 use crate::journal::{Journal, Missing};
-use crate::outbox::{Farewell, Mark, Outbox, Room, Shipment, SlowPolicy, Wake};
+use crate::outbox::{CloseReason, EncodedEvent, Mark, Outbox, Room, SlowPolicy, Wake};
 use crate::position::Position;
 use crate::presence::Rooms;
-use crate::protocol::{Refusal, server};
+use crate::protocol::{EdgeError, server};
+use firth_router::event::Event;
 use firth_router::matching::{Hit, Index};
 use firth_router::{SubscriptionId, Tenant};
 use slab::Slab;
@@ -26,7 +28,7 @@ use std::time::{Duration, Instant};
 pub(crate) struct Core {
     pub(super) config: Config,
     pub(super) index: Index<Wanted>,
-    pub(super) seats: Slab<Seat>,
+    pub(super) sessions: Slab<SessionEntry>,
     pub(super) tenants: HashMap<Tenant, Part>,
     pub(super) rooms: Rooms,
     pub(super) numbered: u64,
@@ -42,23 +44,24 @@ pub(crate) struct Core {
     deferred: Vec<Arc<Mailbox>>,
     /// When the first of them may be written to again.
     deferred_until: Option<Instant>,
-    hurry: Hurry,
+    burst_budget: BurstBudget,
     hits: Vec<Hit>,
     audience: Audience,
-    closed: Books,
+    closed: Accounting,
 }
 
 /// Whose subscription it is.
 pub(super) struct Wanted {
-    pub(super) seat: usize,
+    pub(super) slot: usize,
     pub(super) name: Arc<str>,
 }
 
 /// One session.
-pub(super) struct Seat {
+pub(super) struct SessionEntry {
     pub(super) grant: Grant,
     pub(super) mailbox: Arc<Mailbox>,
     pub(super) subscriptions: Vec<Subscribed>,
+    pub(super) joined: Instant,
     /// Nothing was asked for yet, so its position may still be chosen.
     pub(super) is_fresh: bool,
 }
@@ -92,7 +95,7 @@ impl Core {
         Self {
             index: Index::new(config.limits.slow_filters),
             config,
-            seats: Slab::new(),
+            sessions: Slab::new(),
             tenants: HashMap::new(),
             rooms: Rooms::new(),
             numbered: 0,
@@ -104,10 +107,10 @@ impl Core {
             pending: Pending::default(),
             deferred: Vec::new(),
             deferred_until: None,
-            hurry: Hurry::default(),
+            burst_budget: BurstBudget::default(),
             hits: Vec::new(),
             audience: Audience::default(),
-            closed: Books::default(),
+            closed: Accounting::default(),
         }
     }
 
@@ -116,12 +119,13 @@ impl Core {
         grant: Grant,
         slow: Option<SlowPolicy>,
         now: Instant,
-    ) -> Result<(usize, Arc<Mailbox>), Refusal> {
-        let (limits, fresh) = (self.config.limits, self.fresh_journal());
+    ) -> Result<(usize, Arc<Mailbox>), EdgeError> {
+        let limits = self.config.limits;
+        let fresh = self.fresh_journal();
         let part = self.tenants.entry(grant.tenant.clone()).or_insert_with(|| Part::new(fresh, now));
         if part.sessions >= limits.per_tenant {
             let message = "this tenant has as many connections as it may: close some";
-            return Err(Refusal::limit("connections", limits.per_tenant as u64, message));
+            return Err(EdgeError::limit("connections", limits.per_tenant as u64, message));
         }
         part.sessions += 1;
         let room = Room {
@@ -138,17 +142,19 @@ impl Core {
         };
         let hello = server::hello(self.config.heartbeat, known);
         mailbox.outbox().say(hello);
-        mailbox.ring();
-        let seat = Seat { grant, mailbox: mailbox.clone(), subscriptions: Vec::new(), is_fresh: true };
-        Ok((self.seats.insert(seat), mailbox))
+        mailbox.notify();
+        let subscriptions = Vec::new();
+        let slot =
+            SessionEntry { grant, mailbox: mailbox.clone(), subscriptions, joined: now, is_fresh: true };
+        Ok((self.sessions.insert(slot), mailbox))
     }
 
-    pub(super) fn leave(&mut self, seat: usize, now: Instant) {
-        let Seat { grant, mailbox, subscriptions, .. } = self.seats.remove(seat);
+    pub(super) fn leave(&mut self, slot: usize, now: Instant) {
+        let SessionEntry { grant, mailbox, subscriptions, .. } = self.sessions.remove(slot);
         for subscribed in &subscriptions {
             self.index.remove(&grant.tenant, &subscribed.id);
             if let Some(room) = subscribed.room {
-                self.rooms.leave(room, seat, &subscribed.name, grant.user.as_ref());
+                self.rooms.leave(room, slot, &subscribed.name, grant.user.as_ref());
             }
         }
         if let Some(part) = self.tenants.get_mut(&grant.tenant) {
@@ -159,17 +165,18 @@ impl Core {
     }
 
     /// A token was renewed.
-    pub(super) fn regrant(&mut self, seat: usize, grant: Grant) -> Result<(), Refusal> {
-        let old = &mut self.seats[seat].grant;
+    pub(super) fn regrant(&mut self, slot: usize, grant: Grant) -> Result<(), EdgeError> {
+        let old = &mut self.sessions[slot].grant;
         if old.tenant != grant.tenant || old.user != grant.user || old.collections != grant.collections {
             let message = "the new token is for another tenant, user or set of collections: connect anew";
-            return Err(Refusal::invalid("token", message));
+            return Err(EdgeError::invalid("token", message));
         }
         *old = grant;
         Ok(())
     }
 
-    /// Places the event, of this partition if the hub follows a topic, and notes it for every session that wants it.
+    /// Places the event, of this partition if the hub follows a topic, and notes it for every
+    /// session that wants it.
     pub(super) fn publish(
         &mut self,
         body: Body,
@@ -186,36 +193,46 @@ impl Core {
         part.journal.fit(&self.config.window, others, now);
         self.journal_bytes = others + part.journal.bytes();
         let wanted = |hit: &Hit| self.index.get(hit.number).map(|(_, wanted)| wanted);
-        // Nobody comes or goes while something is pending: the same hits are the same sessions.
+        // No session comes or goes while something is pending: the same hits are the same sessions.
         if self.pending.is_empty() || self.audience.hits != self.hits {
-            self.audience.set(&mut self.hits, |hit| Some(wanted(hit)?.seat));
+            self.audience.set(&mut self.hits, |hit| Some(wanted(hit)?.slot));
         }
-        let (mut connections, mut made) = (0, Made::default());
+        let mut connections = 0;
+        let mut made = Made::default();
         for group in self.audience.by_seat.chunk_by(|one, two| one.0 == two.0) {
             let marks = || group.iter().filter_map(|(_, hit)| Some((&wanted(hit)?.name, hit.leaves)));
             let fresh = || {
                 let marks = marks().map(|(name, leaves)| Mark { name: name.clone(), leaves }).collect();
-                Shipment::new(frame.clone(), marks)
+                EncodedEvent::new(frame.clone(), marks)
             };
             self.pending.add(group[0].0, &mut made, |known| is_for(&known.marks, marks()), fresh);
             connections += 1;
         }
+        if let Some(reason) = frame.control_reason() {
+            (0..connections).for_each(|_| crate::metrics::resync(reason));
+        }
         Ok(Published { at: Some(frame.at.clone()), connections })
     }
 
-    /// Gives sessions what was noted for them; `due` is told of those that must be written to at once.
+    /// A control for every tenant as one for each that is known here.
+    pub(super) fn for_each_tenant(&self, control: &Event) -> Vec<Event> {
+        self.tenants.keys().map(|tenant| Event { tenant: tenant.clone(), ..control.clone() }).collect()
+    }
+
+    /// Gives sessions what was noted for them; `due` is told of those that must be written to at
+    /// once.
     pub(super) fn deliver(&mut self, now: Instant, mut due: impl FnMut(Arc<Mailbox>)) {
-        let Self { pending, seats, hurry, deferred, deferred_until, config, .. } = self;
-        pending.drain(|seat, run| {
-            let mailbox = &seats[seat].mailbox;
+        let Self { pending, sessions, burst_budget, deferred, deferred_until, config, .. } = self;
+        pending.drain(|slot, batch| {
+            let mailbox = &sessions[slot].mailbox;
             let (wake, tick_ends) = {
                 let mut outbox = mailbox.outbox();
-                (outbox.push_run(run, now), outbox.tick_ends())
+                (outbox.push_batch(batch, now), outbox.tick_ends())
             };
             match wake {
                 Wake::No => {}
                 Wake::Now => due(mailbox.clone()),
-                Wake::Later if hurry.allows(now, config.tick) => due(mailbox.clone()),
+                Wake::Later if burst_budget.allows(now, config.tick) => due(mailbox.clone()),
                 Wake::Later => {
                     deferred.push(mailbox.clone());
                     *deferred_until = [*deferred_until, tick_ends].into_iter().flatten().min();
@@ -224,7 +241,8 @@ impl Core {
         });
     }
 
-    /// The source has left out events, nobody knows whose: every client must fetch its state anew, and no position from before holds.
+    /// The source has left out events of unknown tenants: every client must fetch its state anew,
+    /// and no position from before holds.
     pub(super) fn source_gap(&mut self) {
         if let Some(source) = &mut self.source {
             source.forget_all();
@@ -240,10 +258,10 @@ impl Core {
 
     /// Every client with such a subscription must fetch its state anew.
     pub(super) fn resync(&self, concerns: impl Fn(&Subscribed) -> bool) {
-        for (_, seat) in self.seats.iter().filter(|(_, seat)| seat.subscriptions.iter().any(&concerns)) {
-            let at = self.head_of(&seat.grant.tenant);
-            seat.mailbox.outbox().say_at(server::resync_required(Missing::SourceGap, &at), at);
-            seat.mailbox.ring();
+        for (_, slot) in self.sessions.iter().filter(|(_, slot)| slot.subscriptions.iter().any(&concerns)) {
+            let at = self.head_of(&slot.grant.tenant);
+            slot.mailbox.outbox().say_at(server::resync_required(Missing::SourceGap, &at), at);
+            slot.mailbox.notify();
             crate::metrics::resync(Missing::SourceGap.as_str());
         }
     }
@@ -264,8 +282,8 @@ impl Core {
     }
 
     /// The place behind everything that was queued for the session.
-    pub(super) fn head(&self, seat: usize) -> Position {
-        self.head_of(&self.seats[seat].grant.tenant)
+    pub(super) fn head(&self, slot: usize) -> Position {
+        self.head_of(&self.sessions[slot].grant.tenant)
     }
 
     /// The place behind everything that clients of the tenant were sent; nowhere if there are none.
@@ -274,13 +292,15 @@ impl Core {
         if is_known { self.head_of(tenant) } else { Position::nowhere() }
     }
 
-    pub(super) fn beat(&self, seat: usize) {
-        let (mailbox, at) = (&self.seats[seat].mailbox, self.head(seat));
+    pub(super) fn beat(&self, slot: usize) {
+        let mailbox = &self.sessions[slot].mailbox;
+        let at = self.head(slot);
         mailbox.outbox().heartbeat(at);
-        mailbox.ring();
+        mailbox.notify();
     }
 
-    /// When those that were left for later are to be written to: the first of them in its next tick, and the others with it.
+    /// When those that were left for later are to be written to: the first of them in its next
+    /// tick, and the others with it.
     pub(super) fn deferred_until(&self) -> Option<Instant> {
         self.deferred_until
     }
@@ -292,39 +312,39 @@ impl Core {
 
     /// Tells rooms, forgets what is old.
     pub(super) fn keep_house(&mut self, now: Instant) {
-        let seats = &self.seats;
-        self.rooms.flush(self.config.limits.named_members, |seat, name, text| {
-            let mailbox = &seats[seat].mailbox;
+        let sessions = &self.sessions;
+        self.rooms.flush(self.config.limits.named_members, |slot, name, text| {
+            let mailbox = &sessions[slot].mailbox;
             mailbox.outbox().presence(name, text.clone());
-            mailbox.ring();
+            mailbox.notify();
         });
         self.forget_tenants(now);
     }
 
     pub(super) fn end_unless(&self, passes: impl Fn(&Grant) -> bool) {
-        for (_, seat) in self.seats.iter().filter(|(_, seat)| !passes(&seat.grant)) {
-            seat.end(Farewell { code: REVOKED, reason: "the token is not valid any more", retry: None });
+        for (_, slot) in self.sessions.iter().filter(|(_, slot)| !passes(&slot.grant)) {
+            slot.end(CloseReason { code: REVOKED, reason: "the token is not valid any more", retry: None });
         }
     }
 
     pub(super) fn drain(&self) {
-        for (_, seat) in &self.seats {
+        for (_, slot) in &self.sessions {
             let retry = Some(spread(self.config.retry_spread));
-            seat.end(Farewell { code: RESTART, reason: "the gateway restarts", retry });
+            slot.end(CloseReason { code: RESTART, reason: "the gateway restarts", retry });
         }
     }
 
     pub(super) fn status(&self) -> HubStatus {
-        let mut books = self.closed;
-        for (_, seat) in &self.seats {
-            books += seat.mailbox.outbox().books();
+        let mut accounting = self.closed;
+        for (_, slot) in &self.sessions {
+            accounting += slot.mailbox.outbox().accounting();
         }
         HubStatus {
-            connections: self.seats.len(),
+            connections: self.sessions.len(),
             subscriptions: self.index.len(),
             tenants: self.tenants.len(),
             journal_bytes: self.journal_bytes,
-            books,
+            accounting,
         }
     }
 }
@@ -333,37 +353,37 @@ impl Core {
 #[derive(Default)]
 struct Audience {
     hits: Vec<Hit>,
-    /// In the order of seats.
+    /// In the order of sessions.
     by_seat: Vec<(usize, Hit)>,
 }
 
 impl Audience {
     /// Takes these hits, and leaves the room of the old ones.
-    fn set(&mut self, hits: &mut Vec<Hit>, seat: impl Fn(&Hit) -> Option<usize>) {
+    fn set(&mut self, hits: &mut Vec<Hit>, slot: impl Fn(&Hit) -> Option<usize>) {
         std::mem::swap(&mut self.hits, hits);
         self.by_seat.clear();
-        self.by_seat.extend(self.hits.iter().filter_map(|hit| Some((seat(hit)?, *hit))));
+        self.by_seat.extend(self.hits.iter().filter_map(|hit| Some((slot(hit)?, *hit))));
         self.by_seat.sort_unstable();
     }
 }
 
 /// Writes that a hub with little to do makes at once, though the connection has just written.
 #[derive(Default)]
-struct Hurry {
+struct BurstBudget {
     tick_began: Option<Instant>,
     made: usize,
 }
 
 /// So many of them in one tick cost little.
-const IN_A_HURRY: usize = 128;
+const BURST_WRITES: usize = 128;
 
-impl Hurry {
+impl BurstBudget {
     fn allows(&mut self, now: Instant, tick: Duration) -> bool {
         if self.tick_began.is_none_or(|began| now.saturating_duration_since(began) >= tick) {
             (self.tick_began, self.made) = (Some(now), 0);
         }
         self.made += 1;
-        self.made <= IN_A_HURRY
+        self.made <= BURST_WRITES
     }
 }
 
@@ -388,9 +408,9 @@ pub(crate) const REVOKED: u16 = 4401;
 /// The close code of a service that restarts.
 pub(crate) const RESTART: u16 = 1012;
 
-impl Seat {
-    fn end(&self, farewell: Farewell) {
-        self.mailbox.outbox().end(farewell);
-        self.mailbox.ring();
+impl SessionEntry {
+    fn end(&self, close_reason: CloseReason) {
+        self.mailbox.outbox().end(close_reason);
+        self.mailbox.notify();
     }
 }

@@ -1,32 +1,35 @@
-//! [`Hub`]: where events meet the clients that want them. [`Core`](core::Core) decides; this handle locks it, a few [`Writers`] give out what
-//! waits, and a small clock has them do so for connections that wait for the next tick.
+//! [`Hub`]: where events meet the clients that want them. [`Core`](core::Core) decides; this handle
+//! locks it, a few [`Writers`] give out what waits, and a small clock has them do so for
+//! connections that wait for the next tick.
 //!
 //! ```text
 //! feed ─ publish ─► Core: index ─► outbox of each session ─► Writers ─► line ─► socket
 //!                   journal (resume)   rooms (presence)         └─► Session (one per connection) ─► WebSocket, SSE, poll
 //! ```
 
-mod bell;
+mod clients;
 mod core;
 mod mailbox;
+mod notifier;
 mod pending;
 mod session;
 mod source;
 mod subscribe;
 mod writers;
 
-pub(crate) use mailbox::Line;
+pub use clients::{HubClient, HubClients};
+pub(crate) use mailbox::RawSocket;
 pub use session::{Outgoing, Session, Step};
-pub(crate) use session::{Piece, Pieces};
+pub(crate) use session::{WriteOp, WriteOps};
 
+use crate::accounting::Accounting;
 use crate::auth::Grant;
-use crate::books::Books;
 use crate::config::Config;
 use crate::frame::Body;
 use crate::metrics;
 use crate::outbox::SlowPolicy;
 use crate::position::{Offsets, Position};
-use crate::protocol::{Code, Refusal};
+use crate::protocol::{Code, EdgeError};
 use crate::upstream::Registrar;
 use core::Core;
 use firth::RecordId;
@@ -83,6 +86,12 @@ pub struct Published {
 
 impl Published {
     const NOBODY: Self = Self { at: None, connections: 0 };
+
+    /// What became of several; the place is the last one's.
+    fn and(self, other: firth_router::Result<Self>) -> firth_router::Result<Self> {
+        other
+            .map(|other| Self { at: other.at.or(self.at), connections: self.connections + other.connections })
+    }
 }
 
 /// What a hub holds.
@@ -97,16 +106,18 @@ pub struct HubStatus {
     /// Bytes in all journals.
     pub journal_bytes: usize,
     /// Where every matched event went.
-    pub books: Books,
+    pub accounting: Accounting,
 }
 
 impl Hub {
     /// Starts a hub; it needs tokio for its clock.
-    pub fn start(config: Config) -> Result<Self, Refusal> {
+    pub fn start(config: Config) -> Result<Self, EdgeError> {
         config.check()?;
         let core = Mutex::new(Core::new(config));
-        let (deferred, moved) = (Notify::new(), Notify::new());
-        let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
+        let deferred = Notify::new();
+        let moved = Notify::new();
+        let stop = CancellationToken::new();
+        let tasks = TaskTracker::new();
         let hub = Self(Arc::new(Inner {
             config,
             core,
@@ -150,7 +161,8 @@ impl Hub {
         self.burst().publish(event)
     }
 
-    /// For several events that are there at once: they reach clients when the burst ends, so that each gets its own in one write.
+    /// For several events that are there at once: they reach clients when the burst ends, so that
+    /// each gets its own in one write.
     pub fn burst(&self) -> Burst<'_> {
         Burst { hub: self }
     }
@@ -160,12 +172,14 @@ impl Hub {
         self.core().source_gap();
     }
 
-    /// Records of the topic before this one are gone: every client hears that it must fetch its state anew.
+    /// Records of the topic before this one are gone: every client hears that it must fetch its
+    /// state anew.
     pub(crate) fn lose(&self, partition: u32, id: RecordId) {
         self.core().lose(partition, id);
     }
 
-    /// Takes offsets from a topic from now on: see [`source`]. False if events come from a router as well, which have none.
+    /// Takes offsets from a topic from now on: see [`source`]. False if events come from a router
+    /// as well, which have none.
     pub(crate) fn follow(&self, epoch: u64, partitions: usize) -> bool {
         let mut core = self.core();
         if !core.is_routed {
@@ -189,7 +203,8 @@ impl Hub {
         self.core().source.as_ref().is_some_and(|source| source.head.covers(offsets))
     }
 
-    /// Waits until this hub has read as far as the position says, but not for long: another gateway may have been quicker.
+    /// Waits until this hub has read as far as the position says, but not for long: another gateway
+    /// may have been quicker.
     pub(crate) async fn reach(&self, position: &Position) {
         let reached = async {
             loop {
@@ -249,9 +264,9 @@ impl Hub {
     }
 
     /// Lets a client in whose token was checked.
-    pub fn join(&self, grant: Grant, slow: Option<SlowPolicy>) -> Result<Session, Refusal> {
+    pub fn join(&self, grant: Grant, slow: Option<SlowPolicy>) -> Result<Session, EdgeError> {
         if self.0.stop.is_cancelled() {
-            return Err(Refusal::new(
+            return Err(EdgeError::new(
                 Code::Unavailable,
                 "this gateway is closing: try another, or again later",
             ));
@@ -269,7 +284,8 @@ impl Hub {
         self.core().end_unless(passes);
     }
 
-    /// Tells every client to come back later, and to whom new ones may not come. Sessions end when they have sent what waits.
+    /// Tells every client to come back later, and to whom new ones may not come. Sessions end when
+    /// they have sent what waits.
     pub fn drain(&self) {
         self.0.stop.cancel();
         self.core().drain();
@@ -280,7 +296,8 @@ impl Hub {
         self.0.stop.is_cancelled()
     }
 
-    /// [`drain`](Self::drain), then waits until every session has ended, at most for `limit`; false if some had not.
+    /// [`drain`](Self::drain), then waits until every session has ended, at most for `limit`; false
+    /// if some had not.
     pub async fn close(&self, limit: Duration) -> bool {
         self.drain();
         let gone = async {
@@ -301,7 +318,8 @@ impl Hub {
         metrics::status(&status);
     }
 
-    /// The core, with nothing pending: whatever is done with it comes behind what was published before.
+    /// The core, with nothing pending: what is done with it comes behind what was published
+    /// before.
     fn core(&self) -> MutexGuard<'_, Core> {
         let mut core = self.core_in_burst();
         if !core.pending.is_empty() {
@@ -314,7 +332,8 @@ impl Hub {
         self.0.core.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is pending reaches the clients. The first are written to while the last are still given theirs.
+    /// What is pending reaches the clients. The first are written to while the last are still given
+    /// theirs.
     fn give_out(&self, core: &mut Core) {
         let mut due = Vec::new();
         core.deliver(now(), |mailbox| {
@@ -338,6 +357,13 @@ pub struct Burst<'a> {
 impl Burst<'_> {
     /// As [`Hub::publish`].
     pub fn publish(&mut self, event: Event) -> firth_router::Result<Published> {
+        if event.is_for_all_tenants() {
+            let events = self.hub.core_in_burst().for_each_tenant(&event);
+            return events
+                .into_iter()
+                .map(|event| self.publish(event))
+                .try_fold(Published::NOBODY, Published::and);
+        }
         {
             let mut core = self.hub.core_in_burst();
             if core.source.is_some() {
@@ -355,15 +381,19 @@ impl Burst<'_> {
         published
     }
 
-    /// A record of the topic that the hub follows, with its partition and id: an event, or something else that was passed.
+    /// A record of the topic that the hub follows, with its partition and id: an event, or
+    /// something else that was passed.
     pub(crate) fn arrive(
         &mut self,
         event: Option<Event>,
         (partition, id): (u32, RecordId),
     ) -> firth_router::Result<Published> {
+        if let Some(event) = event.as_ref().filter(|event| event.is_for_all_tenants()) {
+            return self.arrive_for_all(event, (partition, id));
+        }
         let body = event.map(Body::new).transpose();
         let mut core = self.hub.core_in_burst();
-        // In one step: whoever stands at this number has the event, or is sent it.
+        // In one step: a session that stands at this number has the event, or is sent it.
         let is_new = core.arrive(partition, id);
         let published = body.and_then(|body| match body {
             Some(body) if is_new && core.keeps(&body.event.tenant, now()) => {
@@ -373,6 +403,23 @@ impl Burst<'_> {
         });
         self.go_on(core);
         published
+    }
+
+    /// A control for every tenant, in one step as well.
+    fn arrive_for_all(
+        &mut self,
+        event: &Event,
+        (partition, id): (u32, RecordId),
+    ) -> firth_router::Result<Published> {
+        let mut core = self.hub.core_in_burst();
+        let mut published = Published::NOBODY;
+        if core.arrive(partition, id) {
+            for event in core.for_each_tenant(event) {
+                published = published.and(core.publish(Body::new(event)?, Some(partition), now()))?;
+            }
+        }
+        self.go_on(core);
+        Ok(published)
     }
 
     /// A burst that is too large becomes several.
@@ -407,5 +454,7 @@ impl std::fmt::Debug for Hub {
     }
 }
 
+#[cfg(test)]
+mod control_tests;
 #[cfg(test)]
 mod tests;

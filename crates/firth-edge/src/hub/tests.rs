@@ -4,7 +4,7 @@ use super::*;
 use crate::Limits;
 use crate::auth::Collections;
 use crate::journal::Window;
-use crate::protocol::Wish;
+use crate::protocol::SubscriptionRequest as Request;
 use firth_router::Tenant;
 use firth_router::event::{Document, Operation};
 use futures_util::FutureExt as _;
@@ -13,22 +13,22 @@ use serde_json::{Value, json};
 
 const TENANTS: [&str; 3] = ["t0", "t1", "t2"];
 
-fn grant(tenant: &str) -> Grant {
+pub(super) fn grant(tenant: &str) -> Grant {
     let tenant = Tenant::new(tenant).unwrap();
     Grant { tenant, user: None, collections: Collections::ALL, expires: None, root: [0; 32] }
 }
 
-fn event(tenant: &str, collection: &str, key: &str, n: i64) -> Event {
+pub(super) fn event(tenant: &str, collection: &str, key: &str, n: i64) -> Event {
     let document = Document::from_value(&json!({"n": n, "tenant": tenant})).unwrap();
     Event::new(Operation::Update, Tenant::new(tenant).unwrap(), collection, key).with_after(document)
 }
 
-fn hub(config: Config) -> Hub {
+pub(super) fn hub(config: Config) -> Hub {
     Hub::start(config).unwrap()
 }
 
 /// Everything that waits, as JSON, written.
-fn drain(session: &mut Session) -> Vec<Value> {
+pub(super) fn drain(session: &mut Session) -> Vec<Value> {
     let mut all = Vec::new();
     loop {
         let step = session.take();
@@ -43,11 +43,11 @@ fn drain(session: &mut Session) -> Vec<Value> {
     }
 }
 
-fn of_type(messages: &[Value], kind: &str) -> Vec<Value> {
+pub(super) fn of_type(messages: &[Value], kind: &str) -> Vec<Value> {
     messages.iter().filter(|message| message["type"] == kind).cloned().collect()
 }
 
-fn position(message: &Value) -> Option<Position> {
+pub(super) fn position(message: &Value) -> Option<Position> {
     message["at"].as_str().map(|at| at.parse().unwrap())
 }
 
@@ -55,12 +55,12 @@ fn position(message: &Value) -> Option<Position> {
 async fn a_client_gets_what_it_asked_for_in_order_with_its_own_names() {
     let hub = hub(Config::default());
     let mut session = hub.join(grant("t0"), None).unwrap();
-    let wishes = [
-        Wish::collection("all \"orders\"", "orders"),
-        Wish { document: Some("7".into()), ..Wish::collection("seven", "orders") },
-        Wish { filter: Some("doc.n > 5".into()), ..Wish::collection("big", "orders") },
+    let requests = [
+        Request::collection("all \"orders\"", "orders"),
+        Request { document: Some("7".into()), ..Request::collection("seven", "orders") },
+        Request { filter: Some("doc.n > 5".into()), ..Request::collection("big", "orders") },
     ];
-    session.subscribe(&wishes, None).unwrap();
+    session.subscribe(&requests, None).unwrap();
     for (key, n) in [("7", 1), ("8", 9), ("7", 7)] {
         hub.publish(event("t0", "orders", key, n)).unwrap();
     }
@@ -97,7 +97,7 @@ async fn a_client_gets_what_it_asked_for_in_order_with_its_own_names() {
     session.unsubscribe(&["all \"orders\"".into(), "unknown".into()]);
     hub.publish(event("t0", "orders", "9", 0)).unwrap();
     assert_eq!(drain(&mut session).len(), 1, "only the answer");
-    assert!(hub.status().books.balance());
+    assert!(hub.status().accounting.balance());
 }
 
 #[tokio::test(start_paused = true)]
@@ -105,7 +105,7 @@ async fn a_document_that_leaves_a_filter_is_told_as_leaving() {
     let hub = hub(Config::default());
     let mut session = hub.join(grant("t0"), None).unwrap();
     session
-        .subscribe(&[Wish { filter: Some("doc.n > 5".into()), ..Wish::collection("big", "c") }], None)
+        .subscribe(&[Request { filter: Some("doc.n > 5".into()), ..Request::collection("big", "c") }], None)
         .unwrap();
     let before = Document::from_value(&json!({"n": 9})).unwrap();
     hub.publish(event("t0", "c", "k", 1).with_before(before)).unwrap();
@@ -119,29 +119,30 @@ async fn refusals_name_the_field_and_the_limit_and_change_nothing() {
     let hub = hub(Config { limits, ..Config::default() });
     let narrow = Grant { collections: Collections::of(["c"]), ..grant("t0") };
     let mut session = hub.join(narrow, None).unwrap();
-    let ok = Wish::collection("a", "c");
-    let slow = |id: &str, n: u32| Wish { filter: Some(format!("doc.n != {n}")), ..Wish::collection(id, "c") };
+    let ok = Request::collection("a", "c");
+    let slow =
+        |id: &str, n: u32| Request { filter: Some(format!("doc.n != {n}")), ..Request::collection(id, "c") };
     let cases = [
         (vec![], "subscriptions", None),
-        (vec![ok.clone(), Wish::collection("b", "d")], "collection", None),
+        (vec![ok.clone(), Request::collection("b", "d")], "collection", None),
         (vec![ok.clone(), ok.clone()], "id", None),
-        (vec![Wish::collection("", "c")], "id", Some(64)),
-        (vec![Wish { filter: Some("doc.".into()), ..ok.clone() }], "filter", None),
+        (vec![Request::collection("", "c")], "id", Some(64)),
+        (vec![Request { filter: Some("doc.".into()), ..ok.clone() }], "filter", None),
         (
-            vec![Wish { filter: Some("true".into()), conditions: Some(vec![]), ..ok.clone() }],
+            vec![Request { filter: Some("true".into()), conditions: Some(vec![]), ..ok.clone() }],
             "conditions",
             None,
         ),
         (vec![slow("x", 1), slow("y", 2)], "filter", Some(1)),
-        ((0..4).map(|n| Wish::collection(n.to_string(), "c")).collect(), "subscriptions", Some(3)),
+        ((0..4).map(|n| Request::collection(n.to_string(), "c")).collect(), "subscriptions", Some(3)),
     ];
-    for (wishes, field, limit) in cases {
-        let refusal = session.subscribe(&wishes, None).unwrap_err();
-        assert_eq!((refusal.field.as_deref(), refusal.limit), (Some(field), limit), "{refusal}");
-        assert_eq!(hub.status().subscriptions, 0, "all or nothing: {refusal}");
+    for (requests, field, limit) in cases {
+        let error = session.subscribe(&requests, None).unwrap_err();
+        assert_eq!((error.field.as_deref(), error.limit), (Some(field), limit), "{error}");
+        assert_eq!(hub.status().subscriptions, 0, "all or nothing: {error}");
     }
     session.subscribe(&[ok], None).unwrap();
-    let late = session.subscribe(&[Wish::collection("b", "c")], Some(session.head())).unwrap_err();
+    let late = session.subscribe(&[Request::collection("b", "c")], Some(session.head())).unwrap_err();
     assert_eq!(late.field.as_deref(), Some("after"));
     let _second = hub.join(grant("t0"), None).unwrap();
     assert_eq!(hub.join(grant("t0"), None).unwrap_err().limit, Some(2));
@@ -154,7 +155,7 @@ async fn a_position_of_another_tenant_or_process_requires_a_resync() {
     let other = hub.join(grant("t1"), None).unwrap();
     hub.publish(event("t1", "c", "k", 1)).unwrap();
     let mut session = hub.join(grant("t0"), None).unwrap();
-    session.subscribe(&[Wish::collection("a", "c")], Some(other.head())).unwrap();
+    session.subscribe(&[Request::collection("a", "c")], Some(other.head())).unwrap();
     let messages = drain(&mut session);
     assert_eq!((&messages[2]["resumed"], &messages[1]["type"]), (&json!(false), &json!("resync-required")));
     assert_eq!(messages[1]["reason"], "unknown-epoch");
@@ -173,7 +174,7 @@ async fn a_tenant_without_clients_is_forgotten_after_the_window() {
     assert_eq!(hub.status().tenants, 0);
     assert_eq!(hub.publish(event("t0", "c", "k", 2)).unwrap().at, None);
     let mut session = hub.join(grant("t0"), None).unwrap();
-    session.subscribe(&[Wish::collection("a", "c")], Some(at)).unwrap();
+    session.subscribe(&[Request::collection("a", "c")], Some(at)).unwrap();
     assert_eq!(of_type(&drain(&mut session), "resync-required").len(), 1, "no hole is hidden");
 }
 
@@ -181,13 +182,14 @@ async fn a_tenant_without_clients_is_forgotten_after_the_window() {
 async fn presence_is_told_as_it_is_and_stays_in_its_tenant() {
     let hub = hub(Config::default());
     let named = |tenant: &str, user: &str| Grant { user: Some(user.into()), ..grant(tenant) };
-    let wish = Wish { presence: true, document: Some("42".into()), ..Wish::collection("room", "docs") };
+    let request =
+        Request { presence: true, document: Some("42".into()), ..Request::collection("room", "docs") };
     let mut ann = hub.join(named("t0", "ann"), None).unwrap();
-    ann.subscribe(std::slice::from_ref(&wish), None).unwrap();
+    ann.subscribe(std::slice::from_ref(&request), None).unwrap();
     let mut bob = hub.join(named("t0", "bob"), None).unwrap();
-    bob.subscribe(std::slice::from_ref(&wish), None).unwrap();
+    bob.subscribe(std::slice::from_ref(&request), None).unwrap();
     let mut eve = hub.join(named("t1", "eve"), None).unwrap();
-    eve.subscribe(std::slice::from_ref(&wish), None).unwrap();
+    eve.subscribe(std::slice::from_ref(&request), None).unwrap();
     tokio::time::sleep(2 * HOUSEKEEPING).await;
     let seen = |session: &mut Session| {
         of_type(&drain(session), "presence").pop().map(|message| message["members"].clone())
@@ -203,7 +205,7 @@ async fn presence_is_told_as_it_is_and_stays_in_its_tenant() {
 async fn closing_tells_every_client_when_to_come_back() {
     let hub = hub(Config::default());
     let mut session = hub.join(grant("t0"), None).unwrap();
-    session.subscribe(&[Wish::collection("a", "c")], None).unwrap();
+    session.subscribe(&[Request::collection("a", "c")], None).unwrap();
     hub.publish(event("t0", "c", "k", 1)).unwrap();
     hub.drain();
     let step = session.take();
@@ -219,7 +221,7 @@ async fn closing_tells_every_client_when_to_come_back() {
     drop(session);
     assert!(hub.close(Duration::from_secs(60)).await);
     assert_eq!(hub.join(grant("t0"), None).unwrap_err().code, Code::Unavailable);
-    assert_eq!(hub.status().books, Books { taken: 1, sent: 1, ..Books::default() });
+    assert_eq!(hub.status().accounting, Accounting { taken: 1, sent: 1, ..Accounting::default() });
 }
 
 #[derive(Clone, Debug)]
@@ -229,7 +231,7 @@ enum Act {
         collection: u8,
         key: u8,
         n: i64,
-        /// Others come with it.
+        /// More sessions come with it.
         goes_on: bool,
     },
     /// The client reads so much of what waits.
@@ -267,7 +269,9 @@ impl Client {
     fn connect(&mut self, hub: &Hub) {
         let mut session = hub.join(grant(self.tenant), None).unwrap();
         let filter = Some(format!("doc.n >= {}", self.least));
-        session.subscribe(&[Wish { filter, ..Wish::collection("mine", "c0") }], self.at.clone()).unwrap();
+        session
+            .subscribe(&[Request { filter, ..Request::collection("mine", "c0") }], self.at.clone())
+            .unwrap();
         self.session = Some(session);
     }
 
@@ -315,8 +319,9 @@ fn world(hub: &Hub) -> Vec<Client> {
     clients
 }
 
-/// Runs the acts; every client must have seen every event that it wants once and in order, or have been told to start anew.
-/// The time passes at once: to tick through it would cost more than all the rest. Then hubs keep house.
+/// Runs the acts; every client must have seen every event that it wants once and in order, or have
+/// been told to start anew. The time passes at once: to tick through it would cost more than all
+/// the rest. Then hubs keep house.
 pub(super) async fn leap(time: Duration) {
     tokio::time::advance(time).await;
     tokio::time::sleep(Duration::from_millis(1)).await;
@@ -325,7 +330,8 @@ pub(super) async fn leap(time: Duration) {
 async fn run(acts: Vec<Act>, window: Window) {
     let hub = hub(Config { window, ..Config::default() });
     let mut clients = world(&hub);
-    let (mut number, mut burst) = (0, None);
+    let mut number = 0;
+    let mut burst = None;
     for act in acts {
         match act {
             Act::Publish { tenant, collection, key, n, goes_on } => {
@@ -365,8 +371,8 @@ async fn run(acts: Vec<Act>, window: Window) {
         client.read(None);
         assert_eq!(client.seen, client.expected, "{} from {}", client.tenant, client.least);
     }
-    let books = hub.status().books;
-    assert!(books.balance() && books.queued == 0, "{books:?}");
+    let accounting = hub.status().accounting;
+    assert!(accounting.balance() && accounting.queued == 0, "{accounting:?}");
     drop(clients);
     assert_eq!((hub.status().connections, hub.status().subscriptions), (0, 0));
 }
@@ -387,17 +393,17 @@ proptest! {
 
     #[test]
     fn no_tenant_ever_sees_anothers_event(
-        wishes in proptest::collection::vec((0..3_usize, 0..2_u8, proptest::option::of(0..3_u8), 0..4_u8, any::<bool>()), 1..12),
+        requests in proptest::collection::vec((0..3_usize, 0..2_u8, proptest::option::of(0..3_u8), 0..4_u8, any::<bool>()), 1..12),
         events in proptest::collection::vec((0..3_usize, 0..2_u8, 0..3_u8, 0..10_i64), 1..40),
     ) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
-        runtime.block_on(isolation(wishes, events));
+        runtime.block_on(isolation(requests, events));
     }
 }
 
-type RandomWish = (usize, u8, Option<u8>, u8, bool);
+type RandomRequest = (usize, u8, Option<u8>, u8, bool);
 
-async fn isolation(wishes: Vec<RandomWish>, events: Vec<(usize, u8, u8, i64)>) {
+async fn isolation(requests: Vec<RandomRequest>, events: Vec<(usize, u8, u8, i64)>) {
     let hub = hub(Config::default());
     let starts: Vec<Session> = TENANTS.map(|tenant| hub.join(grant(tenant), None).unwrap()).into();
     let (early, late) = events.split_at(events.len() / 2);
@@ -409,28 +415,28 @@ async fn isolation(wishes: Vec<RandomWish>, events: Vec<(usize, u8, u8, i64)>) {
     };
     let before: Vec<Position> = starts.iter().map(Session::head).collect();
     publish(early);
-    let mut sessions: Vec<(RandomWish, Session)> = wishes
+    let mut sessions: Vec<(RandomRequest, Session)> = requests
         .into_iter()
         .enumerate()
-        .map(|(at, wish)| {
-            let (tenant, collection, key, filter, resumes) = wish;
+        .map(|(at, request)| {
+            let (tenant, collection, key, filter, resumes) = request;
             // Filters that would match any tenant's document, if they ever met one.
             let filter = ["true", "doc.n >= 0", "doc.tenant != ''", "doc.tenant == 't0' || doc.n < 5"]
                 [usize::from(filter)];
             let mut session = hub.join(grant(TENANTS[tenant]), None).unwrap();
-            let asked = Wish {
+            let asked = Request {
                 document: key.map(|key| key.to_string()),
                 filter: Some(filter.into()),
                 // More names than messages that are shared.
-                ..Wish::collection(format!("w{}", at % 6), format!("c{collection}"))
+                ..Request::collection(format!("w{}", at % 6), format!("c{collection}"))
             };
             session.subscribe(&[asked], resumes.then(|| before[tenant].clone())).unwrap();
-            (wish, session)
+            (request, session)
         })
         .collect();
     publish(late);
-    for (wish, session) in &mut sessions {
-        let (tenant, collection, key, filter, resumes) = *wish;
+    for (request, session) in &mut sessions {
+        let (tenant, collection, key, filter, resumes) = *request;
         let wanted = |list: &[(usize, u8, u8, i64)]| {
             list.iter()
                 .filter(|event| {
@@ -447,7 +453,7 @@ async fn isolation(wishes: Vec<RandomWish>, events: Vec<(usize, u8, u8, i64)>) {
         assert!(seen.iter().all(|event| event["event"]["after"]["tenant"] == TENANTS[tenant]), "{seen:?}");
         assert_eq!(seen.len(), expected);
     }
-    assert!(hub.status().books.balance());
+    assert!(hub.status().accounting.balance());
 }
 
 #[tokio::test(start_paused = true)]
@@ -455,7 +461,7 @@ async fn a_hub_with_little_to_do_writes_at_once_and_a_busy_one_once_in_a_tick() 
     let hub = hub(Config::default());
     let mut sessions: Vec<Session> = (0..300).map(|_| hub.join(grant("t0"), None).unwrap()).collect();
     for session in &mut sessions {
-        session.subscribe(&[Wish::collection("w", "c")], None).unwrap();
+        session.subscribe(&[Request::collection("w", "c")], None).unwrap();
         while session.ready().now_or_never().is_some() {
             drain(session);
         }
@@ -471,30 +477,30 @@ async fn a_hub_with_little_to_do_writes_at_once_and_a_busy_one_once_in_a_tick() 
     assert_eq!(woken(&sessions), 300 - 128, "the rest when the tick of their last write is over");
 }
 
-/// What a burst brings reaches each session as one piece, and those that want the same share it.
+/// What a burst brings reaches each session as one batch, and those that want the same share it.
 #[tokio::test(start_paused = true)]
 async fn sessions_that_want_the_same_of_a_burst_share_its_bytes() {
     let hub = hub(Config::default());
-    let wishes = ["doc.n >= 0", "doc.n >= 0", "doc.n >= 2", "doc.n == 0", "doc.n >= 0"];
-    let mut sessions: Vec<Session> = wishes
+    let requests = ["doc.n >= 0", "doc.n >= 0", "doc.n >= 2", "doc.n == 0", "doc.n >= 0"];
+    let mut sessions: Vec<Session> = requests
         .map(|filter| {
             let mut session = hub.join(grant("t0"), None).unwrap();
             session
-                .subscribe(&[Wish { filter: Some(filter.into()), ..Wish::collection("w", "c") }], None)
+                .subscribe(&[Request { filter: Some(filter.into()), ..Request::collection("w", "c") }], None)
                 .unwrap();
             drain(&mut session);
             session
         })
         .into();
     sessions[4].unsubscribe(&["w".into()]);
-    sessions[4].subscribe(&[Wish::collection("another name", "c")], None).unwrap();
+    sessions[4].subscribe(&[Request::collection("another name", "c")], None).unwrap();
     drain(&mut sessions[4]);
     let mut burst = hub.burst();
     for n in 0..4 {
         burst.publish(event("t0", "c", "k", n)).unwrap();
     }
     drop(burst);
-    let pieces: Vec<Pieces> = sessions.iter_mut().map(Session::take_pieces).collect();
+    let pieces: Vec<WriteOps> = sessions.iter_mut().map(Session::take_writes).collect();
     assert!(pieces.iter().all(|pieces| pieces.list.len() == 1), "one piece each");
     let places: Vec<*const u8> = pieces.iter().map(|pieces| pieces.list[0].as_ref().as_ptr()).collect();
     assert_eq!(places[0], places[1]);
@@ -508,11 +514,12 @@ async fn who_comes_in_the_middle_of_a_burst_gets_what_comes_behind() {
     let hub = hub(Config::default());
     let join = || {
         let mut session = hub.join(grant("t0"), None).unwrap();
-        session.subscribe(&[Wish::collection("w", "c")], None).unwrap();
+        session.subscribe(&[Request::collection("w", "c")], None).unwrap();
         drain(&mut session);
         session
     };
-    let (mut stays, leaves) = (join(), join());
+    let mut stays = join();
+    let leaves = join();
     let mut burst = hub.burst();
     let published =
         |n: i64, burst: &mut Burst<'_>| burst.publish(event("t0", "c", "k", n)).unwrap().connections;
@@ -537,7 +544,7 @@ struct Pipe {
     bytes: Mutex<Vec<u8>>,
 }
 
-impl Line for Pipe {
+impl RawSocket for Pipe {
     fn try_write(&self, pieces: &[std::io::IoSlice<'_>]) -> std::io::Result<usize> {
         let (all, mut room) =
             (pieces.iter().flat_map(|piece| piece.to_vec()).collect::<Vec<u8>>(), self.room.lock().unwrap());
@@ -552,7 +559,7 @@ impl Line for Pipe {
 async fn events_go_along_the_line_and_wake_the_task_only_for_what_does_not_fit() {
     let hub = hub(Config::default());
     let mut session = hub.join(grant("t0"), None).unwrap();
-    session.subscribe(&[Wish::collection("w", "c")], None).unwrap();
+    session.subscribe(&[Request::collection("w", "c")], None).unwrap();
     let pipe = Arc::new(Pipe::default());
     session.attach(pipe.clone());
     while session.ready().now_or_never().is_some() {
@@ -564,11 +571,11 @@ async fn events_go_along_the_line_and_wake_the_task_only_for_what_does_not_fit()
     let first = pipe.bytes.lock().unwrap().len();
     assert!(first > 0, "it was written");
     assert!(session.ready().now_or_never().is_none(), "and nobody woken");
-    assert_eq!(hub.status().books.sent, 1);
+    assert_eq!(hub.status().accounting.sent, 1);
     *pipe.room.lock().unwrap() = 10;
     hub.publish(event("t0", "c", "k", 2)).unwrap();
     session.ready().await;
-    let rest: usize = session.take_pieces().list.iter().map(|piece| piece.as_ref().len()).sum();
+    let rest: usize = session.take_writes().list.iter().map(|piece| piece.as_ref().len()).sum();
     assert_eq!((pipe.bytes.lock().unwrap().len(), rest), (first + 10, first - 10), "as long as the first");
     *pipe.room.lock().unwrap() = usize::MAX;
     hub.publish(event("t0", "c", "k", 3)).unwrap();
@@ -577,5 +584,5 @@ async fn events_go_along_the_line_and_wake_the_task_only_for_what_does_not_fit()
     session.written();
     assert!(session.ready().now_or_never().is_some(), "so the third is for it as well");
     assert_eq!(of_type(&drain(&mut session), "event").len(), 1);
-    assert!(hub.status().books.balance() && hub.status().books.sent == 3);
+    assert!(hub.status().accounting.balance() && hub.status().accounting.sent == 3);
 }

@@ -1,5 +1,5 @@
-//! [`Writers`]: tasks that go from connection to connection and write what waits there. There is one for each thread of the runtime at most, and none
-//! when there is nothing to write.
+//! [`Writers`]: tasks that go from connection to connection and write what waits there. There is
+//! one for each thread of the runtime at most, and none when there is nothing to write.
 
 use super::mailbox::Mailbox;
 use super::now;
@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::runtime::Handle;
 use tokio_util::task::TaskTracker;
 
-/// After so many connections others get their turn.
+/// A writer yields to other tasks after this many connections.
 pub(super) const BATCH: usize = 64;
 
 pub(super) struct Writers {
@@ -18,7 +18,8 @@ pub(super) struct Writers {
     tasks: TaskTracker,
 }
 
-/// No connection is in it twice for the same events, so it is no longer than a few times their number.
+/// No connection is in it twice for the same events, so it is no longer than a few times their
+/// number.
 #[derive(Default)]
 struct Queue {
     due: VecDeque<Arc<Mailbox>>,
@@ -32,9 +33,9 @@ impl Writers {
         Arc::new(Self { most, queue: Mutex::default(), runtime, tasks })
     }
 
-    /// Has these connections written to: past their tasks where there is a line.
+    /// Has these connections written to: directly where there is a raw socket.
     pub(super) fn give(self: &Arc<Self>, due: &mut Vec<Arc<Mailbox>>) {
-        due.extract_if(.., |mailbox| !mailbox.has_line()).for_each(|mailbox| mailbox.ring());
+        due.extract_if(.., |mailbox| !mailbox.has_socket()).for_each(|mailbox| mailbox.notify());
         let mut queue = self.queue();
         queue.due.extend(due.drain(..));
         while queue.at_work < self.most.min(queue.due.len().div_ceil(BATCH)) {

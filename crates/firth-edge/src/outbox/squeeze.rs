@@ -1,6 +1,6 @@
 //! Making room in an outbox: conflate, mark a gap, or cut.
 
-use super::{Gap, Item, Outbox, Parcel, Run, Shipment, SlowPolicy, cost};
+use super::{EncodedEvent, FrameBatch, Gap, Item, Outbox, QueuedEvent, SlowPolicy, cost};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
@@ -29,52 +29,55 @@ impl Outbox {
             || (self.events < self.room.events.div_ceil(part) && self.bytes + cost <= self.room.bytes / part)
     }
 
-    /// Whether a whole run fits. It always does where no event waits: that events come together does not make a client slow.
-    pub(super) fn has_room(&self, run: &Run) -> bool {
+    /// Whether a whole run fits. It always does where no event waits: that events come together
+    /// does not make a client slow.
+    pub(super) fn has_room(&self, batch: &FrameBatch) -> bool {
         self.events == 0
-            || (self.events + run.shipments().len() <= self.room.events
-                && self.bytes + run.cost <= self.room.bytes)
+            || (self.events + batch.events().len() <= self.room.events
+                && self.bytes + batch.cost <= self.room.bytes)
     }
 
     /// Takes runs apart: from now on each event counts.
     fn unroll(&mut self) {
-        if !self.items.iter().any(|item| matches!(item, Item::Run(_))) {
+        if !self.items.iter().any(|item| matches!(item, Item::Batch(_))) {
             return;
         }
         for item in std::mem::take(&mut self.items) {
             match item {
-                Item::Run(run) => {
-                    let parcels = run.shipments().iter().cloned().map(Parcel::new);
-                    self.items.extend(parcels.map(Item::Event));
+                Item::Batch(batch) => {
+                    let queued_events = batch.events().iter().cloned().map(QueuedEvent::new);
+                    self.items.extend(queued_events.map(Item::Event));
                 }
                 other => self.items.push_back(other),
             }
         }
     }
 
-    /// Leaves out events that a newer one of the same document, for at least the same subscriptions, makes obsolete.
+    /// Leaves out events that a newer one of the same document, for at least the same
+    /// subscriptions, makes obsolete.
     fn conflate(&mut self) {
         self.unroll();
-        let mut newest: HashMap<(&str, &str), (usize, &Parcel)> = HashMap::new();
+        let mut newest: HashMap<(&str, &str), (usize, &QueuedEvent)> = HashMap::new();
         let mut replaced_by: HashMap<usize, usize> = HashMap::new();
         for (at, item) in self.items.iter().enumerate().rev() {
-            let Item::Event(parcel) = item else { continue };
-            let event = parcel.shipment.frame.event();
+            let Item::Event(queued_event) = item else { continue };
+            let event = queued_event.encoded.frame.event();
             match newest.entry((&*event.collection, &*event.key)) {
                 Entry::Occupied(newer) => {
                     let (newer_at, newer) = *newer.get();
-                    if parcel.shipment.is_covered_by(&newer.shipment) {
+                    if queued_event.encoded.is_covered_by(&newer.encoded) {
                         replaced_by.insert(at, newer_at);
                     }
                 }
                 Entry::Vacant(free) => {
-                    free.insert((at, parcel));
+                    free.insert((at, queued_event));
                 }
             }
         }
         for (old, new) in &replaced_by {
             let Item::Event(older) = &self.items[*old] else { continue };
-            let (count, oldest) = (older.replaced + 1, older.oldest().clone());
+            let count = older.replaced + 1;
+            let oldest = older.oldest().clone();
             if let Item::Event(newer) = &mut self.items[*new] {
                 newer.replaced += count;
                 if oldest.at.offsets.order() < newer.oldest().at.offsets.order() {
@@ -83,32 +86,36 @@ impl Outbox {
             }
         }
         let mut at = 0;
-        let (mut events, mut bytes) = (0, 0);
+        let mut events = 0;
+        let mut bytes = 0;
         self.items.retain(|item| {
             let goes = replaced_by.contains_key(&at);
             at += 1;
-            if let (true, Item::Event(parcel)) = (goes, item) {
-                (events, bytes) = (events + 1, bytes + cost(parcel));
+            if let (true, Item::Event(queued_event)) = (goes, item) {
+                (events, bytes) = (events + 1, bytes + cost(queued_event));
             }
             !goes
         });
         self.left_out(events, bytes);
-        self.books.conflated += events as u64;
+        self.accounting.conflated += events as u64;
     }
 
     /// Leaves out every event that waits; one gap stands where the first was.
     fn mark_gap(&mut self) {
         self.unroll();
         let mut gap: Option<Gap> = None;
-        let (mut events, mut bytes, mut place, mut at) = (0, 0, 0, 0);
+        let mut events = 0;
+        let mut bytes = 0;
+        let mut place = 0;
+        let mut at = 0;
         self.items.retain(|item| {
             let part = match item {
-                Item::Event(parcel) => {
-                    (events, bytes) = (events + 1, bytes + cost(parcel));
-                    gap_of(parcel)
+                Item::Event(queued_event) => {
+                    (events, bytes) = (events + 1, bytes + cost(queued_event));
+                    gap_of(queued_event)
                 }
                 Item::Gap(older) => (**older).clone(),
-                Item::Text(_) | Item::Replay(_) | Item::Run(_) => {
+                Item::Text(_) | Item::Replay(_) | Item::Batch(_) => {
                     at += 1;
                     return true;
                 }
@@ -123,17 +130,17 @@ impl Outbox {
             self.items.insert(place, Item::Gap(Box::new(gap)));
         }
         self.left_out(events, bytes);
-        self.books.gap_marked += events as u64;
+        self.accounting.gap_marked += events as u64;
     }
 
     fn left_out(&mut self, events: usize, bytes: usize) {
         self.events -= events;
         self.bytes -= bytes;
-        self.books.queued -= events as u64;
+        self.accounting.queued -= events as u64;
     }
 }
 
-impl Shipment {
+impl EncodedEvent {
     /// Whether the other is for at least the same subscriptions.
     fn is_covered_by(&self, other: &Self) -> bool {
         self.marks.iter().all(|mark| other.marks.iter().any(|known| known.name == mark.name))
@@ -153,7 +160,8 @@ impl Gap {
     }
 }
 
-fn gap_of(parcel: &Parcel) -> Gap {
-    let (after, until) = (parcel.oldest().before(), parcel.shipment.frame.at.clone());
-    Gap { after, until, events: 1 + u64::from(parcel.replaced) }
+fn gap_of(queued_event: &QueuedEvent) -> Gap {
+    let after = queued_event.oldest().before();
+    let until = queued_event.encoded.frame.at.clone();
+    Gap { after, until, events: 1 + u64::from(queued_event.replaced) }
 }

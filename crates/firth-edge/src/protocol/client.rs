@@ -1,6 +1,7 @@
-//! What clients say. Unknown fields are refused, so that a typing error is not a wish that was never heard.
+//! What clients say. Unknown fields are refused, so that a typing error is not a request that was
+//! never heard.
 
-use super::Refusal;
+use super::EdgeError;
 use crate::outbox::SlowPolicy;
 use crate::position::Position;
 use firth_router::Tenant;
@@ -37,7 +38,7 @@ pub(crate) struct Auth {
 pub(crate) struct Subscribe {
     #[serde(default, rename = "ref")]
     pub(crate) reference: Option<u64>,
-    pub(crate) subscriptions: Vec<Wish>,
+    pub(crate) subscriptions: Vec<SubscriptionRequest>,
     #[serde(default)]
     pub(crate) after: Option<Position>,
 }
@@ -50,10 +51,10 @@ pub(crate) struct Unsubscribe {
     pub(crate) subscriptions: Vec<String>,
 }
 
-/// One subscription that a client wishes for.
+/// One subscription that a client asks for.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Wish {
+pub struct SubscriptionRequest {
     /// The client's own name for it; comes with every event.
     pub id: String,
     /// The collection.
@@ -72,14 +73,14 @@ pub struct Wish {
     pub presence: bool,
 }
 
-impl Wish {
+impl SubscriptionRequest {
     /// All events of a collection.
     pub fn collection(id: impl Into<String>, collection: impl Into<String>) -> Self {
         Self { id: id.into(), collection: collection.into(), ..Self::default() }
     }
 
     /// What it asks for, for this tenant and no other.
-    pub(crate) fn interest(&self, tenant: &Tenant) -> Result<Interest, Refusal> {
+    pub(crate) fn interest(&self, tenant: &Tenant) -> Result<Interest, EdgeError> {
         length("id", &self.id, MAX_NAME)?;
         length("collection", &self.collection, MAX_COLLECTION)?;
         if let Some(document) = &self.document {
@@ -90,7 +91,10 @@ impl Wish {
             (Some(source), None) => Some(Filter::parse(source).map_err(|error| wrong("filter", &error))?),
             (None, Some(list)) => Some(Filter::all_of(list).map_err(|error| wrong("conditions", &error))?),
             (Some(_), Some(_)) => {
-                return Err(Refusal::invalid("conditions", "give either `filter` or `conditions`, not both"));
+                return Err(EdgeError::invalid(
+                    "conditions",
+                    "give either `filter` or `conditions`, not both",
+                ));
             }
         };
         Ok(Interest {
@@ -103,10 +107,10 @@ impl Wish {
 }
 
 impl ClientMessage {
-    pub(crate) fn parse(text: &str) -> Result<Self, Refusal> {
+    pub(crate) fn parse(text: &str) -> Result<Self, EdgeError> {
         serde_json::from_str(text).map_err(|error| match error.classify() {
-            serde_json::error::Category::Data => Refusal::invalid("message", strip(&error)),
-            _ => Refusal::invalid("message", "a message is one JSON object with a `type`"),
+            serde_json::error::Category::Data => EdgeError::invalid("message", strip(&error)),
+            _ => EdgeError::invalid("message", "a message is one JSON object with a `type`"),
         })
     }
 
@@ -130,14 +134,14 @@ fn strip(error: &serde_json::Error) -> String {
     text.split(" at line ").next().unwrap_or_default().to_owned()
 }
 
-fn wrong(field: &'static str, error: &firth_router::Error) -> Refusal {
-    Refusal::invalid(field, error.context().to_owned())
+fn wrong(field: &'static str, error: &firth_router::Error) -> EdgeError {
+    EdgeError::invalid(field, error.context().to_owned())
 }
 
-fn length(field: &'static str, text: &str, limit: usize) -> Result<(), Refusal> {
+fn length(field: &'static str, text: &str, limit: usize) -> Result<(), EdgeError> {
     if text.is_empty() || text.len() > limit {
         let message = format!("`{field}` has {} bytes; give 1 to {limit}", text.len());
-        return Err(Refusal { limit: Some(limit as u64), ..Refusal::invalid(field, message) });
+        return Err(EdgeError { limit: Some(limit as u64), ..EdgeError::invalid(field, message) });
     }
     Ok(())
 }

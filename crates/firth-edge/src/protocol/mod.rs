@@ -1,9 +1,10 @@
-//! What clients and gateway say to each other, version 1: JSON objects with a `type`. `docs/edge.md` is the reference.
+//! What clients and gateway say to each other, version 1: JSON objects with a `type`.
+//! `docs/edge.md` is the reference.
 
 pub(crate) mod client;
 pub(crate) mod server;
 
-pub use client::Wish;
+pub use client::SubscriptionRequest;
 
 use std::borrow::Cow;
 use std::fmt;
@@ -43,9 +44,9 @@ impl Code {
     }
 }
 
-/// A wish that is not granted: what, where, and which limit.
+/// A request that is not granted: what, where, and which limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal {
+pub struct EdgeError {
     /// What kind.
     pub code: Code,
     /// The field that is wrong.
@@ -56,8 +57,8 @@ pub struct Refusal {
     pub message: Cow<'static, str>,
 }
 
-impl Refusal {
-    /// A refusal with a text for people.
+impl EdgeError {
+    /// An error with a text for people.
     pub fn new(code: Code, message: impl Into<Cow<'static, str>>) -> Self {
         Self { code, field: None, limit: None, message: message.into() }
     }
@@ -74,10 +75,10 @@ impl Refusal {
     }
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for EdgeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)
     }
 }
 
-impl std::error::Error for Refusal {}
+impl std::error::Error for EdgeError {}

@@ -1,11 +1,12 @@
 //! What the gateway says. `at` always means: where the client stands once it has this message.
 //!
-//! The text of an event is made once ([`Frame`]), and so is the whole message for all connections with the same names of subscriptions.
+//! The text of an event is made once ([`Frame`]), and so is the whole message for all connections
+//! with the same names of subscriptions.
 
-use super::{Refusal, VERSION};
+use super::{EdgeError, VERSION};
 use crate::frame::Frame;
 use crate::journal::Missing;
-use crate::outbox::{Farewell, Gap, Mark};
+use crate::outbox::{CloseReason, Gap, Mark};
 use crate::packet::Packet;
 use crate::position::Position;
 use serde::Serialize;
@@ -87,14 +88,16 @@ pub(crate) fn heartbeat(at: &Position) -> Arc<str> {
     text(&Message::Heartbeat { at })
 }
 
-pub(crate) fn error(refusal: &Refusal, reference: Option<u64>) -> Arc<str> {
-    let Refusal { code, field, limit, message } = refusal;
-    let (code, field, limit) = (code.as_str(), field.as_deref(), *limit);
+pub(crate) fn error(error: &EdgeError, reference: Option<u64>) -> Arc<str> {
+    let EdgeError { code, field, limit, message } = error;
+    let code = code.as_str();
+    let field = field.as_deref();
+    let limit = *limit;
     text(&Message::Error { reference, code, field, limit, message })
 }
 
-pub(crate) fn bye(farewell: &Farewell) -> Arc<str> {
-    let Farewell { code, reason, retry } = *farewell;
+pub(crate) fn bye(close_reason: &CloseReason) -> Arc<str> {
+    let CloseReason { code, reason, retry } = *close_reason;
     text(&Message::Bye { code, reason, retry_ms: retry.map(millis) })
 }
 
@@ -112,10 +115,13 @@ pub(crate) fn presence(name: &str, tail: &str) -> Packet {
     Packet::new(&[r#"{"type":"presence","sub":"#, name, ",", tail.strip_prefix('{').unwrap_or(tail)])
 }
 
-/// An event for these subscriptions of a client that stands at `at` then; it stands for so many older ones as well.
+/// An event for these subscriptions of a client that stands at `at` then; it stands for so many
+/// older ones as well. A control is the order to load their collection again: to a client that does
+/// not know the field `subs` there, everything.
 pub(crate) fn event(frame: &Frame, at: &Position, marks: &[Mark], replaced: u32) -> Packet {
     let mut head = String::with_capacity(96);
-    let _ = write!(head, r#"{{"type":"event","at":"{at}","#);
+    let kind = if frame.control_reason().is_some() { "resync-required" } else { "event" };
+    let _ = write!(head, r#"{{"type":"{kind}","at":"{at}","#);
     names(&mut head, "subs", marks.iter().filter(|mark| !mark.leaves));
     names(&mut head, "leaves", marks.iter().filter(|mark| mark.leaves));
     if replaced > 0 {

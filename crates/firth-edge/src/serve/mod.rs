@@ -7,8 +7,8 @@ mod ws;
 
 use crate::config::Limits;
 use crate::edge::{Certificate, Edge, HEAD};
-use crate::limits::{Door, Pass};
-use crate::protocol::{Code, Refusal, server};
+use crate::limits::{ConnectionLimiter, ConnectionPermit};
+use crate::protocol::{Code, EdgeError, server};
 use axum::extract::{ConnectInfo, Request, State};
 use axum::http::{Extensions, HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::middleware::{Next, from_fn_with_state};
@@ -19,8 +19,10 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
+use tokio_util::task::TaskTracker;
 use tower_service::Service as _;
 
 /// What a client must take within the time that a write may be stuck.
@@ -51,19 +53,19 @@ async fn ready(State(edge): State<Edge>) -> (StatusCode, &'static str) {
 async fn nothing_here() -> Response {
     let message =
         "there is nothing here: /v1/ws, /v1/events and /v1/poll serve clients, /v1/example is a page";
-    let refusal = Refusal::invalid("path", message);
-    (StatusCode::NOT_FOUND, json(server::error(&refusal, None).to_string())).into_response()
+    let error = EdgeError::invalid("path", message);
+    (StatusCode::NOT_FOUND, json(server::error(&error, None).to_string())).into_response()
 }
 
-async fn ticket(State(edge): State<Edge>, headers: HeaderMap) -> Result<Response, Refusal> {
+async fn ticket(State(edge): State<Edge>, headers: HeaderMap) -> Result<Response, EdgeError> {
     let ticket = edge.ticket(&headers)?;
     Ok(json(serde_json::json!({ "ticket": ticket }).to_string()))
 }
 
 /// Refuses strange pages, and tells browsers which may read answers.
 async fn only_known_pages(State(edge): State<Edge>, request: Request, next: Next) -> Response {
-    if let Err(refusal) = edge.check_page(request.headers()) {
-        return refusal.into_response();
+    if let Err(error) = edge.check_page(request.headers()) {
+        return error.into_response();
     }
     let origin = request.headers().get(header::ORIGIN).cloned();
     let mut response = match *request.method() {
@@ -82,7 +84,7 @@ async fn only_known_pages(State(edge): State<Edge>, request: Request, next: Next
     response
 }
 
-impl IntoResponse for Refusal {
+impl IntoResponse for EdgeError {
     fn into_response(self) -> Response {
         crate::metrics::refused(self.code);
         let status = match self.code {
@@ -105,18 +107,19 @@ fn address(extensions: &Extensions) -> Option<IpAddr> {
     extensions.get::<ConnectInfo<SocketAddr>>().map(|ConnectInfo(address)| address.ip())
 }
 
-/// Accepts connections until `shutdown`.
+/// Accepts connections until `shutdown`; answers those that are open.
 pub(crate) async fn listen(
     edge: &Edge,
     listener: TcpListener,
     certificate: Option<Certificate>,
     shutdown: impl Future<Output = ()>,
-) {
+) -> TaskTracker {
+    let open = TaskTracker::new();
     let routes = edge.routes().fallback(nothing_here);
     // A few more than may have sessions, so that most of those that may not can be told so.
     let Limits { connections, per_address, .. } = edge.hub().config().limits;
     let more = |count: usize| count.saturating_add(count / 10).saturating_add(16);
-    let sockets = Door::new(Limits {
+    let sockets = ConnectionLimiter::new(Limits {
         connections: more(connections),
         per_address: more(per_address),
         ..Limits::default()
@@ -125,7 +128,10 @@ pub(crate) async fn listen(
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
-            () = &mut shutdown => return,
+            () = &mut shutdown => {
+                open.close();
+                return open;
+            }
         };
         match accepted {
             Ok((stream, peer)) => {
@@ -135,8 +141,10 @@ pub(crate) async fn listen(
                     continue;
                 };
                 prepare(&stream, edge.hub().config().unreachable_after);
-                let (edge, routes, certificate) = (edge.clone(), routes.clone(), certificate.clone());
-                tokio::spawn(async move {
+                let edge = edge.clone();
+                let routes = routes.clone();
+                let certificate = certificate.clone();
+                open.spawn(async move {
                     let place = Counted::new(place);
                     match certificate {
                         None => serve(edge, routes, stream, peer).await,
@@ -151,7 +159,7 @@ pub(crate) async fn listen(
             }
             Err(error) => {
                 tracing::warn!(%error, "accept failed");
-                // Mostly a want of file descriptors: others must end first.
+                // Mostly a want of file descriptors: other connections must end first.
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
         }
@@ -160,11 +168,11 @@ pub(crate) async fn listen(
 
 /// A socket, in the metrics as long as it is open.
 struct Counted {
-    _place: Pass,
+    _place: ConnectionPermit,
 }
 
 impl Counted {
-    fn new(place: Pass) -> Self {
+    fn new(place: ConnectionPermit) -> Self {
         crate::metrics::sockets(1.0);
         Self { _place: place }
     }
@@ -186,7 +194,7 @@ fn prepare(stream: &TcpStream, patience: Duration) {
 
 /// Speaks TLS with the certificate of this moment.
 async fn secure(certificate: &Certificate, stream: TcpStream) -> Option<TlsStream<TcpStream>> {
-    match tokio::time::timeout(HEAD, TlsAcceptor::from(certificate()).accept(stream)).await {
+    match timeout(HEAD, TlsAcceptor::from(certificate()).accept(stream)).await {
         Ok(Ok(stream)) => return Some(stream),
         Ok(Err(error)) => tracing::debug!(%error, "no TLS"),
         Err(_) => tracing::debug!("no TLS in time"),
@@ -207,20 +215,51 @@ async fn serve(
     let mut http = hyper::server::conn::http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(HEAD).max_buf_size(16 << 10);
     let connection = http.serve_connection(TokioIo::new(stream), service).with_upgrades();
-    tokio::select! {
-        ended = connection => {
-            if let Err(error) = ended {
-                tracing::debug!(%error, "connection ended");
+    let mut connection = std::pin::pin!(connection);
+    let ended = tokio::select! {
+        ended = connection.as_mut() => ended,
+        () = edge.stop().cancelled() => {
+            // The session of an answer may have ended before its last words are written.
+            connection.as_mut().graceful_shutdown();
+            match timeout(edge.hub().config().write_within, connection).await {
+                Ok(ended) => ended,
+                Err(_) => return,
             }
         }
-        () = edge.stop().cancelled() => {}
+    };
+    if let Err(error) = ended {
+        tracing::debug!(%error, "connection ended");
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Config;
+    use crate::auth::{Collections, Keys, Origins};
+    use crate::{Config, Hub};
+    use firth_router::Tenant;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    /// The client takes 64 bytes at a time, so the session ends long before its answer does.
+    #[tokio::test]
+    async fn a_stream_is_written_to_its_end_when_the_gateway_closes() {
+        let keys = Keys::default().with_token("ann", Tenant::new("acme").unwrap(), None, Collections::ALL);
+        let edge = Edge::new(Hub::start(Config::default()).unwrap(), keys, Origins::default());
+        let (mut client, stream) = tokio::io::duplex(64);
+        let peer = "127.0.0.1:1".parse().unwrap();
+        let connection = tokio::spawn(serve(edge.clone(), edge.routes(), stream, peer));
+        let asked = "GET /v1/events?collection=orders HTTP/1.1\r\nhost: localhost\r\n";
+        client.write_all(format!("{asked}authorization: Bearer ann\r\n\r\n").as_bytes()).await.unwrap();
+        let mut read = Vec::new();
+        while !String::from_utf8_lossy(&read).contains("subscribed") {
+            assert!(client.read_buf(&mut read).await.unwrap() > 0, "{}", String::from_utf8_lossy(&read));
+        }
+        assert!(edge.close(Duration::from_secs(30)).await);
+        client.read_to_end(&mut read).await.unwrap();
+        connection.await.unwrap();
+        let read = String::from_utf8(read).unwrap();
+        assert!(read.contains(r#""type":"bye""#) && read.ends_with("\r\n0\r\n\r\n"), "{read}");
+    }
 
     /// A phone that changes networks acknowledges nothing for some seconds.
     #[cfg(target_os = "linux")]

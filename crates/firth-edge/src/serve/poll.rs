@@ -1,12 +1,12 @@
-//! Long poll, for clients behind proxies that let nothing else through. Each poll says all: what it wants and where it stands; nothing is kept
-//! for it between two polls but the journal.
+//! Long poll, for clients behind proxies that let nothing else through. Each poll says all: what it
+//! wants and where it stands; nothing is kept for it between two polls but the journal.
 
 use super::{address, json};
 use crate::edge::Edge;
 use crate::hub::Session;
 use crate::outbox::SlowPolicy;
 use crate::position::Position;
-use crate::protocol::{Refusal, Wish};
+use crate::protocol::{EdgeError, SubscriptionRequest};
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::{Extensions, HeaderMap};
@@ -21,7 +21,7 @@ const ANSWER: usize = 1 << 20;
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Asked {
-    subscriptions: Vec<Wish>,
+    subscriptions: Vec<SubscriptionRequest>,
     #[serde(default)]
     after: Option<Position>,
     #[serde(default)]
@@ -35,11 +35,11 @@ pub(super) async fn poll(
     headers: HeaderMap,
     extensions: Extensions,
     body: Bytes,
-) -> Result<Response, Refusal> {
+) -> Result<Response, EdgeError> {
     let asked: Asked = serde_json::from_slice(&body)
-        .map_err(|error| Refusal::invalid("message", format!("this is not a poll: {error}")))?;
-    if asked.subscriptions.iter().any(|wish| wish.presence) {
-        return Err(Refusal::invalid(
+        .map_err(|error| EdgeError::invalid("message", format!("this is not a poll: {error}")))?;
+    if asked.subscriptions.iter().any(|request| request.presence) {
+        return Err(EdgeError::invalid(
             "presence",
             "who polls is not present: use a WebSocket or server-sent events",
         ));

@@ -1,15 +1,17 @@
-//! Server-sent events: the same messages, one direction. `id` is the position, so that a browser resumes by itself.
+//! Server-sent events: the same messages, one direction. `id` is the position, so that a browser
+//! resumes by itself.
 //!
-//! `GET /v1/events?subscriptions=[…]`, or for a single one `?collection=…&document=…&filter=…`; `after` or the header `Last-Event-ID`
-//! resumes. The token is a header, or a ticket in the address.
+//! `GET /v1/events?subscriptions=[…]`, or for a single one `?collection=…&document=…&filter=…`;
+//! `after` or the header `Last-Event-ID` resumes. The token is a header, or a ticket in the
+//! address.
 
 use super::{PART, address};
 use crate::edge::Edge;
 use crate::hub::{Session, Step};
-use crate::limits::Pass;
+use crate::limits::ConnectionPermit;
 use crate::outbox::SlowPolicy;
 use crate::position::Position;
-use crate::protocol::{Refusal, Wish};
+use crate::protocol::{EdgeError, SubscriptionRequest};
 use axum::body::{Body, Bytes};
 use axum::extract::{Query, State};
 use axum::http::{Extensions, HeaderMap, header};
@@ -47,15 +49,16 @@ pub(super) async fn events(
     asked: Result<Query<Asked>, axum::extract::rejection::QueryRejection>,
     headers: HeaderMap,
     extensions: Extensions,
-) -> Result<Response, Refusal> {
-    let Query(asked) = asked.map_err(|error| Refusal::invalid("query", error.body_text()))?;
-    let pass = edge.enter(address(&extensions))?;
+) -> Result<Response, EdgeError> {
+    let Query(asked) = asked.map_err(|error| EdgeError::invalid("query", error.body_text()))?;
+    let permit = edge.enter(address(&extensions))?;
     let mut session = edge.admit_request(asked.ticket.as_deref(), &headers, asked.slow)?;
-    let (wishes, after) = (asked.wishes()?, asked.after(&headers)?);
-    session.prepare(&wishes, after.as_ref()).await?;
-    session.subscribe(&wishes, after)?;
+    let requests = asked.requests()?;
+    let after = asked.after(&headers)?;
+    session.prepare(&requests, after.as_ref()).await?;
+    session.subscribe(&requests, after)?;
     let (chunks, out) = mpsc::channel::<Bytes>(1);
-    tokio::spawn(drive(edge, session, chunks, pass));
+    tokio::spawn(drive(edge, session, chunks, permit));
     let stream = futures_util::stream::unfold(out, async |mut out| {
         out.recv().await.map(|chunk| (Ok::<_, Infallible>(chunk), out))
     });
@@ -68,32 +71,32 @@ pub(super) async fn events(
 }
 
 impl Asked {
-    fn wishes(&self) -> Result<Vec<Wish>, Refusal> {
+    fn requests(&self) -> Result<Vec<SubscriptionRequest>, EdgeError> {
         match (&self.subscriptions, &self.collection) {
             (Some(list), None) => serde_json::from_str(list).map_err(|error| {
-                Refusal::invalid("subscriptions", format!("`subscriptions` is a list in JSON: {error}"))
+                EdgeError::invalid("subscriptions", format!("`subscriptions` is a list in JSON: {error}"))
             }),
-            (None, Some(collection)) => Ok(vec![Wish {
+            (None, Some(collection)) => Ok(vec![SubscriptionRequest {
                 document: self.document.clone(),
                 filter: self.filter.clone(),
                 presence: self.presence,
-                ..Wish::collection(collection, collection)
+                ..SubscriptionRequest::collection(collection, collection)
             }]),
-            _ => Err(Refusal::invalid("subscriptions", "give either `subscriptions` or `collection`")),
+            _ => Err(EdgeError::invalid("subscriptions", "give either `subscriptions` or `collection`")),
         }
     }
 
     /// A browser that comes back by itself sends the header; it is newer than the address.
-    fn after(&self, headers: &HeaderMap) -> Result<Option<Position>, Refusal> {
+    fn after(&self, headers: &HeaderMap) -> Result<Option<Position>, EdgeError> {
         let header = headers.get("last-event-id").map(|value| value.to_str().unwrap_or_default());
         let text = header.filter(|text| !text.is_empty()).or(self.after.as_deref());
-        text.map(|text| text.parse().map_err(|error| Refusal::invalid("after", format!("{error}"))))
+        text.map(|text| text.parse().map_err(|error| EdgeError::invalid("after", format!("{error}"))))
             .transpose()
     }
 }
 
 /// One task owns the session; the response takes its chunks.
-async fn drive(edge: Edge, mut session: Session, chunks: mpsc::Sender<Bytes>, pass: Pass) {
+async fn drive(edge: Edge, mut session: Session, chunks: mpsc::Sender<Bytes>, permit: ConnectionPermit) {
     let patience = edge.hub().config().write_within;
     let mut timer = std::pin::pin!(sleep_until(session.deadline(false)));
     loop {
@@ -120,7 +123,7 @@ async fn drive(edge: Edge, mut session: Session, chunks: mpsc::Sender<Bytes>, pa
             }
         }
     }
-    drop(pass);
+    drop(permit);
 }
 
 /// Sends it in parts, each of which must be taken in time; false if one was not.

@@ -1,4 +1,5 @@
-//! [`Registrar`]: what clients here subscribe to, registered with a router, so that events come to this gateway and no others do.
+//! [`Registrar`]: what clients here subscribe to, registered with a router, so that events come to
+//! this gateway and no others do.
 //!
 //! A subscription is registered before it becomes live here, and all clients that ask for the same
 //! share one ([`table`]). One task registers and unregisters, many at a time; another gives signs
@@ -14,7 +15,7 @@ mod table;
 
 use crate::hub::{Hub, WeakHub};
 use crate::position::Position;
-use crate::protocol::{Code, Refusal, Wish};
+use crate::protocol::{Code, EdgeError, SubscriptionRequest};
 use firth_router::{SubscriptionId, Tenant};
 use futures_util::StreamExt as _;
 use futures_util::future::BoxFuture;
@@ -23,7 +24,7 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use table::{Errand, State, Table};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, SetOnce};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -61,25 +62,27 @@ pub trait Upstream: Send + Sync + 'static {
     /// This process: different from every other that has or had the name.
     fn instance(&self) -> &str;
     /// Registers this process, and answers how long it counts as alive. It takes the place of any
-    /// other process of the gateway, whose registrations are taken away.
-    fn announce(&self) -> BoxFuture<'_, Result<Duration, Refusal>>;
-    /// A sign of life.
-    fn heartbeat(&self) -> BoxFuture<'_, Result<Heartbeat, Refusal>>;
-    /// Registers a subscription of this gateway.
+    /// other process of the gateway, whose registrations are taken away. If the router does not
+    /// allow this gateway ([`Code::Forbidden`]), the gateway ends.
+    fn announce(&self) -> BoxFuture<'_, Result<Duration, EdgeError>>;
+    /// A sign of life; forbidden as [`announce`](Self::announce).
+    fn heartbeat(&self) -> BoxFuture<'_, Result<Heartbeat, EdgeError>>;
+    /// Registers a subscription of this gateway. If the router does not allow it
+    /// ([`Code::Forbidden`]), only this subscription is refused.
     fn register<'a>(
         &'a self,
         tenant: &'a Tenant,
         id: &'a SubscriptionId,
-        wish: &'a Wish,
-    ) -> BoxFuture<'a, Result<(), Refusal>>;
+        request: &'a SubscriptionRequest,
+    ) -> BoxFuture<'a, Result<(), EdgeError>>;
     /// Takes one away; there may be none.
     fn unregister<'a>(
         &'a self,
         tenant: &'a Tenant,
         id: &'a SubscriptionId,
-    ) -> BoxFuture<'a, Result<(), Refusal>>;
+    ) -> BoxFuture<'a, Result<(), EdgeError>>;
     /// Takes this gateway away, with all its subscriptions, unless a newer process has its name.
-    fn leave(&self) -> BoxFuture<'_, Result<(), Refusal>>;
+    fn leave(&self) -> BoxFuture<'_, Result<(), EdgeError>>;
 }
 
 /// How many registrations there may be.
@@ -100,12 +103,13 @@ struct Inner {
     wanted: Notify,
     stop: CancellationToken,
     replaced: CancellationToken,
+    forbidden: SetOnce<EdgeError>,
     tasks: TaskTracker,
 }
 
 impl Registrar {
     /// Registers this gateway, and from now on everything that clients of the hub subscribe to.
-    pub async fn start(hub: &Hub, upstream: impl Upstream) -> Result<Self, Refusal> {
+    pub async fn start(hub: &Hub, upstream: impl Upstream) -> Result<Self, EdgeError> {
         let ttl = timeout(FIRST_CALL, upstream.announce()).await.map_err(|_| unanswered())??;
         let limits = &hub.config().limits;
         let room = Room { total: limits.registrations, per_tenant: limits.registrations_per_tenant };
@@ -118,6 +122,7 @@ impl Registrar {
             wanted: Notify::new(),
             stop: CancellationToken::new(),
             replaced: CancellationToken::new(),
+            forbidden: SetOnce::new(),
             tasks: TaskTracker::new(),
         }));
         hub.set_registrar(registrar.clone());
@@ -133,22 +138,32 @@ impl Registrar {
         self.0.replaced.cancelled().await;
     }
 
+    /// Resolves when the router does not allow this gateway any more, with the reason. The hub is
+    /// draining then, as if it were [`replaced`](Self::replaced).
+    pub async fn forbidden(&self) -> EdgeError {
+        self.0.forbidden.wait().await.clone()
+    }
+
     /// Stops, and takes this gateway away from the router, unless a newer process has its name.
-    pub async fn close(&self) -> Result<(), Refusal> {
+    pub async fn close(&self) -> Result<(), EdgeError> {
         self.0.stop.cancel();
         self.0.tasks.wait().await;
         self.0.upstream.leave().await
     }
 
-    /// Has the wish registered, and waits until it is.
-    pub(crate) async fn hold(&self, tenant: &Tenant, wish: &Wish) -> Result<Hold, Refusal> {
-        let (number, mut state) = self.table().hold(tenant, wish, now())?;
+    /// Has the request registered, and waits until it is.
+    pub(crate) async fn hold(
+        &self,
+        tenant: &Tenant,
+        request: &SubscriptionRequest,
+    ) -> Result<Hold, EdgeError> {
+        let (number, mut state) = self.table().hold(tenant, request, now())?;
         let hold = Hold { registrar: self.clone(), number };
         self.0.wanted.notify_one();
         let settled = state.wait_for(|state| matches!(state, State::Live(_) | State::Refused(_)));
         match timeout(PATIENCE, settled).await {
             Ok(Ok(state)) => match &*state {
-                State::Refused(refusal) => Err(refusal.clone()),
+                State::Refused(error) => Err(error.clone()),
                 _ => Ok(hold),
             },
             _ => Err(unanswered()),
@@ -167,22 +182,24 @@ impl Registrar {
 
     /// Gives signs of life.
     async fn beat(self, mut ttl: Duration) {
-        let (mut alive_at, mut pause) = (now(), (ttl / 3).min(BEAT));
+        let mut alive_at = now();
+        let mut pause = (ttl / 3).min(BEAT);
         let mut failures = PAUSES.start;
         while let Some(()) = self.0.stop.run_until_cancelled(tokio::time::sleep(pause)).await {
-            let begun = now();
-            let outcome = self.sign_of_life(begun.saturating_duration_since(alive_at) <= ttl).await;
+            let partial = now();
+            let outcome = self.sign_of_life(partial.saturating_duration_since(alive_at) <= ttl).await;
             match outcome {
-                Ok(Sign::Alive) => alive_at = begun,
+                Ok(Sign::Alive) => alive_at = partial,
                 Ok(Sign::Anew(fresh)) => {
                     tracing::warn!("the router forgot this gateway: everything is registered again");
-                    (ttl, alive_at) = (fresh, begun);
+                    (ttl, alive_at) = (fresh, partial);
                     self.table().renew();
                 }
                 Ok(Sign::Replaced) => return self.give_way().await,
+                Err(error) if error.code == Code::Forbidden => return self.give_up(error),
                 Err(error) => tracing::warn!(%error, "the router cannot be reached"),
             }
-            if alive_at == begun {
+            if alive_at == partial {
                 (pause, failures) = ((ttl / 3).min(BEAT), PAUSES.start);
             } else {
                 pause = failures.mul_f64(fastrand::f64().mul_add(0.4, 0.8));
@@ -198,7 +215,7 @@ impl Registrar {
 
     /// One sign of life, in time or not; the router may have forgotten a gateway in between whose
     /// last one is too old.
-    async fn sign_of_life(&self, is_in_time: bool) -> Result<Sign, Refusal> {
+    async fn sign_of_life(&self, is_in_time: bool) -> Result<Sign, EdgeError> {
         let late = |_| unanswered();
         match timeout(CALL, self.0.upstream.heartbeat()).await.map_err(late)?? {
             Heartbeat::Replaced => Ok(Sign::Replaced),
@@ -207,6 +224,17 @@ impl Registrar {
                 timeout(CALL, self.0.upstream.announce()).await.map_err(late)?.map(Sign::Anew)
             }
         }
+    }
+
+    /// The router does not allow this gateway: sends all clients away, and asks for nothing more.
+    fn give_up(&self, error: EdgeError) {
+        tracing::error!(gateway = self.0.upstream.gateway(), %error, "no more events come: this gateway ends");
+        if let Some(hub) = self.0.hub.upgrade() {
+            hub.drain();
+        }
+        // Only this task sets it, and only once.
+        let _ = self.0.forbidden.set(error);
+        self.0.stop.cancel();
     }
 
     /// A newer process has the name: sends all clients away, and takes away what it does not know
@@ -232,7 +260,8 @@ impl Registrar {
 
     /// Registers and unregisters.
     async fn work(self) {
-        let (mut running, mut missed) = (FuturesUnordered::new(), Missed::default());
+        let mut running = FuturesUnordered::new();
+        let mut missed = Missed::default();
         loop {
             while running.len() < AT_A_TIME
                 && let Some(errand) = self.next()
@@ -261,8 +290,8 @@ impl Registrar {
     async fn run(&self, errand: Errand) -> Option<u64> {
         let late = |_| Err(unanswered());
         match errand {
-            Errand::Register { number, asked, tenant, id, wish } => {
-                let call = self.0.upstream.register(&tenant, &id, &wish);
+            Errand::Register { number, asked, tenant, id, request } => {
+                let call = self.0.upstream.register(&tenant, &id, &request);
                 let answer = timeout(CALL, call).await.unwrap_or_else(late);
                 let settle = |since| self.table().settle(number, asked, answer.map(|()| since));
                 let missed = match self.0.hub.upgrade() {
@@ -344,8 +373,8 @@ impl Drop for Hold {
     }
 }
 
-fn unanswered() -> Refusal {
-    Refusal::new(Code::Unavailable, "the router does not answer: try again later")
+fn unanswered() -> EdgeError {
+    EdgeError::new(Code::Unavailable, "the router does not answer: try again later")
 }
 
 fn now() -> Instant {

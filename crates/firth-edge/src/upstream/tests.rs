@@ -19,6 +19,12 @@ struct Known {
     gateway: Option<&'static str>,
     subscriptions: BTreeMap<String, String>,
     is_away: bool,
+    /// It does not allow this gateway any more.
+    is_forbidden: bool,
+    /// Nor subscriptions to this collection.
+    forbidden: Option<&'static str>,
+    /// Registrations that were asked for.
+    asked: usize,
     /// It takes calls and answers none.
     is_stuck: bool,
     /// How long a registration takes.
@@ -51,14 +57,19 @@ impl Router {
     fn ask<'a, T: Send + 'a>(
         &'a self,
         answer: impl FnOnce(&mut Known) -> T + Send + 'a,
-    ) -> BoxFuture<'a, Result<T, Refusal>> {
+    ) -> BoxFuture<'a, Result<T, EdgeError>> {
         async move {
             if self.known().is_stuck {
                 std::future::pending::<()>().await;
             }
             let mut known = self.known();
-            let away = Refusal::new(Code::Unavailable, "away");
-            if known.is_away { Err(away) } else { Ok(answer(&mut known)) }
+            let away = EdgeError::new(Code::Unavailable, "away");
+            let forbidden = EdgeError::new(Code::Forbidden, "see gateways= on the token's line");
+            match (known.is_away, known.is_forbidden) {
+                (true, _) => Err(away),
+                (_, true) => Err(forbidden),
+                _ => Ok(answer(&mut known)),
+            }
         }
         .boxed()
     }
@@ -87,7 +98,7 @@ impl Upstream for Router {
         self.instance
     }
 
-    fn announce(&self) -> BoxFuture<'_, Result<Duration, Refusal>> {
+    fn announce(&self) -> BoxFuture<'_, Result<Duration, EdgeError>> {
         self.ask(move |known| {
             if known.gateway.replace(self.instance) != Some(self.instance) {
                 known.subscriptions.clear();
@@ -96,7 +107,7 @@ impl Upstream for Router {
         })
     }
 
-    fn heartbeat(&self) -> BoxFuture<'_, Result<Heartbeat, Refusal>> {
+    fn heartbeat(&self) -> BoxFuture<'_, Result<Heartbeat, EdgeError>> {
         self.known().tried += 1;
         self.ask(|known| {
             let silence = known.beat_at.replace(now()).map_or(Duration::ZERO, |last| now() - last);
@@ -113,18 +124,22 @@ impl Upstream for Router {
         &'a self,
         tenant: &'a Tenant,
         id: &'a SubscriptionId,
-        wish: &'a Wish,
-    ) -> BoxFuture<'a, Result<(), Refusal>> {
-        let text = format!("{tenant} {}", wish.collection);
+        request: &'a SubscriptionRequest,
+    ) -> BoxFuture<'a, Result<(), EdgeError>> {
+        let text = format!("{tenant} {}", request.collection);
         async move {
             let takes = {
                 let mut known = self.known();
+                known.asked += 1;
                 known.at_a_time += 1;
                 known.most_at_a_time = known.most_at_a_time.max(known.at_a_time);
                 known.takes
             };
             tokio::time::sleep(takes).await;
             self.known().at_a_time -= 1;
+            if self.known().forbidden.is_some_and(|collection| collection == request.collection) {
+                return Err(EdgeError::new(Code::Forbidden, "see tenants= on the token's line"));
+            }
             self.ask(|known| drop(known.subscriptions.insert(format!("{tenant}/{id}"), text))).await
         }
         .boxed()
@@ -134,11 +149,11 @@ impl Upstream for Router {
         &'a self,
         tenant: &'a Tenant,
         id: &'a SubscriptionId,
-    ) -> BoxFuture<'a, Result<(), Refusal>> {
+    ) -> BoxFuture<'a, Result<(), EdgeError>> {
         self.ask(move |known| drop(known.subscriptions.remove(&format!("{tenant}/{id}"))))
     }
 
-    fn leave(&self) -> BoxFuture<'_, Result<(), Refusal>> {
+    fn leave(&self) -> BoxFuture<'_, Result<(), EdgeError>> {
         self.ask(|known| {
             if known.gateway == Some(self.instance) {
                 (known.gateway, known.subscriptions) = (None, BTreeMap::new());
@@ -153,10 +168,10 @@ fn join(hub: &Hub, tenant: &str) -> Session {
     hub.join(Grant { tenant, user: None, collections, expires: None, root: [0; 32] }, None).unwrap()
 }
 
-async fn subscribe(session: &mut Session, collection: &str) -> Result<(), Refusal> {
-    let wishes = [Wish::collection("w", collection)];
-    session.prepare(&wishes, None).await?;
-    session.subscribe(&wishes, None)
+async fn subscribe(session: &mut Session, collection: &str) -> Result<(), EdgeError> {
+    let requests = [SubscriptionRequest::collection("w", collection)];
+    session.prepare(&requests, None).await?;
+    session.subscribe(&requests, None)
 }
 
 fn types(session: &mut Session) -> Vec<String> {
@@ -168,9 +183,12 @@ fn types(session: &mut Session) -> Vec<String> {
 
 #[tokio::test(start_paused = true)]
 async fn tenants_register_apart_and_what_nobody_holds_is_taken_away_after_the_window() {
-    let (hub, router) = (Hub::start(Config::default()).unwrap(), Router::default());
+    let hub = Hub::start(Config::default()).unwrap();
+    let router = Router::default();
     let registrar = Registrar::start(&hub, router.clone()).await.unwrap();
-    let (mut one, mut two, mut other) = (join(&hub, "a"), join(&hub, "a"), join(&hub, "b"));
+    let mut one = join(&hub, "a");
+    let mut two = join(&hub, "a");
+    let mut other = join(&hub, "b");
     for session in [&mut one, &mut two, &mut other] {
         subscribe(session, "orders").await.unwrap();
     }
@@ -194,7 +212,8 @@ async fn tenants_register_apart_and_what_nobody_holds_is_taken_away_after_the_wi
 
 #[tokio::test(start_paused = true)]
 async fn a_router_that_forgot_is_told_everything_again_and_clients_start_anew() {
-    let (hub, router) = (Hub::start(Config::default()).unwrap(), Router::default());
+    let hub = Hub::start(Config::default()).unwrap();
+    let router = Router::default();
     let registrar = Registrar::start(&hub, router.clone()).await.unwrap();
     let mut session = join(&hub, "a");
     subscribe(&mut session, "orders").await.unwrap();
@@ -210,9 +229,11 @@ async fn a_router_that_forgot_is_told_everything_again_and_clients_start_anew() 
 
 #[tokio::test(start_paused = true)]
 async fn while_the_router_is_away_nobody_is_subscribed_and_a_long_absence_is_a_gap() {
-    let (hub, router) = (Hub::start(Config::default()).unwrap(), Router::default());
+    let hub = Hub::start(Config::default()).unwrap();
+    let router = Router::default();
     let registrar = Registrar::start(&hub, router.clone()).await.unwrap();
-    let (mut session, mut late) = (join(&hub, "a"), join(&hub, "b"));
+    let mut session = join(&hub, "a");
+    let mut late = join(&hub, "b");
     subscribe(&mut session, "orders").await.unwrap();
     types(&mut session);
     router.known().is_away = true;
@@ -236,7 +257,8 @@ async fn while_the_router_is_away_nobody_is_subscribed_and_a_long_absence_is_a_g
 
 #[tokio::test(start_paused = true)]
 async fn r02_a_process_that_was_replaced_sends_its_clients_away_and_leaves_its_successor_alone() {
-    let (hub, router) = (Hub::start(Config::default()).unwrap(), Router::default());
+    let hub = Hub::start(Config::default()).unwrap();
+    let router = Router::default();
     let first = Registrar::start(&hub, router.clone()).await.unwrap();
     let mut old = join(&hub, "a");
     subscribe(&mut old, "orders").await.unwrap();
@@ -262,20 +284,22 @@ async fn r02_a_process_that_was_replaced_sends_its_clients_away_and_leaves_its_s
 #[tokio::test(start_paused = true)]
 async fn r13_ten_thousand_clients_that_come_at_once_are_served_and_do_not_delay_signs_of_life() {
     let config = Config::default();
-    let (hub, router) = (Hub::start(config).unwrap(), Router::default());
+    let hub = Hub::start(config).unwrap();
+    let router = Router::default();
     router.known().takes = Duration::from_millis(200);
     let registrar = Registrar::start(&hub, router.clone()).await.unwrap();
     let mut waiting = Vec::new();
     for tenant in 0..2 {
         for n in 0..5_000 {
-            let (tenant, registrar) = (Tenant::new(format!("t{tenant}")).unwrap(), registrar.clone());
-            let wish = Wish::collection("w", format!("c{n}"));
+            let tenant = Tenant::new(format!("t{tenant}")).unwrap();
+            let registrar = registrar.clone();
+            let request = SubscriptionRequest::collection("w", format!("c{n}"));
             waiting.push(tokio::spawn(async move {
                 // As a client does that is told to come back.
                 loop {
-                    match registrar.hold(&tenant, &wish).await {
+                    match registrar.hold(&tenant, &request).await {
                         Ok(hold) => return hold,
-                        Err(refusal) => assert_eq!(refusal.code, Code::Unavailable),
+                        Err(error) => assert_eq!(error.code, Code::Unavailable),
                     }
                 }
             }));
@@ -297,7 +321,8 @@ async fn r13_ten_thousand_clients_that_come_at_once_are_served_and_do_not_delay_
 
 #[tokio::test(start_paused = true)]
 async fn r13_a_router_that_takes_calls_and_does_not_answer_is_asked_again_before_it_forgets() {
-    let (hub, router) = (Hub::start(Config::default()).unwrap(), Router::default());
+    let hub = Hub::start(Config::default()).unwrap();
+    let router = Router::default();
     let registrar = Registrar::start(&hub, router.clone()).await.unwrap();
     let mut session = join(&hub, "a");
     subscribe(&mut session, "orders").await.unwrap();
@@ -313,7 +338,8 @@ async fn r13_a_router_that_takes_calls_and_does_not_answer_is_asked_again_before
 
 #[tokio::test(start_paused = true)]
 async fn rte57_a_router_that_is_away_is_asked_less_and_less_often_and_found_again_soon() {
-    let (hub, router) = (Hub::start(Config::default()).unwrap(), Router::default());
+    let hub = Hub::start(Config::default()).unwrap();
+    let router = Router::default();
     let registrar = Registrar::start(&hub, router.clone()).await.unwrap();
     router.known().is_away = true;
     tokio::time::sleep(Duration::from_secs(60)).await;
@@ -327,10 +353,13 @@ async fn rte57_a_router_that_is_away_is_asked_less_and_less_often_and_found_agai
 
 #[tokio::test(start_paused = true)]
 async fn r15_a_gap_is_told_to_the_clients_with_its_subscription_alone_and_once() {
-    let (hub, router) = (Hub::start(Config::default()).unwrap(), Router::default());
+    let hub = Hub::start(Config::default()).unwrap();
+    let router = Router::default();
     let registrar = Registrar::start(&hub, router.clone()).await.unwrap();
     let feed = crate::RouterFeed::new(hub.clone(), "secret");
-    let (mut concerned, mut same_tenant, mut other) = (join(&hub, "a"), join(&hub, "a"), join(&hub, "b"));
+    let mut concerned = join(&hub, "a");
+    let mut same_tenant = join(&hub, "a");
+    let mut other = join(&hub, "b");
     subscribe(&mut concerned, "orders").await.unwrap();
     let id = router.known().subscriptions.keys().next().unwrap().strip_prefix("a/").unwrap().to_owned();
     subscribe(&mut same_tenant, "c1").await.unwrap();
@@ -353,16 +382,17 @@ async fn r15_a_gap_is_told_to_the_clients_with_its_subscription_alone_and_once()
     assert_eq!(gap(3, serde_json::json!(["by-hand"]), 0), [1, 1, 1], "it may be anyone's");
     assert_eq!(gap(4, serde_json::Value::Null, 5), [1, 1, 1]);
     let mut late = join(&hub, "a");
-    let wishes = [Wish::collection("w", "orders")];
-    late.prepare(&wishes, Some(&before)).await.unwrap();
-    late.subscribe(&wishes, Some(before)).unwrap();
+    let requests = [SubscriptionRequest::collection("w", "orders")];
+    late.prepare(&requests, Some(&before)).await.unwrap();
+    late.subscribe(&requests, Some(before)).unwrap();
     assert!(types(&mut late).contains(&"\"resync-required\"".to_owned()), "no client resumes across the gap");
     registrar.close().await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
 async fn r15_a_client_that_comes_back_resumes_unless_the_gap_was_in_its_own_subscription() {
-    let (hub, router) = (Hub::start(Config::default()).unwrap(), Router::default());
+    let hub = Hub::start(Config::default()).unwrap();
+    let router = Router::default();
     let registrar = Registrar::start(&hub, router.clone()).await.unwrap();
     let feed = crate::RouterFeed::new(hub.clone(), "secret");
     let mut session = join(&hub, "a");
@@ -382,14 +412,52 @@ async fn r15_a_client_that_comes_back_resumes_unless_the_gap_was_in_its_own_subs
     publish(2, serde_json::json!({"events": [{"partition_id": 0, "seq": 9}], "subscriptions": [id]}));
     for (collection, resumes) in [("orders", false), ("c1", true)] {
         let mut back = join(&hub, "a");
-        let wishes = [Wish::collection("w", collection)];
-        back.prepare(&wishes, Some(&before)).await.unwrap();
-        back.subscribe(&wishes, Some(before.clone())).unwrap();
+        let requests = [SubscriptionRequest::collection("w", collection)];
+        back.prepare(&requests, Some(&before)).await.unwrap();
+        back.subscribe(&requests, Some(before.clone())).unwrap();
         assert_eq!(
             types(&mut back).iter().all(|kind| kind != "\"resync-required\""),
             resumes,
             "{collection}"
         );
     }
+    registrar.close().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn r17_a_gateway_that_the_router_does_not_allow_ends_with_the_reason() {
+    let hub = Hub::start(Config::default()).unwrap();
+    let router = Router::default();
+    router.known().is_forbidden = true;
+    let refused = Registrar::start(&hub, router.clone()).await.unwrap_err();
+    assert_eq!((refused.code, &*refused.message), (Code::Forbidden, "see gateways= on the token's line"));
+    router.known().is_forbidden = false;
+    let registrar = Registrar::start(&hub, router.clone()).await.unwrap();
+    let mut session = join(&hub, "a");
+    subscribe(&mut session, "orders").await.unwrap();
+    types(&mut session);
+    router.known().is_forbidden = true;
+    let told = tokio::time::timeout(Duration::from_secs(30), registrar.forbidden());
+    assert_eq!(told.await.expect("it hears of it"), refused);
+    assert!(types(&mut session).contains(&"\"bye\"".to_owned()) && hub.is_closing());
+    let tried = router.known().tried;
+    tokio::time::sleep(Duration::from_secs(300)).await;
+    assert_eq!(router.known().tried, tried, "it asks for nothing more");
+}
+
+#[tokio::test(start_paused = true)]
+async fn r17_a_subscription_that_the_router_does_not_allow_is_refused_and_not_asked_for_again() {
+    let hub = Hub::start(Config::default()).unwrap();
+    let router = Router::default();
+    let registrar = Registrar::start(&hub, router.clone()).await.unwrap();
+    let mut session = join(&hub, "a");
+    subscribe(&mut session, "orders").await.unwrap();
+    router.known().forbidden = Some("c-secret");
+    let refused = subscribe(&mut join(&hub, "a"), "c-secret").await.unwrap_err();
+    assert_eq!(refused.code, Code::Forbidden);
+    let asked = router.known().asked;
+    tokio::time::sleep(Duration::from_secs(300)).await;
+    assert_eq!(router.known().asked, asked);
+    assert!(!hub.is_closing() && router.registered() == ["a orders"]);
     registrar.close().await.unwrap();
 }

@@ -1,6 +1,8 @@
-//! The example page in a real browser, Chromium, driven by its own remote debugging: what people see, not what a test double does.
+//! The example page in a real browser, Chromium, driven by its own remote debugging: what people
+//! see, not what a test double does.
 //!
-//! `cargo xtask setup` installs Chromium where it can. Where there is none, the test says that it did not run.
+//! `cargo xtask setup` installs Chromium where it can. Where there is none, the test says that it
+//! did not run.
 
 use crate::world::{Client, Gateway, PATIENCE, order};
 use firth_edge::Config;

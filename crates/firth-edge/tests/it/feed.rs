@@ -65,7 +65,8 @@ async fn r11_the_group_of_a_gateway_that_crashed_under_a_changing_name_goes_and_
         let hub = firth_edge::Hub::start(Config::default()).unwrap();
         TopicFeed::start(hub, &broker, "changes", name).await.unwrap()
     };
-    let (one, two) = (start("gateway.pod-2").await, start("gateway.pod-3").await);
+    let one = start("gateway.pod-2").await;
+    let two = start("gateway.pod-3").await;
     let groups = async || -> Vec<String> {
         admin.groups("changes").await.unwrap().iter().map(ToString::to_string).collect()
     };
@@ -111,7 +112,7 @@ async fn clients_hear_of_events_that_were_removed_before_they_were_read() {
     let told = ann.hear_type("resync-required").await;
     assert_eq!(told["reason"], "source-gap");
     assert_eq!(ann.hear_type("event").await["event"]["after"]["n"], 11);
-    // Nobody resumes across the hole.
+    // No client resumes across the hole.
     let mut bob = gateway.connect("bob").await;
     let subscribed = bob.subscribe("orders", Some(first["at"].as_str().unwrap())).await;
     assert_eq!(subscribed["resumed"], false);

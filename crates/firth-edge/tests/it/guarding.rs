@@ -31,7 +31,8 @@ async fn r18_a_token_that_runs_out_on_a_live_socket_ends_it_unless_it_is_renewed
     let gateway = Gateway::start(Config::default()).await;
     gateway.edge.set_keys(Keys::default().with_secret("k", SECRET).unwrap());
     let short = token(Duration::from_secs(3));
-    let (mut ends, mut goes_on) = (gateway.connect(&short).await, gateway.connect(&short).await);
+    let mut ends = gateway.connect(&short).await;
+    let mut goes_on = gateway.connect(&short).await;
     goes_on.say(json!({"type": "auth", "version": 1, "token": token(Duration::from_secs(300))})).await;
     ends.subscribe("orders", None).await;
     let bye = ends.hear_type("bye").await;
@@ -81,7 +82,8 @@ async fn r16_a_page_whose_name_leads_here_is_refused_by_a_gateway_without_tokens
 async fn r20_a_flood_of_pings_ends_the_connection() {
     let limits = Limits { messages_per_second: 2, ..Limits::default() };
     let gateway = Gateway::start(Config { limits, ..Config::default() }).await;
-    let (mut ann, mut stranger) = (gateway.connect("ann").await, gateway.open(&[]).await);
+    let mut ann = gateway.connect("ann").await;
+    let mut stranger = gateway.open(&[]).await;
     for client in [&mut ann, &mut stranger] {
         for _ in 0..100 {
             if client.0.send(Message::Ping(Bytes::new())).await.is_err() {

@@ -1,11 +1,19 @@
-//! The JavaScript client, run by Node against a real gateway: what a browser does, without the browser.
+//! The JavaScript client, run by Node against a real gateway: what a browser does, without the
+//! browser.
 
-use crate::world::{Gateway, PATIENCE, order};
-use firth_edge::Config;
+use crate::world::{Gateway, PATIENCE, order, tenant};
 use firth_edge::auth::Keys;
+use firth_edge::{Code, Config, EdgeError, Heartbeat, Registrar, SubscriptionRequest, Upstream};
+use firth_router::event::{Event, Operation};
+use firth_router::{SubscriptionId, Tenant};
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
 use std::net::SocketAddr;
 use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::net::TcpListener;
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
@@ -26,7 +34,11 @@ edge.subscribe({ collection: "orders" }, {
   subscribed: (info) => say("subscribed", typeof info.at),
   event: (event) => say("event", event.after.n),
   gap: (gap) => say("gap", gap.events),
-  resync: (reason) => say("resync", reason),
+  resync: (reason, info) => say("resync", info.collection ? [reason, info.collection, info.message] : reason),
+});
+edge.subscribe({ collection: "items" }, {
+  event: (event) => say("item", event.missing),
+  resync: (reason) => say("items", reason),
 });
 edge.subscribe({ collection: "orders", filter: "doc.n > 100", presence: true }, {
   event: (event) => say("big", event.after.n),
@@ -64,6 +76,13 @@ impl Page {
         Self { lines, _child: child, input }
     }
 
+    /// Waits until everything that the page asked for is answered.
+    async fn await_members(mut self) -> Self {
+        self.told("refused", json!("filter")).await;
+        self.told("members", json!(["ann"])).await;
+        self
+    }
+
     /// Gives the script a line.
     async fn tell(&mut self, line: &str) {
         self.input.write_all(format!("{line}\n").as_bytes()).await.unwrap();
@@ -93,6 +112,28 @@ impl Page {
         let found = tokio::time::timeout(PATIENCE, find).await;
         assert_eq!(found, Ok(true), "{wanted} after {told:?}");
     }
+}
+
+/// The source empties one collection: the page loads that one again, and no other.
+#[tokio::test]
+async fn a_page_is_told_which_collection_to_load_again() {
+    let gateway = Gateway::start(Config::default()).await;
+    let mut page = Page::open(gateway.address, "ann").await_members().await;
+    gateway.publish(order("acme", "k", 1));
+    gateway
+        .publish(Event::control(Operation::Truncate, Some(tenant("acme")), "orders").with_reason("TRUNCATE"));
+    gateway.publish(order("acme", "k", 2));
+    gateway.publish(Event::new(Operation::Insert, tenant("acme"), "items", "i").with_missing(["big"]));
+    for (what, value) in [
+        ("event", json!(1)),
+        ("resync", json!(["truncated", "orders", "TRUNCATE"])),
+        ("event", json!(2)),
+        ("item", json!(["big"])),
+    ] {
+        assert_eq!(page.next().await, json!([what, value]));
+    }
+    drop(page);
+    gateway.close().await;
 }
 
 #[tokio::test]
@@ -315,6 +356,70 @@ async fn js_a_rejected_token_is_not_tried_for_ever() {
     gateway.close().await;
 }
 
+/// A gateway of several partitions, whose every message the test chooses.
+const SCRIPTED: &str = r#"
+class Scripted {
+  readyState = 1;
+  constructor() { setTimeout(() => this.onopen()); }
+  close() {}
+  send(text) {
+    const said = JSON.parse(text);
+    if (said.type === "auth") this.say({ type: "hello", version: 1, heartbeat_ms: 1e6 });
+    if (said.type === "subscribe") this.play(said.ref);
+  }
+  say(message) { this.onmessage({ data: JSON.stringify(message) }); }
+  play(ref) {
+    this.say({ type: "subscribed", ref, at: "a:5.2.05000-0-3000" });
+    let n = 0;
+    const event = (at) => {
+      this.say({ type: "event", at, subs: ["s"], event: { after: { n: ++n } } });
+      say("at", edge.at);
+    };
+    event("a:6.2.05100-0-3100"); // 1: further in the first partition
+    event("a:6.2.05100-0-3100"); // 2: repeated
+    event("a:5.2.05000-0-3000"); // 3: older
+    event("a:6.3.05100-0-100"); // 4: further in the second, which is earlier
+    event("a:6.1.05100-0-3200"); // 5: older in the second
+    event("a:10.3.05200-0-200"); // 6: ten is more than six
+    event("a:4.3.05300-0-300"); // 7: the first partition went back, so its time is later
+    event("a:4.3.05300-0-300"); // 8: repeated
+    event("b:1.0.0300-0-300"); // 9: another epoch
+    this.say({ type: "resync-required", reason: "source-gap", at: "b:0.0.0200" });
+    say("at", edge.at);
+    event("b:1.0.0300-0-300"); // 10: the gateway said where it goes on
+    say("end", true);
+  }
+}
+const edge = new Firth(url, { ...shown, token, state: () => {}, WebSocket: Scripted });
+edge.subscribe({ id: "s", collection: "orders" }, {
+  event: (event) => say("event", event.after.n),
+  resync: (reason) => say("resync", reason),
+});"#;
+
+#[tokio::test]
+async fn js_an_event_is_new_if_it_is_further_in_any_partition_or_later_than_a_log_that_went_back() {
+    let mut page = Page::run(&script(SCRIPTED), "127.0.0.1:1".parse().unwrap(), "ann");
+    let mut events = Vec::new();
+    let mut places = Vec::new();
+    loop {
+        let line = page.next().await;
+        match line[0].as_str().unwrap() {
+            "event" => events.push(line[1].as_i64().unwrap()),
+            "at" => places.push(line[1].as_str().unwrap().split('-').next().unwrap().to_owned()),
+            "end" => break,
+            other => assert_eq!(other, "resync"),
+        }
+    }
+    assert_eq!(events, [1, 4, 6, 7, 9, 10], "each event comes once");
+    let first = "a:6.2.05100";
+    let second = "a:6.3.05100";
+    let back = "a:4.3.05300";
+    let expected =
+        [first, first, first, second, second, "a:10.3.05200", back, back, "b:1.0.0300", "b:0.0.0200"];
+    assert_eq!(places[..10], expected, "it never stands further back than it was");
+    assert_eq!(places[10], "b:1.0.0300");
+}
+
 #[tokio::test]
 async fn js_the_client_is_a_package_with_types_and_is_kept_by_browsers() {
     let gateway = Gateway::start(Config::default()).await;
@@ -353,5 +458,92 @@ async fn js_the_client_is_a_package_with_types_and_is_kept_by_browsers() {
         assert!(again.starts_with("HTTP/1.1 304") && again.ends_with("\r\n\r\n"), "{again}");
         assert!(ask(&[("if-none-match", "\"x\"")]).await.starts_with("HTTP/1.1 200"));
     }
+    gateway.close().await;
+}
+
+/// A router that allows subscriptions to orders alone; counts those that it refused.
+struct OrdersAlone(Arc<AtomicUsize>);
+
+impl Upstream for OrdersAlone {
+    fn gateway(&self) -> &'static str {
+        "edge"
+    }
+
+    fn instance(&self) -> &'static str {
+        "one"
+    }
+
+    fn announce(&self) -> BoxFuture<'_, Result<Duration, EdgeError>> {
+        async { Ok(Duration::from_secs(90)) }.boxed()
+    }
+
+    fn heartbeat(&self) -> BoxFuture<'_, Result<Heartbeat, EdgeError>> {
+        async { Ok(Heartbeat::Alive) }.boxed()
+    }
+
+    fn register<'a>(
+        &'a self,
+        _: &'a Tenant,
+        _: &'a SubscriptionId,
+        request: &'a SubscriptionRequest,
+    ) -> BoxFuture<'a, Result<(), EdgeError>> {
+        async move {
+            if request.collection == "orders" {
+                return Ok(());
+            }
+            self.0.fetch_add(1, Ordering::Relaxed);
+            Err(EdgeError::new(Code::Forbidden, "the router does not allow it"))
+        }
+        .boxed()
+    }
+
+    fn unregister<'a>(
+        &'a self,
+        _: &'a Tenant,
+        _: &'a SubscriptionId,
+    ) -> BoxFuture<'a, Result<(), EdgeError>> {
+        async { Ok(()) }.boxed()
+    }
+
+    fn leave(&self) -> BoxFuture<'_, Result<(), EdgeError>> {
+        async { Ok(()) }.boxed()
+    }
+}
+
+#[tokio::test]
+async fn r17_js_a_subscription_that_the_router_does_not_allow_is_refused_alone_and_not_tried_again() {
+    let gateway = Gateway::start(Config::default()).await;
+    let refused = Arc::default();
+    let registrar = Registrar::start(gateway.edge.hub(), OrdersAlone(Arc::clone(&refused))).await.unwrap();
+    let proxy = firth_testkit::Proxy::start(gateway.address).await;
+    let mut page = Page::run(
+        &script(
+            r#"
+const edge = new Firth(url, { ...shown, token });
+edge.subscribe({ collection: "orders" }, {
+  subscribed: () => say("subscribed", "orders"),
+  event: (event) => say("event", event.after.n),
+});
+edge.subscribe({ collection: "secret" }, { error: (error) => say("refused", error.code) });"#,
+        ),
+        proxy.addr(),
+        "ann",
+    );
+    let mut told = Vec::new();
+    while !(told.contains(&json!(["subscribed", "orders"]))
+        && told.contains(&json!(["refused", "forbidden"])))
+    {
+        told.push(page.next().await);
+    }
+    assert!(!told.contains(&json!(["state", "waiting"])), "the connection stays: {told:?}");
+    let asked = refused.load(Ordering::Relaxed);
+    // A page that comes back asks for what was allowed, and for nothing else.
+    proxy.cut().await;
+    page.told("state", json!("open")).await;
+    gateway.publish(order("acme", "k", 7));
+    page.told("event", json!(7)).await;
+    assert_eq!(refused.load(Ordering::Relaxed), asked);
+    drop(page);
+    registrar.close().await.unwrap();
     gateway.close().await;
 }

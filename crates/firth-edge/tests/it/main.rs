@@ -1,4 +1,5 @@
-//! The edge over real sockets: a WebSocket client, plain HTTP, and the JavaScript client under Node and in a browser.
+//! The edge over real sockets: a WebSocket client, plain HTTP, and the JavaScript client under Node
+//! and in a browser.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on says so by a panic")]
 

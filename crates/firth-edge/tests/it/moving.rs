@@ -1,4 +1,5 @@
-//! Positions that hold at every gateway of a topic: clients move between gateways, and gateways restart, without a hole and without an event twice.
+//! Positions that hold at every gateway of a topic: clients move between gateways, and gateways
+//! restart, without a hole and without an event twice.
 
 use crate::world::{Client, Gateway, PATIENCE, order};
 use firth::{Broker, Message, Producer};
@@ -19,9 +20,11 @@ async fn send(producer: &Producer, tenant: &str, n: i64) {
     producer.send(Message::new(event.to_json()).key(event.message_key())).await.unwrap();
 }
 
-/// The next events have these numbers, in any order if the topic has several partitions; answers where the client stands then.
+/// The next events have these numbers, in any order if the topic has several partitions; answers
+/// where the client stands then.
 async fn hear(client: &mut Client, numbers: impl IntoIterator<Item = i64>) -> String {
-    let (mut at, mut heard) = (Value::Null, Vec::new());
+    let mut at = Value::Null;
+    let mut heard = Vec::new();
     let numbers: Vec<i64> = numbers.into_iter().collect();
     for _ in &numbers {
         let event = client.hear().await;
@@ -147,7 +150,8 @@ async fn a_position_that_a_gateway_cannot_cover_is_never_resumed_in_silence() {
     next_feed.close().await.unwrap();
 }
 
-/// Redis loses its last moments: a live client, a gateway that stays, and one that starts afterwards.
+/// Redis loses its last moments: a live client, a gateway that stays, and one that starts
+/// afterwards.
 #[tokio::test]
 async fn k04_a_topic_that_went_back_ends_live_clients_and_old_positions_in_resync_required() {
     let server = RedisServer::builder().persist(Persist::Rdb).start().await;
@@ -190,5 +194,47 @@ async fn k04_a_topic_that_went_back_ends_live_clients_and_old_positions_in_resyn
     for feed in [feed, other_feed] {
         feed.close().await.unwrap();
     }
+    broker.close().await.unwrap();
+}
+
+/// The server comes back with a clock that is behind: what it takes now is earlier than what it
+/// lost, and no repetition of it.
+#[tokio::test]
+async fn k04_what_follows_a_loss_is_no_repetition_where_clocks_differ() {
+    let server = RedisServer::builder().persist(Persist::Rdb).start().await;
+    let broker = Broker::connect(&server.url()).await.unwrap();
+    broker.create_topic("changes").partitions(1).await.unwrap();
+    let producer = broker.producer("changes").await.unwrap();
+    let (gateway, feed) = gateway(&broker, "one", Config::default()).await;
+    let mut live = gateway.connect("ann").await;
+    live.subscribe("orders", None).await;
+    send(&producer, "acme", 1).await;
+    hear(&mut live, [1]).await;
+    server.order(&["SAVE"]).await;
+    let lost_at = std::time::Instant::now();
+    for n in 2..=6 {
+        send(&producer, "acme", n).await;
+    }
+    hear(&mut live, 2..=6).await;
+    server.kill().await;
+    server.restart().await;
+    // A minute behind, and as if that had always been so.
+    let time = server.command(&["TIME"]).await;
+    let behind = time.items()[0].text().parse::<u64>().unwrap() * 1_000_000 - 60_000_000;
+    let key = server.command(&["KEYS", "firth:{*:p"]).await.items()[0].text();
+    server.order(&["HSET", &key, "c", &format!("-60000000 {behind}")]).await;
+    for n in 11..=20 {
+        let event = order("acme", "k", n);
+        wait::until(PATIENCE, "the server takes it", async || {
+            producer.send(Message::new(event.to_json()).key(event.message_key())).await.is_ok()
+        })
+        .await;
+    }
+    assert!(lost_at.elapsed().as_secs() < 60, "the new records are earlier than the lost ones");
+    assert_eq!(live.hear_type("resync-required").await["reason"], "source-gap");
+    hear(&mut live, 11..=20).await;
+    drop(live);
+    gateway.close().await;
+    feed.close().await.unwrap();
     broker.close().await.unwrap();
 }

@@ -24,7 +24,9 @@ async fn poll_after_poll_sees_every_event_once_and_in_order() {
     let gateway = Gateway::start(Config::default()).await;
     let (status, begin) = poll(&gateway, ask(None, 60_000)).await;
     assert_eq!((status, &begin["messages"]), (200, &json!([])), "it says at once where the client begins");
-    let (mut at, mut seen, mut sent) = (begin["at"].clone(), Vec::new(), 0);
+    let mut at = begin["at"].clone();
+    let mut seen = Vec::new();
+    let mut sent = 0;
     for round in 0..5 {
         for _ in 0..round {
             sent += 1;
@@ -66,8 +68,8 @@ async fn a_poll_from_nowhere_must_start_anew_and_presence_is_refused() {
     assert_eq!(answer["messages"][0]["type"], "resync-required");
     let (_, next) = poll(&gateway, ask(Some(&answer["at"]), 0)).await;
     assert_eq!(next["messages"], json!([]));
-    let wish = json!({"subscriptions": [{"id": "x", "collection": "orders", "presence": true}]});
-    let (status, refusal) = poll(&gateway, wish).await;
-    assert_eq!((status, &refusal["field"]), (400, &json!("presence")));
+    let request = json!({"subscriptions": [{"id": "x", "collection": "orders", "presence": true}]});
+    let (status, error) = poll(&gateway, request).await;
+    assert_eq!((status, &error["field"]), (400, &json!("presence")));
     gateway.close().await;
 }

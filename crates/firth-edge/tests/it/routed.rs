@@ -1,11 +1,13 @@
-//! Behind a router: who comes back to the same gateway misses nothing and gets nothing twice, whatever the number of partitions; at another gateway, which
-//! got other events in another order, it must start anew.
+//! Behind a router: who comes back to the same gateway misses nothing and gets nothing twice,
+//! for any number of partitions; at another gateway, which got other events in another order,
+//! it must start anew.
 
 use crate::world::{Client, Gateway, PATIENCE, order, tenant};
-use firth::{Broker, Engine, Message, Producer};
+use firth::{Broker, Message, Producer};
 use firth_edge::{Config, RouterFeed};
 use firth_router::config::{Protocol, RoutingConfig};
 use firth_router::deliver::{Bearer, ByProtocol, HttpDeliverer, HttpOptions};
+use firth_router::event::{Event, Operation};
 use firth_router::node::{Router, RouterOptions};
 use firth_router::registry::{self, Registry, Subscription};
 use firth_router::routing::Target;
@@ -30,11 +32,11 @@ struct World {
 
 impl World {
     async fn start(partitions: u32) -> Self {
-        let engine = Engine::memory();
-        let broker = Broker::with_engine(engine.clone());
+        let broker = Broker::memory();
         broker.create_topic("changes").partitions(partitions).await.unwrap();
-        let registry = Registry::open(engine, RoutingConfig::default().subscriptions).await.unwrap();
-        let (mut gateways, mut entrances) = (Vec::new(), Vec::new());
+        let registry = Registry::open(&broker, RoutingConfig::default().subscriptions).await.unwrap();
+        let mut gateways = Vec::new();
+        let mut entrances = Vec::new();
         for name in ["one", "two"] {
             let gateway = Gateway::start(Config::default()).await;
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -124,8 +126,8 @@ async fn comes_back(partitions: u32) {
     drop(ann);
 
     let mut ann = world.gateways[1].connect("ann").await;
-    let wishes = json!([{"id": "s", "collection": "orders"}]);
-    ann.say(json!({"type": "subscribe", "subscriptions": wishes, "after": seen.at})).await;
+    let requests = json!([{"id": "s", "collection": "orders"}]);
+    ann.say(json!({"type": "subscribe", "subscriptions": requests, "after": seen.at})).await;
     let answers: [Value; 2] = [ann.hear().await, ann.hear().await];
     assert_eq!(
         (&answers[0]["type"], &answers[0]["reason"]),
@@ -144,4 +146,65 @@ async fn behind_a_router_who_comes_back_to_its_gateway_misses_nothing_and_gets_n
 #[tokio::test]
 async fn behind_a_router_of_four_partitions_as_well() {
     comes_back(4).await;
+}
+
+/// A control goes through the router in its place; who subscribed to something else is not
+/// disturbed.
+#[tokio::test]
+async fn a_control_comes_through_the_router_in_order_and_to_its_collection_alone() {
+    let world = World::start(1).await;
+    let one = &world.gateways[0];
+    let (mut ann, mut bob, mut eve) =
+        (one.connect("ann").await, one.connect("bob").await, one.connect("eve").await);
+    ann.subscribe("orders", None).await;
+    bob.subscribe("orders", None).await;
+    eve.subscribe("orders", None).await;
+    let mut carol = one.connect("ann").await;
+    carol.subscribe("items", None).await;
+    world.send(0..5).await;
+    // Two of one document: a control must not come between them.
+    for n in [100, 101] {
+        world
+            .producer
+            .send(Message::new(order("acme", "twice", n).to_json()).key("orders/twice"))
+            .await
+            .unwrap();
+    }
+    for event in [
+        Event::control(Operation::Truncate, Some(tenant("acme")), "orders"),
+        Event::control(Operation::Resync, None, "orders").with_reason("the slot is lost"),
+    ] {
+        world.producer.send(Message::new(event.to_compact()).key(event.message_key())).await.unwrap();
+    }
+    world.send(5..8).await;
+    for client in [&mut ann, &mut bob] {
+        let mut before = Vec::new();
+        for _ in 0..7 {
+            before.push(client.hear().await["event"]["after"]["n"].as_i64().unwrap());
+        }
+        before.sort_unstable();
+        assert_eq!(before, [0, 1, 2, 3, 4, 100, 101]);
+        let told = client.hear().await;
+        assert_eq!((&told["type"], &told["reason"]), (&json!("resync-required"), &json!("truncated")));
+        assert_eq!((&told["subs"], &told["collection"]), (&json!(["mine"]), &json!("orders")));
+        let told = client.hear().await;
+        assert_eq!(
+            (&told["reason"], &told["message"]),
+            (&json!("source"), &json!("the slot is lost")),
+            "{told}"
+        );
+        let mut after = Vec::new();
+        for _ in 5..8 {
+            after.push(client.hear().await["event"]["after"]["n"].as_i64().unwrap());
+        }
+        after.sort_unstable();
+        assert_eq!(after, [5, 6, 7]);
+    }
+    // Another tenant hears of what is for all alone.
+    let told = eve.hear().await;
+    assert_eq!((&told["type"], &told["reason"]), (&json!("resync-required"), &json!("source")));
+    one.publish(Event::new(Operation::Insert, tenant("acme"), "items", "i"));
+    assert_eq!(carol.hear().await["type"], "event", "another collection hears nothing before");
+    drop((ann, bob, carol, eve));
+    world.close().await;
 }

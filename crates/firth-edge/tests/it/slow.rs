@@ -18,10 +18,12 @@ fn big(key: &str, n: u64) -> Event {
     event
 }
 
-/// Nobody is given up for being stuck or silent, nor hears a heartbeat, however long a starved machine takes.
+/// No client is given up for being stuck or silent, nor hears a heartbeat, however long a starved
+/// machine takes.
 pub(crate) fn config() -> Config {
     let limits = Limits { queued_events: 50, ..Limits::default() };
-    let (long, longer) = (Duration::from_secs(600), Duration::from_secs(1200));
+    let long = Duration::from_secs(600);
+    let longer = Duration::from_secs(1200);
     let times = Config { auth_within: long, write_within: long, heartbeat: long, ..Config::default() };
     Config { limits, silence: longer, ..times }
 }
@@ -34,12 +36,13 @@ async fn connect(gateway: &Gateway, slow: &str) -> Client {
     client
 }
 
-/// Publishes to these keys in turn until the gateway says that the client is slow; answers how many.
-async fn flood(gateway: &Gateway, keys: u64, is_slow: impl Fn(&firth_edge::Books) -> bool) -> u64 {
+/// Publishes to these keys in turn until the gateway says that the client is slow; answers how
+/// many.
+async fn flood(gateway: &Gateway, keys: u64, is_slow: impl Fn(&firth_edge::Accounting) -> bool) -> u64 {
     for sent in 1..100_000 {
         gateway.publish(big(&format!("k{}", sent % keys), sent));
         let status = gateway.edge.hub().status();
-        if is_slow(&status.books) {
+        if is_slow(&status.accounting) {
             return sent;
         }
         assert!(status.connections > 0, "the client is gone");
@@ -52,8 +55,10 @@ async fn flood(gateway: &Gateway, keys: u64, is_slow: impl Fn(&firth_edge::Books
 async fn who_is_cut_comes_back_and_misses_nothing() {
     let gateway = Gateway::start(config()).await;
     let mut slow = connect(&gateway, "cut").await;
-    let sent = flood(&gateway, 3, |books| books.left_behind > 0).await;
-    let (mut seen, mut at, mut code) = (0, String::new(), None);
+    let sent = flood(&gateway, 3, |accounting| accounting.left_behind > 0).await;
+    let mut seen = 0;
+    let mut at = String::new();
+    let mut code = None;
     while let Some(message) = slow.next().await {
         match message {
             Message::Text(text) => {
@@ -86,8 +91,9 @@ async fn who_is_cut_comes_back_and_misses_nothing() {
 async fn who_conflates_gets_the_newest_of_each_document_and_how_many_it_stands_for() {
     let gateway = Gateway::start(config()).await;
     let mut slow = connect(&gateway, "conflate").await;
-    let sent = flood(&gateway, 3, |books| books.conflated > 100).await;
-    let (mut told, mut newest) = (0, BTreeMap::new());
+    let sent = flood(&gateway, 3, |accounting| accounting.conflated > 100).await;
+    let mut told = 0;
+    let mut newest = BTreeMap::new();
     while told < sent {
         let message = slow.hear().await;
         assert_eq!(message["type"], "event", "three documents always fit: {}", message["type"]);
@@ -107,10 +113,10 @@ async fn who_conflates_gets_the_newest_of_each_document_and_how_many_it_stands_f
 async fn a_client_that_takes_nothing_is_given_up_after_a_while() {
     let gateway = Gateway::start(Config { write_within: Duration::from_secs(1), ..config() }).await;
     let stuck = connect(&gateway, "gap").await;
-    flood(&gateway, 3, |books| books.gap_marked + books.left_behind > 0).await;
+    flood(&gateway, 3, |accounting| accounting.gap_marked + accounting.left_behind > 0).await;
     let hub = gateway.edge.hub();
     wait::until(PATIENCE, "it is given up", async || hub.status().connections == 0).await;
-    assert!(hub.status().books.left_behind > 0 && hub.status().books.balance());
+    assert!(hub.status().accounting.left_behind > 0 && hub.status().accounting.balance());
     drop(stuck);
     gateway.close().await;
 }

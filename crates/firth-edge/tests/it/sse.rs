@@ -64,7 +64,8 @@ async fn a_browser_resumes_by_the_last_id_alone() {
     closing.await.unwrap();
 }
 
-/// The answer to the subscription has an id, or who is cut off before its first event would begin anew in silence.
+/// The answer to the subscription has an id, or who is cut off before its first event would begin
+/// anew in silence.
 #[tokio::test]
 async fn a_browser_that_is_cut_off_before_its_first_event_misses_nothing() {
     let gateway = Gateway::start(Config::default()).await;
@@ -75,7 +76,8 @@ async fn a_browser_that_is_cut_off_before_its_first_event_misses_nothing() {
     assert_eq!(subscribed["at"].as_str(), id.as_deref());
     drop(events);
     gateway.publish(order("acme", "k", 1));
-    let (id, query) = (id.unwrap(), "collection=orders");
+    let id = id.unwrap();
+    let query = "collection=orders";
     let mut events = Events::open(&gateway, query, &[token, ("last-event-id", &id)]).await;
     assert_eq!(events.next().await.unwrap().0["type"], "hello");
     assert_eq!(events.next().await.unwrap().0["resumed"], true);

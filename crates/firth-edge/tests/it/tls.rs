@@ -1,4 +1,5 @@
-//! The same gateway over TLS: tokens, origins and tenants hold there, too, and a certificate can be replaced.
+//! The same gateway over TLS: tokens, origins and tenants hold there, too, and a certificate can be
+//! replaced.
 
 use crate::world::{Gateway, PATIENCE, order};
 use firth_edge::Config;
@@ -70,7 +71,8 @@ async fn subscribed(gateway: &Gateway, certs: &Certs, token: &str) -> Socket {
 
 #[tokio::test]
 async fn tokens_origins_and_tenants_hold_over_tls_and_the_certificate_can_be_replaced() {
-    let (first, second) = (Certs::new(), Certs::new());
+    let first = Certs::new();
+    let second = Certs::new();
     let current = Arc::new(Mutex::new(certificate(&first)));
     let shown = current.clone();
     let gateway = Gateway::start_tls(Config::default(), move || shown.lock().unwrap().clone()).await;

@@ -84,8 +84,8 @@ async fn without_a_good_token_or_origin_nobody_gets_in() {
     }
     let mut wrong = gateway.open(&[]).await;
     wrong.say(json!({"type": "auth", "version": 2, "token": "ann"})).await;
-    let refusal = wrong.hear().await;
-    assert_eq!((&refusal["field"], &refusal["limit"]), (&json!("version"), &json!(1)));
+    let error = wrong.hear().await;
+    assert_eq!((&error["field"], &error["limit"]), (&json!("version"), &json!(1)));
     let mut silent = gateway.open(&[]).await;
     assert_eq!(silent.closed().await, 4401, "who says nothing is sent away");
     match gateway.try_open(&[("origin", "https://evil.example.org")]).await {
@@ -105,15 +105,15 @@ async fn mistakes_are_answered_with_field_and_limit_and_the_connection_lives() {
     let limits = Limits { subscriptions: 2, message_bytes: 1000, ..Limits::default() };
     let gateway = Gateway::start(Config { limits, ..Config::default() }).await;
     let mut bob = gateway.connect("bob").await;
-    let wish = |id: &str, collection: &str| json!({"id": id, "collection": collection});
+    let request = |id: &str, collection: &str| json!({"id": id, "collection": collection});
     let cases = [
         (
-            json!({"type": "subscribe", "ref": 1, "subscriptions": [wish("a", "secrets")]}),
+            json!({"type": "subscribe", "ref": 1, "subscriptions": [request("a", "secrets")]}),
             "forbidden",
             "collection",
         ),
         (
-            json!({"type": "subscribe", "ref": 1, "subscriptions": [wish("a", "orders"), wish("b", "orders"), wish("c", "orders")]}),
+            json!({"type": "subscribe", "ref": 1, "subscriptions": [request("a", "orders"), request("b", "orders"), request("c", "orders")]}),
             "limit",
             "subscriptions",
         ),
@@ -128,7 +128,7 @@ async fn mistakes_are_answered_with_field_and_limit_and_the_connection_lives() {
             "message",
         ),
         (
-            json!({"type": "subscribe", "ref": 8, "subscriptions": [wish("a", "orders")], "after": "x"}),
+            json!({"type": "subscribe", "ref": 8, "subscriptions": [request("a", "orders")], "after": "x"}),
             "invalid",
             "message",
         ),
@@ -219,12 +219,12 @@ async fn a_token_that_is_taken_away_ends_its_connections_alone() {
 #[tokio::test]
 async fn presence_comes_and_goes() {
     let gateway = Gateway::start(Config::default()).await;
-    let wish = json!({"type": "subscribe", "subscriptions": [{"id": "room", "collection": "orders", "presence": true}]});
+    let request = json!({"type": "subscribe", "subscriptions": [{"id": "room", "collection": "orders", "presence": true}]});
     let mut ann = gateway.connect("ann").await;
-    ann.say(wish.clone()).await;
+    ann.say(request.clone()).await;
     assert_eq!(ann.hear_type("presence").await["members"], json!(["ann"]));
     let mut bob = gateway.connect("bob").await;
-    bob.say(wish).await;
+    bob.say(request).await;
     assert_eq!(bob.hear_type("presence").await["members"], json!(["ann", "bob"]));
     assert_eq!(ann.hear_type("presence").await["count"], 2);
     drop(bob);
@@ -281,7 +281,8 @@ async fn pings_are_answered_between_events_and_a_close_with_a_close() {
     assert_eq!(stranger.next().await, Some(Message::Pong(vec![7].into())), "before it has said who it is");
     let mut ann = gateway.connect("ann").await;
     ann.subscribe("orders", None).await;
-    let (mut pongs, mut events) = (0_u8, 0_i64);
+    let mut pongs = 0_u8;
+    let mut events = 0_i64;
     for n in 1..=100 {
         gateway.publish(order("acme", "k", 2 * n - 1));
         ann.0.send(Message::Ping(vec![u8::try_from(n).unwrap()].into())).await.unwrap();
@@ -318,7 +319,7 @@ async fn a_slow_client_hurts_nobody_and_hears_what_it_missed() {
     let big = "x".repeat(20_000);
     let mut sent = 0_u64;
     // Until the kernel's buffers are full and the slow one's queue runs over.
-    while gateway.edge.hub().status().books.gap_marked == 0 {
+    while gateway.edge.hub().status().accounting.gap_marked == 0 {
         sent += 1;
         let mut event = order("acme", "k", 0);
         event.after =
@@ -331,7 +332,8 @@ async fn a_slow_client_hurts_nobody_and_hears_what_it_missed() {
         );
         assert!(sent < 100_000, "the slow one never was slow");
     }
-    let (mut seen, mut missed) = (0_u64, 0_u64);
+    let mut seen = 0_u64;
+    let mut missed = 0_u64;
     while seen + missed < sent {
         let message = late.hear().await;
         match message["type"].as_str().unwrap() {
@@ -348,8 +350,8 @@ async fn a_slow_client_hurts_nobody_and_hears_what_it_missed() {
         }
     }
     assert!(missed > 0 && seen + missed == sent);
-    wait::until(PATIENCE, "all written", async || gateway.edge.hub().status().books.queued == 0).await;
-    assert!(gateway.edge.hub().status().books.balance());
+    wait::until(PATIENCE, "all written", async || gateway.edge.hub().status().accounting.queued == 0).await;
+    assert!(gateway.edge.hub().status().accounting.balance());
     drop((late, quick));
     gateway.close().await;
 }

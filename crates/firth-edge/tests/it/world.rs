@@ -114,7 +114,7 @@ impl Gateway {
         tokio::time::timeout(PATIENCE, self.task).await.expect("it closes in time").unwrap();
         let status = self.edge.hub().status();
         assert_eq!((status.connections, status.subscriptions), (0, 0));
-        assert!(status.books.balance() && status.books.queued == 0, "{status:?}");
+        assert!(status.accounting.balance() && status.accounting.queued == 0, "{status:?}");
     }
 
     pub(crate) async fn connect(&self, token: &str) -> Client {
@@ -188,7 +188,7 @@ impl Client {
         self.0.send(Message::Text(message.to_string().into())).await.unwrap();
     }
 
-    /// The next message, whatever it is.
+    /// The next message of any kind.
     pub(crate) async fn next(&mut self) -> Option<Message> {
         let next = tokio::time::timeout(PATIENCE, self.0.next()).await.expect("a message in time");
         next.and_then(Result::ok)
@@ -205,7 +205,7 @@ impl Client {
         }
     }
 
-    /// The next text of this type, passing over others.
+    /// The next text of this type, passing over other types.
     pub(crate) async fn hear_type(&mut self, kind: &str) -> Value {
         loop {
             let message = self.hear().await;

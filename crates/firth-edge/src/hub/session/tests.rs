@@ -6,7 +6,8 @@ use crate::{Config, Edge};
 use firth_router::Tenant;
 
 fn grant(tenant: &str, left: Option<Duration>) -> Grant {
-    let (tenant, expires) = (Tenant::new(tenant).unwrap(), left.map(|left| SystemTime::now() + left));
+    let tenant = Tenant::new(tenant).unwrap();
+    let expires = left.map(|left| SystemTime::now() + left);
     Grant { tenant, user: None, collections: Collections::ALL, expires, root: [0; 32] }
 }
 
@@ -21,7 +22,7 @@ fn closed(session: &mut Session) -> Option<(u16, &'static str)> {
     }
 }
 
-/// What a carrier does when its timer rings.
+/// What a carrier does when its timer fires.
 async fn wait_for_deadline(session: &mut Session) {
     tokio::time::sleep_until(session.deadline(false)).await;
     session.on_time(false);

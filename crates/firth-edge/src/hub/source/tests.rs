@@ -1,12 +1,12 @@
-//! The law of moving: whoever goes from gateway to gateway, while they lag and restart, sees each event behind where it stands once and in
-//! order, or is told to start anew.
+//! The law of moving: a client that goes from gateway to gateway, while they lag and restart, sees
+//! each event behind where it stands once and in order, or is told to start anew.
 
 use crate::auth::{Collections, Grant};
 use crate::hub::tests::leap;
 use crate::hub::{Hub, Session};
 use crate::journal::Window;
 use crate::position::{Offsets, Position};
-use crate::protocol::Wish;
+use crate::protocol::SubscriptionRequest;
 use crate::{Config, SlowPolicy};
 use firth::RecordId;
 use firth_router::Tenant;
@@ -18,7 +18,8 @@ use std::time::Duration;
 
 const EPOCH: u64 = 7;
 
-/// What each partition holds: records of the client's tenant (0, 1), of another (2), or no events at all.
+/// What each partition holds: records of the client's tenant (0, 1), of another (2), or no events
+/// at all.
 type Log = Vec<Vec<u8>>;
 
 #[derive(Clone, Debug)]
@@ -69,7 +70,7 @@ impl Gateway {
         assert!(hub.follow(EPOCH, log.len()));
         let read = log.iter().map(|records| records.len().saturating_sub(past)).collect();
         let mut gateway = Self { hub, read };
-        // A gateway lets nobody in before it has read the window.
+        // A gateway admits no client before it has read the window.
         gateway.read_all(log);
         for (partition, records) in (0..).zip(log) {
             gateway.hub.begin(partition, record_id(records.len() as u64));
@@ -84,7 +85,8 @@ impl Gateway {
     }
 
     fn read(&mut self, log: &Log, partition: usize, count: usize) {
-        let (mut burst, read) = (self.hub.burst(), &mut self.read[partition]);
+        let mut burst = self.hub.burst();
+        let read = &mut self.read[partition];
         for kind in log[partition].iter().skip(*read).take(count) {
             *read += 1;
             let key = format!("{partition}/{read}");
@@ -112,7 +114,7 @@ impl Client {
         let tenant = Tenant::new("mine").unwrap();
         let grant = Grant { tenant, user: None, collections: Collections::ALL, expires: None, root: [0; 32] };
         let mut session = gateway.hub.join(grant, None).unwrap();
-        session.subscribe(&[Wish::collection("w", "c")], at).unwrap();
+        session.subscribe(&[SubscriptionRequest::collection("w", "c")], at).unwrap();
         session
     }
 
@@ -134,7 +136,8 @@ impl Client {
             match message["type"].as_str().unwrap() {
                 "event" => {
                     let (partition, seq) = message["event"]["key"].as_str().unwrap().split_once('/').unwrap();
-                    let (partition, seq): (u32, u64) = (partition.parse().unwrap(), seq.parse().unwrap());
+                    let partition: u32 = partition.parse().unwrap();
+                    let seq: u64 = seq.parse().unwrap();
                     let next = next_in(&log[partition as usize], self.known.get(partition));
                     prop_assert_eq!(Some(seq), next, "each of a partition once and in order");
                     prop_assert_eq!(at.as_ref().unwrap().offsets.get(partition), seq);
@@ -209,7 +212,8 @@ proptest! {
     }
 }
 
-/// The order in which gateways read partitions differs; what was seen elsewhere is not seen again, and nothing between is left out.
+/// The order in which gateways read partitions differs; what was seen elsewhere is not seen again,
+/// and nothing between is left out.
 #[tokio::test(start_paused = true)]
 async fn a_client_that_is_further_in_one_partition_and_less_far_in_another_gets_the_rest() {
     let log: Log = vec![vec![0; 3], vec![0; 3]];
@@ -226,7 +230,7 @@ async fn a_client_that_is_further_in_one_partition_and_less_far_in_another_gets_
     client.hear(&log, 2).unwrap();
     assert_eq!(
         client.at.as_ref().unwrap().to_string(),
-        "0000000000000007:3.1.03000",
+        "0000000000000007:3.1.03000-0-2000",
         "one of partition 1 was seen"
     );
     client.session = Client::connect(&two, client.at.clone());
@@ -247,7 +251,7 @@ async fn k04_positions_of_a_log_that_went_back_do_not_hold_anywhere() {
     one.read(&log, 0, 3);
     client.hear(&log, 0).unwrap();
     let lost = client.at.clone();
-    assert_eq!(lost.as_ref().unwrap().to_string(), "0000000000000007:5.2.05000");
+    assert_eq!(lost.as_ref().unwrap().to_string(), "0000000000000007:5.2.05000-0-3000");
     // A gateway that was there, and one that comes later and has read only what there is now.
     let two = Gateway::start(Window::default(), &vec![vec![0; 2]; 2], 2);
     let event =
@@ -285,6 +289,38 @@ async fn k04_positions_of_a_log_that_went_back_do_not_hold_anywhere() {
     assert_eq!(resumed.iter().filter(|kind| *kind == "event").count(), 5, "{resumed:?}");
 }
 
+/// Partition 1 loses records 2 and 3 and gets others at 10 s. A gateway that has not heard of it
+/// reads a record of partition 0 from 20 s: its position is later than what partition 1 got.
+#[tokio::test(start_paused = true)]
+async fn k04_a_partition_that_went_back_counts_by_its_own_time() {
+    let event =
+        |name: &str| Event::new(Operation::Insert, Tenant::new("mine").unwrap(), "c", name.to_owned());
+    let gateways = [(); 2].map(|()| Gateway::start(Window::default(), &vec![Vec::new(); 2], 0));
+    let [one, two] = &gateways;
+    let read = |gateway: &Gateway, partition: u32, (seq, ms): (u64, u64)| {
+        let name = format!("{partition}/{seq}");
+        gateway.hub.burst().arrive(Some(event(&name)), (partition, RecordId::new(ms, seq))).unwrap();
+    };
+    let head = |gateway: &Gateway| Some(gateway.hub.core().head_of(&Tenant::new("mine").unwrap()));
+    gateways.iter().for_each(|gateway| read(gateway, 1, (1, 1000)));
+    let survived = head(one);
+    [(2, 2000), (3, 3000)].into_iter().for_each(|record| read(one, 1, record));
+    [(2, 10_000), (3, 11_000), (4, 12_000)].into_iter().for_each(|record| read(two, 1, record));
+    gateways.iter().for_each(|gateway| read(gateway, 0, (1, 20_000)));
+    let lost = head(one);
+    let resumed = |at: &Option<Position>| {
+        let messages = Client::connect(two, at.clone()).take().messages;
+        let texts: Vec<_> = messages.iter().map(|message| message.text().to_owned()).collect();
+        (texts.iter().any(|text| text.contains("resync-required")), texts)
+    };
+    let (must_resync, texts) = resumed(&lost);
+    assert!(must_resync, "events 2 and 3 of partition 1 would be missed: {texts:?}");
+    let (must_resync, texts) = resumed(&survived);
+    assert!(!must_resync, "record 1 of partition 1 is the same: {texts:?}");
+    let (must_resync, texts) = resumed(&head(two));
+    assert!(!must_resync, "{texts:?}");
+}
+
 /// A client that comes back after its tenant was forgotten must not be told that it missed nothing.
 #[tokio::test(start_paused = true)]
 async fn t03_who_comes_back_after_its_tenant_was_forgotten_must_start_anew() {
@@ -311,7 +347,8 @@ async fn t03_who_subscribes_while_events_arrive_gets_every_event_behind_its_posi
     const RECORDS: u64 = 15_000;
     let gateway = Gateway::start(Window::default(), &vec![Vec::new()], 0);
     let sessions = [(); 3].map(|()| Client::connect(&gateway, None));
-    let (hub, is_over) = (&gateway.hub, &AtomicBool::new(false));
+    let hub = &gateway.hub;
+    let is_over = &AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             for seq in 1..=RECORDS {
@@ -327,7 +364,7 @@ async fn t03_who_subscribes_while_events_arrive_gets_every_event_behind_its_posi
                     session.unsubscribe(&["w".to_owned()]);
                     let _ = session.take();
                     session.written();
-                    session.subscribe(&[Wish::collection("w", "c")], None).unwrap();
+                    session.subscribe(&[SubscriptionRequest::collection("w", "c")], None).unwrap();
                     check_events(&mut session);
                 }
             });

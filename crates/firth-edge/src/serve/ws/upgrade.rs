@@ -3,7 +3,7 @@
 use super::super::address;
 use super::run;
 use crate::edge::{Edge, bearer};
-use crate::protocol::Refusal;
+use crate::protocol::EdgeError;
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
@@ -13,15 +13,15 @@ use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 pub(in crate::serve) async fn upgrade(
     State(edge): State<Edge>,
     mut request: Request,
-) -> Result<Response, Refusal> {
+) -> Result<Response, EdgeError> {
     let accept = accept(request.method(), request.headers())?;
     let upgrade = request.extensions_mut().remove::<OnUpgrade>();
-    let upgrade = upgrade.ok_or_else(|| Refusal::invalid("connection", "this connection cannot change"))?;
-    let pass = edge.enter(address(request.extensions()))?;
+    let upgrade = upgrade.ok_or_else(|| EdgeError::invalid("connection", "this connection cannot change"))?;
+    let permit = edge.enter(address(request.extensions()))?;
     let token = bearer(request.headers()).map(str::to_owned);
     tokio::spawn(async move {
         match upgrade.await {
-            Ok(upgraded) => run(edge, upgraded, token, pass).await,
+            Ok(upgraded) => run(edge, upgraded, token, permit).await,
             Err(error) => tracing::debug!(%error, "no WebSocket"),
         }
     });
@@ -34,9 +34,12 @@ pub(in crate::serve) async fn upgrade(
 }
 
 /// What proves to the client that its opening was understood.
-fn accept(method: &Method, headers: &HeaderMap) -> Result<HeaderValue, Refusal> {
+fn accept(method: &Method, headers: &HeaderMap) -> Result<HeaderValue, EdgeError> {
     let wrong = |field: &'static str, wanted: &str| {
-        Refusal::invalid(field, format!("a WebSocket is opened with GET and the header `{field}: {wanted}`"))
+        EdgeError::invalid(
+            field,
+            format!("a WebSocket is opened with GET and the header `{field}: {wanted}`"),
+        )
     };
     if method != Method::GET || !lists(headers, header::CONNECTION, "upgrade") {
         return Err(wrong("connection", "upgrade"));

@@ -1,7 +1,8 @@
-//! [`Wire`]: the socket below a WebSocket. The library reads from it; what the library has to say (pongs, closes) is kept until it is that frame's
-//! turn, because others write to the socket, too. Whoever reads a ping must have its pong written before long.
+//! [`Wire`]: the socket below a WebSocket. The library reads from it; what the library has to say
+//! (pongs, closes) is kept until it is that frame's turn, because writers write to the socket, too.
+//! The task that reads a ping must have its pong written before long.
 
-use crate::hub::Line;
+use crate::hub::RawSocket;
 use bytes::Buf;
 use hyper::upgrade::{Parts, Upgraded};
 use hyper_util::rt::TokioIo;
@@ -22,7 +23,7 @@ pub(super) struct Wire {
 
 enum Socket {
     Tcp(Arc<TcpStream>),
-    /// TLS, or whatever somebody's own server listens on.
+    /// TLS, or what the program around this crate listens on.
     Other(TokioIo<Upgraded>),
 }
 
@@ -36,8 +37,8 @@ impl Wire {
         (Self { socket, said: Vec::new() }, read)
     }
 
-    /// A way to write past whoever owns the wire.
-    pub(super) fn line(&self) -> Option<Arc<dyn Line>> {
+    /// The socket below, for direct writes.
+    pub(super) fn raw_socket(&self) -> Option<Arc<dyn RawSocket>> {
         match &self.socket {
             Socket::Tcp(socket) => Some(socket.clone()),
             Socket::Other(_) => None,
@@ -78,7 +79,7 @@ async fn send(socket: &TcpStream, mut bytes: impl Buf) -> io::Result<()> {
 fn send_some(socket: &TcpStream, bytes: &impl Buf) -> io::Result<usize> {
     let mut pieces = [IoSlice::new(&[]); PIECES];
     let used = bytes.chunks_vectored(&mut pieces);
-    Line::try_write(socket, &pieces[..used])
+    RawSocket::try_write(socket, &pieces[..used])
 }
 
 impl AsyncRead for Wire {

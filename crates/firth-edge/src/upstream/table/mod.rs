@@ -8,8 +8,8 @@
 //!                    │  └─ hold ─ Refused ◄┘                             │ is over or the room is needed
 //!                    └───────────────── the router forgot ──────────────┴──► (nothing)
 //! ```
-//! A registration outlives its last holder by the window, so that a client that comes back finds nothing missing. `since` says from
-//! which position on events of it are complete.
+//! A registration outlives its last holder by the window, so that a client that comes back finds
+//! nothing missing. `since` says from which position on events of it are complete.
 //!
 //! **Why tenants take turns.** One tenant that asks for much must not delay the registrations of
 //! another, nor take its room: a tenant has a limit, and where room is wanted, registrations
@@ -17,7 +17,7 @@
 
 use super::Room;
 use crate::position::Position;
-use crate::protocol::{Code, Refusal, Wish};
+use crate::protocol::{Code, EdgeError, SubscriptionRequest};
 use firth_router::{SubscriptionId, Tenant};
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
@@ -34,13 +34,13 @@ pub(crate) struct Key {
 }
 
 impl Key {
-    pub(crate) fn new(tenant: &Tenant, wish: &Wish) -> Self {
+    pub(crate) fn new(tenant: &Tenant, request: &SubscriptionRequest) -> Self {
         Self {
             tenant: tenant.clone(),
-            collection: wish.collection.clone(),
-            document: wish.document.clone(),
-            filter: wish.filter.clone(),
-            conditions: wish.conditions.as_ref().map(|list| serde_json::json!(list).to_string()),
+            collection: request.collection.clone(),
+            document: request.document.clone(),
+            filter: request.filter.clone(),
+            conditions: request.conditions.as_ref().map(|list| serde_json::json!(list).to_string()),
         }
     }
 }
@@ -51,13 +51,13 @@ pub(crate) enum State {
     Asked,
     /// Events behind this position are complete.
     Live(Position),
-    Refused(Refusal),
+    Refused(EdgeError),
 }
 
 #[derive(Debug)]
 struct Entry {
     key: Key,
-    wish: Wish,
+    request: SubscriptionRequest,
     holders: usize,
     left_at: Instant,
     state: watch::Sender<State>,
@@ -85,14 +85,10 @@ pub(crate) enum Errand {
         asked: u64,
         tenant: Tenant,
         id: SubscriptionId,
-        wish: Box<Wish>,
+        request: Box<SubscriptionRequest>,
     },
     /// `is_eviction`: others wait for its room.
-    Unregister {
-        tenant: Tenant,
-        id: SubscriptionId,
-        is_eviction: bool,
-    },
+    Unregister { tenant: Tenant, id: SubscriptionId, is_eviction: bool },
 }
 
 /// What one tenant has here.
@@ -153,10 +149,10 @@ impl Table {
     pub(crate) fn hold(
         &mut self,
         tenant: &Tenant,
-        wish: &Wish,
+        request: &SubscriptionRequest,
         now: Instant,
-    ) -> Result<(u64, watch::Receiver<State>), Refusal> {
-        let key = Key::new(tenant, wish);
+    ) -> Result<(u64, watch::Receiver<State>), EdgeError> {
+        let key = Key::new(tenant, request);
         if let Some(number) = self.numbers.get(&key).copied()
             && let Some(entry) = self.entries.get_mut(&number)
         {
@@ -176,10 +172,10 @@ impl Table {
         self.id(number)?;
         self.numbered = number;
         let (sender, state) = watch::channel(State::Wanted);
-        let wish = wish.clone();
+        let request = request.clone();
         let entry = Entry {
             key: key.clone(),
-            wish,
+            request,
             holders: 1,
             left_at: now,
             state: sender,
@@ -222,8 +218,9 @@ impl Table {
             };
             entry.asked += 1;
             entry.state.send_replace(State::Asked);
-            let (tenant, wish) = (entry.key.tenant.clone(), Box::new(entry.wish.clone()));
-            return Some(Errand::Register { number, asked: entry.asked, tenant, id, wish });
+            let tenant = entry.key.tenant.clone();
+            let request = Box::new(entry.request.clone());
+            return Some(Errand::Register { number, asked: entry.asked, tenant, id, request });
         }
         let (tenant, id) = self.expired.pop_front()?;
         Some(Errand::Unregister { tenant, id, is_eviction: false })
@@ -235,7 +232,7 @@ impl Table {
     }
 
     /// What the router said. True if clients may have missed events of it.
-    pub(crate) fn settle(&mut self, number: u64, asked: u64, answer: Result<Position, Refusal>) -> bool {
+    pub(crate) fn settle(&mut self, number: u64, asked: u64, answer: Result<Position, EdgeError>) -> bool {
         let is_awaited = |entry: &&mut Entry| entry.asked == asked && entry.is(&State::Asked);
         let Some(entry) = self.entries.get_mut(&number).filter(is_awaited) else { return false };
         match answer {
@@ -243,12 +240,12 @@ impl Table {
                 entry.state.send_replace(State::Live(since));
                 std::mem::take(&mut entry.is_renewed)
             }
-            Err(refusal) => {
+            Err(error) => {
                 let tenant = entry.key.tenant.clone();
-                if refusal.code == Code::Limit && self.evict_live(&tenant) {
+                if error.code == Code::Limit && self.evict_live(&tenant) {
                     self.want(number);
                 } else if let Some(entry) = self.entries.get(&number) {
-                    entry.state.send_replace(State::Refused(refusal));
+                    entry.state.send_replace(State::Refused(error));
                 }
                 false
             }
@@ -326,9 +323,9 @@ impl Table {
         self.entries.iter().filter_map(name).collect()
     }
 
-    fn id(&self, number: u64) -> Result<SubscriptionId, Refusal> {
+    fn id(&self, number: u64) -> Result<SubscriptionId, EdgeError> {
         SubscriptionId::new(format!("{}{number}", self.prefix))
-            .map_err(|error| Refusal::invalid("gateway", error.context().to_owned()))
+            .map_err(|error| EdgeError::invalid("gateway", error.context().to_owned()))
     }
 
     fn want(&mut self, number: u64) {
@@ -362,16 +359,16 @@ impl Table {
     }
 
     /// Makes room for one more of the tenant, or names the limit.
-    fn make_room(&mut self, tenant: &Tenant) -> Result<(), Refusal> {
+    fn make_room(&mut self, tenant: &Tenant) -> Result<(), EdgeError> {
         let Room { total, per_tenant } = self.room;
         let has = self.tenants.get(tenant).map_or(0, |share| share.count);
         if has >= per_tenant && !self.evict(tenant, true) {
             let message = "this tenant has as many different subscriptions as it may: use fewer filters";
-            return Err(Refusal::limit("subscriptions", per_tenant as u64, message));
+            return Err(EdgeError::limit("subscriptions", per_tenant as u64, message));
         }
         if self.entries.len() >= total && !self.evict(tenant, false) {
             let message = "this gateway has as many different subscriptions as it may: try another";
-            return Err(Refusal::limit("subscriptions", total as u64, message));
+            return Err(EdgeError::limit("subscriptions", total as u64, message));
         }
         Ok(())
     }

@@ -1,14 +1,17 @@
-//! A hub that follows a topic: an event's offset is the number of its record, and the epoch belongs to the topic. So a position, which says how far
-//! each partition has come, means the same at every gateway that follows it, and in every life of one, though each reads the partitions in an
-//! order of its own.
+//! A hub that follows a topic: an event's offset is the number of its record, and the epoch belongs
+//! to the topic. So a position, which says how far each partition has come, means the same at every
+//! gateway that follows it, and in every life of one, though each reads the partitions in an order
+//! of its own.
 //!
-//! Whoever resumes at a hub that has seen everything behind its position gets it from the journal; at one that has not, it must start
-//! anew. `start` and `forgotten` say what has been seen: nothing up to `start` was read, and of tenants without a journal nothing up to
+//! A client that resumes at a hub that has seen everything behind its position gets it from the
+//! journal; at one that has not, it must start anew. `start` and `forgotten` say what has been
+//! seen: nothing up to `start` was read, and of tenants without a journal nothing up to
 //! `forgotten` is known any more.
 //!
-//! **A log that went back.** A crash or a failover may take the newest records of a partition back, and their numbers are given again. The hub
-//! tells its clients when its consumer finds out. A position that was given before, here or elsewhere, does not hold if the partition got
-//! the record with its number only after the position's time.
+//! **A log that went back.** A crash or a failover may take the newest records of a partition back,
+//! and their numbers are given again. The hub tells its clients when its consumer finds out. A
+//! position that was given before, here or elsewhere, does not hold if some partition got the
+//! record with its number only after the time that the position has for this partition.
 
 use super::core::{Core, Part};
 use crate::frame::Frame;
@@ -33,7 +36,8 @@ pub(super) struct Source {
     times: Vec<VecDeque<(u64, u64)>>,
 }
 
-/// Records that were appended within so many milliseconds count as of one time. A server is not started again in less.
+/// Records that were appended within so many milliseconds count as of one time. A server is not
+/// started again in less.
 const MOMENT: u64 = 20;
 /// So many moments are known of each partition.
 const MOMENTS: usize = 10_000;
@@ -41,7 +45,7 @@ const MOMENTS: usize = 10_000;
 impl Source {
     /// A record was appended.
     fn note_time(&mut self, partition: u32, id: RecordId) {
-        self.head.raise_time(id.ms);
+        self.head.raise_time(partition, id.ms);
         let times = self.times(partition);
         if times.back().is_none_or(|(_, ms)| id.ms >= ms + MOMENT) {
             times.push_back((id.seq, id.ms));
@@ -59,13 +63,17 @@ impl Source {
         &mut self.times[at]
     }
 
-    /// Whether some partition got the record with its offset only after the offsets were given: then it went back meanwhile.
+    /// Whether some partition got the record with its offset only after the offsets were given:
+    /// then it went back meanwhile.
     fn went_back(&self, offsets: &Offsets) -> bool {
         let is_later = |(partition, times): (u32, &VecDeque<(u64, u64)>)| {
+            if offsets.time_of(partition) == 0 {
+                return false;
+            }
             let before = times.partition_point(|(seq, _)| *seq <= offsets.get(partition));
-            before.checked_sub(1).is_some_and(|at| times[at].1 > offsets.time())
+            before.checked_sub(1).is_some_and(|at| times[at].1 > offsets.time_of(partition))
         };
-        offsets.time() > 0 && (0..).zip(&self.times).any(is_later)
+        (0..).zip(&self.times).any(is_later)
     }
 
     /// The partition lost records, and goes on with this one.
@@ -102,8 +110,10 @@ impl Source {
 impl Core {
     /// Takes offsets from a topic from now on. Positions of before do not hold.
     pub(super) fn follow(&mut self, epoch: u64, partitions: usize) {
-        let (head, forgotten) = (Offsets::of(partitions), Offsets::default());
-        let (start, times) = (vec![None; partitions], Vec::new());
+        let head = Offsets::of(partitions);
+        let forgotten = Offsets::default();
+        let start = vec![None; partitions];
+        let times = Vec::new();
         self.source = Some(Source { epoch, head, start, forgotten, times });
         for part in self.tenants.values_mut() {
             part.journal = Journal::new(epoch, Offsets::default());
@@ -115,7 +125,8 @@ impl Core {
     pub(super) fn arrive(&mut self, partition: u32, id: RecordId) -> bool {
         let Some(source) = &mut self.source else { return false };
         let seq = id.seq;
-        let (head, start) = (source.head.get(partition), source.start(partition));
+        let head = source.head.get(partition);
+        let start = source.start(partition);
         if start.is_some() && seq <= head {
             return false;
         }
@@ -125,8 +136,8 @@ impl Core {
         true
     }
 
-    /// Records of the partition before this one are gone: a lossy trim removed some that were not read, or the log lost some that
-    /// were. Whose they were is not known.
+    /// Records of the partition before this one are gone: a lossy trim removed some that were not
+    /// read, or the log lost some that were. Whose they were is not known.
     pub(super) fn lose(&mut self, partition: u32, id: RecordId) {
         if let Some(source) = &mut self.source {
             let before = id.seq.saturating_sub(1);
@@ -135,7 +146,7 @@ impl Core {
                 source.go_back(partition, id);
             }
             source.head.raise(partition, before);
-            source.head.raise_time(id.ms);
+            source.head.raise_time(partition, id.ms);
         }
         self.source_gap();
     }
@@ -147,12 +158,12 @@ impl Core {
         if start.is_none() {
             *start = Some(id.seq);
             source.head.raise(partition, id.seq);
-            source.head.raise_time(id.ms);
+            source.head.raise_time(partition, id.ms);
         }
     }
 
-    /// Whether events of this tenant are kept: clients that come back from elsewhere may ask for them. Half of the room is for tenants that have
-    /// clients here.
+    /// Whether events of this tenant are kept: clients that come back from elsewhere may ask for
+    /// them. Half of the room is for tenants that have clients here.
     pub(super) fn keeps(&mut self, tenant: &Tenant, now: Instant) -> bool {
         if self.tenants.contains_key(tenant) {
             return true;
@@ -202,9 +213,10 @@ impl Core {
         self.source.as_ref().is_some_and(is_behind)
     }
 
-    /// Forgets tenants that nobody asks for.
+    /// Forgets tenants that no client asks for.
     pub(super) fn forget_tenants(&mut self, now: Instant) {
-        let (window, source) = (&self.config.window, &mut self.source);
+        let window = &self.config.window;
+        let source = &mut self.source;
         self.tenants.retain(|_, part| {
             part.journal.expire(window, now);
             let stays = part.sessions > 0
@@ -219,5 +231,7 @@ impl Core {
     }
 }
 
+#[cfg(test)]
+mod bounds_tests;
 #[cfg(test)]
 mod tests;

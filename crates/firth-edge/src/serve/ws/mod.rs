@@ -1,8 +1,9 @@
 //! WebSocket: one task owns the socket and the session. The first message says who the client is.
 //!
-//! [`tungstenite`](tokio_tungstenite::tungstenite) reads, and makes control frames. Messages go past it: they are frames already, shared with other
-//! sockets, and everything that waits for a socket goes out in one write. Events even go past the task, along the session's line: so whoever
-//! writes here takes from the session first, and tells it when all is written.
+//! [`tungstenite`](tokio_tungstenite::tungstenite) reads, and makes control frames. Messages go
+//! past it: they are frames already, shared with other sockets, and everything that waits for a
+//! socket goes out in one write. The hub's writers may write events directly (invariant 1), so this
+//! task takes from the session before it writes, and tells it when all is written.
 
 mod frames;
 mod upgrade;
@@ -10,11 +11,11 @@ mod wire;
 
 use super::PART;
 use crate::edge::Edge;
-use crate::hub::{Piece, Pieces, Session};
-use crate::limits::Pass;
+use crate::hub::{Session, WriteOp, WriteOps};
+use crate::limits::ConnectionPermit;
 use crate::packet::Packet;
 use crate::protocol::client::{Auth, ClientMessage};
-use crate::protocol::{Code, Refusal, VERSION, server};
+use crate::protocol::{Code, EdgeError, VERSION, server};
 use bytes::Buf as _;
 use frames::Frames;
 use futures_util::{SinkExt as _, StreamExt as _};
@@ -46,8 +47,9 @@ const RESTART: u16 = 1012;
 struct Broken;
 
 /// Serves a connection that has just become a WebSocket.
-async fn run(edge: Edge, upgraded: Upgraded, token: Option<String>, pass: Pass) {
-    let (patience, limit) = (edge.hub().config().write_within, edge.hub().config().limits.message_bytes);
+async fn run(edge: Edge, upgraded: Upgraded, token: Option<String>, permit: ConnectionPermit) {
+    let patience = edge.hub().config().write_within;
+    let limit = edge.hub().config().limits.message_bytes;
     let config = WebSocketConfig::default()
         .read_buffer_size(READ_BUFFER)
         .write_buffer_size(0)
@@ -58,13 +60,14 @@ async fn run(edge: Edge, upgraded: Upgraded, token: Option<String>, pass: Pass) 
     let stop = edge.stop().clone();
     tokio::select! {
         () = stop.cancelled() => {}
-        // The state of a whole connection lives in here; boxed, so that it does not lie twice in the task that greets.
+        // The state of a whole connection lives in here; boxed, so that it does not lie twice in
+        // the task that greets.
         () = Box::pin(async move {
             match greet(&edge, &mut socket, token).await {
                 Some(session) => converse(&edge, socket, session, patience).await,
                 None => goodbye(socket, patience).await,
             }
-            drop(pass);
+            drop(permit);
         }) => {}
     }
 }
@@ -74,24 +77,24 @@ async fn greet(edge: &Edge, socket: &mut Socket, token: Option<String>) -> Optio
     let config = *edge.hub().config();
     let admitted = match timeout(config.auth_within, first_words(socket, config.write_within)).await {
         Ok(Some(Ok(auth))) => edge.admit(auth.token.or(token).as_deref(), auth.slow),
-        Ok(Some(Err(refusal))) => Err(refusal),
+        Ok(Some(Err(error))) => Err(error),
         Ok(None) => return None,
         Err(_) => {
             let message = format!("say `auth` within {} seconds", config.auth_within.as_secs());
-            Err(Refusal::new(Code::Unauthorized, message))
+            Err(EdgeError::new(Code::Unauthorized, message))
         }
     };
     match admitted {
         Ok(session) => Some(session),
-        Err(refusal) => {
-            crate::metrics::refused(refusal.code);
-            let (code, reason) = match refusal.code {
+        Err(error) => {
+            crate::metrics::refused(error.code);
+            let (code, reason) = match error.code {
                 Code::Unavailable => (RESTART, "the gateway restarts"),
                 Code::Unauthorized => (UNAUTHORIZED, "not authorized"),
                 _ => (POLICY, "refused"),
             };
             let _ = socket.send(close(code, reason)).await;
-            let error = Packet::new(&[&server::error(&refusal, None)]);
+            let error = Packet::new(&[&server::error(&error, None)]);
             let said = [error.as_ref(), &socket.get_mut().said().unwrap_or_default()];
             let _ = write(socket, &said, config.write_within).await;
             None
@@ -100,17 +103,20 @@ async fn greet(edge: &Edge, socket: &mut Socket, token: Option<String>) -> Optio
 }
 
 /// The first message, which must be `auth`; `None` if the client leaves.
-async fn first_words(socket: &mut Socket, patience: Duration) -> Option<Result<Auth, Refusal>> {
+async fn first_words(socket: &mut Socket, patience: Duration) -> Option<Result<Auth, EdgeError>> {
     for _ in 0..FIRST_FRAMES {
         return match socket.next().await? {
             Ok(Message::Text(text)) => Some(match ClientMessage::parse(&text) {
                 Ok(ClientMessage::Auth(auth)) if auth.version == VERSION => Ok(auth),
                 Ok(ClientMessage::Auth(_)) => {
                     let message = "this gateway speaks version 1 only";
-                    Err(Refusal { limit: Some(u64::from(VERSION)), ..Refusal::invalid("version", message) })
+                    Err(EdgeError {
+                        limit: Some(u64::from(VERSION)),
+                        ..EdgeError::invalid("version", message)
+                    })
                 }
-                Ok(_) => Err(Refusal::new(Code::Unauthorized, "the first message must be `auth`")),
-                Err(refusal) => Err(refusal),
+                Ok(_) => Err(EdgeError::new(Code::Unauthorized, "the first message must be `auth`")),
+                Err(error) => Err(error),
             }),
             Ok(Message::Ping(_)) => {
                 let _ = socket.flush().await;
@@ -123,12 +129,12 @@ async fn first_words(socket: &mut Socket, patience: Duration) -> Option<Result<A
             Ok(Message::Close(_)) | Err(_) => None,
         };
     }
-    Some(Err(Refusal::new(Code::Rate, "the first message must be `auth`, not one ping after another")))
+    Some(Err(EdgeError::new(Code::Rate, "the first message must be `auth`, not one ping after another")))
 }
 
 async fn converse(edge: &Edge, mut socket: Socket, mut session: Session, patience: Duration) {
-    if let Some(line) = socket.get_ref().line() {
-        session.attach(line);
+    if let Some(raw) = socket.get_ref().raw_socket() {
+        session.attach(raw);
     }
     let mut timer = std::pin::pin!(sleep_until(session.deadline(true)));
     loop {
@@ -149,7 +155,8 @@ async fn converse(edge: &Edge, mut socket: Socket, mut session: Session, patienc
             }
             () = &mut timer => {
                 if session.on_time(true) {
-                    // Answered by every browser by itself, so that a page need not. The heartbeat takes it along.
+                    // Answered by every browser by itself, so that a page need not. The heartbeat
+                    // takes it along.
                     let Ok(()) = socket.send(Message::Ping(Bytes::new())).await else { return };
                 }
                 timer.as_mut().reset(session.deadline(true));
@@ -166,18 +173,19 @@ enum Told {
 
 /// Writes what waits for the client, and what the protocol has to say.
 async fn speak(socket: &mut Socket, session: &mut Session, patience: Duration) -> Result<Told, Broken> {
-    let Pieces { mut list, close: closing, .. } = session.take_pieces();
+    let WriteOps { mut list, close: closing, .. } = session.take_writes();
     if let Some((code, reason)) = closing {
         // Fails if a close was said already.
         let _ = socket.send(close(code, reason)).await;
     }
-    list.extend(socket.get_mut().said().map(Piece::Control));
+    list.extend(socket.get_mut().said().map(WriteOp::Control));
     write(socket, &list, patience).await?;
     session.written();
     Ok(if closing.is_some() { Told::All } else { Told::More })
 }
 
-/// Everything in one write. What is long goes in parts, each of which must get through in time: slow is not stuck.
+/// Everything in one write. What is long goes in parts, each of which must get through in time:
+/// slow is not stuck.
 async fn write<P: AsRef<[u8]>>(socket: &mut Socket, pieces: &[P], patience: Duration) -> Result<(), Broken> {
     let mut frames = Frames::new(pieces);
     while frames.has_remaining() {
@@ -200,12 +208,12 @@ async fn hear(
             }
             match ClientMessage::parse(&text) {
                 Ok(ClientMessage::Auth(auth)) => {
-                    if let Err(refusal) = edge.renew(session, auth.token.as_deref()) {
-                        session.refuse(&refusal, None);
+                    if let Err(error) = edge.renew(session, auth.token.as_deref()) {
+                        session.refuse(&error, None);
                     }
                 }
                 Ok(message) => take(session, &message).await,
-                Err(refusal) => session.refuse(&refusal, ClientMessage::reference_in(&text)),
+                Err(error) => session.refuse(&error, ClientMessage::reference_in(&text)),
             }
             Ok(())
         }
@@ -239,24 +247,24 @@ async fn hear(
 
 /// Notes that the client lives, and ends a session that sends too many frames.
 fn says_too_much(session: &mut Session) -> bool {
-    let Err(refusal) = session.heard() else { return false };
-    session.refuse(&refusal, None);
+    let Err(error) = session.heard() else { return false };
+    session.refuse(&error, None);
     session.end(POLICY, "too many messages");
     true
 }
 
-/// Says what is still to be said; nobody listens any more.
+/// Says what is still to be said to a client that has left.
 async fn leave(edge: &Edge, socket: &mut Socket, session: &mut Session) -> Result<(), Broken> {
     let _ = speak(socket, session, edge.hub().config().write_within).await;
     Err(Broken)
 }
 
 async fn take(session: &mut Session, message: &ClientMessage) {
-    if let ClientMessage::Subscribe(wish) = message
-        && let Err(refusal) = session.prepare(&wish.subscriptions, wish.after.as_ref()).await
+    if let ClientMessage::Subscribe(request) = message
+        && let Err(error) = session.prepare(&request.subscriptions, request.after.as_ref()).await
     {
-        session.refuse(&refusal, wish.reference);
-        if refusal.code == Code::Unavailable {
+        session.refuse(&error, request.reference);
+        if error.code == Code::Unavailable {
             session.send_away("the router cannot be reached");
         }
         return;
@@ -274,6 +282,6 @@ fn close(code: u16, reason: &'static str) -> Message {
     Message::Close(Some(CloseFrame { code: code.into(), reason: reason.into() }))
 }
 
-fn not_text() -> Refusal {
-    Refusal::invalid("message", "messages are text, not binary")
+fn not_text() -> EdgeError {
+    EdgeError::invalid("message", "messages are text, not binary")
 }

@@ -1,18 +1,18 @@
 //! [`Outbox`]: what one connection is still to be sent, bounded in events and bytes. Pure.
 //!
-//! Full means: the client is slow, and its [`SlowPolicy`] decides. Answers keep their place between events, so that a position that
-//! an answer names never overtakes an event before it.
+//! Full means: the client is slow, and its [`SlowPolicy`] decides. Answers keep their place between
+//! events, so that a position that an answer names never overtakes an event before it.
 //!
-//! What waits is [taken](Outbox::take) by the connection's task, which then is the only one to write until it [lets go](Outbox::let_go); in between,
-//! events [pass](Outbox::pass) it.
+//! What waits is [taken](Outbox::take) by the connection's task, which then is the only one to
+//! write until it [lets go](Outbox::let_go); in between, events [pass](Outbox::pass) it.
 
-mod pass;
-mod run;
+mod direct_write;
+mod frame_batch;
 mod squeeze;
 
-pub(crate) use run::{Begun, Run};
+pub(crate) use frame_batch::{FrameBatch, PartialWrite};
 
-use crate::books::Books;
+use crate::accounting::Accounting;
 use crate::frame::Frame;
 use crate::packet::Packet;
 use crate::position::Position;
@@ -28,7 +28,8 @@ use std::time::{Duration, Instant};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SlowPolicy {
-    /// Of each document only the newest event is kept, with the number of those it replaced; if that is not enough, a gap.
+    /// Of each document only the newest event is kept, with the number of those it replaced; if
+    /// that is not enough, a gap.
     Conflate,
     /// Everything that waits is left out, and a gap message says what.
     #[default]
@@ -48,7 +49,7 @@ pub(crate) struct Mark {
 
 /// An event for every connection whose subscriptions have the same names: one message, made once.
 #[derive(Debug)]
-pub(crate) struct Shipment {
+pub(crate) struct EncodedEvent {
     pub(crate) frame: Arc<Frame>,
     pub(crate) marks: Marks,
     pub(crate) packet: Packet,
@@ -57,7 +58,7 @@ pub(crate) struct Shipment {
 /// The subscriptions of one connection that an event is for.
 pub(crate) type Marks = SmallVec<[Mark; 1]>;
 
-impl Shipment {
+impl EncodedEvent {
     pub(crate) fn new(frame: Arc<Frame>, marks: Marks) -> Self {
         let packet = server::event(&frame, &frame.at, &marks, 0);
         Self { frame, marks, packet }
@@ -66,21 +67,21 @@ impl Shipment {
 
 /// An event on its way to one connection.
 #[derive(Clone, Debug)]
-pub(crate) struct Parcel {
-    pub(crate) shipment: Arc<Shipment>,
+pub(crate) struct QueuedEvent {
+    pub(crate) encoded: Arc<EncodedEvent>,
     /// How many older events of the document it stands for as well.
     pub(crate) replaced: u32,
     /// The oldest event that it stands for, unless that is itself.
     pub(crate) oldest: Option<Arc<Frame>>,
 }
 
-impl Parcel {
-    pub(crate) fn new(shipment: Arc<Shipment>) -> Self {
-        Self { shipment, replaced: 0, oldest: None }
+impl QueuedEvent {
+    pub(crate) fn new(encoded: Arc<EncodedEvent>) -> Self {
+        Self { encoded, replaced: 0, oldest: None }
     }
 
     fn oldest(&self) -> &Arc<Frame> {
-        self.oldest.as_ref().unwrap_or(&self.shipment.frame)
+        self.oldest.as_ref().unwrap_or(&self.encoded.frame)
     }
 }
 
@@ -102,8 +103,8 @@ pub(crate) struct Said {
 /// One thing to send.
 #[derive(Debug)]
 pub(crate) enum Item {
-    Event(Parcel),
-    Run(Arc<Run>),
+    Event(QueuedEvent),
+    Batch(Arc<FrameBatch>),
     Gap(Box<Gap>),
     Text(Said),
     /// History, to be read before anything behind it is sent.
@@ -112,7 +113,7 @@ pub(crate) enum Item {
 
 /// Why and how a connection ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Farewell {
+pub(crate) struct CloseReason {
     /// The close code of the WebSocket protocol.
     pub(crate) code: u16,
     pub(crate) reason: &'static str,
@@ -158,9 +159,9 @@ pub(crate) struct Outbox {
     /// The task has taken something, and it is not written yet.
     is_held: bool,
     /// Went past the task in part: comes before everything else.
-    begun: Option<Box<Begun>>,
-    farewell: Option<Farewell>,
-    books: Books,
+    partial: Option<Box<PartialWrite>>,
+    close_reason: Option<CloseReason>,
+    accounting: Accounting,
 }
 
 /// Beyond this, an empty queue gives back its memory.
@@ -179,46 +180,46 @@ impl Outbox {
             scheduled: Wake::No,
             written_at: None,
             is_held: false,
-            begun: None,
-            farewell: None,
-            books: Books::default(),
+            partial: None,
+            close_reason: None,
+            accounting: Accounting::default(),
         }
     }
 
     /// Takes an event in, making room by the policy.
-    pub(crate) fn push(&mut self, parcel: Parcel, now: Instant) -> Wake {
+    pub(crate) fn push(&mut self, queued_event: QueuedEvent, now: Instant) -> Wake {
         if self.is_cut() {
             return Wake::No;
         }
-        self.books.taken += 1;
-        self.books.queued += 1;
-        let cost = cost(&parcel);
+        self.accounting.taken += 1;
+        self.accounting.queued += 1;
+        let cost = cost(&queued_event);
         self.make_room(cost);
         if self.is_cut() {
             return self.wake_now();
         }
         self.events += 1;
         self.bytes += cost;
-        self.items.push_back(Item::Event(parcel));
+        self.items.push_back(Item::Event(queued_event));
         self.schedule(now)
     }
 
     /// Takes in events that come together.
-    pub(crate) fn push_run(&mut self, run: &Arc<Run>, now: Instant) -> Wake {
-        let count = run.shipments().len();
-        if self.is_cut() || !self.has_room(run) {
-            let each = run.shipments().iter().map(|shipment| self.push(Parcel::new(shipment.clone()), now));
+    pub(crate) fn push_batch(&mut self, batch: &Arc<FrameBatch>, now: Instant) -> Wake {
+        let count = batch.events().len();
+        if self.is_cut() || !self.has_room(batch) {
+            let each = batch.events().iter().map(|encoded| self.push(QueuedEvent::new(encoded.clone()), now));
             return each.max().unwrap_or(Wake::No);
         }
-        self.books.taken += count as u64;
-        self.books.queued += count as u64;
+        self.accounting.taken += count as u64;
+        self.accounting.queued += count as u64;
         self.events += count;
-        self.bytes += run.cost;
-        self.items.push_back(Item::Run(run.clone()));
+        self.bytes += batch.cost;
+        self.items.push_back(Item::Batch(batch.clone()));
         self.schedule(now)
     }
 
-    /// Takes an answer in. Answers are never left out: whoever lets them pile up is cut.
+    /// Takes an answer in. Answers are never left out: a client that lets them pile up is cut.
     pub(crate) fn say(&mut self, text: Arc<str>) -> Wake {
         self.answer(Said { text, at: None })
     }
@@ -263,34 +264,36 @@ impl Outbox {
         self.presence.retain(|(known, _)| known != name);
     }
 
-    /// History comes before whatever is pushed from now on.
+    /// History comes before what is pushed from now on.
     pub(crate) fn replay(&mut self, replay: Box<Replay>) {
         self.items.push_back(Item::Replay(replay));
     }
 
     /// Sends what waits, then ends.
-    pub(crate) fn end(&mut self, farewell: Farewell) -> Wake {
-        self.farewell.get_or_insert(farewell);
+    pub(crate) fn end(&mut self, close_reason: CloseReason) -> Wake {
+        self.close_reason.get_or_insert(close_reason);
         self.wake_now()
     }
 
-    /// Takes what fits into `bytes`, at least one thing; nothing behind a replay. Nothing passes until the taker lets go.
+    /// Takes what fits into `bytes`, at least one thing; nothing behind a replay. Nothing passes
+    /// until the taker lets go.
     pub(crate) fn take(&mut self, bytes: usize, now: Instant) -> Taken {
         self.is_held = true;
-        let (begun, presence) = (self.begun.take(), std::mem::take(&mut self.presence));
-        let mut taken = Taken { begun, presence, ..Taken::default() };
+        let partial = self.partial.take();
+        let presence = std::mem::take(&mut self.presence);
+        let mut taken = Taken { partial, presence, ..Taken::default() };
         let mut size = 0;
         while size < bytes
             && let Some(item) = self.items.pop_front()
         {
             match &item {
-                Item::Event(parcel) => {
-                    let cost = cost(parcel);
+                Item::Event(queued_event) => {
+                    let cost = cost(queued_event);
                     (self.events, self.bytes, size) = (self.events - 1, self.bytes - cost, size + cost);
                 }
-                Item::Run(run) => {
-                    self.forget_run(run);
-                    size += run.cost;
+                Item::Batch(batch) => {
+                    self.forget_batch(batch);
+                    size += batch.cost;
                 }
                 Item::Text(Said { text, .. }) => {
                     (self.said, size) = (self.said - text.len(), size + text.len());
@@ -305,7 +308,7 @@ impl Outbox {
         }
         if self.items.is_empty() {
             self.emptied();
-            taken.farewell.clone_from(&self.farewell);
+            taken.close_reason.clone_from(&self.close_reason);
         }
         taken.has_more = self.has_more();
         self.scheduled = Wake::No;
@@ -321,9 +324,9 @@ impl Outbox {
     }
 
     /// A run does not wait any more.
-    fn forget_run(&mut self, run: &Run) {
-        self.events -= run.shipments().len();
-        self.bytes -= run.cost;
+    fn forget_batch(&mut self, batch: &FrameBatch) {
+        self.events -= batch.events().len();
+        self.bytes -= batch.cost;
     }
 
     /// What was taken is written: events may pass again.
@@ -333,43 +336,44 @@ impl Outbox {
 
     /// A replay found events in the history.
     pub(crate) fn replayed(&mut self, events: u64) {
-        self.books.taken += events;
-        self.books.queued += events;
+        self.accounting.taken += events;
+        self.accounting.queued += events;
     }
 
-    /// So many events are written. Those of a connection that was cut meanwhile are in the books as left behind.
+    /// Notes that these events are written. Those of a connection that was cut meanwhile count as
+    /// left behind.
     pub(crate) fn sent(&mut self, events: u64) {
         if !self.is_cut() {
-            self.books.queued -= events;
-            self.books.sent += events;
+            self.accounting.queued -= events;
+            self.accounting.sent += events;
         }
     }
 
     pub(crate) fn has_more(&self) -> bool {
-        let has_begun = self.begun.is_some();
-        has_begun || !self.items.is_empty() || !self.presence.is_empty() || self.farewell.is_some()
+        let has_begun = self.partial.is_some();
+        has_begun || !self.items.is_empty() || !self.presence.is_empty() || self.close_reason.is_some()
     }
 
-    pub(crate) fn books(&self) -> Books {
-        self.books
+    pub(crate) fn accounting(&self) -> Accounting {
+        self.accounting
     }
 
     /// The connection is gone; what was not sent is left behind.
-    pub(crate) fn close(&mut self) -> Books {
-        (self.items, self.begun) = (VecDeque::new(), None);
-        self.books.left_behind += std::mem::take(&mut self.books.queued);
-        self.books
+    pub(crate) fn close(&mut self) -> Accounting {
+        (self.items, self.partial) = (VecDeque::new(), None);
+        self.accounting.left_behind += std::mem::take(&mut self.accounting.queued);
+        self.accounting
     }
 
     pub(crate) fn is_cut(&self) -> bool {
-        self.farewell.as_ref().is_some_and(|farewell| farewell.code == TRY_LATER)
+        self.close_reason.as_ref().is_some_and(|close_reason| close_reason.code == TRY_LATER)
     }
 
     fn cut(&mut self) {
         self.items = VecDeque::new();
         (self.events, self.bytes, self.said) = (0, 0, 0);
-        self.books.left_behind += std::mem::take(&mut self.books.queued);
-        self.farewell = Some(Farewell { code: TRY_LATER, reason: "too slow", retry: None });
+        self.accounting.left_behind += std::mem::take(&mut self.accounting.queued);
+        self.close_reason = Some(CloseReason { code: TRY_LATER, reason: "too slow", retry: None });
     }
 
     /// When the tick of its last write is over.
@@ -402,21 +406,21 @@ pub(crate) const TRY_LATER: u16 = 1013;
 #[derive(Debug, Default)]
 pub(crate) struct Taken {
     /// To be ended before anything else is said.
-    pub(crate) begun: Option<Box<Begun>>,
+    pub(crate) partial: Option<Box<PartialWrite>>,
     pub(crate) items: SmallVec<[Item; 2]>,
     pub(crate) presence: Vec<(Arc<str>, Arc<str>)>,
     /// Nothing comes any more.
-    pub(crate) farewell: Option<Farewell>,
+    pub(crate) close_reason: Option<CloseReason>,
     /// Something was left, or the end is still to be told.
     pub(crate) has_more: bool,
 }
 
-fn cost(parcel: &Parcel) -> usize {
-    cost_of(&parcel.shipment)
+fn cost(queued_event: &QueuedEvent) -> usize {
+    cost_of(&queued_event.encoded)
 }
 
-fn cost_of(shipment: &Shipment) -> usize {
-    size_of::<Item>() + shipment.frame.text().len()
+fn cost_of(encoded: &EncodedEvent) -> usize {
+    size_of::<Item>() + encoded.frame.text().len()
 }
 
 #[cfg(test)]

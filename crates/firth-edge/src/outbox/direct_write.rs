@@ -1,6 +1,10 @@
-//! Writing events past the connection's task.
+//! Direct writes: a writer of the hub writes events to a socket without waking its task.
+//!
+//! **Why this is safe** (invariant 1). The caller holds the lock of the outbox. Nothing is written
+//! while the task holds what it took, nor while a batch is written in part: then only the task
+//! writes. So one writer writes at a time, and frames never mix.
 
-use super::{Begun, Item, Outbox, Wake};
+use super::{Item, Outbox, PartialWrite, Wake};
 use smallvec::SmallVec;
 use std::io::{self, IoSlice};
 use std::time::Instant;
@@ -9,18 +13,23 @@ use std::time::Instant;
 const PIECES: usize = 16;
 
 impl Outbox {
-    /// Writes the events in front, unless the task is writing or must first end what was begun. False if something is left for the task.
-    pub(crate) fn pass(&mut self, now: Instant, write: impl Fn(&[IoSlice<'_>]) -> io::Result<usize>) -> bool {
-        if self.is_held || self.begun.is_some() {
+    /// Writes the events in front, unless the task is writing or must first finish a partial write.
+    /// False if something is left for the task.
+    pub(crate) fn write_direct(
+        &mut self,
+        now: Instant,
+        write: impl Fn(&[IoSlice<'_>]) -> io::Result<usize>,
+    ) -> bool {
+        if self.is_held || self.partial.is_some() {
             return false;
         }
-        while let Some(Item::Run(_)) = self.items.front() {
-            // Whatever is wrong with the socket, its task finds out.
-            let Ok(written @ 1..) = write(&self.runs_in_front()) else { return false };
+        while let Some(Item::Batch(_)) = self.items.front() {
+            // If the socket is broken, its task finds out.
+            let Ok(written @ 1..) = write(&self.batches_in_front()) else { return false };
             self.scheduled = Wake::No;
             self.written_at = Some(now);
-            self.passed(written);
-            if self.begun.is_some() {
+            self.wrote(written);
+            if self.partial.is_some() {
                 return false;
             }
         }
@@ -30,26 +39,27 @@ impl Outbox {
         !self.has_more()
     }
 
-    fn runs_in_front<'a>(&'a self) -> SmallVec<[IoSlice<'a>; 1]> {
+    fn batches_in_front<'a>(&'a self) -> SmallVec<[IoSlice<'a>; 1]> {
         let bytes = |item: &'a Item| match item {
-            Item::Run(run) => Some(IoSlice::new(run.bytes())),
+            Item::Batch(batch) => Some(IoSlice::new(batch.bytes())),
             _ => None,
         };
         self.items.iter().map_while(bytes).take(PIECES).collect()
     }
 
-    /// So many bytes of the runs in front are written. A run that is begun cannot be left out any more.
-    fn passed(&mut self, mut written: usize) {
+    /// Takes these bytes off the batches in front. A batch that is written in part cannot be left
+    /// out any more.
+    fn wrote(&mut self, mut written: usize) {
         while written > 0
-            && let Some(Item::Run(run)) = self.items.pop_front()
+            && let Some(Item::Batch(batch)) = self.items.pop_front()
         {
-            self.forget_run(&run);
-            let length = run.bytes().len();
+            self.forget_batch(&batch);
+            let length = batch.bytes().len();
             if written < length {
-                self.begun = Some(Box::new(Begun { run, written }));
+                self.partial = Some(Box::new(PartialWrite { batch, written }));
                 return;
             }
-            self.sent(run.shipments().len() as u64);
+            self.sent(batch.events().len() as u64);
             written -= length;
         }
     }
@@ -57,8 +67,8 @@ impl Outbox {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{parcel, pipe};
-    use super::super::{Room, Run, Said, SlowPolicy};
+    use super::super::tests::{pipe, queued_event};
+    use super::super::{FrameBatch, Room, Said, SlowPolicy};
     use super::*;
     use crate::packet::Packet;
     use proptest::prelude::*;
@@ -69,57 +79,63 @@ mod tests {
     use tokio_tungstenite::tungstenite::protocol::{Role, WebSocket};
 
     fn outbox() -> Outbox {
-        let (tick, policy) = (Duration::from_millis(10), SlowPolicy::Gap);
+        let tick = Duration::from_millis(10);
+        let policy = SlowPolicy::Gap;
         Outbox::new(Room { events: 10_000, bytes: 10 << 20, tick, policy })
     }
 
     /// Events with these numbers.
-    fn run(numbers: std::ops::Range<u64>) -> Arc<Run> {
-        Arc::new(Run::new(numbers.map(|number| parcel(number, "k", &["a"]).shipment).collect()))
+    fn batch(numbers: std::ops::Range<u64>) -> Arc<FrameBatch> {
+        Arc::new(FrameBatch::new(numbers.map(|number| queued_event(number, "k", &["a"]).encoded).collect()))
     }
 
     #[test]
-    fn what_passes_is_written_and_needs_no_task() {
-        let (mut outbox, now) = (outbox(), Instant::now());
-        assert_eq!(outbox.push_run(&run(1..4), now), Wake::Now);
-        let (room, bytes) = (Cell::new(usize::MAX), RefCell::default());
-        assert!(outbox.pass(now, pipe(&room, &bytes)));
-        assert_eq!(*bytes.borrow(), run(1..4).bytes());
-        assert_eq!((outbox.books().sent, outbox.books().queued), (3, 0));
-        assert_eq!(outbox.push_run(&run(4..5), now), Wake::Later, "it has just been written to");
+    fn a_direct_write_needs_no_task() {
+        let mut outbox = outbox();
+        let now = Instant::now();
+        assert_eq!(outbox.push_batch(&batch(1..4), now), Wake::Now);
+        let room = Cell::new(usize::MAX);
+        let bytes = RefCell::default();
+        assert!(outbox.write_direct(now, pipe(&room, &bytes)));
+        assert_eq!(*bytes.borrow(), batch(1..4).bytes());
+        assert_eq!((outbox.accounting().sent, outbox.accounting().queued), (3, 0));
+        assert_eq!(outbox.push_batch(&batch(4..5), now), Wake::Later, "it has just been written to");
     }
 
     #[test]
-    fn nothing_passes_a_task_that_writes_nor_what_comes_before_it() {
-        let (mut outbox, now) = (outbox(), Instant::now());
+    fn invariant_1_nothing_is_written_beside_a_task_that_writes() {
+        let mut outbox = outbox();
+        let now = Instant::now();
         let none = |_: &[IoSlice<'_>]| unreachable!("nothing may be written");
         outbox.say("first".into());
-        outbox.push_run(&run(1..2), now);
-        assert!(!outbox.pass(now, none), "an answer comes before it");
+        outbox.push_batch(&batch(1..2), now);
+        assert!(!outbox.write_direct(now, none), "an answer comes before it");
         outbox.take(usize::MAX, now);
-        outbox.push_run(&run(2..3), now);
-        assert!(!outbox.pass(now, none), "the task writes");
+        outbox.push_batch(&batch(2..3), now);
+        assert!(!outbox.write_direct(now, none), "the task writes");
         outbox.let_go();
-        assert!(outbox.pass(now, pipe(&Cell::new(usize::MAX), &RefCell::default())));
-        assert!(outbox.pass(now, none), "nothing waits");
+        assert!(outbox.write_direct(now, pipe(&Cell::new(usize::MAX), &RefCell::default())));
+        assert!(outbox.write_direct(now, none), "nothing waits");
     }
 
     #[test]
-    fn what_has_begun_is_ended_first_even_if_the_client_is_cut() {
-        let (mut outbox, now) = (outbox(), Instant::now());
+    fn invariant_1_a_partial_write_is_finished_first_even_if_the_client_is_cut() {
+        let mut outbox = outbox();
+        let now = Instant::now();
         outbox.room = Room { events: 4, policy: SlowPolicy::Cut, ..outbox.room };
-        let (room, bytes) = (Cell::new(10), RefCell::default());
-        outbox.push_run(&run(1..4), now);
-        assert!(!outbox.pass(now, pipe(&room, &bytes)), "the rest is for the task");
+        let room = Cell::new(10);
+        let bytes = RefCell::default();
+        outbox.push_batch(&batch(1..4), now);
+        assert!(!outbox.write_direct(now, pipe(&room, &bytes)), "the rest is for the task");
         for number in 4..12 {
-            outbox.push_run(&run(number..number + 1), now);
+            outbox.push_batch(&batch(number..number + 1), now);
         }
         assert!(outbox.is_cut());
         let taken = outbox.take(usize::MAX, now);
-        bytes.borrow_mut().extend_from_slice(taken.begun.unwrap().rest());
-        assert_eq!(*bytes.borrow(), run(1..4).bytes());
-        assert!(taken.items.is_empty() && taken.farewell.is_some());
-        assert!(outbox.books().balance());
+        bytes.borrow_mut().extend_from_slice(taken.partial.unwrap().rest());
+        assert_eq!(*bytes.borrow(), batch(1..4).bytes());
+        assert!(taken.items.is_empty() && taken.close_reason.is_some());
+        assert!(outbox.accounting().balance());
     }
 
     /// What happens to an outbox.
@@ -129,7 +145,7 @@ mod tests {
         Come(u64),
         Say,
         /// The socket has room for so many bytes.
-        Pass(usize),
+        ConnectionPermit(usize),
         /// The task takes so many bytes, and writes so many of them for now.
         Take(usize, usize),
         /// And the rest.
@@ -140,7 +156,7 @@ mod tests {
         prop_oneof![
             4 => (1_u64..5).prop_map(Turn::Come),
             1 => Just(Turn::Say),
-            4 => (0_usize..700).prop_map(Turn::Pass),
+            4 => (0_usize..700).prop_map(Turn::ConnectionPermit),
             2 => (1_usize..900, 0_usize..700).prop_map(|(bytes, now)| Turn::Take(bytes, now)),
             2 => Just(Turn::Write),
         ]
@@ -149,7 +165,7 @@ mod tests {
     /// What the task writes of it.
     fn bytes_of(item: &Item) -> Vec<u8> {
         match item {
-            Item::Run(run) => run.bytes().to_vec(),
+            Item::Batch(batch) => batch.bytes().to_vec(),
             Item::Text(Said { text, .. }) => Packet::new(&[text]).as_ref().to_vec(),
             _ => unreachable!("there is room for all"),
         }
@@ -158,31 +174,34 @@ mod tests {
     proptest! {
         #[test]
         fn whoever_writes_every_frame_arrives_whole_and_in_order(turns in proptest::collection::vec(turn(), 1..150)) {
-            let (mut outbox, now) = (outbox(), Instant::now());
-            let (mut count, mut held, wire) = (0, None::<(Vec<u8>, u64)>, RefCell::<Vec<u8>>::default());
+            let mut outbox = outbox();
+            let now = Instant::now();
+            let mut count = 0;
+            let mut held = None::<(Vec<u8>, u64)>;
+            let wire = RefCell::<Vec<u8>>::default();
             let turns = turns.into_iter().chain([Turn::Write, Turn::Take(usize::MAX, 0), Turn::Write]);
             for turn in turns {
                 match turn {
                     Turn::Come(events) => {
-                        outbox.push_run(&run(count + 1..count + 1 + events), now);
+                        outbox.push_batch(&batch(count + 1..count + 1 + events), now);
                         count += events;
                     }
                     Turn::Say => {
                         outbox.say("something".into());
                     }
-                    Turn::Pass(room) => {
+                    Turn::ConnectionPermit(room) => {
                         let before = wire.borrow().len();
-                        let is_done = outbox.pass(now, pipe(&Cell::new(room), &wire));
+                        let is_done = outbox.write_direct(now, pipe(&Cell::new(room), &wire));
                         prop_assert!(held.is_none() || wire.borrow().len() == before, "one writes at a time");
                         prop_assert_eq!(is_done, held.is_none() && !outbox.has_more());
                     }
                     Turn::Take(bytes, at_once) if held.is_none() => {
                         let taken = outbox.take(bytes, now);
-                        let events = |item: &Item| match item { Item::Run(run) => run.shipments().len() as u64, _ => 0 };
-                        let begun = taken.begun.as_ref();
-                        let mut all = begun.map_or(Vec::new(), |begun| begun.rest().to_vec());
+                        let events = |item: &Item| match item { Item::Batch(batch) => batch.events().len() as u64, _ => 0 };
+                        let partial = taken.partial.as_ref();
+                        let mut all = partial.map_or(Vec::new(), |partial| partial.rest().to_vec());
                         all.extend(taken.items.iter().flat_map(bytes_of));
-                        let sum = begun.map_or(0, |begun| begun.run.shipments().len() as u64)
+                        let sum = partial.map_or(0, |partial| partial.batch.events().len() as u64)
                             + taken.items.iter().map(events).sum::<u64>();
                         let rest = all.split_off(at_once.min(all.len()));
                         wire.borrow_mut().extend(all);
@@ -197,11 +216,12 @@ mod tests {
                         }
                     }
                 }
-                prop_assert!(outbox.books().balance());
+                prop_assert!(outbox.accounting().balance());
             }
-            prop_assert_eq!((outbox.books().sent, outbox.books().queued), (count, 0));
+            prop_assert_eq!((outbox.accounting().sent, outbox.accounting().queued), (count, 0));
             let mut socket = WebSocket::from_raw_socket(std::io::Cursor::new(wire.take()), Role::Client, None);
-            let (mut next, mut socket_end) = (1, false);
+            let mut next = 1;
+            let mut socket_end = false;
             while !socket_end {
                 match socket.read() {
                     Ok(Message::Text(text)) if text.as_str() == "something" => {}

@@ -1,10 +1,12 @@
-//! [`Books`]: where every matched event of every connection went. Nothing is dropped without an entry.
+//! [`Accounting`]: where every matched event of every connection went. Nothing is dropped without
+//! an entry.
 
 use std::ops::AddAssign;
 
-/// Events times connections. `taken = sent + conflated + gap_marked + queued + left_behind`, always.
+/// Events times connections. `taken = sent + conflated + gap_marked + queued + left_behind`,
+/// always.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Books {
+pub struct Accounting {
     /// Matched, and meant for a connection.
     pub taken: u64,
     /// Written to the connection.
@@ -19,14 +21,14 @@ pub struct Books {
     pub left_behind: u64,
 }
 
-impl Books {
+impl Accounting {
     /// Whether everything has been accounted for.
     pub fn balance(&self) -> bool {
         self.taken == self.sent + self.conflated + self.gap_marked + self.queued + self.left_behind
     }
 }
 
-impl AddAssign for Books {
+impl AddAssign for Accounting {
     fn add_assign(&mut self, other: Self) {
         self.taken += other.taken;
         self.sent += other.sent;
