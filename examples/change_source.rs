@@ -1,8 +1,9 @@
-//! A source of change events: follows the log of a database and puts every change into a topic once, although its readers die at the worst
-//! moments.
+//! A source of change events: follows the log of a database and puts every change into a topic
+//! once, although its readers die at the worst moments.
 //!
-//! Everything it needs is there already. A *claim* gives the database one reader at a time and the next reader its place in the log; the topic is
-//! the durable buffer for whoever is slower, and `send_once` recognises what a reader had sent before it died.
+//! Everything it needs is there already. A *claim* gives the database one reader at a time and the
+//! next reader its place in the log; the topic is the durable buffer for slower readers, and
+//! `send_once` recognises what a reader had sent before it died.
 
 use firth::claims::{Claim, Event};
 use firth::{Broker, Message, RecordId, Result};
@@ -31,7 +32,8 @@ async fn main() -> Result<()> {
     broker.close().await
 }
 
-/// The life of a reader; false if it died. Nobody says goodbye: the next one takes over when the TTL has run out.
+/// The life of a reader; false if it died. It does not say goodbye: the next reader takes over when
+/// the TTL has run out.
 async fn read(broker: &Broker, deaths: usize) -> Result<bool> {
     let mut worker = broker.claims("sources").worker(format!("reader-{deaths}")).await?;
     while let Some(event) = worker.next().await.transpose()? {
@@ -57,7 +59,8 @@ async fn follow(broker: &Broker, claim: &Claim, mut steps: usize) -> Result<bool
             if sending == done {
                 return Ok(true);
             }
-            // Said before it is done: a successor sends exactly the same again, under the same name.
+            // Said before it is done: a successor sends exactly the same again, under the same
+            // name.
             claim.checkpoint(format!("{done} {sending}")).await?;
         } else {
             let name = format!("db-1.{done}-{sending}");
@@ -78,7 +81,8 @@ fn marker(claim: &Claim) -> (u64, u64) {
     (done.parse().expect("a number"), sending.parse().expect("a number"))
 }
 
-/// What the database's log says under this number. Changes of a document have one key, so they stay in order.
+/// What the database's log says under this number. Changes of a document have one key, so they stay
+/// in order.
 fn change(number: u64) -> Message {
     let document = number % 7;
     let event = format!(

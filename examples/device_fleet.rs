@@ -4,8 +4,9 @@
 //! cargo run --release --example device_fleet                                  # all in this process, nothing installed
 //! cargo run --release --example device_fleet -- --engine redis://127.0.0.1    # each worker a process of its own, killed with -9
 //! ```
-//! Every device has its own stream of numbered readings (a partition) and is a unit of work. At any time one worker follows it; when that
-//! one dies another goes on where it was. At the end every reading was handled, each device's in order.
+//! Every device has its own stream of numbered readings (a partition) and is a unit of work. At any
+//! time one worker follows it; when that one dies another goes on where it was. At the end every
+//! reading was handled, each device's in order.
 
 use firth::claims::{Claim, Event};
 use firth::{Broker, ErrorKind, Message, Result};
@@ -13,8 +14,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::BufRead;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::task::JoinSet;
 
 const DEVICES: u32 = 24;
@@ -42,7 +43,7 @@ async fn main() -> Result<()> {
     let devices = broker.claims(&args.run);
     devices.offer_all((0..DEVICES).map(|n| (format!("device-{n}"), n.to_string()))).await?;
 
-    let (out, lines) = channel();
+    let (out, mut lines) = unbounded_channel();
     let mut fleet = Fleet { broker: broker.clone(), args: &args, out, members: Vec::new(), next: 0 };
     (0..WORKERS).for_each(|_| fleet.grow());
     let sent = tokio::spawn(send_readings(broker.clone(), args.run.clone(), args.seconds));
@@ -51,15 +52,17 @@ async fn main() -> Result<()> {
         tokio::time::sleep(Duration::from_secs(2)).await;
         fleet.kill_oldest();
         fleet.grow();
-        book.read(&lines);
+        while let Ok(line) = lines.try_recv() {
+            book.note(&line);
+        }
         let status = devices.status().await?;
         println!("{:>6} readings handled, {} of {} devices owned", book.handled, status.owned, status.offers);
     }
     let sent = sent.await.expect("the sender does not panic")?;
-    let patience = Instant::now() + TTL * 30;
-    while book.handled - book.repeated < sent && Instant::now() < patience {
-        tokio::time::sleep(Duration::from_millis(50)).await;
-        book.read(&lines);
+    let patience = tokio::time::Instant::now() + TTL * 30;
+    while book.handled - book.repeated < sent {
+        let Ok(Some(line)) = tokio::time::timeout_at(patience, lines.recv()).await else { break };
+        book.note(&line);
     }
     drop(fleet);
     println!(
@@ -74,7 +77,8 @@ async fn main() -> Result<()> {
 /// Numbered readings for all devices, until the time is over.
 async fn send_readings(broker: Broker, topic: String, seconds: u64) -> Result<u64> {
     let producer = broker.producer(&topic).await?;
-    let (begun, mut number) = (Instant::now(), 0u64);
+    let begun = Instant::now();
+    let mut number = 0u64;
     while begun.elapsed() < Duration::from_secs(seconds) {
         number += 1;
         for device in 0..DEVICES {
@@ -95,11 +99,12 @@ async fn follow_devices(broker: &Broker, run: &str, id: String, effect: Effect) 
     let mut tasks = JoinSet::new();
     while let Some(event) = worker.next().await.transpose()? {
         if let Event::Granted(claim) = event {
-            let (topic, effect) = (run.to_owned(), effect.clone());
+            let topic = run.to_owned();
+            let effect = effect.clone();
             while tasks.try_join_next().is_some() {}
             tasks.spawn(async move {
                 match follow(&claim, &topic, &effect).await {
-                    // Somebody else has it: nothing of ours counts any more.
+                    // Another worker has it: our steps do not count any more.
                     Err(error) if error.kind() == ErrorKind::Fenced => {}
                     Err(error) => eprintln!("{}: {error}", claim.name()),
                     Ok(()) => {}
@@ -113,12 +118,12 @@ async fn follow_devices(broker: &Broker, run: &str, id: String, effect: Effect) 
 /// Follows one device until its claim is recalled or lost.
 async fn follow(claim: &Claim, topic: &str, effect: &Effect) -> Result<()> {
     let device = std::str::from_utf8(claim.payload()).ok().and_then(|text| text.parse().ok()).unwrap_or(0);
-    let mut feed = claim.follow(topic).partition(device).await?;
-    while let Some(reading) = feed.next().await? {
+    let mut data = claim.follow(topic).partition(device).await?;
+    while let Some(reading) = data.next().await? {
         effect(format!("{device} {} {}", claim.epoch(), reading.text()?));
-        feed.ack(&reading)?;
+        data.ack(&reading)?;
     }
-    feed.close().await?;
+    data.close().await?;
     claim.release().await
 }
 
@@ -126,7 +131,7 @@ async fn follow(claim: &Claim, topic: &str, effect: &Effect) -> Result<()> {
 struct Fleet<'a> {
     broker: Broker,
     args: &'a Args,
-    out: Sender<String>,
+    out: UnboundedSender<String>,
     members: Vec<Member>,
     next: usize,
 }
@@ -140,7 +145,8 @@ impl Fleet<'_> {
     fn grow(&mut self) {
         let id = format!("worker-{}", self.next);
         self.next += 1;
-        let (run, out) = (self.args.run.clone(), self.out.clone());
+        let run = self.args.run.clone();
+        let out = self.out.clone();
         let is_local = self.args.engine.starts_with("memory:") || self.args.engine.starts_with("file:");
         let member = if is_local {
             let broker = self.broker.clone();
@@ -177,7 +183,7 @@ impl Drop for Fleet<'_> {
     }
 }
 
-fn start_process(args: &Args, id: &str, out: Sender<String>) -> Child {
+fn start_process(args: &Args, id: &str, out: UnboundedSender<String>) -> Child {
     let own = std::env::current_exe().expect("this program has a path");
     let mut child = Command::new(own)
         .args(["--engine", &args.engine, "--run", &args.run, "--worker", id])
@@ -195,7 +201,8 @@ fn start_process(args: &Args, id: &str, out: Sender<String>) -> Child {
     child
 }
 
-/// What was handled. A reading may come again after a crash, but none is ever skipped: an owner sees consecutive ones.
+/// What was handled. A reading may come again after a crash, but none is ever skipped: an owner
+/// sees consecutive ones.
 #[derive(Default)]
 struct Book {
     seen: BTreeMap<u32, BTreeSet<u64>>,
@@ -207,18 +214,16 @@ struct Book {
 }
 
 impl Book {
-    fn read(&mut self, lines: &Receiver<String>) {
-        for line in lines.try_iter() {
-            let words: Vec<&str> = line.split(' ').collect();
-            let [device, epoch, number] = words[..] else { continue };
-            let (Ok(device), Ok(epoch), Ok(number)) = (device.parse(), epoch.parse(), number.parse()) else {
-                continue;
-            };
-            self.handled += 1;
-            self.repeated += u64::from(!self.seen.entry(device).or_default().insert(number));
-            let before = self.last.insert((device, epoch), number);
-            self.gaps += u64::from(before.is_some_and(|before| number != before + 1));
-        }
+    fn note(&mut self, line: &str) {
+        let words: Vec<&str> = line.split(' ').collect();
+        let [device, epoch, number] = words[..] else { return };
+        let (Ok(device), Ok(epoch), Ok(number)) = (device.parse(), epoch.parse(), number.parse()) else {
+            return;
+        };
+        self.handled += 1;
+        self.repeated += u64::from(!self.seen.entry(device).or_default().insert(number));
+        let before = self.last.insert((device, epoch), number);
+        self.gaps += u64::from(before.is_some_and(|before| number != before + 1));
     }
 }
 

@@ -1,5 +1,5 @@
-//! A worker that ends on Ctrl-C without losing or repeating anything: running handlers finish, their verdicts are stored, and
-//! the partitions go to the other members at once.
+//! A worker that ends on Ctrl-C without losing or repeating anything: running handlers finish,
+//! their verdicts are stored, and the partitions go to the other members at once.
 
 use firth::{Broker, Result};
 use std::time::Duration;

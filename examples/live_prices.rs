@@ -1,14 +1,15 @@
-//! Live prices: one task publishes them, another listens to all of them, and to every hole between them.
+//! Live prices: one task publishes them, another listens to all of them, and to every hole between
+//! them.
 //!
-//! Needs a Redis or Valkey server: `redis-server --port 6379`, then `cargo run --example live_prices`. Set `REDIS_URL` for
-//! another one; `redis+cluster://host:port` is a cluster, and nothing else changes.
-
-use std::{error::Error, time::Duration};
+//! Needs a Redis or Valkey server: `redis-server --port 6379`, then
+//! `cargo run --example live_prices`. Set `REDIS_URL` for another one; `redis+cluster://host:port`
+//! is a cluster, and nothing else changes.
 
 use firth_redis::{
     Client, cmd,
     mux::{Event, Subscription},
 };
+use std::{error::Error, time::Duration};
 
 const PRICES: usize = 30;
 
@@ -37,11 +38,13 @@ async fn listen(mut prices: Subscription) {
     while let Some(event) = prices.next().await {
         match event {
             Event::Message(message) => {
-                let (name, price) = (show(&message.channel), show(&message.payload));
+                let name = show(&message.channel);
+                let price = show(&message.payload);
                 println!("{name:<12} {price:>9}");
                 left -= 1;
             }
-            // A node was lost, a slot moved, we were too slow: whatever it was, it is told here, in its place.
+            // A node was lost, a slot moved, or we were too slow: the signal stands where
+            // messages may be missing.
             Event::Signal(signal) => println!("! {signal:?}"),
         }
         if left == 0 {

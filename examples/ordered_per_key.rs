@@ -1,7 +1,7 @@
-//! Order per key with concurrency: customers are served side by side, each customer's events strictly one after the other, also
-//! when one of them must be tried again.
+//! Order per key with concurrency: customers are served side by side, each customer's events
+//! strictly one after the other, also when one of them must be tried again.
 
-use firth::{Broker, Message, Nack, Ordering, Result, RetryPolicy};
+use firth::{Broker, KeyOrdering, Message, Nack, Result, RetryPolicy};
 use std::time::Duration;
 
 #[tokio::main(flavor = "current_thread")]
@@ -18,7 +18,7 @@ async fn main() -> Result<()> {
     let consumer = broker
         .consumer("customers", "crm")
         .concurrency(8) // per partition; two records of one key never run at the same time
-        .ordering(Ordering::Strict)
+        .ordering(KeyOrdering::Strict)
         .retry(RetryPolicy::fixed(5, Duration::from_millis(100)))
         .await?;
     let run = consumer.run(|record| async move {
@@ -31,11 +31,5 @@ async fn main() -> Result<()> {
         println!("{customer} {step}");
         Ok(())
     });
-    let admin = broker.admin();
-    let done = async move {
-        while admin.group("customers", "crm").await.is_ok_and(|group| group.lag() > 0) {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
-    run.until(done).await
+    run.until(broker.admin().drained("customers", "crm")).await
 }

@@ -1,23 +1,23 @@
-//! A subscriber as it runs in production: callbacks on a bounded pool of workers, every signal in the log, metrics, and a
-//! stop on Ctrl-C or SIGTERM that finishes what was received.
+//! A subscriber as it runs in production: callbacks on a bounded pool of workers, every signal in
+//! the log, metrics, and a stop on Ctrl-C or SIGTERM that finishes what was received.
 //!
-//! `cargo run --example production_mux -- orders payments`, with `REDIS_URL` naming the server or cluster
-//! (`redis://localhost` unless set). Publish with `redis-cli SPUBLISH orders hello`.
-
-use std::{error::Error, sync::Arc, time::Duration};
+//! `cargo run --example production_mux -- orders payments`, with `REDIS_URL` naming the server or
+//! cluster (`redis://localhost` unless set). Publish with `redis-cli SPUBLISH orders hello`.
 
 use firth_redis::{
     Client,
-    mux::{Buffer, Event, Message, MuxConfig, Overflow, Signal},
+    mux::{Buffer, Event, Message, MuxConfig, OverflowPolicy, Signal},
 };
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
+use std::{error::Error, sync::Arc, time::Duration};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     tracing_subscriber::fmt().with_target(false).init();
-    // Any recorder of the `metrics` facade will do; a service would install the exporter of its monitoring here.
+    // Any recorder of the `metrics` facade will do; a service would install the exporter of its
+    // monitoring here.
     let recorder = DebuggingRecorder::new();
     let snapshotter = recorder.snapshotter();
     recorder.install()?;
@@ -34,12 +34,13 @@ async fn main() -> Result<(), Box<dyn Error>> {
         channels = vec!["orders".into(), "payments".into()];
     }
     // Rather a notice of what was dropped than stale messages.
-    let buffer = Buffer { bytes: 4 << 20, overflow: Overflow::DropOldest };
+    let buffer = Buffer { bytes: 4 << 20, overflow: OverflowPolicy::DropOldest };
     let mut held = Vec::new();
     for channel in &channels {
         let name: Arc<str> = channel.as_str().into();
         let subscribed = mux.subscribe_sharded([channel.clone()]).buffer(buffer);
-        // Events of one channel come one after the other; different channels are worked on side by side.
+        // Events of one channel come one after the other; different channels are worked on side by
+        // side.
         held.push(subscribed.for_each(move |event, stopping| handle(name.clone(), event, stopping)).await?);
     }
     tracing::info!(?channels, "listening; stop with Ctrl-C");
@@ -48,7 +49,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
         () = stop() => tracing::info!("stopping"),
         () = report(&snapshotter) => {}
     }
-    // Takes nothing new, lets the callbacks finish what was received, and gives up on those that hang.
+    // Takes nothing new, lets the callbacks finish what was received, and gives up on those that
+    // hang.
     mux.close().await;
     client.close().await;
     tracing::info!(stats = ?mux.stats(), "stopped");

@@ -1,4 +1,5 @@
-//! Failing handlers: tried again with a backoff, given up as dead letters, replayed when the cause is mended.
+//! Failing handlers: tried again with a backoff, given up as dead letters, replayed when the cause
+//! is mended.
 
 use firth::{Backoff, Broker, Nack, Record, Replay, Result, RetryPolicy};
 use std::sync::Arc;
@@ -24,10 +25,9 @@ async fn main() -> Result<()> {
     let running = tokio::spawn(consumer.run(move |record| charge(record, open.clone())).into_future());
 
     let letters = broker.dead_letters("payments").group("bank");
-    while letters.count().await? < 3 {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    for letter in letters.list(None, 10).await?.letters {
+    let mut given_up = letters.clone().follow();
+    for _ in 0..3 {
+        let letter = given_up.next().await?;
         println!(
             "gave up {:?} after {} attempts: {}",
             letter.record.text()?,
@@ -39,9 +39,7 @@ async fn main() -> Result<()> {
     println!("the bank opens");
     bank_is_open.store(true, Ordering::Relaxed);
     println!("replayed {}", letters.clone().reason("closed").replay_all(Replay::Group).await?);
-    while broker.admin().group("payments", "bank").await?.lag() > 0 {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    broker.admin().drained("payments", "bank").await?;
     println!("{} letter is left: its record is wrong", letters.count().await?);
     handle.close();
     running.await.expect("the consumer does not panic")

@@ -1,5 +1,6 @@
-//! How to test your own handlers: topics in memory and paused time, so that an hour of retries takes no time at all. Run it as a program
-//! here; in your tests write `#[tokio::test(start_paused = true)]`.
+//! How to test your own handlers: topics in memory and paused time, so that an hour of retries
+//! takes no time at all. Run it as a program here; in your tests write
+//! `#[tokio::test(start_paused = true)]`.
 
 use firth::{Backoff, Broker, Nack, Record, Result, RetryPolicy};
 use std::sync::Arc;
@@ -25,16 +26,11 @@ async fn main() -> Result<()> {
     let backoff = Backoff::fixed(Duration::from_secs(20 * 60));
     let retry = RetryPolicy { max_attempts: 5, backoff, ..RetryPolicy::default() };
     let consumer = broker.consumer("mails", "mailer").retry(retry).await?;
-    let (begun, on_clock) = (std::time::Instant::now(), tokio::time::Instant::now());
+    let begun = std::time::Instant::now();
+    let on_clock = tokio::time::Instant::now();
     let counter = sent.clone();
     let run = consumer.run(move |record| send_mail(record, counter.clone()));
-    let admin = broker.admin();
-    run.until(async move {
-        while admin.group("mails", "mailer").await.is_ok_and(|group| group.lag() > 0) {
-            tokio::time::sleep(Duration::from_secs(1)).await;
-        }
-    })
-    .await?;
+    run.until(broker.admin().drained("mails", "mailer")).await?;
 
     assert_eq!(sent.load(Ordering::Relaxed), 1, "the mail is sent once");
     assert_eq!(broker.dead_letters("mails").count().await?, 0);

@@ -1,4 +1,5 @@
-//! Two groups read one topic: each gets everything, at its own pace, and neither notices the other's failures.
+//! Two groups read one topic: each gets everything, at its own pace, and neither notices the
+//! other's failures.
 
 use firth::{Broker, Nack, Result, RetryPolicy};
 use std::time::Duration;
@@ -23,18 +24,10 @@ async fn main() -> Result<()> {
         println!("shipping  {} at attempt {}", record.text()?, record.attempt());
         Ok(())
     });
-    let (one, two) = (settled(&broker, "billing"), settled(&broker, "shipping"));
-    let (billing, shipping) =
-        tokio::join!(billing.until(one).into_future(), shipping.until(two).into_future());
+    let drained = |group| broker.admin().drained("orders", group);
+    let (billing, shipping) = tokio::join!(
+        billing.until(drained("billing")).into_future(),
+        shipping.until(drained("shipping")).into_future()
+    );
     billing.and(shipping)
-}
-
-/// Completes when the group has nothing left to do.
-fn settled(broker: &Broker, group: &'static str) -> impl Future<Output = ()> + Send + 'static {
-    let admin = broker.admin();
-    async move {
-        while admin.group("orders", group).await.is_ok_and(|group| group.lag() > 0) {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    }
 }

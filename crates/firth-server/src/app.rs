@@ -1,15 +1,17 @@
-//! What every handler shares: the broker, the delivery desk, the crew of workers, cached producers, the guard, the limits. Closed once, at the end.
+//! What every handler shares: the broker, delivery leases, worker sessions, cached producers,
+//! the guard, the limits. Closed once, at the end.
 
 use crate::api::Meter;
 use crate::auth::{Audit, Buckets, Guard, Sum};
 use crate::config::Limits;
-use crate::crew::Crew;
-use crate::desk::Desk;
+use crate::connect::Connect;
+use crate::delivery_leases::DeliveryLeases;
 use crate::events::Events;
 use crate::routing::Routing;
+use crate::takeovers::Takeovers;
 use crate::telemetry::{Series, Telemetry};
-use firth::{Broker, Error, ErrorKind, Producer, Result, TopicConfig};
-use firth_engine::Durability;
+use crate::worker_sessions::WorkerSessions;
+use firth::{Broker, Durability, Error, ErrorKind, Producer, Result, TopicConfig};
 use firth_router::config::NodeConfig;
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -20,7 +22,8 @@ use tokio_util::sync::CancellationToken;
 
 /// Producers kept for topics in use; beyond that, one that is kept makes room.
 const MAX_PRODUCERS: usize = 1024;
-/// Idempotency keys whose request is remembered, to tell a repetition from a mistake; beyond that, all are forgotten.
+/// Idempotency keys whose request is remembered, to tell a repetition from a mistake; beyond that,
+/// all are forgotten.
 const MAX_KEYS: usize = 10_000;
 
 /// Small bodies have room for one in so many of the bytes that all have, on top.
@@ -38,8 +41,8 @@ struct Inner {
     broker: Broker,
     /// What a topic is that says nothing else.
     usual: TopicConfig,
-    desk: Desk,
-    crew: Crew,
+    delivery_leases: DeliveryLeases,
+    worker_sessions: WorkerSessions,
     guard: Guard,
     audit: Arc<Audit>,
     limits: RwLock<Arc<Limits>>,
@@ -49,12 +52,15 @@ struct Inner {
     small_room: Arc<Semaphore>,
     streams: Mutex<usize>,
     callers: Buckets<String>,
-    failures: Buckets<Failure>,
+    failures: Buckets<RefusalKey>,
     metrics: Option<Series>,
     meter: Meter,
     telemetry: Telemetry,
     events: Events,
+    takeovers: Takeovers,
     routing: Routing,
+    connect: Connect,
+    console: bool,
     producers: Mutex<HashMap<Sending, Producer>>,
     requests: Mutex<HashMap<[u8; 32], [u8; 32]>>,
     draining: AtomicBool,
@@ -68,13 +74,17 @@ pub(crate) struct Extras {
     pub(crate) audit: Arc<Audit>,
     pub(crate) telemetry: Telemetry,
     pub(crate) routing: Option<NodeConfig>,
+    /// The databases whose changes are read here.
+    pub(crate) connect: Vec<firth_connect::SourceConfig>,
     /// How many partitions a topic gets that names none.
     pub(crate) partitions: Option<u32>,
+    /// Whether `/` answers with the console.
+    pub(crate) console: bool,
 }
 
 /// What refusals are counted by.
 #[derive(PartialEq, Eq, Hash)]
-pub(crate) enum Failure {
+pub(crate) enum RefusalKey {
     /// The presented token and where it came from: others there are not affected.
     Answered(Option<IpAddr>, Option<Sum>),
     /// Lines in log and audit, by address alone, so that no guesser fills the disk.
@@ -92,9 +102,9 @@ pub(crate) struct Sending {
 }
 
 /// The right to one stream, given back when it is dropped.
-pub(crate) struct StreamSeat(App);
+pub(crate) struct StreamPermit(App);
 
-impl Drop for StreamSeat {
+impl Drop for StreamPermit {
     fn drop(&mut self) {
         *self.0.0.streams.lock().expect("nothing panics under this lock") -= 1;
         metrics::gauge!("firth_http_streams").decrement(1);
@@ -111,22 +121,25 @@ impl App {
         broker: Broker,
         guard: Guard,
         metrics: Option<Series>,
-        Extras { limits, audit, telemetry, routing, partitions }: Extras,
+        Extras { limits, audit, telemetry, routing, connect, partitions, console }: Extras,
     ) -> Self {
         let closing = CancellationToken::new();
-        let desk = Desk::open(broker.clone(), telemetry.clone());
-        let crew = Crew::new(broker.clone());
-        let events = Events::new(broker.clone(), metrics.clone(), closing.clone());
+        // A server has a guard at its door; a command with an engine of its own has none.
+        let kind = if matches!(guard, Guard::Inside) { "cli" } else { "server" };
+        let delivery_leases = DeliveryLeases::open(broker.clone(), telemetry.clone(), kind);
+        let worker_sessions = WorkerSessions::new(broker.clone());
+        let events = Events::new(broker.clone(), metrics.clone(), delivery_leases.clone(), closing.clone());
         telemetry.refresh_with(&events);
         let routing = Routing::new(broker.clone(), routing);
+        let connect = Connect::new(broker.clone(), connect);
         let room = limits.buffered.clamp(1024, Semaphore::MAX_PERMITS);
         let usual = TopicConfig::default();
         let usual = TopicConfig { partitions: partitions.unwrap_or(usual.partitions), ..usual };
         Self(Arc::new(Inner {
             broker,
             usual,
-            desk,
-            crew,
+            delivery_leases,
+            worker_sessions,
             guard,
             audit,
             limits: RwLock::new(Arc::new(limits)),
@@ -139,7 +152,10 @@ impl App {
             meter: Meter::default(),
             telemetry,
             events,
+            takeovers: Takeovers::default(),
             routing,
+            connect,
+            console,
             producers: Mutex::default(),
             requests: Mutex::default(),
             draining: AtomicBool::new(false),
@@ -156,12 +172,12 @@ impl App {
         self.0.usual.clone()
     }
 
-    pub(crate) fn desk(&self) -> &Desk {
-        &self.0.desk
+    pub(crate) fn delivery_leases(&self) -> &DeliveryLeases {
+        &self.0.delivery_leases
     }
 
-    pub(crate) fn crew(&self) -> &Crew {
-        &self.0.crew
+    pub(crate) fn worker_sessions(&self) -> &WorkerSessions {
+        &self.0.worker_sessions
     }
 
     pub(crate) fn guard(&self) -> &Guard {
@@ -176,8 +192,21 @@ impl App {
         &self.0.routing
     }
 
+    pub(crate) fn connect(&self) -> &Connect {
+        &self.0.connect
+    }
+
+    /// Whether `/` answers with the console.
+    pub(crate) fn has_console(&self) -> bool {
+        self.0.console
+    }
+
     pub(crate) fn events(&self) -> &Events {
         &self.0.events
+    }
+
+    pub(crate) fn takeovers(&self) -> &Takeovers {
+        &self.0.takeovers
     }
 
     pub(crate) fn telemetry(&self) -> &Telemetry {
@@ -198,7 +227,7 @@ impl App {
     }
 
     /// How often callers were refused.
-    pub(crate) fn failures(&self) -> &Buckets<Failure> {
+    pub(crate) fn failures(&self) -> &Buckets<RefusalKey> {
         &self.0.failures
     }
 
@@ -206,7 +235,8 @@ impl App {
         self.0.limits.read().expect("nothing panics under this lock").clone()
     }
 
-    /// From now on these hold. Connections, room for bodies and times of connections stay as they were at the start.
+    /// From now on these hold. Connections, room for bodies and times of connections stay as they
+    /// were at the start.
     pub(crate) fn set_limits(&self, limits: Limits) {
         *self.0.limits.write().expect("nothing panics under this lock") = Arc::new(limits);
     }
@@ -221,8 +251,8 @@ impl App {
         take(&self.0.small_room, bytes).or_else(|| self.room_for(bytes))
     }
 
-    /// A seat for one more stream, or `Overloaded`.
-    pub(crate) fn seat(&self) -> Result<StreamSeat> {
+    /// A permit for one more stream, or `Overloaded`.
+    pub(crate) fn permit(&self) -> Result<StreamPermit> {
         let max = self.limits().streams;
         let mut taken = self.0.streams.lock().expect("nothing panics under this lock");
         if *taken >= max {
@@ -231,7 +261,7 @@ impl App {
         }
         *taken += 1;
         metrics::gauge!("firth_http_streams").increment(1);
-        Ok(StreamSeat(self.clone()))
+        Ok(StreamPermit(self.clone()))
     }
 
     /// The topic's producer, made at first use.
@@ -281,8 +311,8 @@ impl App {
     pub(crate) fn drain(&self) {
         self.0.draining.store(true, Ordering::Relaxed);
         self.0.closing.cancel();
-        self.desk().stop_fetching();
-        self.crew().stop_waiting();
+        self.delivery_leases().stop_fetching();
+        self.worker_sessions().stop_waiting();
     }
 
     pub(crate) fn is_draining(&self) -> bool {
@@ -297,9 +327,10 @@ impl App {
     /// Leaves every group, sends what is buffered and closes the engine.
     pub(crate) async fn close(&self) -> Result<()> {
         self.drain();
+        self.connect().close().await;
         self.routing().close().await;
-        self.desk().close().await;
-        self.crew().close().await;
+        self.delivery_leases().close().await;
+        self.worker_sessions().close().await;
         let producers = std::mem::take(&mut *self.producers());
         for (_, producer) in producers {
             producer.close().await?;

@@ -1,4 +1,5 @@
-//! Handles: what a client gives back to name something that the server holds for it. Those of an earlier life of the server never match.
+//! Handles: what a client gives back to name something that the server holds for it. Those of an
+//! earlier life of the server never match.
 
 /// Writes and reads the handles of this life.
 #[derive(Clone, Copy, Debug)]
@@ -29,7 +30,8 @@ mod tests {
 
     #[test]
     fn a_handle_is_good_for_one_life() {
-        let (one, other) = (Handles { life: 1 }, Handles { life: 2 });
+        let one = Handles { life: 1 };
+        let other = Handles { life: 2 };
         assert_eq!(one.read(&one.write(77)), Some(77));
         assert_eq!(other.read(&one.write(77)), None);
         for wrong in ["", ".", "1", "1.", ".1", "x.1", "1.x", "1.1.1"] {

@@ -1,4 +1,5 @@
-//! RFC 9457 problem details: the one table from an error's kind to its status, and back for the command line.
+//! RFC 9457 problem details: the one table from an error's kind to its status, and back for the
+//! command line.
 //!
 //! Details are the error's own context and causes; the engine never puts payloads or secrets there.
 
@@ -34,33 +35,8 @@ pub(crate) struct Problem {
     pub(crate) retry_after: u32,
 }
 
-/// What the engine's and the queue's errors say, and which field of a request that is.
-const FIELDS: [(&str, &str); 24] = [
-    ("topic name", "topic"),
-    ("group name", "group"),
-    ("payload has", "payload"),
-    ("key has", "key"),
-    ("headers take", "headers"),
-    (" headers; at most", "headers"),
-    ("a header has an empty name", "headers"),
-    ("can be delayed by at most", "after_ms"),
-    ("cannot wait longer", "after_ms"),
-    (" partitions; ", "partitions"),
-    ("partitions can only", "partitions"),
-    ("max_payload is", "max_payload"),
-    ("record id must", "id"),
-    ("a dead letter's id", "id"),
-    ("partition ", "partition"),
-    ("producer name", "Idempotency-Key"),
-    ("subscription's collection", "collection"),
-    ("subscription's document", "document"),
-    ("service name", "service"),
-    ("member name", "worker"),
-    ("offer name", "name"),
-    (" shards", "shards"),
-    ("a checkpoint of", "checkpoint"),
-    ("an offer rests", "rest_ms"),
-];
+/// Fields of the engine that have another name in a request.
+const FIELDS: [(&str, &str); 2] = [("member", "worker"), ("producer", "Idempotency-Key")];
 
 /// The table: each kind with its status and its title.
 const TABLE: [(ErrorKind, StatusCode, &str); 13] = [
@@ -145,11 +121,10 @@ impl From<Error> for Problem {
             detail = format!("{detail}: {cause}");
             source = cause.source();
         }
-        let is_ours = kind == ErrorKind::Invalid;
-        let known = FIELDS.iter().find(|(words, _)| is_ours && detail.contains(words));
-        let named = leading_field(&detail).filter(|_| is_ours);
-        let field = named.or_else(|| known.map(|(_, field)| (*field).to_owned()));
-        let limit = limit_in(&detail).filter(|_| is_ours);
+        let field = error.field().map(|field| {
+            FIELDS.iter().find(|(ours, _)| *ours == field).map_or(field, |(_, theirs)| theirs).to_owned()
+        });
+        let limit = error.limit();
         Self {
             field,
             limit,
@@ -186,26 +161,6 @@ impl IntoResponse for Problem {
     }
 }
 
-/// The field in front of our own errors: `at_ms: no clock shows this time`.
-fn leading_field(detail: &str) -> Option<String> {
-    // A message of several is named in front: `message 2: key: …`.
-    let detail = detail
-        .split_once(": ")
-        .filter(|(front, _)| front.starts_with("message "))
-        .map_or(detail, |(_, rest)| rest);
-    let (field, _) = detail.split_once(": ")?;
-    let is_field =
-        !field.is_empty() && field.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
-    is_field.then(|| field.to_owned())
-}
-
-/// The number after "at most" or "give 1 to".
-fn limit_in(detail: &str) -> Option<u64> {
-    let rest = ["at most ", "give 1 to "].iter().find_map(|words| Some(detail.split_once(words)?.1))?;
-    let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
-    rest[..digits].parse().ok()
-}
-
 /// What handlers answer.
 pub(crate) type Answer<T> = Result<T, Problem>;
 
@@ -215,19 +170,16 @@ mod tests {
 
     #[test]
     fn wrong_requests_are_told_the_field_and_the_limit() {
-        let told = |context: &'static str| {
-            let problem = Problem::from(Error::new(ErrorKind::Invalid, context));
+        let told = |error: Error| {
+            let problem = Problem::from(error);
             (problem.field, problem.limit)
         };
+        let error = |context: &'static str| Error::new(ErrorKind::Invalid, context);
         let field = |name: &str| Some(name.to_owned());
-        assert_eq!(told("topic name has 129 bytes; at most 128 are allowed"), (field("topic"), Some(128)));
-        assert_eq!(
-            told("send to t/0: key has 2000 bytes; at most 1024 are allowed"),
-            (field("key"), Some(1024))
-        );
-        assert_eq!(told("0 partitions; give 1 to 4096"), (field("partitions"), Some(4096)));
-        assert_eq!(told("at_ms: no clock shows this time"), (field("at_ms"), None));
-        assert_eq!(told("something else"), (None, None));
+        let name = firth::TopicName::new("x".repeat(129)).unwrap_err();
+        assert_eq!(told(name.during("send")), (field("topic"), Some(128)));
+        assert_eq!(told(error("x").with_field("member")), (field("worker"), None));
+        assert_eq!(told(error("payload has 5 bytes; at most 4")), (None, None), "text decides nothing");
     }
 
     #[test]

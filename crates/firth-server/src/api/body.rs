@@ -1,4 +1,5 @@
-//! Bodies in and out: size, time and memory limits, media types, JSON with errors that name the field.
+//! Bodies in and out: size, time and memory limits, media types, JSON with errors that name the
+//! field.
 
 use crate::app::App;
 use crate::problem::{Answer, Problem};
@@ -17,7 +18,8 @@ use std::sync::Arc;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
-/// A whole request: its headers, and its body within the limits. The body's room is given back when it is dropped.
+/// A whole request: its headers, and its body within the limits. The body's room is given back when
+/// it is dropped.
 pub(crate) struct Raw {
     pub(crate) headers: HeaderMap,
     pub(crate) media: String,
@@ -29,16 +31,26 @@ impl FromRequest<App> for Raw {
     type Rejection = Problem;
 
     async fn from_request(request: Request, app: &App) -> Answer<Self> {
+        let limit = app.limits().request_size;
+        Self::within(request, app, limit).await
+    }
+}
+
+impl Raw {
+    /// As a body of any call, with a limit of its own on its bytes.
+    pub(crate) async fn within(request: Request, app: &App, limit: usize) -> Answer<Self> {
         let (Parts { headers, .. }, mut body) = request.into_parts();
         let media = media_type(&headers)?;
         let limits = app.limits();
+        let limit = limit.min(limits.request_size);
         let announced = headers.get(header::CONTENT_LENGTH);
         let announced = announced.and_then(|value| value.to_str().ok()?.parse::<usize>().ok()).unwrap_or(0);
-        if announced > limits.request_size {
-            return Err(too_large(limits.request_size));
+        if announced > limit {
+            return Err(too_large(limit));
         }
         let mut room = Room { app, size: 0, taken: Vec::new() };
-        let (mut parts, mut size) = (Vec::new(), 0);
+        let mut parts = Vec::new();
+        let mut size = 0;
         let until = Instant::now() + limits.body_time;
         loop {
             let Ok(frame) = tokio::time::timeout_at(until, body.frame()).await else {
@@ -48,8 +60,8 @@ impl FromRequest<App> for Raw {
             let frame = frame.map_err(|_| Problem::field("body", "the body ended before it was complete"))?;
             let Ok(data) = frame.into_data() else { continue };
             size += data.len();
-            if size > limits.request_size {
-                return Err(too_large(limits.request_size));
+            if size > limit {
+                return Err(too_large(limit));
             }
             room.grow(size)?;
             parts.push(data);

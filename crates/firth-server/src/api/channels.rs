@@ -1,23 +1,23 @@
-//! `/v1/channels/{channel}`: live messages over the engine's bus. At most once, kept nowhere, but never a silent gap.
+//! `/v1/channels/{channel}`: live messages over the engine's bus. At most once, kept nowhere, but
+//! never a silent gap.
 
 use super::body::{JsonBody, Path, Query, within};
 use super::stream::{ALIVE, AsyncNext, Form};
-use crate::app::{App, StreamSeat};
+use crate::app::{App, StreamPermit};
 use crate::problem::{Answer, Problem};
 use crate::wire::{Live, MAX_MS, Published};
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
-use firth_engine::ChannelName;
-use firth_engine::facet::{Signal, Subscription};
+use firth::catalog::{ChannelName, Listener, Signal};
 use serde::Deserialize;
 use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use utoipa::IntoParams;
 
-/// Publishes on a live channel, to whoever listens now
+/// Publishes on a live channel, to its current subscribers
 #[utoipa::path(post, path = "/v1/channels/{channel}", tag = "channels", params(("channel" = String, Path)),
     request_body = Published, responses((status = 204, description = "Published")))]
 pub(crate) async fn publish(
@@ -27,7 +27,7 @@ pub(crate) async fn publish(
 ) -> Answer<StatusCode> {
     let channel = ChannelName::new(&channel).map_err(|error| Problem::from(error).at("channel"))?;
     let payload = message.into_payload()?;
-    app.broker().engine().publish(&channel, payload).await?;
+    app.broker().bus().publish(&channel, payload).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -41,11 +41,11 @@ pub(crate) struct HowLong {
 }
 
 struct Listening {
-    heard: Subscription,
+    heard: Listener,
     form: Form,
     until: Option<Instant>,
     closing: CancellationToken,
-    _seat: StreamSeat,
+    _permit: StreamPermit,
 }
 
 struct NextMessage;
@@ -72,7 +72,8 @@ impl AsyncNext<Listening> for NextMessage {
     }
 }
 
-/// Messages of a live channel from now on, until either side ends it; nothing is missed once the answer has begun, or a gap says so
+/// Messages of a live channel from now on, until either side ends it; nothing is missed once the
+/// answer has begun, or a gap says so
 #[utoipa::path(get, path = "/v1/channels/{channel}", tag = "channels",
     params(("channel" = String, Path), HowLong, ("Accept" = Option<String>, Header, description = "text/event-stream or application/x-ndjson")),
     responses((status = 200, description = "Messages as they are published",
@@ -87,13 +88,13 @@ pub(crate) async fn subscribe(
     let form = Form::accepted(&headers)?;
     let channel = ChannelName::new(&channel).map_err(|error| Problem::from(error).at("channel"))?;
     let for_ms = how.for_ms.map(|ms| within("for_ms", ms, 0, MAX_MS)).transpose()?;
-    let seat = app.seat()?;
+    let permit = app.permit()?;
     let listening = Listening {
-        heard: app.broker().engine().subscribe(&channel).await?,
+        heard: app.broker().bus().subscribe(&channel).await?,
         form,
         until: for_ms.map(|ms| Instant::now() + Duration::from_millis(ms)),
         closing: app.closing().clone(),
-        _seat: seat,
+        _permit: permit,
     };
     Ok(form.answer(listening, NextMessage))
 }

@@ -1,6 +1,7 @@
 //! `/v1/claims`: services, what they offer, who has it; taking offers back and claims away.
 //!
-//! A service is made by its first offer or worker. Whoever only looks makes none: what is not there is 404.
+//! The first offer or worker makes a service. A read makes none: if the service is not there, the
+//! answer is 404.
 
 use super::body::{Json, JsonBody, Path, Query, Raw, expect_media, parse, within};
 use crate::app::App;
@@ -14,9 +15,8 @@ use axum::Extension;
 use axum::extract::State;
 use axum::http::StatusCode;
 use firth::ErrorKind;
-use firth::claims::{Claims, MAX_SHARDS};
-use firth_engine::OfferName;
-use firth_engine::limits::MAX_OFFER;
+use firth::claims::{Claims, MAX_SHARDS, OfferName};
+use firth::limits::MAX_OFFER;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use utoipa::IntoParams;
@@ -54,10 +54,10 @@ pub(crate) async fn status(
 pub(crate) async fn create(
     State(app): State<App>,
     Path(service): Path<String>,
-    JsonBody(wish): JsonBody<NewService>,
+    JsonBody(request): JsonBody<NewService>,
 ) -> Answer<(StatusCode, Json<ServiceStatus>)> {
     let shards =
-        wish.shards.map(|shards| within("shards", shards.into(), 1, MAX_SHARDS.into())).transpose()?;
+        request.shards.map(|shards| within("shards", shards.into(), 1, MAX_SHARDS.into())).transpose()?;
     let is_new = !is_there(&app, &service).await?;
     let claims = app.broker().claims(&service);
     let claims = match shards {
@@ -79,7 +79,7 @@ pub(crate) async fn create(
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub(crate) struct Page {
+pub(crate) struct OfferPage {
     /// Go on after this name.
     #[param(min_length = 1, max_length = 128, pattern = "^[A-Za-z0-9_-]+(\\.[A-Za-z0-9_-]+)*$")]
     after: Option<String>,
@@ -89,12 +89,12 @@ pub(crate) struct Page {
 }
 
 /// Offers by name, with their owners and ages
-#[utoipa::path(get, path = "/v1/claims/{service}/offers", tag = "claims", params(("service" = String, Path), Page),
+#[utoipa::path(get, path = "/v1/claims/{service}/offers", tag = "claims", params(("service" = String, Path), OfferPage),
     responses((status = 200, body = OfferList)))]
 pub(crate) async fn offers(
     State(app): State<App>,
     Path(service): Path<String>,
-    Query(page): Query<Page>,
+    Query(page): Query<OfferPage>,
 ) -> Answer<Json<OfferList>> {
     let max = usize::try_from(within("max", page.max.unwrap_or(100), 1, MAX_PAGE)?).unwrap_or(100);
     let after =
@@ -105,7 +105,7 @@ pub(crate) async fn offers(
     Ok(Json(OfferList { offers: found.into_iter().map(OfferShown::from).collect(), next }))
 }
 
-/// Offers one unit of work, or an array of them; a name that is offered already changes nothing, whoever has it
+/// Offers one unit of work, or an array of them; an offer that exists stays, owned or not
 ///
 /// At most 10 000. The service is made if it is new.
 #[utoipa::path(post, path = "/v1/claims/{service}/offers", tag = "claims", params(("service" = String, Path)),
@@ -144,7 +144,7 @@ fn checked(offer: NewOffer) -> Answer<(String, Vec<u8>)> {
     Ok((name, payload))
 }
 
-/// Takes an offer back, whoever has it; its owner loses the claim
+/// Takes an offer back, owned or not; its owner loses the claim
 #[utoipa::path(delete, path = "/v1/claims/{service}/offers/{offer}", tag = "claims",
     params(("service" = String, Path), ("offer" = String, Path)), responses((status = 204, description = "Withdrawn")))]
 pub(crate) async fn withdraw(
@@ -157,7 +157,7 @@ pub(crate) async fn withdraw(
     }
 }
 
-/// Takes a claim away from whoever has it; the unit is free at once
+/// Takes a claim away from its owner, alive or vanished; the unit is free at once
 #[utoipa::path(post, path = "/v1/claims/{service}/offers/{offer}/release", tag = "claims",
     params(("service" = String, Path), ("offer" = String, Path)), responses((status = 204, description = "Released")))]
 pub(crate) async fn release(
@@ -179,7 +179,7 @@ pub(crate) async fn workers(State(app): State<App>, Path(service): Path<String>)
 }
 
 /// The service, if it was ever used; looking does not make it.
-async fn there(app: &App, service: &str) -> Answer<Claims> {
+pub(super) async fn there(app: &App, service: &str) -> Answer<Claims> {
     match is_there(app, service).await? {
         true => Ok(app.broker().claims(service)),
         false => {

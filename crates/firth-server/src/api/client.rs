@@ -2,7 +2,7 @@
 
 use super::layers::Peer;
 use crate::auth::CLIENT;
-use crate::desk;
+use crate::delivery_leases;
 use crate::problem::{Answer, Problem};
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
@@ -18,8 +18,8 @@ pub(super) struct Asker {
 
 impl Asker {
     /// As a consumer of this kind.
-    pub(super) fn by(self, kind: &'static str) -> desk::Client {
-        desk::Client { name: self.name, address: self.peer.map(|peer| peer.0), kind }
+    pub(super) fn by(self, kind: &'static str) -> delivery_leases::LeaseClient {
+        delivery_leases::LeaseClient { name: self.name, address: self.peer.map(|peer| peer.0), kind }
     }
 }
 

@@ -4,7 +4,7 @@ use super::MAX_WAIT;
 use super::body::{Json, JsonBody, Path, within};
 use super::client::Asker;
 use crate::app::App;
-use crate::desk::Verdict;
+use crate::delivery_leases::LeaseVerdict;
 use crate::problem::{Answer, Problem};
 use crate::wire::{
     Delivered, Failure, Fetch, Fetched, NotSettled, Settle, SettledReport, Shown, millis, unix_ms,
@@ -49,9 +49,11 @@ pub(crate) async fn fetch(
 ) -> Answer<Json<Fetched>> {
     let max = within("max", wanted.max.unwrap_or(1) as u64, 1, MAX_DELIVERIES)?;
     let wait = Duration::from_millis(within("wait_ms", wanted.wait_ms.unwrap_or(0), 0, millis(MAX_WAIT))?);
-    let (lease, max) = (lease(wanted.lease_ms)?, usize::try_from(max).unwrap_or(1));
+    let lease = lease(wanted.lease_ms)?;
+    let max = usize::try_from(max).unwrap_or(1);
     let show = |handle, delivery: &Delivery| delivered(handle, delivery, lease);
-    let deliveries = app.desk().fetch((&topic, &group), asker.by("fetch"), (max, wait, lease), show).await?;
+    let deliveries =
+        app.delivery_leases().fetch((&topic, &group), asker.by("fetch"), (max, wait, lease), show).await?;
     Ok(Json(Fetched { deliveries }))
 }
 
@@ -65,15 +67,17 @@ pub(crate) async fn settle(
     JsonBody(verdicts): JsonBody<Settle>,
 ) -> Answer<Json<SettledReport>> {
     check(&verdicts)?;
-    let (place, desk) = ((topic.as_str(), group.as_str()), app.desk());
+    let place = (topic.as_str(), group.as_str());
+    let leases = app.delivery_leases();
     let mut report = SettledReport { settled: 0, failed: Vec::new() };
     for extension in &verdicts.extend {
         let lease = lease(Some(extension.lease_ms))?;
-        note(&mut report, &extension.delivery, desk.extend(place, &extension.delivery, lease));
+        note(&mut report, &extension.delivery, leases.extend(place, &extension.delivery, lease));
     }
     // All are noted before the first is waited for, so that they are stored together.
     let all = list(verdicts).into_iter();
-    let noted: Vec<_> = all.map(|(handle, verdict)| (desk.settle(place, &handle, verdict), handle)).collect();
+    let noted: Vec<_> =
+        all.map(|(handle, verdict)| (leases.settle(place, &handle, verdict), handle)).collect();
     for (noted, handle) in noted {
         let outcome = match noted {
             Ok(Some(stored)) => stored.await,
@@ -89,8 +93,10 @@ fn note(report: &mut SettledReport, handle: &str, outcome: Result<(), Error>) {
     match outcome {
         Ok(()) => report.settled += 1,
         Err(error) => {
-            let (kind, detail) = (error.kind().as_str().to_owned(), error.context().to_owned());
-            let (delivery, may_have_happened) = (handle.to_owned(), error.may_have_happened());
+            let kind = error.kind().as_str().to_owned();
+            let detail = error.context().to_owned();
+            let delivery = handle.to_owned();
+            let may_have_happened = error.may_have_happened();
             report.failed.push(NotSettled { delivery, kind, detail, may_have_happened });
         }
     }
@@ -122,21 +128,21 @@ fn check(verdicts: &Settle) -> Answer<()> {
     Ok(())
 }
 
-fn list(verdicts: Settle) -> Vec<(String, Verdict)> {
+fn list(verdicts: Settle) -> Vec<(String, LeaseVerdict)> {
     let why = |failure: &mut Failure| failure.reason.take().unwrap_or_else(|| "no reason given".to_owned());
-    let acks = verdicts.ack.into_iter().map(|delivery| (delivery, Verdict::Ack));
+    let acks = verdicts.ack.into_iter().map(|delivery| (delivery, LeaseVerdict::Ack));
     let nacks = verdicts.nack.into_iter().map(|mut failure| {
         let why = why(&mut failure);
         let nack = match failure.after_ms {
             Some(after) => Nack::retry_after(Duration::from_millis(after), why),
             None => Nack::retry(why),
         };
-        (failure.delivery, Verdict::Nack(nack))
+        (failure.delivery, LeaseVerdict::Nack(nack))
     });
     let rejects = verdicts.reject.into_iter().map(|mut failure| {
         let why = why(&mut failure);
-        (failure.delivery, Verdict::Nack(Nack::reject(why)))
+        (failure.delivery, LeaseVerdict::Nack(Nack::reject(why)))
     });
-    let releases = verdicts.release.into_iter().map(|delivery| (delivery, Verdict::Release));
+    let releases = verdicts.release.into_iter().map(|delivery| (delivery, LeaseVerdict::Release));
     acks.chain(nacks).chain(rejects).chain(releases).collect()
 }

@@ -2,9 +2,9 @@
 
 use super::body::{Json, JsonBody, Path, Query, within};
 use super::stream::{ALIVE, AsyncNext, Form};
-use crate::app::{App, StreamSeat};
+use crate::app::{App, StreamPermit};
 use crate::problem::{Answer, Problem};
-use crate::telemetry::RequestTrace;
+use crate::telemetry::RequestSpan;
 use crate::wire::{Count, Edit, Letter, Letters, MAX_MS, Pick};
 use axum::Extension;
 use axum::body::Bytes;
@@ -24,7 +24,8 @@ const MAX_PAGE: u64 = 500;
 const MAX_IDS: u64 = 10_000;
 const MAX_PARTITION: u64 = 4095;
 
-/// A query with what all filters of dead letters have, and more. (Flattened structs would take unknown fields.)
+/// A query with what all filters of dead letters have, and more. (Flattened structs would take
+/// unknown fields.)
 macro_rules! filter {
     ($name:ident { $($(#[$about:meta])* $field:ident: $kind:ty,)* }) => {
         #[derive(Deserialize, IntoParams)]
@@ -139,19 +140,19 @@ pub(crate) async fn count(
     Ok(Json(Count { count: letters.count().await? }))
 }
 
-struct Following {
+struct LetterStream {
     letters: Follow,
     form: Form,
     until: Option<Instant>,
     closing: CancellationToken,
     is_over: bool,
-    _seat: StreamSeat,
+    _permit: StreamPermit,
 }
 
 struct NextLetter;
 
-impl AsyncNext<Following> for NextLetter {
-    async fn call(&self, state: &mut Following) -> Option<Bytes> {
+impl AsyncNext<LetterStream> for NextLetter {
+    async fn call(&self, state: &mut LetterStream) -> Option<Bytes> {
         let left =
             state.until.map_or(ALIVE, |until| until.saturating_duration_since(Instant::now()).min(ALIVE));
         if state.is_over || left.is_zero() {
@@ -172,9 +173,11 @@ impl AsyncNext<Following> for NextLetter {
     }
 }
 
-/// Dead letters as they come, those that are there first, as server-sent events or one JSON object per line
+/// Dead letters as they come, those that are there first, as server-sent events or one JSON object
+/// per line
 ///
-/// Each letter comes once per stream. For programs that delete or replay what they get: 100 000 that are left lying end the stream.
+/// Each letter comes once per stream. For programs that delete or replay what they get: 100 000
+/// that are left lying end the stream.
 #[utoipa::path(get, path = "/v1/topics/{topic}/dead/stream", tag = "dead letters",
     params(("topic" = String, Path), Followed,
         ("Accept" = Option<String>, Header, description = "text/event-stream or application/x-ndjson")),
@@ -193,13 +196,13 @@ pub(crate) async fn follow(
     app.broker().topic(&topic).await?;
     // A wrong name of a group is told before the answer begins.
     letters.list(None, 1).await?;
-    let following = Following {
+    let following = LetterStream {
         letters: letters.follow(),
         form,
         until: for_ms.map(|ms| Instant::now() + Duration::from_millis(ms)),
         closing: app.closing().clone(),
         is_over: false,
-        _seat: app.seat()?,
+        _permit: app.permit()?,
     };
     Ok(form.answer(following, NextLetter))
 }
@@ -249,7 +252,7 @@ pub(crate) async fn delete(
 pub(crate) async fn edit(
     State(app): State<App>,
     Path(topic): Path<String>,
-    Extension(trace): Extension<RequestTrace>,
+    Extension(trace): Extension<RequestSpan>,
     JsonBody(edit): JsonBody<Edit>,
 ) -> Answer<Json<Count>> {
     let id: DeadId = edit.id.parse().map_err(|error| Problem::from(error).at("id"))?;

@@ -2,7 +2,7 @@
 
 use super::body::{Query, within};
 use super::stream::{ALIVE, AsyncNext, Form, event};
-use crate::app::{App, StreamSeat};
+use crate::app::{App, StreamPermit};
 use crate::auth::Caller;
 use crate::problem::{Answer, Problem};
 use crate::wire::{MAX_MS, SystemEvent};
@@ -22,7 +22,7 @@ use utoipa::IntoParams;
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub(crate) struct Which {
+pub(crate) struct EventQuery {
     /// Only events of this topic.
     topic: Option<String>,
     /// End after this long.
@@ -30,17 +30,17 @@ pub(crate) struct Which {
     for_ms: Option<u64>,
 }
 
-struct Listening {
+struct EventStream {
     events: Receiver<SystemEvent>,
     caller: Caller,
     topic: Option<String>,
     form: Form,
     until: Option<Instant>,
     closing: CancellationToken,
-    _seat: StreamSeat,
+    _permit: StreamPermit,
 }
 
-impl Listening {
+impl EventStream {
     fn wants(&self, event: &SystemEvent) -> bool {
         event.topic().is_none_or(|topic| {
             self.caller.covers(topic) && self.topic.as_deref().is_none_or(|wanted| wanted == topic)
@@ -50,8 +50,8 @@ impl Listening {
 
 struct NextEvent;
 
-impl AsyncNext<Listening> for NextEvent {
-    async fn call(&self, state: &mut Listening) -> Option<Bytes> {
+impl AsyncNext<EventStream> for NextEvent {
+    async fn call(&self, state: &mut EventStream) -> Option<Bytes> {
         let alive = Instant::now() + ALIVE;
         loop {
             let until = state.until;
@@ -81,27 +81,27 @@ impl AsyncNext<Listening> for NextEvent {
 
 /// What happens: topics, groups, members, dead letters, lag and throughput, about once a second
 #[utoipa::path(get, path = "/v1/events", tag = "system",
-    params(Which, ("Accept" = Option<String>, Header, description = "text/event-stream or application/x-ndjson")),
+    params(EventQuery, ("Accept" = Option<String>, Header, description = "text/event-stream or application/x-ndjson")),
     responses((status = 200, description = "Events as they happen",
         content((SystemEvent = "text/event-stream"), (SystemEvent = "application/x-ndjson"))),
         (status = 406, body = Problem, description = "Neither form is accepted")))]
 pub(crate) async fn events(
     State(app): State<App>,
     Extension(caller): Extension<Caller>,
-    Query(which): Query<Which>,
+    Query(which): Query<EventQuery>,
     headers: HeaderMap,
 ) -> Answer<Response> {
     let form = Form::accepted(&headers)?;
     let for_ms = which.for_ms.map(|ms| within("for_ms", ms, 0, MAX_MS)).transpose()?;
-    let seat = app.seat()?;
-    let listening = Listening {
+    let permit = app.permit()?;
+    let listening = EventStream {
         events: app.events().listen().await,
         caller,
         topic: which.topic,
         form,
         until: for_ms.map(|ms| Instant::now() + Duration::from_millis(ms)),
         closing: app.closing().clone(),
-        _seat: seat,
+        _permit: permit,
     };
     Ok(form.answer(listening, NextEvent))
 }

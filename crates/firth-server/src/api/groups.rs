@@ -1,4 +1,5 @@
-//! `/v1/topics/{topic}/groups`: figures, members, what is pending; creating, resetting and deleting groups.
+//! `/v1/topics/{topic}/groups`: figures, members, what is pending; creating, resetting and deleting
+//! groups.
 
 use super::body::{Json, JsonBody, Path, Query, within};
 use crate::app::App;
@@ -8,7 +9,7 @@ use crate::wire::{
 };
 use axum::extract::State;
 use axum::http::StatusCode;
-use firth::{ErrorKind, GroupName, PendingQuery, PendingSort, Position, RecordId, Reset, StartAt};
+use firth::{ErrorKind, GroupName, PendingQuery, PendingSort, RecordId, Reset, StartAt, StartPosition};
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use serde::Deserialize;
 use std::time::Duration;
@@ -21,7 +22,8 @@ pub(crate) const GROUPS_AT_ONCE: usize = 8;
 #[utoipa::path(get, path = "/v1/topics/{topic}/groups", tag = "groups", params(("topic" = String, Path)),
     responses((status = 200, body = Groups)))]
 pub(crate) async fn list(State(app): State<App>, Path(topic): Path<String>) -> Answer<Json<Groups>> {
-    let (admin, topic) = (app.broker().admin(), topic.as_str());
+    let admin = app.broker().admin();
+    let topic = topic.as_str();
     let groups = stream::iter(admin.groups(topic).await?);
     let look = |group: GroupName| {
         let admin = &admin;
@@ -48,19 +50,20 @@ pub(crate) async fn show(
 pub(crate) async fn create(
     State(app): State<App>,
     Path((topic, group)): Path<(String, String)>,
-    JsonBody(wish): JsonBody<NewGroup>,
+    JsonBody(request): JsonBody<NewGroup>,
 ) -> Answer<(StatusCode, Json<Group>)> {
-    within("age_ms", wish.age_ms.unwrap_or(0), 0, MAX_MS)?;
+    within("age_ms", request.age_ms.unwrap_or(0), 0, MAX_MS)?;
     let admin = app.broker().admin();
     let was_there = admin.groups(&topic).await?.iter().any(|known| known.as_str() == group);
-    admin.create_group(&topic, &group, StartAt::from(&wish)).await?;
+    admin.create_group(&topic, &group, StartAt::from(&request)).await?;
     let status = if was_there { StatusCode::OK } else { StatusCode::CREATED };
     Ok((status, Json(admin.group(&topic, &group).await?.into())))
 }
 
 /// Deletes a group with everything that waits for it and its dead letters
 ///
-/// This server leaves the group first, and its streams end; consumers elsewhere must be closed before.
+/// This server leaves the group first, and its streams end; consumers elsewhere must be closed
+/// before.
 #[utoipa::path(delete, path = "/v1/topics/{topic}/groups/{group}", tag = "groups",
     params(("topic" = String, Path), ("group" = String, Path)),
     responses((status = 204, description = "Deleted"), (status = 409, body = Problem, description = "It has members elsewhere")))]
@@ -69,11 +72,11 @@ pub(crate) async fn delete(
     Path((topic, group)): Path<(String, String)>,
 ) -> Answer<StatusCode> {
     exists(&app, &topic, &group).await?;
-    app.desk().leave(&topic, Some(&group)).await;
+    app.delivery_leases().leave(&topic, Some(&group)).await;
     let admin = app.broker().admin();
     match admin.delete_group(&topic, &group).await {
         Ok(_) => {
-            app.desk().forget_policies(&topic, Some(&group)).await?;
+            app.delivery_leases().forget_policies(&topic, Some(&group)).await?;
             app.forget_series(&topic, Some(&group));
             Ok(StatusCode::NO_CONTENT)
         }
@@ -92,20 +95,27 @@ pub(crate) async fn delete(
 pub(crate) async fn reset(
     State(app): State<App>,
     Path((topic, group)): Path<(String, String)>,
-    JsonBody(wish): JsonBody<ResetGroup>,
+    JsonBody(request): JsonBody<ResetGroup>,
 ) -> Answer<Json<Group>> {
-    let to = match (wish.age_ms, wish.time_ms, wish.to) {
-        (Some(_), Some(_), _) => return Err(Problem::field("time_ms", "give age_ms or time_ms, not both")),
-        (Some(age), None, _) => Position::Age(Duration::from_millis(within("age_ms", age, 0, MAX_MS)?)),
-        (None, Some(time), _) => Position::After(RecordId::before_ms(within("time_ms", time, 0, MAX_COUNT)?)),
-        (None, None, Start::Oldest) => Position::Start,
-        (None, None, Start::Newest) => Position::End,
-    };
+    let to = position(&request)?;
     exists(&app, &topic, &group).await?;
     let admin = app.broker().admin();
-    admin.reset_group(&topic, &group, Reset { to, drop_due: wish.drop_due }).await?;
+    admin.reset_group(&topic, &group, Reset { to, drop_due: request.drop_due }).await?;
     app.events().tell(SystemEvent::GroupReset { topic: topic.clone(), group: group.clone() });
     Ok(Json(admin.group(&topic, &group).await?.into()))
+}
+
+/// Where a reset leads.
+pub(super) fn position(request: &ResetGroup) -> Answer<StartPosition> {
+    Ok(match (request.age_ms, request.time_ms, request.to) {
+        (Some(_), Some(_), _) => return Err(Problem::field("time_ms", "give age_ms or time_ms, not both")),
+        (Some(age), None, _) => StartPosition::Age(Duration::from_millis(within("age_ms", age, 0, MAX_MS)?)),
+        (None, Some(time), _) => {
+            StartPosition::After(RecordId::before_ms(within("time_ms", time, 0, MAX_COUNT)?))
+        }
+        (None, None, Start::Oldest) => StartPosition::Start,
+        (None, None, Start::Newest) => StartPosition::End,
+    })
 }
 
 /// Everyone who is a member of a group now
@@ -117,7 +127,7 @@ pub(crate) async fn members(
 ) -> Answer<Json<Members>> {
     let info = app.broker().admin().group(&topic, &group).await?;
     let mut members: Vec<_> = info.members.into_iter().map(Member::from).collect();
-    let (name, clients) = app.desk().clients((&topic, &group)).unzip();
+    let (name, clients) = app.delivery_leases().clients((&topic, &group)).unzip();
     if let Some(member) = members.iter_mut().find(|member| Some(&member.name) == name.as_ref()) {
         member.clients = clients.unwrap_or_default();
     }
@@ -194,7 +204,7 @@ pub(crate) async fn pending(
     Ok(Json(app.broker().admin().pending(&topic, &group, query).await?.into()))
 }
 
-/// Takes a partition away from its owner; whoever should have it takes it next
+/// Takes a partition away from its owner; the member that should have it takes it next
 #[utoipa::path(post, path = "/v1/topics/{topic}/groups/{group}/partitions/{partition}/release", tag = "groups",
     params(("topic" = String, Path), ("group" = String, Path), ("partition" = u32, Path, minimum = 0, maximum = 4095)),
     responses((status = 204, description = "Released")))]

@@ -12,10 +12,20 @@ use axum::response::IntoResponse;
 use firth::{Error, ErrorKind};
 use std::time::SystemTime;
 
-/// Version and clock, for whoever checks whether they match
+/// Version, clock and engine of the server, and what the caller may do
 #[utoipa::path(get, path = "/v1", tag = "system", responses((status = 200, body = About)))]
-pub(crate) async fn about() -> Json<About> {
-    Json(About { version: env!("CARGO_PKG_VERSION").to_owned(), time_ms: unix_ms(SystemTime::now()) })
+pub(crate) async fn about(State(app): State<App>, Extension(caller): Extension<Caller>) -> Json<About> {
+    let engine = app.broker().describe();
+    Json(About {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        time_ms: unix_ms(SystemTime::now()),
+        engine: engine.split(':').next().unwrap_or_default().to_owned(),
+        tokens: app.guard().has_tokens(),
+        caller: matches!(caller, Caller::Holder(_)).then(|| caller.name().to_owned()),
+        scopes: caller.scopes(),
+        topics: caller.topics(),
+        routing: app.routing().router().is_some(),
+    })
 }
 
 /// The process runs

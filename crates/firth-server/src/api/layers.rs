@@ -2,15 +2,16 @@
 //! log, metrics and traces.
 
 use super::openapi::Queries;
-use crate::app::{App, Failure};
-use crate::auth::{Caller, Entry, Need, Pace, acting, need, presented, takes};
+use crate::app::{App, RefusalKey};
+use crate::auth::{Caller, Entry, Need, Pace, acting, is_console, need, presented, takes};
 use crate::problem::{Answer, Problem};
 use axum::extract::{FromRequestParts, MatchedPath, RawPathParams, Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use firth::catalog::ChannelName;
+use firth::claims::{MemberName, OfferName, ServiceName};
 use firth::{ErrorKind, GroupName, TopicName};
-use firth_engine::{ChannelName, MemberName, OfferName, ServiceName};
 use std::net::IpAddr;
 use std::time::Instant;
 
@@ -83,21 +84,28 @@ pub(super) async fn wrap(
 /// Who asks, how often, and whether that is allowed; changes and refusals go to the audit log.
 async fn guard(app: &App, route: &str, request: Request, next: Next) -> Response {
     let need = need(request.method(), route);
-    if need == Need::Nothing {
+    if is_console(route)
+        && let Err(problem) = app.guard().check_host(request.headers())
+    {
+        return problem.into_response();
+    }
+    if matches!(need, Need::Nothing | Need::Signature) {
         return next.run(request).await;
     }
     let peer = request.extensions().get::<Peer>().map(|peer| peer.0);
     let method = method_name(request.method());
     let path = request.uri().path().to_owned();
     let audit = |who: &str, response: &Response| {
-        let (from, status) = (peer.map(|peer| peer.to_string()), response.status().as_u16());
+        let from = peer.map(|peer| peer.to_string());
+        let status = response.status().as_u16();
         app.audit().write(&Entry { who, from, method, path: &path, status });
     };
     let takes = takes(route) && matches!(*request.method(), Method::GET | Method::HEAD);
     let caller = match app.guard().check(request.headers(), takes) {
         Ok(caller) => caller,
         Err(problem) => {
-            let (response, is_told) = refuse(app, problem, request.headers(), peer);
+            let (problem, is_told) = refuse(app, problem, request.headers(), peer, app.guard().has_tokens());
+            let response = problem.into_response();
             if is_told {
                 audit("unknown", &response);
             }
@@ -115,25 +123,52 @@ async fn guard(app: &App, route: &str, request: Request, next: Next) -> Response
     response
 }
 
-/// The answer to an unknown caller, and whether log and audit tell of it: as many lines per address
-/// as one wrong token may come. A valid token is never refused, whatever else came from there.
-fn refuse(app: &App, problem: Problem, headers: &HeaderMap, peer: Option<IpAddr>) -> (Response, bool) {
+/// Returns the answer to an unknown caller, and whether log and audit record it. One limit bounds
+/// both the records per address and the attempts with one wrong token per address. The server never
+/// refuses a valid token because wrong ones came from the same address. Without tokens
+/// (`by_token`), attempts are not limited.
+pub(crate) fn refuse(
+    app: &App,
+    problem: Problem,
+    headers: &HeaderMap,
+    peer: Option<IpAddr>,
+    by_token: bool,
+) -> (Problem, bool) {
     let now = Instant::now();
     let limit = app.limits().failures;
     let pace = Pace { rate: FAILURES_PER_SECOND, burst: f64::from(limit) };
-    let why = if app.guard().has_tokens() { "token" } else { "page" };
+    let why = if by_token { "token" } else { "page" };
     metrics::counter!("firth_http_refused_total", "why" => why).increment(1);
-    let is_told = app.failures().take(Failure::Told(peer), pace, now).is_ok();
-    let asked = app.failures().take(Failure::Answered(peer, presented(headers)), pace, now);
+    let is_told = app.failures().take(RefusalKey::Told(peer), pace, now).is_ok();
+    let asked = app.failures().take(RefusalKey::Answered(peer, presented(headers)), pace, now);
     let problem = match asked {
-        Err(wait) if app.guard().has_tokens() => {
+        Err(wait) if by_token => {
             let detail = "this wrong token came too often from this address: wait";
             let problem = Problem::http(StatusCode::TOO_MANY_REQUESTS, ErrorKind::Overloaded, detail);
             problem.at("Authorization").limit(u64::from(limit)).after(wait)
         }
         _ => problem,
     };
-    (problem.into_response(), is_told)
+    (problem, is_told)
+}
+
+/// Takes one request from the caller's rate, or says when to come again.
+pub(crate) fn within_rate(app: &App, caller: &Caller, peer: Option<IpAddr>) -> Answer<()> {
+    let limits = app.limits();
+    if limits.rate <= 0.0 {
+        return Ok(());
+    }
+    let who = match caller {
+        Caller::Holder(grant) => format!("token {}", grant.name),
+        Caller::Local => peer.map_or_else(|| "inside".to_owned(), |peer| peer.to_string()),
+    };
+    let pace = Pace { rate: limits.rate, burst: f64::from(limits.burst) };
+    app.callers().take(who, pace, Instant::now()).map_err(|wait| {
+        metrics::counter!("firth_http_refused_total", "why" => "rate").increment(1);
+        let detail = format!("more than {} requests per second: wait", limits.rate);
+        let problem = Problem::http(StatusCode::TOO_MANY_REQUESTS, ErrorKind::Overloaded, detail);
+        problem.limit(limits.rate as u64).after(wait)
+    })
 }
 
 async fn admit(
@@ -143,21 +178,7 @@ async fn admit(
     peer: Option<IpAddr>,
     request: Request,
 ) -> Answer<Request> {
-    let limits = app.limits();
-    if limits.rate > 0.0 {
-        let who = match caller {
-            Caller::Holder(grant) => format!("token {}", grant.name),
-            Caller::Local => peer.map_or_else(|| "inside".to_owned(), |peer| peer.to_string()),
-        };
-        let pace = Pace { rate: limits.rate, burst: f64::from(limits.burst) };
-        let taken = app.callers().take(who, pace, Instant::now());
-        taken.map_err(|wait| {
-            metrics::counter!("firth_http_refused_total", "why" => "rate").increment(1);
-            let detail = format!("more than {} requests per second: wait", limits.rate);
-            let problem = Problem::http(StatusCode::TOO_MANY_REQUESTS, ErrorKind::Overloaded, detail);
-            problem.limit(limits.rate as u64).after(wait)
-        })?;
-    }
+    within_rate(app, caller, peer)?;
     let (mut parts, body) = request.into_parts();
     let params = RawPathParams::from_request_parts(&mut parts, &()).await;
     let params = params.map_err(|_| Problem::field("path", "the path is not UTF-8 text"))?;

@@ -1,6 +1,8 @@
-//! What is counted of every request: handles are made at the first request of a kind and kept, so that counting costs a look into a table.
+//! What is counted of every request: handles are made at the first request of a kind and kept, so
+//! that counting costs a look into a table.
 //!
-//! Bounded without a limit of its own: the API has so many routes, and answers with so many statuses.
+//! Bounded without a limit of its own: the API has so many routes, and answers with so many
+//! statuses.
 
 use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
 use std::collections::HashMap;
@@ -10,13 +12,13 @@ use std::time::{Duration, Instant};
 
 /// The handles of every route.
 #[derive(Default)]
-pub(crate) struct Meter(Table<String, Arc<Route>>);
+pub(crate) struct Meter(MeterTable<String, Arc<Route>>);
 
 struct Route {
     name: String,
     running: Gauge,
     took: Histogram,
-    answers: Table<(&'static str, u16), Counter>,
+    answers: MeterTable<(&'static str, u16), Counter>,
 }
 
 impl Meter {
@@ -34,7 +36,7 @@ impl Route {
             name: name.to_owned(),
             running: gauge!("firth_http_requests_running", "route" => name.to_owned()),
             took: histogram!("firth_http_seconds", "route" => name.to_owned()),
-            answers: Table::default(),
+            answers: MeterTable::default(),
         }
     }
 }
@@ -70,15 +72,15 @@ impl Drop for Running {
 }
 
 /// Values that are made once and never change.
-struct Table<K, V>(RwLock<HashMap<K, V>>);
+struct MeterTable<K, V>(RwLock<HashMap<K, V>>);
 
-impl<K, V> Default for Table<K, V> {
+impl<K, V> Default for MeterTable<K, V> {
     fn default() -> Self {
         Self(RwLock::default())
     }
 }
 
-impl<K: Eq + Hash, V: Clone> Table<K, V> {
+impl<K: Eq + Hash, V: Clone> MeterTable<K, V> {
     fn get_or_make<Q>(&self, key: &Q, make: impl FnOnce() -> V) -> V
     where
         K: std::borrow::Borrow<Q>,

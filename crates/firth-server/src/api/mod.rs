@@ -1,29 +1,39 @@
-//! The HTTP API: routes, what wraps each of them (limits, guard, audit, metrics), and the document that describes them.
+//! The HTTP API: routes, what wraps each of them (limits, guard, audit, metrics), and the document
+//! that describes them.
 
 mod adopt;
 mod body;
+mod browse;
 mod channels;
 mod claims;
 mod client;
 mod consume;
 mod dead;
+mod dead_topics;
+mod delayed;
 mod feed;
 mod groups;
 mod health;
+mod hooks;
+mod in_flight;
 mod layers;
 mod meter;
 mod openapi;
 mod policy;
 mod records;
+mod reset;
 mod routing;
 mod schemas;
+mod sources;
+mod stats;
 mod stream;
+mod takeovers;
 mod topics;
 mod unit_data;
 mod workers;
 
 pub(crate) use groups::GROUPS_AT_ONCE;
-pub(crate) use layers::Peer;
+pub(crate) use layers::{Peer, refuse, within_rate};
 pub(crate) use meter::Meter;
 
 use crate::app::App;
@@ -44,7 +54,9 @@ pub(crate) fn router(app: App) -> Router {
     let (routes, document) = described().split_for_parts();
     let queries = openapi::Queries::of(&document);
     let document = openapi::finish(&document);
+    let console = if app.has_console() { crate::console::routes() } else { Router::new() };
     routes
+        .merge(console)
         .route("/openapi.json", axum::routing::get(move || openapi::serve(document.clone())))
         .method_not_allowed_fallback(wrong_method)
         .fallback(no_route)
@@ -61,17 +73,23 @@ fn described() -> OpenApiRouter<App> {
         .routes(routes!(topics::trim))
         .routes(routes!(adopt::adopt))
         .routes(routes!(topics::delayed))
-        .routes(routes!(records::produce, records::browse))
+        .routes(routes!(delayed::messages))
+        .routes(routes!(delayed::cancel))
+        .routes(routes!(delayed::deliver))
+        .routes(routes!(records::produce, browse::browse))
         .routes(routes!(groups::list))
         .routes(routes!(groups::show, groups::create, groups::delete))
         .routes(routes!(groups::reset))
+        .routes(routes!(reset::preview))
         .routes(routes!(groups::members))
         .routes(routes!(policy::show_policy, policy::set_policy, policy::drop_policy))
         .routes(routes!(groups::pending))
+        .routes(routes!(in_flight::in_flight))
         .routes(routes!(groups::release))
         .routes(routes!(consume::fetch))
         .routes(routes!(consume::settle))
         .routes(routes!(stream::consume))
+        .routes(routes!(dead_topics::topics))
         .routes(routes!(dead::list))
         .routes(routes!(dead::count))
         .routes(routes!(dead::follow))
@@ -85,6 +103,7 @@ fn described() -> OpenApiRouter<App> {
         .routes(routes!(claims::withdraw))
         .routes(routes!(claims::release))
         .routes(routes!(claims::workers))
+        .routes(routes!(takeovers::takeovers))
         .routes(routes!(workers::join, workers::leave))
         .routes(routes!(workers::poll))
         .routes(routes!(workers::stream))
@@ -96,10 +115,15 @@ fn described() -> OpenApiRouter<App> {
         .routes(routes!(unit_data::settle_data))
         .routes(routes!(unit_data::stream_data))
         .routes(routes!(feed::events))
+        .routes(routes!(stats::stats))
+        .merge(sources::routes())
+        .merge(hooks::routes())
         .routes(routes!(routing::status::status))
         .routes(routes!(routing::gateways::list))
         .routes(routes!(routing::gateways::show, routing::gateways::register, routing::gateways::unregister))
         .routes(routes!(routing::gateways::heartbeat))
+        .routes(routes!(routing::clients::clients))
+        .routes(routes!(routing::clients::report))
         .routes(routes!(routing::subscriptions::list))
         .routes(routes!(
             routing::subscriptions::show,

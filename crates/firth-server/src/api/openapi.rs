@@ -1,9 +1,9 @@
-//! The document at `/openapi.json`: made of what the handlers say of themselves, completed with what
-//! holds for all of them.
+//! The document at `/openapi.json`: made of what the handlers say of themselves, completed with
+//! what holds for all of them.
 //!
 //! Every status that an operation can answer stands there. What the layers answer (`401`, `403`,
-//! `408`, `413`, `429`, …) is the same everywhere, so it is added here, by what the operation takes;
-//! names of topics and groups get their pattern here too.
+//! `408`, `413`, `429`, …) is the same everywhere, so it is added here, by what the operation
+//! takes; names of topics and groups get their pattern here too.
 
 use super::schemas::{self, LATEST};
 use crate::auth::{Need, need};
@@ -20,6 +20,8 @@ use utoipa::openapi::OpenApi;
 
 /// Letters, digits, `.`, `_` and `-`, and no two dots in a row.
 pub(super) const NAME: &str = r"^\.?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\.?$";
+/// Printable ASCII with spaces inside only: HTTP cuts off those around a header's value.
+const HEADER_TEXT: &str = "^[!-~]([ -~]*[!-~])?$";
 const METHODS: [(&str, Method); 5] = [
     ("get", Method::GET),
     ("put", Method::PUT),
@@ -117,6 +119,8 @@ fn complete(operation: &mut Value, path: &str, method: &Method) {
             "/trim",
             "/dead/replay",
             "/dead/delete",
+            "/messages/cancel",
+            "/messages/deliver",
             "/{subscription}",
             "/explain",
             "/offers",
@@ -127,6 +131,7 @@ fn complete(operation: &mut Value, path: &str, method: &Method) {
             "{worker}/settle",
             "/data/{topic}/read",
             "/data/{topic}/settle",
+            "/v1/hooks/{source}",
         ];
         operation["requestBody"]["required"] = json!(needed.iter().any(|end| path.ends_with(end)));
     }
@@ -141,8 +146,9 @@ fn complete(operation: &mut Value, path: &str, method: &Method) {
         let many = json!({ "type": "array", "items": one, "minItems": 1, "maxItems": 10_000 });
         operation["requestBody"]["content"]["application/json"]["schema"] = json!({ "oneOf": [one, many] });
     }
-    let guarded = need(method, path) != Need::Nothing;
-    if guarded {
+    let need = need(method, path);
+    let guarded = need != Need::Nothing;
+    if guarded && need != Need::Signature {
         operation["security"] = json!([{}, { "token": [] }]);
     }
     // Every failure is a problem document.
@@ -204,16 +210,21 @@ fn describe_parameter(parameter: &mut Value) {
             parameter["schema"] =
                 json!({ "type": "string", "pattern": NAME, "minLength": 1, "maxLength": 128 });
         }
+        (Some("source"), Some("path")) => {
+            parameter["schema"] =
+                json!({ "type": "string", "pattern": "^[a-z0-9_]+$", "minLength": 1, "maxLength": 57 });
+        }
         (Some("Idempotency-Key"), _) => {
             parameter["schema"] =
-                json!({ "type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[!-~]+$" });
+                json!({ "type": "string", "minLength": 1, "maxLength": 255, "pattern": HEADER_TEXT });
         }
         (Some("Accept"), _) => {
             parameter["schema"] =
                 json!({ "type": "string", "enum": ["text/event-stream", "application/x-ndjson"] });
         }
         (Some("Firth-Client"), _) => {
-            parameter["schema"] = json!({ "type": "string", "minLength": 1, "maxLength": 128, "pattern": "^[!-~]([ -~]*[!-~])?$" });
+            parameter["schema"] =
+                json!({ "type": "string", "minLength": 1, "maxLength": 128, "pattern": HEADER_TEXT });
         }
         (Some("traceparent"), _) => parameter["schema"] = json!({ "type": "string" }),
         (_, Some("query")) => {

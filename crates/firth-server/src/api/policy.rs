@@ -1,4 +1,5 @@
-//! `/v1/topics/{topic}/groups/{group}/policy`: how a group that is consumed over HTTP treats failures.
+//! `/v1/topics/{topic}/groups/{group}/policy`: how a group that is consumed over HTTP treats
+//! failures.
 
 use super::body::{Json, JsonBody, Path, within};
 use super::groups::exists;
@@ -19,12 +20,13 @@ pub(crate) async fn show_policy(
     Path((topic, group)): Path<(String, String)>,
 ) -> Answer<Json<GroupPolicy>> {
     exists(&app, &topic, &group).await?;
-    Ok(Json(app.desk().policy((&topic, &group)).await?.in_effect()))
+    Ok(Json(app.delivery_leases().policy((&topic, &group)).await?.in_effect()))
 }
 
 /// Sets how failed records of a group are tried again; what is left out has its default
 ///
-/// The group is left, here at once and at other servers as soon as they hear of it: streams end, and the next fetch joins under the new policy.
+/// The group is left, here at once and at other servers as soon as they hear of it: streams end,
+/// and the next fetch joins under the new policy.
 #[utoipa::path(put, path = "/v1/topics/{topic}/groups/{group}/policy", tag = "groups",
     params(("topic" = String, Path), ("group" = String, Path)), request_body = GroupPolicy,
     responses((status = 200, body = GroupPolicy)))]
@@ -35,7 +37,7 @@ pub(crate) async fn set_policy(
 ) -> Answer<Json<GroupPolicy>> {
     check(&policy)?;
     exists(&app, &topic, &group).await?;
-    app.desk().set_policy((&topic, &group), Some(&policy)).await?;
+    app.delivery_leases().set_policy((&topic, &group), Some(&policy)).await?;
     Ok(Json(policy.in_effect()))
 }
 
@@ -47,7 +49,7 @@ pub(crate) async fn drop_policy(
     Path((topic, group)): Path<(String, String)>,
 ) -> Answer<StatusCode> {
     exists(&app, &topic, &group).await?;
-    app.desk().set_policy((&topic, &group), None).await?;
+    app.delivery_leases().set_policy((&topic, &group), None).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 

@@ -1,21 +1,21 @@
-//! `/v1/topics/{topic}/records`: produce one message, many, or raw bytes; browse without consuming.
+//! `/v1/topics/{topic}/records`: produce one message, many, or raw bytes.
 //!
-//! Everything is parsed before anything is sent; the answer comes when every message is stored. With an `Idempotency-Key` the same request can be sent again
-//! after a lost answer, also to a server that was restarted: the engine recognises it, and nothing is there twice.
+//! Everything is parsed before anything is sent; the answer comes when every message is stored.
+//! With an `Idempotency-Key` the same request can be sent again after a lost answer, also to a
+//! server that was restarted: the engine recognises it, and nothing is there twice.
 
 use super::body::{Json, Path, Query, Raw, expect_media, parse, within};
 use crate::app::{App, Sending};
 use crate::auth::hex;
 use crate::problem::{Answer, Problem};
-use crate::telemetry::RequestTrace;
-use crate::wire::{BASE64, Object, Outgoing, Placed, Receipts, Records, Shown, latest_ms};
+use crate::telemetry::RequestSpan;
+use crate::wire::{BASE64, Object, Outgoing, Placed, Receipts, latest_ms};
 use axum::Extension;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use base64::Engine as _;
-use firth::{ErrorKind, Message, Producer, RecordId, Result, TopicName};
-use firth_engine::Partition;
-use firth_engine::limits::MAX_PAYLOAD;
+use firth::limits::MAX_PAYLOAD;
+use firth::{ErrorKind, Message, Producer, Result};
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -25,8 +25,6 @@ use utoipa::IntoParams;
 const MAX_MESSAGES: usize = 10_000;
 /// The longest idempotency key.
 const MAX_KEY: usize = 255;
-/// The most records of one page.
-const MAX_PAGE: u64 = 500;
 const JSON: &str = "application/json";
 const LINES: &str = "application/x-ndjson";
 const BYTES: &str = "application/octet-stream";
@@ -35,8 +33,10 @@ const HEADER_PREFIX: &str = "firth-header-";
 
 /// Sends one message, an array of them, one per line (`application/x-ndjson`), or raw bytes
 ///
-/// At most 10 000 messages. Raw bytes (`application/octet-stream`) are one message's payload; the HTTP headers `Firth-Key` or `Firth-Key-Base64`, `Firth-Partition`,
-/// `Firth-After-Ms`, `Firth-At-Ms` and `Firth-Header-NAME` say the rest. A `traceparent` goes with messages that have none.
+/// At most 10 000 messages. Raw bytes (`application/octet-stream`) are one message's payload; the
+/// HTTP headers `Firth-Key` or `Firth-Key-Base64`, `Firth-Partition`, `Firth-After-Ms`,
+/// `Firth-At-Ms` and `Firth-Header-NAME` say the rest. A `traceparent` goes with messages that have
+/// none.
 #[utoipa::path(post, path = "/v1/topics/{topic}/records", tag = "records",
     params(("topic" = String, Path), HowSent,
         ("Idempotency-Key" = Option<String>, Header, description = "Send the same request again under the same key: it is there once"),
@@ -47,14 +47,14 @@ const HEADER_PREFIX: &str = "firth-header-";
 pub(crate) async fn produce(
     State(app): State<App>,
     (Path(topic), Query(how)): (Path<String>, Query<HowSent>),
-    Extension(trace): Extension<RequestTrace>,
+    Extension(trace): Extension<RequestSpan>,
     raw: Raw,
 ) -> Answer<Json<Receipts>> {
     let key = idempotency_key(&raw.headers)?;
     let trace = trace.for_messages().map(|trace| trace.to_string());
     expect_media(&raw.media, &[JSON, LINES, BYTES])?;
     // A producer would try again for half a minute; a client is told at once.
-    app.broker().engine().takes_appends()?;
+    app.broker().takes_appends()?;
     let producer = app.producer(how.sending(&topic)?).await.map_err(not_promised)?;
     let messages = messages(&raw, trace.as_deref(), producer.partitions())?;
     let sent = match key {
@@ -62,12 +62,7 @@ pub(crate) async fn produce(
         Some(key) => {
             let name = request_name(&app, &topic, &key, &raw)?;
             let sent = producer.send_once(&name, messages).await;
-            let changed = |error: &firth::Error| {
-                error.kind() == ErrorKind::Invalid && error.context().contains("producer")
-            };
-            if let Err(error) = sent.as_ref()
-                && changed(error)
-            {
+            if sent.as_ref().is_err_and(|error| error.field() == Some("batch")) {
                 let detail =
                     "the topic's partitions changed since this key came first: look at what is there";
                 return Err(Problem::http(StatusCode::CONFLICT, ErrorKind::Invalid, detail));
@@ -90,7 +85,8 @@ pub(crate) async fn produce(
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct HowSent {
-    /// What the answer means: `fast`, `replicated`, `replicated:N` or `synced`; what the engine promises unless set.
+    /// What the answer means: `fast`, `replicated`, `replicated:N` or `synced`; what the engine
+    /// promises unless set.
     #[param(pattern = "^(fast|synced|replicated(:[1-9])?)$")]
     durability: Option<String>,
     /// Compress payloads of more than so many bytes, unless they hardly shrink; none unless set.
@@ -133,7 +129,8 @@ fn idempotency_key(headers: &HeaderMap) -> Answer<Option<Vec<u8>>> {
     }
 }
 
-/// The name of a request in the engine: made of its key and all that it says, so that another request under the same key is never taken for this one.
+/// The name of a request in the engine: made of its key and all that it says, so that another
+/// request under the same key is never taken for this one.
 fn request_name(app: &App, topic: &str, key: &[u8], raw: &Raw) -> Answer<String> {
     let mut whole = Sha256::new();
     whole.update((key.len() as u64).to_le_bytes());
@@ -286,52 +283,4 @@ async fn send_all(producer: &Producer, messages: Vec<Message>) -> Result<Vec<Pla
             Err(if placed.is_empty() { error } else { error.with_unknown_outcome() })
         }
     }
-}
-
-#[derive(Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(crate) struct Page {
-    /// Which partition; 0 unless set.
-    #[param(minimum = 0, maximum = 4095)]
-    partition: Option<u32>,
-    /// Go on after this record.
-    #[param(pattern = "^[0-9]{1,18}-[0-9]{1,18}$")]
-    after: Option<String>,
-    /// At most so many; 100 unless set.
-    #[param(minimum = 1, maximum = 500)]
-    max: Option<u64>,
-    /// The newest ones instead of those that follow.
-    newest: Option<bool>,
-}
-
-/// Looks at the records of one partition without consuming them
-#[utoipa::path(get, path = "/v1/topics/{topic}/records", tag = "records", params(("topic" = String, Path), Page),
-    responses((status = 200, body = Records),
-        (status = 409, body = Problem, description = "The log went back: it has no record like `after`")))]
-pub(crate) async fn browse(
-    State(app): State<App>,
-    Path(topic): Path<String>,
-    Query(page): Query<Page>,
-) -> Answer<Json<Records>> {
-    let max = within("max", page.max.unwrap_or(100), 1, MAX_PAGE)?;
-    let after = page.after.map_or(Ok(RecordId::ZERO), |id| id.parse())?;
-    let partition = page.partition.unwrap_or(0);
-    let count = app.broker().topic(&topic).await?.config.partitions;
-    if partition >= count {
-        let detail = format!("there is no partition {partition}: topic {topic} has {count}");
-        return Err(Problem::http(StatusCode::NOT_FOUND, ErrorKind::NotFound, detail).at("partition"));
-    }
-    let max = usize::try_from(max).unwrap_or(100);
-    if page.newest == Some(true) {
-        let found = app.broker().admin().recent(&topic, partition, max).await?;
-        let records = found.iter().filter(|record| record.id() > after).map(Shown::from).collect();
-        return Ok(Json(Records { records, next: None }));
-    }
-    // A page may end early, by its bytes: only the partition's end says whether more follows.
-    let at = Partition::new(TopicName::new(&topic)?, partition);
-    let end = app.broker().engine().bounds(&at).await?.last;
-    let found = app.broker().admin().browse(&topic, partition, after, max).await?;
-    let next = found.last().filter(|last| last.id() < end).map(|last| last.id().to_string());
-    Ok(Json(Records { records: found.iter().map(Shown::from).collect(), next }))
 }

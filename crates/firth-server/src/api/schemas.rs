@@ -1,10 +1,12 @@
-//! Schemas that cannot be derived: "exactly one of these", "not both". Said by hand, and held to the truth by the API tester.
+//! Schemas that cannot be derived: "exactly one of these", "not both". Said by hand, and held to
+//! the truth by the API tester.
 
 use super::openapi::NAME;
 use serde_json::{Value, json};
 
 const BASE64: &str = "^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$";
 const DEAD_ID: &str = "^[A-Za-z0-9_-]{1,64}/[0-9]{1,4}/[0-9]{1,18}-[0-9]{1,18}$";
+const DELAYED_ID: &str = "^[0-9]{1,4}/[0-9]{1,18}-[0-9]{1,18}$";
 /// The largest number that every JSON reader keeps.
 const MAX_NUMBER: u64 = 9_007_199_254_740_991;
 /// Stands for the latest time of a delay, which is put in when the document is served.
@@ -23,7 +25,12 @@ pub(super) fn refine(schemas: &mut Value) {
         ],
     });
     schemas["ResetGroup"]["not"] = both("age_ms", "time_ms");
-    schemas["TrimWish"] = json!({
+    for never_null in ["age_ms", "time_ms"] {
+        let property = &mut schemas["ResetGroup"]["properties"][never_null];
+        property["type"] = json!("integer");
+        property.as_object_mut().map(|property| property.remove("default"));
+    }
+    schemas["TrimRequest"] = json!({
         "description": "How far to trim: exactly one of `keep` and `older_than_ms`",
         "oneOf": [
             object(&["keep"], json!({ "keep": number(MAX_NUMBER), "lossy": flag() })),
@@ -43,6 +50,7 @@ pub(super) fn refine(schemas: &mut Value) {
             })),
         ],
     });
+    schemas["DelayedPick"]["properties"]["ids"]["items"]["pattern"] = json!(DELAYED_ID);
     let mut edited = message();
     for shape in edited["oneOf"].as_array_mut().into_iter().flatten() {
         for fixed in ["partition", "after_ms", "at_ms"] {
@@ -55,14 +63,15 @@ pub(super) fn refine(schemas: &mut Value) {
     schemas["Edit"]["properties"]["message"] = json!({ "$ref": "#/components/schemas/EditedMessage" });
 }
 
-/// What is offered has at most one kind of payload, a checkpoint exactly one kind of state; names are names.
+/// What is offered has at most one kind of payload, a checkpoint exactly one kind of state; names
+/// are names.
 fn claims(schemas: &mut Value) {
     let name = json!({ "type": "string", "pattern": NAME, "minLength": 1, "maxLength": 128 });
     schemas["NewOffer"]["not"] = both("payload", "payload_base64");
     schemas["NewOffer"]["properties"]["payload_base64"]["pattern"] = json!(BASE64);
     schemas["NewOffer"]["properties"]["name"] = name.clone();
     schemas["Take"]["properties"]["name"] = name.clone();
-    for feed in ["ReadFeed", "SettleFeed"] {
+    for feed in ["ReadUnitData", "SettleUnitData"] {
         schemas[feed]["properties"]["group"] = maybe(name.clone());
     }
     let claim = json!({ "type": "string" });
@@ -75,7 +84,8 @@ fn claims(schemas: &mut Value) {
     });
 }
 
-/// A message has exactly one kind of payload, at most one kind of key, and at most one kind of delay.
+/// A message has exactly one kind of payload, at most one kind of key, and at most one kind of
+/// delay.
 fn message() -> Value {
     let header = json!({ "oneOf": [
         { "type": "string" },

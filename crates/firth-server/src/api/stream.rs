@@ -1,13 +1,14 @@
 //! Deliveries as a stream: server-sent events, or one JSON object per line.
 //!
-//! The client settles by handle over `settle`, on another connection. Whatever it has not settled when this one ends goes back at once, without costing an
-//! attempt; a lease bounds how long a client that stays may take. A quiet stream says so every [`ALIVE`].
+//! The client settles by handle over `settle`, on another connection. When this connection ends,
+//! unsettled deliveries go back at once, without costing an attempt. While it stays open, a lease
+//! bounds how long the client may take. A quiet stream sends a sign of life every [`ALIVE`].
 
 use super::body::{Path, Query, within};
 use super::client::Asker;
 use super::consume::{MAX_DELIVERIES, delivered, lease};
-use crate::app::{App, StreamSeat};
-use crate::desk::Stream;
+use crate::app::{App, StreamPermit};
+use crate::delivery_leases::DeliveryStream;
 use crate::problem::{Answer, Problem};
 use crate::wire::{MAX_COUNT, MAX_MS, SystemEvent};
 use axum::body::{Body, Bytes};
@@ -115,13 +116,13 @@ pub(crate) struct How {
 }
 
 struct Consuming {
-    stream: Stream,
+    stream: DeliveryStream,
     form: Form,
     lease: Duration,
     left: u64,
     until: Option<Instant>,
     over: bool,
-    _seat: StreamSeat,
+    _permit: StreamPermit,
 }
 
 struct NextDelivery;
@@ -131,7 +132,9 @@ impl AsyncNext<Consuming> for NextDelivery {
         if state.over {
             return None;
         }
-        let (form, lease, until) = (state.form, state.lease, state.until);
+        let form = state.form;
+        let lease = state.lease;
+        let until = state.until;
         if state.left == 0 || until.is_some_and(|until| Instant::now() >= until) {
             // Nothing more comes; what is out may still be settled.
             return tokio::select! {
@@ -170,7 +173,8 @@ impl AsyncNext<Consuming> for NextDelivery {
 
 /// Deliveries as they come, as server-sent events or one JSON object per line
 ///
-/// Each entry is a delivery; settle it by its handle. When this connection ends, what is not settled goes back without costing an attempt.
+/// Each entry is a delivery; settle it by its handle. When this connection ends, what is not
+/// settled goes back without costing an attempt.
 #[utoipa::path(get, path = "/v1/topics/{topic}/groups/{group}/stream", tag = "consume",
     params(("topic" = String, Path), ("group" = String, Path), How,
         ("Firth-Client" = Option<String>, Header, description = "What the client calls itself, for operators"),
@@ -189,11 +193,13 @@ pub(crate) async fn consume(
     let max = within("max", how.max.unwrap_or(16), 1, MAX_DELIVERIES)?;
     let left = within("limit", how.limit.unwrap_or(MAX_COUNT), 1, MAX_COUNT)?;
     let for_ms = how.for_ms.map(|ms| within("for_ms", ms, 0, MAX_MS)).transpose()?;
-    let (lease, seat) = (lease(how.lease_ms)?, app.seat()?);
+    let lease = lease(how.lease_ms)?;
+    let permit = app.permit()?;
     let bounds = (usize::try_from(max).unwrap_or(1), lease);
-    let stream = app.desk().stream((&topic, &group), asker.by("stream"), bounds).await?;
+    let stream = app.delivery_leases().stream((&topic, &group), asker.by("stream"), bounds).await?;
     let until = for_ms.map(|ms| Instant::now() + Duration::from_millis(ms));
-    Ok(form.answer(Consuming { stream, form, lease, left, until, over: false, _seat: seat }, NextDelivery))
+    Ok(form
+        .answer(Consuming { stream, form, lease, left, until, over: false, _permit: permit }, NextDelivery))
 }
 
 /// Used by the feed of events, which is written in the same forms.

@@ -1,28 +1,72 @@
 //! `/v1/topics`: list, show, create, change, trim, delete, and what is delayed.
 
-use super::body::{Json, JsonBody, Path, within};
+use super::body::{Json, JsonBody, Path, Query, within};
 use crate::app::App;
 use crate::auth::Caller;
 use crate::problem::{Answer, Problem};
 use crate::wire::{
-    Delayed, MAX_COUNT, MAX_MS, Topic, TopicChange, TopicSpec, Topics, TrimWish, TrimmedReport, limits,
+    Delayed, MAX_COUNT, MAX_MS, Topic, TopicChange, TopicSpec, Topics, TrimRequest, TrimmedReport, limits,
     millis,
 };
 use axum::Extension;
 use axum::extract::State;
 use axum::http::StatusCode;
-use firth::{Error, ErrorKind, Limits, Retention, TopicConfig, TrimTo};
+use firth::{Error, ErrorKind, Limits, Retention, TopicConfig, TopicName, TrimTo};
+use futures_util::stream::{self, StreamExt, TryStreamExt};
+use serde::Deserialize;
 use std::time::Duration;
+use utoipa::IntoParams;
 
-/// All topics that the caller's token covers, in figures
-#[utoipa::path(get, path = "/v1/topics", tag = "topics", responses((status = 200, body = Topics)))]
+/// How many topics are asked about at a time.
+const TOPICS_AT_ONCE: usize = 8;
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct TopicsQuery {
+    /// Go on after this name: `next` of the answer before.
+    #[param(min_length = 1, max_length = 128, pattern = "^\\.?[A-Za-z0-9_-]+(\\.[A-Za-z0-9_-]+)*\\.?$")]
+    after: Option<String>,
+    /// At most this many; all unless set.
+    #[param(minimum = 1, maximum = 1000)]
+    max: Option<u64>,
+    /// Only names that contain this text.
+    #[param(max_length = 128)]
+    contains: Option<String>,
+}
+
+/// Topics that the caller's token covers, in figures: all of them, or a page by name
+#[utoipa::path(get, path = "/v1/topics", tag = "topics", params(TopicsQuery),
+    responses((status = 200, body = Topics)))]
 pub(crate) async fn list(
     State(app): State<App>,
     Extension(caller): Extension<Caller>,
+    Query(asked): Query<TopicsQuery>,
 ) -> Answer<Json<Topics>> {
-    let topics = app.broker().admin().topics().await?;
-    let seen = topics.into_iter().filter(|topic| caller.covers(topic.info.name.as_str()));
-    Ok(Json(Topics { topics: seen.map(Topic::from).collect() }))
+    let max = asked.max.map(|max| within("max", max, 1, 1000)).transpose()?;
+    let max = max.map_or(usize::MAX, |max| usize::try_from(max).unwrap_or(1000));
+    let after = asked.after.map(TopicName::new).transpose();
+    let after = after.map_err(|error| Problem::from(error).at("after"))?;
+    let contains = asked.contains.unwrap_or_default();
+    if contains.chars().count() > 128 {
+        return Err(Problem::field("contains", "a name has at most 128 characters").limit(128));
+    }
+    let mut names: Vec<_> = app.broker().list_topics().await?.into_iter().map(|info| info.name).collect();
+    names.retain(|name| caller.covers(name.as_str()) && name.as_str().contains(&contains));
+    names.retain(|name| after.as_ref().is_none_or(|after| name.as_str() > after.as_str()));
+    names.sort_by(|a, b| a.as_str().cmp(b.as_str()));
+    let next = names.get(max.saturating_sub(1)).filter(|_| names.len() > max).map(ToString::to_string);
+    names.truncate(max);
+    let admin = &app.broker().admin();
+    let looks = stream::iter(names).map(|name| async move { admin.topic(name.as_str()).await });
+    let looks = looks.buffered(TOPICS_AT_ONCE).filter_map(|look| async move {
+        match look {
+            // It was deleted meanwhile.
+            Err(error) if error.kind() == ErrorKind::NotFound => None,
+            look => Some(look.map(Topic::from)),
+        }
+    });
+    Ok(Json(Topics { topics: looks.try_collect().await?, next }))
 }
 
 /// One topic in figures, with each of its partitions
@@ -131,31 +175,31 @@ pub(super) fn configure(config: TopicConfig, spec: &TopicSpec) -> Answer<TopicCo
     responses((status = 204, description = "Deleted")))]
 pub(crate) async fn delete(State(app): State<App>, Path(topic): Path<String>) -> Answer<StatusCode> {
     app.broker().topic(&topic).await?;
-    app.desk().leave(&topic, None).await;
+    app.delivery_leases().leave(&topic, None).await;
     app.forget_producer(&topic);
     app.broker().delete_topic(&topic).await?;
-    app.desk().forget_policies(&topic, None).await?;
+    app.delivery_leases().forget_policies(&topic, None).await?;
     app.forget_series(&topic, None);
     tracing::info!(topic, "topic deleted");
     Ok(StatusCode::NO_CONTENT)
 }
 
 /// Removes the oldest records now
-#[utoipa::path(post, path = "/v1/topics/{topic}/trim", tag = "topics", params(("topic" = String, Path)), request_body = TrimWish,
+#[utoipa::path(post, path = "/v1/topics/{topic}/trim", tag = "topics", params(("topic" = String, Path)), request_body = TrimRequest,
     responses((status = 200, body = TrimmedReport)))]
 pub(crate) async fn trim(
     State(app): State<App>,
     Path(topic): Path<String>,
-    JsonBody(wish): JsonBody<TrimWish>,
+    JsonBody(request): JsonBody<TrimRequest>,
 ) -> Answer<Json<TrimmedReport>> {
-    let to = match (wish.keep, wish.older_than_ms) {
+    let to = match (request.keep, request.older_than_ms) {
         (Some(keep), None) => TrimTo::Keep(within("keep", keep, 0, MAX_COUNT)?),
         (None, Some(age)) => {
             TrimTo::OlderThan(Duration::from_millis(within("older_than_ms", age, 0, MAX_MS)?))
         }
         _ => return Err(Problem::field("keep", "give exactly one of keep and older_than_ms")),
     };
-    let (removed, held_back) = app.broker().admin().trim(&topic, to, wish.lossy).await?;
+    let (removed, held_back) = app.broker().admin().trim(&topic, to, request.lossy).await?;
     Ok(Json(TrimmedReport { removed, held_back }))
 }
 

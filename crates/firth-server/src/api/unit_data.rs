@@ -1,17 +1,19 @@
-//! `/v1/claims/{service}/workers/{worker}/data/{topic}`: a unit's own data, a partition of a topic, read and settled under its claim.
+//! `/v1/claims/{service}/workers/{worker}/data/{topic}`: a unit's own data, a partition of a topic,
+//! read and settled under its claim.
 //!
-//! Whoever takes the unit over goes on where the last owner was, and verdicts of a former owner are refused. The token must cover both the service and the topic.
+//! The next owner of the unit goes on where the last one was. The server refuses verdicts of a
+//! former owner. The token must cover both the service and the topic.
 
 use super::MAX_WAIT;
 use super::body::{Json, JsonBody, Path, Query, within};
 use super::stream::{ALIVE, AsyncNext, Form};
-use crate::app::{App, StreamSeat};
-use crate::crew::{Held, MAX_UNSETTLED, Session, Source, Verdicts, WhenFull};
+use crate::app::{App, StreamPermit};
 use crate::problem::{Answer, Problem};
 use crate::wire::{
-    FeedPage, FeedRecord, FeedSettled, MAX_COUNT, MAX_MS, NewGroup, NotStored, ReadFeed, SettleFeed, Shown,
-    Start, millis,
+    MAX_COUNT, MAX_MS, NewGroup, NotStored, ReadUnitData, SettleUnitData, Shown, Start, UnitDataPage,
+    UnitDataSettled, UnitRecord, millis,
 };
+use crate::worker_sessions::{DataSource, DataVerdicts, HeldData, MAX_UNSETTLED, WhenFull, WorkerSession};
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
@@ -31,59 +33,60 @@ type Place = Path<(String, String, String)>;
 ///
 /// What was read comes again, under the same place, until it is settled.
 #[utoipa::path(post, path = "/v1/claims/{service}/workers/{worker}/data/{topic}/read", tag = "work",
-    params(("service" = String, Path), ("worker" = String, Path), ("topic" = String, Path)), request_body = ReadFeed,
-    responses((status = 200, body = FeedPage),
+    params(("service" = String, Path), ("worker" = String, Path), ("topic" = String, Path)), request_body = ReadUnitData,
+    responses((status = 200, body = UnitDataPage),
         (status = 409, body = Problem, description = "The claim is over, or the group has consumers")))]
 pub(crate) async fn read_data(
     State(app): State<App>,
     Path((service, worker, topic)): Place,
-    JsonBody(wish): JsonBody<ReadFeed>,
-) -> Answer<Json<FeedPage>> {
-    let max = within("max", wish.max.unwrap_or(100), 1, MAX_UNSETTLED as u64)?;
-    let wait = Duration::from_millis(within("wait_ms", wish.wait_ms.unwrap_or(0), 0, millis(MAX_WAIT))?);
-    let after = within("after", wish.after, 0, MAX_COUNT)?;
-    let start = start(wish.start, wish.age_ms)?;
-    let source = source(topic, wish.partition, wish.group)?;
-    let (session, beat) = app.crew().session((&service, &worker), &wish.session)?;
-    let held = held(&app, &session, &wish.claim, (source, start)).await?;
+    JsonBody(request): JsonBody<ReadUnitData>,
+) -> Answer<Json<UnitDataPage>> {
+    let max = within("max", request.max.unwrap_or(100), 1, MAX_UNSETTLED as u64)?;
+    let wait = Duration::from_millis(within("wait_ms", request.wait_ms.unwrap_or(0), 0, millis(MAX_WAIT))?);
+    let after = within("after", request.after, 0, MAX_COUNT)?;
+    let start = start(request.start, request.age_ms)?;
+    let source = source(topic, request.partition, request.group)?;
+    let (session, beat) = app.worker_sessions().session((&service, &worker), &request.session)?;
+    let held = held(&app, &session, &request.claim, (source, start)).await?;
     let until = Instant::now() + wait.min(session.ttl() / 3);
     let how = (after, usize::try_from(max).unwrap_or(1));
     let read = held.read(how, until, WhenFull::Refuse);
-    let records = app.crew().during(&session, read).await?;
+    let records = app.worker_sessions().during(&session, read).await?;
     let records = records.iter().map(shown).collect();
-    let (recalled, valid_ms) = (held.is_recalled(), millis(session.valid_after(beat)));
-    Ok(Json(FeedPage { records, recalled, valid_ms }))
+    let recalled = held.is_recalled();
+    let valid_ms = millis(session.valid_after(beat));
+    Ok(Json(UnitDataPage { records, recalled, valid_ms }))
 }
 
 /// Settles records of a unit's own data; the answer comes when the verdicts are stored
 #[utoipa::path(post, path = "/v1/claims/{service}/workers/{worker}/data/{topic}/settle", tag = "work",
-    params(("service" = String, Path), ("worker" = String, Path), ("topic" = String, Path)), request_body = SettleFeed,
-    responses((status = 200, body = FeedSettled),
+    params(("service" = String, Path), ("worker" = String, Path), ("topic" = String, Path)), request_body = SettleUnitData,
+    responses((status = 200, body = UnitDataSettled),
         (status = 409, body = Problem, description = "The claim is over, or somebody newer owns the unit: nothing is stored")))]
 pub(crate) async fn settle_data(
     State(app): State<App>,
     Path((service, worker, topic)): Place,
-    JsonBody(wish): JsonBody<SettleFeed>,
-) -> Answer<Json<FeedSettled>> {
-    for (field, count) in [("ack", wish.ack.len()), ("reject", wish.reject.len())] {
+    JsonBody(request): JsonBody<SettleUnitData>,
+) -> Answer<Json<UnitDataSettled>> {
+    for (field, count) in [("ack", request.ack.len()), ("reject", request.reject.len())] {
         if count > MAX_UNSETTLED {
             let detail = format!("{field} has {count} entries; give at most {MAX_UNSETTLED}");
             return Err(Problem::field(field, detail).limit(MAX_UNSETTLED as u64));
         }
     }
-    let ack_to = wish.ack_to.map(|place| within("ack_to", place, 0, MAX_COUNT)).transpose()?;
-    let source = source(topic, wish.partition, wish.group)?;
-    let (session, beat) = app.crew().session((&service, &worker), &wish.session)?;
-    let held = held(&app, &session, &wish.claim, (source, StartAt::Oldest)).await?;
+    let ack_to = request.ack_to.map(|place| within("ack_to", place, 0, MAX_COUNT)).transpose()?;
+    let source = source(topic, request.partition, request.group)?;
+    let (session, beat) = app.worker_sessions().session((&service, &worker), &request.session)?;
+    let held = held(&app, &session, &request.claim, (source, StartAt::Oldest)).await?;
     let why = |reason: Option<String>| reason.unwrap_or_else(|| "no reason given".to_owned());
-    let reject = wish.reject.into_iter().map(|hopeless| (hopeless.id, why(hopeless.reason))).collect();
-    let outcome = held.settle(Verdicts { ack_to, ack: wish.ack, reject }).await?;
+    let reject = request.reject.into_iter().map(|hopeless| (hopeless.id, why(hopeless.reason))).collect();
+    let outcome = held.settle(DataVerdicts { ack_to, ack: request.ack, reject }).await?;
     let failed = outcome.failed.into_iter().map(|(id, error)| NotStored {
         id,
         kind: error.kind().as_str().to_owned(),
         detail: error.context().to_owned(),
     });
-    Ok(Json(FeedSettled {
+    Ok(Json(UnitDataSettled {
         settled: outcome.settled,
         failed: failed.collect(),
         valid_ms: millis(session.valid_after(beat)),
@@ -123,12 +126,13 @@ pub(crate) struct FromWhere {
 
 /// A unit's own data as it comes, as server-sent events or one JSON object per line
 ///
-/// A stream does not renew the session: settling does, and `renew`. It ends when the claim is wanted back or over.
+/// A stream does not renew the session: settling does, and `renew`. It ends when the claim is
+/// wanted back or over.
 #[utoipa::path(get, path = "/v1/claims/{service}/workers/{worker}/data/{topic}/stream", tag = "work",
     params(("service" = String, Path), ("worker" = String, Path), ("topic" = String, Path), FromWhere,
         ("Accept" = Option<String>, Header, description = "text/event-stream or application/x-ndjson")),
     responses((status = 200, description = "Events `record`, `end` and `problem`, or records one per line",
-        content((FeedRecord = "text/event-stream"), (FeedRecord = "application/x-ndjson"))),
+        content((UnitRecord = "text/event-stream"), (UnitRecord = "application/x-ndjson"))),
         (status = 406, body = Problem, description = "Neither form is accepted"),
         (status = 409, body = Problem, description = "The claim is over, or the group has consumers")))]
 pub(crate) async fn stream_data(
@@ -143,41 +147,52 @@ pub(crate) async fn stream_data(
     let for_ms = from.for_ms.map(|ms| within("for_ms", ms, 0, MAX_MS)).transpose()?;
     let start = start(from.start.unwrap_or_default(), from.age_ms)?;
     let source = source(topic, from.partition.unwrap_or(0), from.group)?;
-    let seat = app.seat()?;
-    let (session, _) = app.crew().session((&service, &worker), &from.session)?;
+    let permit = app.permit()?;
+    let (session, _) = app.worker_sessions().session((&service, &worker), &from.session)?;
     let held = held(&app, &session, &from.claim, (source, start)).await?;
     // A wrong topic is told before the answer begins.
-    app.crew().during(&session, held.read((MAX_COUNT, 1), Instant::now(), WhenFull::Wait(0))).await?;
+    app.worker_sessions()
+        .during(&session, held.read((MAX_COUNT, 1), Instant::now(), WhenFull::Wait(0)))
+        .await?;
     let until = for_ms.map(|ms| Instant::now() + Duration::from_millis(ms));
     let max = usize::try_from(max).unwrap_or(1);
-    let telling =
-        Telling { app: app.clone(), session, held, after, max, form, until, is_over: false, _seat: seat };
+    let telling = DataStream {
+        app: app.clone(),
+        session,
+        held,
+        after,
+        max,
+        form,
+        until,
+        is_over: false,
+        _permit: permit,
+    };
     Ok(form.answer(telling, NextRecord))
 }
 
-struct Telling {
+struct DataStream {
     app: App,
-    session: Arc<Session>,
-    held: Arc<Held>,
+    session: Arc<WorkerSession>,
+    held: Arc<HeldData>,
     after: u64,
     max: usize,
     form: Form,
     until: Option<Instant>,
     is_over: bool,
-    _seat: StreamSeat,
+    _permit: StreamPermit,
 }
 
 struct NextRecord;
 
-impl AsyncNext<Telling> for NextRecord {
-    async fn call(&self, state: &mut Telling) -> Option<Bytes> {
+impl AsyncNext<DataStream> for NextRecord {
+    async fn call(&self, state: &mut DataStream) -> Option<Bytes> {
         let now = Instant::now();
         let left = state.until.map_or(ALIVE, |until| until.saturating_duration_since(now).min(ALIVE));
         if state.is_over || left.is_zero() {
             return None;
         }
         let read = state.held.read((state.after, 1), now + left, WhenFull::Wait(state.max));
-        match state.app.crew().during(&state.session, read).await.map(|mut page| page.pop()) {
+        match state.app.worker_sessions().during(&state.session, read).await.map(|mut page| page.pop()) {
             Ok(Some(record)) => {
                 state.after = record.0;
                 Some(state.form.entry("record", &shown(&record)))
@@ -197,8 +212,8 @@ impl AsyncNext<Telling> for NextRecord {
     }
 }
 
-fn shown((place, record): &(u64, Record)) -> FeedRecord {
-    FeedRecord { place: *place, record: Shown::from(record) }
+fn shown((place, record): &(u64, Record)) -> UnitRecord {
+    UnitRecord { place: *place, record: Shown::from(record) }
 }
 
 fn start(start: Start, age_ms: Option<u64>) -> Answer<StartAt> {
@@ -206,21 +221,21 @@ fn start(start: Start, age_ms: Option<u64>) -> Answer<StartAt> {
     Ok(StartAt::from(&NewGroup { start, age_ms }))
 }
 
-fn source(topic: String, partition: u64, group: Option<String>) -> Answer<Source> {
+fn source(topic: String, partition: u64, group: Option<String>) -> Answer<DataSource> {
     let partition = within("partition", partition, 0, MAX_PARTITION)?;
     let group = group.map(GroupName::new).transpose().map_err(|error| Problem::from(error).at("group"))?;
     let group = group.map(|group| group.to_string());
-    Ok(Source { topic, partition: u32::try_from(partition).unwrap_or(0), group })
+    Ok(DataSource { topic, partition: u32::try_from(partition).unwrap_or(0), group })
 }
 
 /// The feed of a claim. A group that consumers share is not taken from them.
 async fn held(
     app: &App,
-    session: &Session,
+    session: &WorkerSession,
     claim: &str,
-    (source, start): (Source, StartAt),
-) -> Answer<Arc<Held>> {
-    let claim = app.crew().claim(session, claim)?;
+    (source, start): (DataSource, StartAt),
+) -> Answer<Arc<HeldData>> {
+    let claim = app.worker_sessions().claim(session, claim)?;
     if let Some(group) = &source.group {
         let has_consumers = match app.broker().admin().group(&source.topic, group).await {
             Ok(group) => !group.members.is_empty(),
@@ -232,5 +247,5 @@ async fn held(
             return Err(Problem::http(StatusCode::CONFLICT, ErrorKind::AlreadyExists, detail).at("group"));
         }
     }
-    Ok(app.crew().feed(session, &claim, (source, start))?)
+    Ok(app.worker_sessions().unit_data(session, &claim, (source, start))?)
 }

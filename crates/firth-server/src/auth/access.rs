@@ -8,6 +8,8 @@ use axum::http::Method;
 pub(crate) enum Need {
     /// Nothing: health, and the description of the API.
     Nothing,
+    /// A signature over the request, which the handler checks; no token.
+    Signature,
     /// Any token; what it sees is filtered by the handler.
     Token,
     /// Any scope that covers the topic.
@@ -33,6 +35,11 @@ pub(crate) fn takes(route: &str) -> bool {
     route.ends_with("/stream") && !route.ends_with("/dead/stream")
 }
 
+/// Whether this is a file of the console.
+pub(crate) fn is_console(route: &str) -> bool {
+    route == "/" || route.starts_with("/console/")
+}
+
 /// The table.
 pub(crate) fn need(method: &Method, route: &str) -> Need {
     let looks = matches!(*method, Method::GET | Method::HEAD);
@@ -42,7 +49,11 @@ pub(crate) fn need(method: &Method, route: &str) -> Need {
         (Some("/groups/{group}/members" | "/groups/{group}/pending" | "/groups/{group}/policy"), true) => {
             return Need::Look;
         }
-        (Some("/records" | "/groups/{group}/stream"), true) => return Need::Scope(Scope::Consume),
+        (Some("/groups/{group}/in_flight"), true) => return Need::Look,
+        (Some("/groups/{group}/reset/preview"), false) => return Need::Look,
+        (Some("/records" | "/delayed/messages" | "/groups/{group}/stream"), true) => {
+            return Need::Scope(Scope::Consume);
+        }
         (Some("/dead" | "/dead/count" | "/dead/stream"), true) => return Need::Scope(Scope::Consume),
         (Some("/records"), false) => return Need::Scope(Scope::Produce),
         (Some("/groups/{group}/fetch" | "/groups/{group}/settle"), false) => {
@@ -56,22 +67,28 @@ pub(crate) fn need(method: &Method, route: &str) -> Need {
     }
     match route {
         "/health" | "/health/live" | "/health/ready" | "/openapi.json" => Need::Nothing,
-        "/v1/routing" | "/v1/routing/gateways" | "/v1/routing/gateways/{gateway}" if looks => {
+        file if looks && is_console(file) => Need::Nothing,
+        "/v1/routing" | "/v1/routing/gateways" | "/v1/routing/gateways/{gateway}" | "/v1/routing/clients"
+            if looks =>
+        {
             Need::Scope(Scope::Observe)
         }
         _ if route.starts_with("/v1/routing/") => Need::Scope(Scope::Route),
-        "/v1" | "/v1/topics" | "/v1/claims" if looks => Need::Token,
+        "/v1" | "/v1/topics" | "/v1/claims" | "/v1/dead" if looks => Need::Token,
         "/v1/channels/{channel}" if looks => Need::Scope(Scope::Consume),
         "/v1/channels/{channel}" => Need::Scope(Scope::Produce),
-        "/metrics" | "/v1/events" => Need::Scope(Scope::Observe),
+        "/metrics" | "/v1/events" | "/v1/stats" => Need::Scope(Scope::Observe),
+        "/v1/hooks/{source}" if *method == Method::POST => Need::Signature,
+        "/v1/sources" | "/v1/sources/{source}" if looks => Need::Scope(Scope::Observe),
         _ => Need::Scope(Scope::Admin),
     }
 }
 
-/// Whoever sends may offer work and take it back; whoever consumes may work.
+/// Returns what a call on a service needs. A token with `produce` may offer work and take it back;
+/// a token with `consume` may work.
 fn claims(inside: &str, looks: bool) -> Need {
     match (inside, looks) {
-        ("" | "/offers" | "/workers", true) => Need::Look,
+        ("" | "/offers" | "/workers" | "/takeovers", true) => Need::Look,
         ("/offers" | "/offers/{offer}", false) => Need::Scope(Scope::Produce),
         ("/workers/{worker}/seize", _) => Need::Scope(Scope::Admin),
         (inside, _) if inside.starts_with("/workers/{worker}") => Need::Scope(Scope::Consume),
@@ -100,6 +117,21 @@ mod tests {
     }
 
     #[test]
+    fn sources_are_seen_by_observers_and_changed_by_admins() {
+        let of = |method: Method, rest: &str| need(&method, &format!("/v1/sources{rest}"));
+        let admin = Need::Scope(Scope::Admin);
+        for seen in ["", "/{source}"] {
+            assert_eq!(of(Method::GET, seen), Need::Scope(Scope::Observe), "{seen}");
+        }
+        assert_eq!(of(Method::DELETE, "/{source}"), admin);
+        assert_eq!(need(&Method::POST, "/v1/hooks/{source}"), Need::Signature);
+        assert_eq!(need(&Method::GET, "/v1/hooks/{source}"), admin);
+        for change in ["pause", "resume", "restart", "snapshot"] {
+            assert_eq!(of(Method::POST, &format!("/{{source}}/{change}")), admin, "{change}");
+        }
+    }
+
+    #[test]
     fn channels_ask_for_produce_to_publish_and_for_consume_to_listen() {
         let channel = "/v1/channels/{channel}";
         assert_eq!(need(&Method::POST, channel), Need::Scope(Scope::Produce));
@@ -110,10 +142,11 @@ mod tests {
     #[test]
     fn work_is_offered_by_producers_done_by_consumers_and_taken_away_by_admins() {
         let of = |method: Method, rest: &str| need(&method, &format!("/v1/claims/{{service}}{rest}"));
-        let (produce, consume) = (Need::Scope(Scope::Produce), Need::Scope(Scope::Consume));
+        let produce = Need::Scope(Scope::Produce);
+        let consume = Need::Scope(Scope::Consume);
         let admin = Need::Scope(Scope::Admin);
         assert_eq!(need(&Method::GET, "/v1/claims"), Need::Token);
-        for seen in ["", "/offers", "/workers"] {
+        for seen in ["", "/offers", "/workers", "/takeovers"] {
             assert_eq!(of(Method::GET, seen), Need::Look, "{seen}");
         }
         assert_eq!((of(Method::POST, "/offers"), of(Method::DELETE, "/offers/{offer}")), (produce, produce));

@@ -1,6 +1,8 @@
-//! The audit log: who changed what and when, refused attempts included, and topics that were made by asking for them. Never payloads, keys or tokens.
+//! The audit log: who changed what and when, refused attempts included, and topics that were made
+//! by asking for them. Never payloads, keys or tokens.
 //!
-//! Each entry goes to the log under the target `audit`, and as a line of JSON to a file if one is named. The file is opened anew on SIGHUP, so that it can be rotated.
+//! Each entry goes to the log under the target `audit`, and as a line of JSON to a file if one is
+//! named. The file is opened anew on SIGHUP, so that it can be rotated.
 
 use super::Caller;
 use crate::wire::{invalid, unix_ms};

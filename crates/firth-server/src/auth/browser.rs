@@ -5,8 +5,9 @@
 //! act for it. So three rules hold:
 //!
 //! 1. The `Host` is this machine, so that no foreign name can be pointed here (DNS rebinding).
-//! 2. There is no `Origin`, and `Sec-Fetch-Site` is not that of another site. Browsers set both,
-//!    pages cannot change them, and programs send neither.
+//! 2. There is no `Origin` but the server's own (`http://` or `https://` and the `Host`), and
+//!    `Sec-Fetch-Site` is not that of another site. Browsers set both, pages cannot change them,
+//!    and programs send neither. The console is the one page of the server's own origin.
 //! 3. A GET that takes something (deliveries, say) is also refused if a person or another program
 //!    made the browser ask: an address, a link in a mail. Old browsers send no `Sec-Fetch-Site`;
 //!    they are known by their `User-Agent`. A request with [`CLIENT`] passes: a page cannot send
@@ -23,9 +24,14 @@ const SITE: &str = "sec-fetch-site";
 pub(super) fn may_be_a_page(headers: &HeaderMap, takes: bool) -> bool {
     let text = |name: &str| headers.get(name).map(|value| value.to_str().unwrap_or_default());
     let site = text(SITE);
-    let is_foreign = !is_this_machine(text(header::HOST.as_str()).unwrap_or_default())
-        || headers.contains_key(header::ORIGIN)
-        || site.is_some_and(|site| !matches!(site, "same-origin" | "none"));
+    let host = text(header::HOST.as_str()).unwrap_or_default();
+    let origin = text(header::ORIGIN.as_str());
+    let is_foreign = !is_this_machine(host)
+        || headers.get_all(header::ORIGIN).iter().count() > 1
+        || match origin {
+            Some(origin) => !is_own(origin, host) || site.is_some_and(|site| site != "same-origin"),
+            None => site.is_some_and(|site| !matches!(site, "same-origin" | "none")),
+        };
     if is_foreign || !takes || headers.contains_key(CLIENT) {
         return is_foreign;
     }
@@ -33,6 +39,17 @@ pub(super) fn may_be_a_page(headers: &HeaderMap, takes: bool) -> bool {
         Some(site) => site != "same-origin",
         None => text(header::USER_AGENT.as_str()).is_some_and(|agent| agent.starts_with("Mozilla/")),
     }
+}
+
+/// Whether the `Host` names this machine.
+pub(super) fn is_for_this_machine(headers: &HeaderMap) -> bool {
+    headers.get(header::HOST).is_some_and(|host| host.to_str().is_ok_and(is_this_machine))
+}
+
+/// Whether an origin is the one that this request was sent to.
+fn is_own(origin: &str, host: &str) -> bool {
+    let at = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
+    at.is_some_and(|at| at.eq_ignore_ascii_case(host))
 }
 
 fn is_this_machine(host: &str) -> bool {
@@ -60,9 +77,11 @@ mod tests {
     fn only_this_machine_is_meant_by_a_host_that_names_it() {
         for host in ["localhost:7171", "127.0.0.1:7171", "[::1]:7171", "127.0.0.1"] {
             assert!(!may_be_a_page(&with(&[("host", host)]), true), "{host}");
+            assert!(is_for_this_machine(&with(&[("host", host)])), "{host}");
         }
         for host in ["evil.example:7171", "", "127.0.0.1.evil.example"] {
             assert!(may_be_a_page(&with(&[("host", host)]), false), "{host}");
+            assert!(!is_for_this_machine(&with(&[("host", host)])), "{host}");
         }
     }
 
@@ -76,6 +95,39 @@ mod tests {
             assert!(may_be_a_page(&with(&[local, (SITE, site), (CLIENT, "x")]), true), "{site}");
         }
         assert!(!may_be_a_page(&with(&[local, (SITE, "none")]), false), "an address that was typed");
+    }
+
+    #[test]
+    fn u02_the_servers_own_page_gets_through_and_no_other_origin() {
+        let local = ("host", "localhost:7171");
+        let own = ("origin", "http://localhost:7171");
+        let same = (SITE, "same-origin");
+        for asked in
+            [vec![local, own], vec![local, own, same], vec![local, ("origin", "https://LOCALHOST:7171")]]
+        {
+            assert!(!may_be_a_page(&with(&asked), false), "{asked:?}");
+        }
+        for site in ["cross-site", "same-site", "none"] {
+            assert!(may_be_a_page(&with(&[local, own, (SITE, site)]), false), "{site}");
+        }
+        for origin in [
+            "http://localhost:8080",
+            "http://localhost",
+            "http://127.0.0.1:7171",
+            "http://localhost:7171.evil.example",
+            "http://evil.example/localhost:7171",
+            "file://localhost:7171",
+            "localhost:7171",
+            "",
+        ] {
+            assert!(may_be_a_page(&with(&[local, ("origin", origin), same]), false), "{origin}");
+        }
+        let rebound = ("host", "evil.example:7171");
+        let both = [rebound, ("origin", "http://evil.example:7171"), same];
+        assert!(may_be_a_page(&with(&both), false), "a foreign name that points here");
+        let mut twice = with(&[local, own, same]);
+        twice.append("origin", HeaderValue::from_static("http://evil.example"));
+        assert!(may_be_a_page(&twice, false), "two origins");
     }
 
     #[test]

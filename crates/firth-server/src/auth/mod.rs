@@ -9,16 +9,17 @@ mod browser;
 mod rate;
 mod token;
 
-pub(crate) use access::{Need, need, takes};
+pub(crate) use access::{Need, is_console, need, takes};
 pub(crate) use audit::{Audit, Entry, acting};
 pub(crate) use browser::CLIENT;
 pub(crate) use rate::{Buckets, Pace};
-pub(crate) use token::{Grant, Scope, Sum, hex};
+pub(crate) use token::{Limits, Scope, Sum, TokenGrant, hex};
 
 use crate::problem::Problem;
 use crate::wire::invalid;
 use axum::http::{HeaderMap, StatusCode, header};
 use firth::{ErrorKind, Result};
+use firth_router::registry::Access;
 use std::io::Read;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -31,8 +32,8 @@ pub(crate) enum Guard {
     Inside,
     /// This machine alone, no web pages.
     ThisMachine,
-    /// Whoever has one of these tokens.
-    Tokens(Arc<RwLock<Vec<Arc<Grant>>>>),
+    /// Callers that present one of these tokens.
+    Tokens(Arc<RwLock<Vec<Arc<TokenGrant>>>>),
 }
 
 /// Who calls.
@@ -41,7 +42,7 @@ pub(crate) enum Caller {
     /// This process, or this machine without tokens: everything is allowed.
     Local,
     /// The holder of a token.
-    Holder(Arc<Grant>),
+    Holder(Arc<TokenGrant>),
 }
 
 impl Caller {
@@ -69,11 +70,35 @@ impl Caller {
         }
     }
 
+    /// The gateways and tenants that it may register.
+    pub(crate) fn access(&self) -> Access {
+        match self {
+            Self::Local => Access::default(),
+            Self::Holder(grant) => grant.access().clone(),
+        }
+    }
+
+    /// The names of the scopes that it has.
+    pub(crate) fn scopes(&self) -> Vec<String> {
+        match self {
+            Self::Local => token::all_scopes().map(str::to_owned).collect(),
+            Self::Holder(grant) => grant.scope_names(),
+        }
+    }
+
+    /// The names of topics that it may use, with `*` for any part.
+    pub(crate) fn topics(&self) -> Vec<String> {
+        match self {
+            Self::Holder(grant) if !grant.covers_all() => grant.patterns().to_vec(),
+            _ => vec!["*".to_owned()],
+        }
+    }
+
     /// Fails with 403 unless this is allowed with this topic.
     pub(crate) fn check(&self, need: Need, topic: Option<&str>) -> Result<(), Problem> {
         let Self::Holder(grant) = self else { return Ok(()) };
         let allowed = match need {
-            Need::Nothing | Need::Token => true,
+            Need::Nothing | Need::Signature | Need::Token => true,
             Need::Look => topic.is_none_or(|topic| grant.covers(topic)),
             // The handler leaves out what is not theirs.
             Need::Scope(Scope::Observe) if topic.is_none() => grant.allows(Scope::Observe, None),
@@ -116,7 +141,8 @@ impl Guard {
         )))
     }
 
-    /// Takes other tokens from now on. A server that began without tokens stays so: that needs a restart.
+    /// Takes other tokens from now on. A server that began without tokens stays so: that needs a
+    /// restart.
     pub(crate) fn reload(&self, file: Option<&Path>, plain: Option<&str>) -> Result<()> {
         let Self::Tokens(known) = self else { return Ok(()) };
         let grants = read_grants(file, plain)?;
@@ -130,6 +156,16 @@ impl Guard {
     /// Whether callers are told apart by tokens.
     pub(crate) fn has_tokens(&self) -> bool {
         matches!(self, Self::Tokens(_))
+    }
+
+    /// Fails with 403 if a file of the console is asked for under a foreign name that was pointed
+    /// here. Links of other sites may lead to the console.
+    pub(crate) fn check_host(&self, headers: &HeaderMap) -> Result<(), Problem> {
+        if !matches!(self, Self::ThisMachine) || browser::is_for_this_machine(headers) {
+            return Ok(());
+        }
+        let detail = "without tokens the console is at http://127.0.0.1 and http://localhost only";
+        Err(Problem::http(StatusCode::FORBIDDEN, ErrorKind::Unauthorized, detail))
     }
 
     /// Who calls, or 401 or 403; `takes` tells of a GET with effects.
@@ -151,10 +187,10 @@ pub(crate) fn presented(headers: &HeaderMap) -> Option<Sum> {
     scheme.eq_ignore_ascii_case("bearer").then(|| token::digest(token.trim()))
 }
 
-fn has_token(headers: &HeaderMap, grants: &[Arc<Grant>]) -> Result<Arc<Grant>, Problem> {
-    // Looks at every digest to its end, whatever matches.
+fn has_token(headers: &HeaderMap, grants: &[Arc<TokenGrant>]) -> Result<Arc<TokenGrant>, Problem> {
+    // Compare every digest to its end, also after a match, so that timing reveals nothing.
     let known = presented(headers).and_then(|token| {
-        grants.iter().fold(None, |known, grant| match token::same(&grant.sum, &token) {
+        grants.iter().fold(None, |known, grant| match grant.is(&token) {
             true => Some(grant),
             false => known,
         })
@@ -182,22 +218,22 @@ fn from_this_machine(headers: &HeaderMap, takes: bool) -> Result<(), Problem> {
     Err(Problem::http(StatusCode::FORBIDDEN, ErrorKind::Unauthorized, detail))
 }
 
-fn read_grants(file: Option<&Path>, plain: Option<&str>) -> Result<Vec<Arc<Grant>>> {
+fn read_grants(file: Option<&Path>, plain: Option<&str>) -> Result<Vec<Arc<TokenGrant>>> {
     let mut grants = file.map_or_else(|| Ok(Vec::new()), read_file)?;
     let plain = plain.filter(|token| !token.is_empty());
-    grants.extend(plain.map(|token| Arc::new(Grant::everything(token, "FIRTH_TOKEN"))));
+    grants.extend(plain.map(|token| Arc::new(TokenGrant::everything(token, "FIRTH_TOKEN"))));
     Ok(grants)
 }
 
 /// One token per line; empty lines and comments are passed over.
-fn read_file(path: &Path) -> Result<Vec<Arc<Grant>>> {
+fn read_file(path: &Path) -> Result<Vec<Arc<TokenGrant>>> {
     let shown = path.display();
     let text = std::fs::read_to_string(path)
         .map_err(|error| invalid(format!("token file {shown} cannot be read")).with_source(error))?;
     let mut grants = Vec::new();
     for (index, line) in text.lines().map(str::trim).enumerate() {
         if !line.is_empty() && !line.starts_with('#') {
-            let line = Grant::read(line);
+            let line = TokenGrant::read(line);
             grants.push(Arc::new(
                 line.map_err(|error| error.during(format!("token file {shown}, line {}", index + 1)))?,
             ));
@@ -231,9 +267,9 @@ mod tests {
     fn a_token_opens_only_with_its_own_digest() {
         let token = new_token().unwrap();
         let grants = vec![
-            Arc::new(Grant::everything("another", "another")),
-            Arc::new(Grant::everything(&token, "mine")),
-            Arc::new(Grant::everything("a third", "third")),
+            Arc::new(TokenGrant::everything("another", "another")),
+            Arc::new(TokenGrant::everything(&token, "mine")),
+            Arc::new(TokenGrant::everything("a third", "third")),
         ];
         let guard = Guard::Tokens(Arc::new(RwLock::new(grants)));
         let caller = guard.check(&with(header::AUTHORIZATION, &format!("Bearer {token}")), false).unwrap();
@@ -256,8 +292,11 @@ mod tests {
 
     #[test]
     fn a_scope_without_the_topic_or_a_topic_without_the_scope_is_refused() {
-        let line = Grant::line("t", None, &["produce".to_owned()], &["orders".to_owned()]).unwrap();
-        let caller = Caller::Holder(Arc::new(Grant::read(&line).unwrap()));
+        let scopes = ["produce".to_owned()];
+        let topics = ["orders".to_owned()];
+        let limits = Limits { scopes: &scopes, topics: &topics, ..Limits::default() };
+        let line = TokenGrant::line("t", None, &limits).unwrap();
+        let caller = Caller::Holder(Arc::new(TokenGrant::read(&line).unwrap()));
         let may = |need, topic| caller.check(need, topic).is_ok();
         assert!(may(Need::Scope(Scope::Produce), Some("orders")) && may(Need::Look, Some("orders")));
         assert!(!may(Need::Scope(Scope::Produce), Some("mail")) && !may(Need::Look, Some("mail")));

@@ -1,8 +1,11 @@
-//! How often somebody may ask: a bucket of tokens per caller that fills at a rate. Time is a parameter.
+//! How often a caller may ask: a bucket of tokens per caller that fills at a rate. Time is a
+//! parameter.
 //!
-//! At most [`MAX_BUCKETS`] callers are told apart. Full buckets say nothing, so they are forgotten first; if that is not
-//! enough, newcomers share one bucket.
+//! At most [`MAX_BUCKETS`] callers are told apart. Full buckets say nothing, so they are forgotten
+//! first; if that is not enough, newcomers share one bucket.
 
+pub(crate) use firth_edge::Pace;
+use firth_edge::TokenBucket;
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::Mutex;
@@ -10,25 +13,12 @@ use std::time::{Duration, Instant};
 
 const MAX_BUCKETS: usize = 10_000;
 
-/// How fast a bucket fills (per second), and how much it holds.
-#[derive(Clone, Copy)]
-pub(crate) struct Pace {
-    pub(crate) rate: f64,
-    pub(crate) burst: f64,
-}
-
 /// Buckets by caller.
 pub(crate) struct Buckets<K>(Mutex<Pool<K>>);
 
 struct Pool<K> {
-    known: HashMap<K, Bucket>,
-    others: Option<Bucket>,
-}
-
-#[derive(Clone, Copy)]
-struct Bucket {
-    left: f64,
-    at: Instant,
+    known: HashMap<K, TokenBucket>,
+    others: Option<TokenBucket>,
 }
 
 impl<K: Eq + Hash> Buckets<K> {
@@ -39,27 +29,15 @@ impl<K: Eq + Hash> Buckets<K> {
     /// Takes one from the caller's bucket, or says how long until there is one.
     pub(crate) fn take(&self, caller: K, pace: Pace, now: Instant) -> Result<(), Duration> {
         let mut pool = self.0.lock().expect("nothing panics under this lock");
-        let full = Bucket { left: pace.burst, at: now };
+        let full = TokenBucket::full(pace, now);
         if pool.known.len() >= MAX_BUCKETS && !pool.known.contains_key(&caller) {
-            pool.known.retain(|_, bucket| bucket.refilled(pace, now) < pace.burst);
+            pool.known.retain(|_, bucket| !bucket.is_full(pace, now));
         }
         let bucket = match pool.known.len() >= MAX_BUCKETS && !pool.known.contains_key(&caller) {
             true => pool.others.get_or_insert(full),
             false => pool.known.entry(caller).or_insert(full),
         };
-        *bucket = Bucket { left: bucket.refilled(pace, now), at: now };
-        if bucket.left >= 1.0 {
-            bucket.left -= 1.0;
-            return Ok(());
-        }
-        Err(Duration::from_secs_f64(((1.0 - bucket.left) / pace.rate.max(1e-6)).min(3600.0)))
-    }
-}
-
-impl Bucket {
-    fn refilled(&self, pace: Pace, now: Instant) -> f64 {
-        let waited = now.saturating_duration_since(self.at).as_secs_f64();
-        (self.left + waited * pace.rate).min(pace.burst)
+        bucket.take(pace, now)
     }
 }
 
@@ -72,7 +50,8 @@ mod tests {
 
     #[test]
     fn a_burst_passes_and_then_the_rate_counts() {
-        let (buckets, start) = (Buckets::new(), Instant::now());
+        let buckets = Buckets::new();
+        let start = Instant::now();
         for _ in 0..3 {
             assert!(buckets.take("a", FAST, start).is_ok());
         }
@@ -85,7 +64,8 @@ mod tests {
 
     #[test]
     fn strangers_beyond_the_bound_share_one_bucket() {
-        let (buckets, now) = (Buckets::new(), Instant::now());
+        let buckets = Buckets::new();
+        let now = Instant::now();
         for caller in 0..MAX_BUCKETS {
             assert!(buckets.take(caller, SLOW, now).is_ok());
         }

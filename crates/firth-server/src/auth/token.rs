@@ -1,11 +1,17 @@
 //! Tokens: what a line of the token file says, and what it allows. Pure.
 //!
-//! `sha256:HEX name=billing scopes=produce,consume topics=orders.*,mail`: the digest of the token, and optionally a name for the audit log, what it
-//! may do and with which topics. Without `scopes` it may do everything, without `topics` with all of them.
+//! `sha256:HEX name=billing scopes=produce,consume topics=orders.*,mail`: the digest of the token,
+//! and optionally a name for the audit log, what it may do and with which topics. Without `scopes`
+//! it may do everything, without `topics` with all of them. `gateways=` and `tenants=` limit in the
+//! same way what it may register with the router; `tenants=` needs `gateways=`.
 
-use crate::wire::invalid;
+use crate::routing::told;
+use crate::wire::{invalid, invalid_at};
 use firth::Result;
+use firth_router::pattern::matches;
+use firth_router::registry::Access;
 use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq as _;
 
 /// The digest of a token.
 pub(crate) type Sum = [u8; 32];
@@ -35,56 +41,83 @@ const SCOPES: [(&str, Scope); 5] = [
 
 /// A token of the server, without the token itself.
 #[derive(Clone, Debug)]
-pub(crate) struct Grant {
-    pub(super) sum: Sum,
+pub(crate) struct TokenGrant {
+    sum: Sum,
     pub(crate) name: String,
     scopes: Vec<Scope>,
     topics: Vec<String>,
+    /// The gateways and tenants that it may register.
+    access: Access,
 }
 
-impl Grant {
+/// The limits of a token to be made; empty lists limit nothing.
+#[derive(Default)]
+pub(crate) struct Limits<'a> {
+    pub(crate) scopes: &'a [String],
+    pub(crate) topics: &'a [String],
+    pub(crate) gateways: &'a [String],
+    pub(crate) tenants: &'a [String],
+}
+
+impl TokenGrant {
     /// One that may do everything.
-    pub(super) fn everything(token: &str, name: &str) -> Self {
-        Self { sum: digest(token), name: name.to_owned(), scopes: vec![Scope::Admin], topics: Vec::new() }
+    pub(crate) fn everything(token: &str, name: &str) -> Self {
+        Self::of(digest(token), name.to_owned())
     }
 
-    /// Reads a line, or says what is wrong with it without showing it: somebody may have put a plain token there.
+    fn of(sum: Sum, name: String) -> Self {
+        Self { sum, name, scopes: vec![Scope::Admin], topics: Vec::new(), access: Access::default() }
+    }
+
+    /// Whether it is the token with this digest; compares in constant time.
+    pub(crate) fn is(&self, sum: &Sum) -> bool {
+        self.sum.ct_eq(sum).into()
+    }
+
+    /// Reads a line. The error says what is wrong and never shows the line: an operator may have
+    /// put a plain token there.
     pub(super) fn read(line: &str) -> Result<Self> {
         let mut words = line.split_whitespace();
         let sum = words.next().and_then(|word| word.strip_prefix("sha256:")).and_then(from_hex);
         let sum = sum.ok_or_else(|| invalid("write `sha256:` and 64 hex digits, as `firth token` does"))?;
-        let mut grant = Self { sum, name: short(&sum), scopes: vec![Scope::Admin], topics: Vec::new() };
+        let mut grant = Self::of(sum, short(&sum));
+        let mut gateways = Vec::new();
+        let mut tenants = Vec::new();
         for word in words {
             let (key, value) = word.split_once('=').unwrap_or((word, ""));
             match key {
                 "name" if !value.is_empty() => grant.name = value.to_owned(),
                 "scopes" => grant.scopes = value.split(',').map(scope).collect::<Result<_>>()?,
                 "topics" => grant.topics = value.split(',').map(pattern).collect::<Result<_>>()?,
-                _ => return Err(invalid("after the digest come name=…, scopes=… and topics=… only")),
+                "gateways" => gateways = value.split(',').map(str::to_owned).collect(),
+                "tenants" => tenants = value.split(',').map(str::to_owned).collect(),
+                _ => {
+                    return Err(invalid(
+                        "after the digest come name=…, scopes=…, topics=…, gateways=… and tenants=… only",
+                    ));
+                }
             }
         }
+        grant.access = Access::new(gateways, tenants).map_err(told)?;
         Ok(grant)
     }
 
     /// The line that [`read`](Self::read) understands.
-    pub(crate) fn line(
-        token: &str,
-        name: Option<&str>,
-        scopes: &[String],
-        topics: &[String],
-    ) -> Result<String> {
+    pub(crate) fn line(token: &str, name: Option<&str>, limits: &Limits<'_>) -> Result<String> {
         let mut line = format!("sha256:{}", hex(&digest(token)));
         if let Some(name) = name {
             if name.is_empty() || name.contains(char::is_whitespace) {
-                return Err(invalid("name: give one word"));
+                return Err(invalid_at("name", "name: give one word"));
             }
             line = format!("{line} name={name}");
         }
-        if !scopes.is_empty() {
-            line = format!("{line} scopes={}", scopes.join(","));
-        }
-        if !topics.is_empty() {
-            line = format!("{line} topics={}", topics.join(","));
+        let Limits { scopes, topics, gateways, tenants } = limits;
+        for (key, words) in
+            [("scopes", scopes), ("topics", topics), ("gateways", gateways), ("tenants", tenants)]
+        {
+            if !words.is_empty() {
+                line = format!("{line} {key}={}", words.join(","));
+            }
         }
         Self::read(&line).map(|_| line)
     }
@@ -92,6 +125,11 @@ impl Grant {
     /// Whether it allows this with this topic; without a topic, whether it allows it with any.
     pub(crate) fn allows(&self, scope: Scope, topic: Option<&str>) -> bool {
         self.has(scope) && topic.is_none_or(|topic| self.covers(topic))
+    }
+
+    /// The gateways and tenants that it may register.
+    pub(crate) fn access(&self) -> &Access {
+        &self.access
     }
 
     /// Whether it allows anything at all with this topic.
@@ -104,49 +142,38 @@ impl Grant {
         self.topics.is_empty() || self.topics.iter().any(|pattern| pattern == "*")
     }
 
+    /// The names of its scopes; `admin` has all of them.
+    pub(crate) fn scope_names(&self) -> Vec<String> {
+        let has = SCOPES.iter().filter(|(_, scope)| self.has(*scope));
+        has.map(|(name, _)| (*name).to_owned()).collect()
+    }
+
+    /// The names of topics that it is for; none: all.
+    pub(super) fn patterns(&self) -> &[String] {
+        &self.topics
+    }
+
     fn has(&self, scope: Scope) -> bool {
         self.scopes.iter().any(|have| *have == scope || *have == Scope::Admin)
     }
 }
 
+/// The names of all scopes.
+pub(super) fn all_scopes() -> impl Iterator<Item = &'static str> {
+    SCOPES.iter().map(|(name, _)| *name)
+}
+
 fn scope(word: &str) -> Result<Scope> {
     let known = SCOPES.iter().find(|(name, _)| *name == word).map(|(_, scope)| *scope);
-    known.ok_or_else(|| invalid("scopes: give some of produce, consume, observe, route, admin"))
+    known.ok_or_else(|| invalid_at("scopes", "scopes: give some of produce, consume, observe, route, admin"))
 }
 
 fn pattern(word: &str) -> Result<String> {
     let fits = |c: char| c.is_ascii_alphanumeric() || "._-*".contains(c);
     if word.is_empty() || word.len() > 128 || !word.chars().all(fits) {
-        return Err(invalid("topics: give names of topics, with `*` for any part"));
+        return Err(invalid_at("topics", "topics: give names of topics, with `*` for any part"));
     }
     Ok(word.to_owned())
-}
-
-/// Whether `text` is as `pattern` says; `*` stands for any run of characters. Linear in both: backs up to the last star only.
-fn matches(pattern: &str, text: &str) -> bool {
-    let (pattern, text) = (pattern.as_bytes(), text.as_bytes());
-    let (mut p, mut t, mut star) = (0, 0, None);
-    while t < text.len() {
-        if pattern.get(p) == Some(&b'*') {
-            star = Some((p, t));
-            p += 1;
-        } else if pattern.get(p) == Some(&text[t]) {
-            (p, t) = (p + 1, t + 1);
-        } else if let Some((at, from)) = star {
-            star = Some((at, from + 1));
-            (p, t) = (at + 1, from + 1);
-        } else {
-            return false;
-        }
-    }
-    pattern[p..].iter().all(|byte| *byte == b'*')
-}
-
-/// Looks at every bit, whatever differs.
-pub(super) fn same(left: &Sum, right: &Sum) -> bool {
-    std::hint::black_box(
-        left.iter().zip(right).fold(0, |difference, (left, right)| difference | (left ^ right)),
-    ) == 0
 }
 
 pub(super) fn digest(token: &str) -> Sum {
@@ -180,7 +207,8 @@ mod tests {
     fn a_token_allows_what_its_line_says_and_no_more() {
         let scopes = ["produce".to_owned(), "observe".to_owned()];
         let topics = ["orders.*".to_owned(), "mail".to_owned()];
-        let grant = Grant::read(&Grant::line("t", Some("shop"), &scopes, &topics).unwrap()).unwrap();
+        let limits = Limits { scopes: &scopes, topics: &topics, ..Limits::default() };
+        let grant = TokenGrant::read(&TokenGrant::line("t", Some("shop"), &limits).unwrap()).unwrap();
         assert_eq!(grant.name, "shop");
         assert!(
             grant.allows(Scope::Produce, Some("orders.eu")) && grant.allows(Scope::Observe, Some("mail"))
@@ -188,7 +216,7 @@ mod tests {
         assert!(!grant.allows(Scope::Consume, Some("mail")) && !grant.allows(Scope::Admin, None));
         assert!(!grant.allows(Scope::Produce, Some("order")) && !grant.allows(Scope::Produce, Some("email")));
         assert!(!grant.covers_all());
-        let all = Grant::read(&Grant::line("t", None, &[], &[]).unwrap()).unwrap();
+        let all = TokenGrant::read(&TokenGrant::line("t", None, &Limits::default()).unwrap()).unwrap();
         assert!(
             all.allows(Scope::Admin, Some("any")) && all.allows(Scope::Consume, None) && all.covers_all()
         );
@@ -197,26 +225,22 @@ mod tests {
     #[test]
     fn a_wrong_line_is_refused_and_not_shown() {
         let good = format!("sha256:{}", "0".repeat(64));
-        for rest in ["scopes=root", "scopes=", "topics=a/b", "colour=red", "name=", "produce"] {
-            let error = Grant::read(&format!("{good} {rest}")).unwrap_err();
+        for rest in [
+            "scopes=root",
+            "scopes=",
+            "topics=a/b",
+            "gateways=",
+            "tenants=a/b",
+            "scopes=route tenants=acme",
+            "colour=red",
+            "name=",
+            "produce",
+        ] {
+            let error = TokenGrant::read(&format!("{good} {rest}")).unwrap_err();
             assert!(!error.context().contains("000"), "{error}");
         }
         for line in ["firth_planted", "sha256:planted", ""] {
-            assert!(!Grant::read(line).unwrap_err().context().contains("planted"));
-        }
-    }
-
-    #[test]
-    fn a_star_stands_for_any_run_of_characters() {
-        for (pattern, text) in
-            [("*", ""), ("*", "a"), ("a*c", "abc"), ("a*c", "ac"), ("*b*", "abc"), ("a*b*c", "a-b-b-c")]
-        {
-            assert!(matches(pattern, text), "{pattern} {text}");
-        }
-        for (pattern, text) in
-            [("a", "b"), ("a*", "ba"), ("*a", "ab"), ("a*c", "abcd"), ("", "a"), ("ab", "a")]
-        {
-            assert!(!matches(pattern, text), "{pattern} {text}");
+            assert!(!TokenGrant::read(line).unwrap_err().context().contains("planted"));
         }
     }
 }

@@ -1,4 +1,5 @@
-//! `firth bench`: a quick load on the chosen server or engine, through a topic of its own that is deleted again.
+//! `firth bench`: a quick load on the chosen server or engine, through a topic of its own that is
+//! deleted again.
 
 use super::output::{json, line, table};
 use super::{progress, units};
@@ -91,12 +92,15 @@ pub(crate) async fn run(client: &Client, args: BenchArgs, as_json: bool) -> Resu
 
 async fn measure(client: &Client, topic: &str, args: &BenchArgs) -> Result<[Figures; 2]> {
     let produced = phase("produce", args, |bar, left| {
-        let (client, path, args) = (client.clone(), format!("{}/records", topic_path(topic)), args.clone());
+        let client = client.clone();
+        let path = format!("{}/records", topic_path(topic));
+        let args = args.clone();
         async move { produce(&client, &path, &args, &left, &bar).await }
     });
     let produced = produced.await?;
     let consumed = phase("consume", args, |bar, left| {
-        let (client, path) = (client.clone(), group_path(topic, "bench"));
+        let client = client.clone();
+        let path = group_path(topic, "bench");
         async move { consume(&client, &path, &left, &bar).await }
     });
     Ok([produced, consumed.await?])
@@ -108,7 +112,8 @@ async fn phase<F: Future<Output = Result<Vec<u32>>> + Send + 'static>(
     args: &BenchArgs,
     mut work: impl FnMut(ProgressBar, Arc<AtomicU64>) -> F,
 ) -> Result<Figures> {
-    let (bar, left) = (progress::steps(name, args.messages), Arc::new(AtomicU64::new(args.messages)));
+    let bar = progress::steps(name, args.messages);
+    let left = Arc::new(AtomicU64::new(args.messages));
     let started = Instant::now();
     let mut running = JoinSet::new();
     for _ in 0..args.connections {
@@ -180,7 +185,8 @@ async fn produce(
 }
 
 async fn consume(client: &Client, path: &str, left: &AtomicU64, bar: &ProgressBar) -> Result<Vec<u32>> {
-    let (mut samples, mut last) = (Vec::new(), Instant::now());
+    let mut samples = Vec::new();
+    let mut last = Instant::now();
     let how = Fetch { max: Some(FETCH), wait_ms: Some(100), lease_ms: None };
     while left.load(Ordering::Relaxed) > 0 {
         let began = Instant::now();

@@ -29,7 +29,8 @@ pub(super) fn parse(text: &str) -> Option<u64> {
 /// The time in UTC, to the second.
 pub(super) fn show(ms: u64) -> String {
     let seconds = i64::try_from(ms / 1000).unwrap_or(i64::MAX);
-    let (days, rest) = (seconds / 86_400, seconds % 86_400);
+    let days = seconds / 86_400;
+    let rest = seconds % 86_400;
     let mut year = 1970 + days / 366;
     while days_since_1970(year + 1, 1, 1) <= days {
         year += 1;
@@ -39,7 +40,9 @@ pub(super) fn show(ms: u64) -> String {
         month += 1;
     }
     let day = days - days_since_1970(year, month, 1) + 1;
-    let (hour, minute, second) = (rest / 3600, rest / 60 % 60, rest % 60);
+    let hour = rest / 3600;
+    let minute = rest / 60 % 60;
+    let second = rest % 60;
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
 }
 

@@ -1,13 +1,13 @@
 //! `firth claims`: offer work, see who has it, take it back; and work, with a command per claim.
 
-use super::follow::{self, FollowArgs};
-use super::output::{json, line, table};
-use super::units;
+use super::output::{json, line, plain, table};
+use super::unit_data::{self, UnitDataArgs};
 use super::work::{self, WorkArgs};
+use super::{calendar, units};
 use crate::client::{Client, escape};
 use crate::wire::{
-    NewOffer, NewService, OfferList, OfferShown, OfferState, Offered, ServiceStatus, Services, WorkerList,
-    WorkerShown, invalid,
+    ClaimChange, NewOffer, NewService, OfferList, OfferShown, OfferState, Offered, ServiceStatus, Services,
+    TakeoverList, WorkerList, WorkerShown, invalid,
 };
 use axum::http::Method;
 use clap::{Args, Subcommand};
@@ -30,7 +30,7 @@ pub(crate) enum ClaimsCommand {
         after_help = "Examples:\n  firth claims offer calls call-4711 --payload sip:alice@example.org\n  ls streams | firth claims offer feeds"
     )]
     Offer(OfferArgs),
-    /// Take an offer back, whoever has it
+    /// Take an offer back, owned or not; its owner loses the claim
     #[command(after_help = "Example:\n  firth claims withdraw calls call-4711")]
     Withdraw {
         /// The service
@@ -44,11 +44,11 @@ pub(crate) enum ClaimsCommand {
         /// The service
         service: String,
         /// Go on after this name
-        #[arg(long, value_name = "NAME")]
+        #[arg(long, value_name = "ID")]
         after: Option<String>,
         /// At most this many
-        #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1000))]
-        max: u32,
+        #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=1000))]
+        max: u64,
     },
     /// Show a service in figures, or all services by name
     #[command(after_help = "Examples:\n  firth claims status calls\n  firth claims status")]
@@ -62,6 +62,15 @@ pub(crate) enum ClaimsCommand {
         /// The service
         service: String,
     },
+    /// Show who had which unit when, the newest first, as far as the server has looked
+    #[command(after_help = "Example:\n  firth claims takeovers calls --max 20")]
+    Takeovers {
+        /// The service
+        service: String,
+        /// At most this many
+        #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=1000))]
+        max: u64,
+    },
     /// Make a service with several shards, each on its own node of a cluster
     #[command(after_help = "Example:\n  firth claims create calls --shards 16")]
     Create {
@@ -71,7 +80,7 @@ pub(crate) enum ClaimsCommand {
         #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
         shards: u32,
     },
-    /// Take a claim away from whoever has it; the unit is free at once
+    /// Take a claim away from its owner, alive or vanished; the unit is free at once
     #[command(after_help = "Example:\n  firth claims release calls call-4711")]
     Release {
         /// The service
@@ -80,8 +89,8 @@ pub(crate) enum ClaimsCommand {
         name: String,
     },
     /// Take a unit by name and read its own data under the claim
-    #[command(after_help = follow::EXAMPLES)]
-    Follow(FollowArgs),
+    #[command(after_help = unit_data::EXAMPLES)]
+    Follow(UnitDataArgs),
     /// Be a worker: run a command for each claim, and hold the claim while it runs
     #[command(after_help = work::EXAMPLES)]
     Work(WorkArgs),
@@ -123,8 +132,8 @@ pub(crate) async fn run(client: &Client, command: ClaimsCommand, as_json: bool) 
             status(&client.get(&path(&service)).await?, as_json)
         }
         ClaimsCommand::Create { service, shards } => {
-            let wish = NewService { shards: Some(shards) };
-            status(&client.send(Method::PUT, &path(&service), &wish).await?, as_json)
+            let request = NewService { shards: Some(shards) };
+            status(&client.send(Method::PUT, &path(&service), &request).await?, as_json)
         }
         ClaimsCommand::Workers { service } => {
             let all: WorkerList = client.get(&format!("{}/workers", path(&service))).await?;
@@ -146,9 +155,27 @@ pub(crate) async fn run(client: &Client, command: ClaimsCommand, as_json: bool) 
             };
             table(["WORKER", "STATE", "CLAIMS", "MOST", "AGE"], all.workers.into_iter().map(row).collect())
         }
-        ClaimsCommand::Follow(args) => follow::run(client, args, as_json).await,
+        ClaimsCommand::Takeovers { service, max } => {
+            takeovers(client.get(&format!("{}/takeovers?max={max}", path(&service))).await?, as_json)
+        }
+        ClaimsCommand::Follow(args) => unit_data::run(client, args, as_json).await,
         ClaimsCommand::Work(args) => work::run(client, args, as_json).await,
     }
+}
+
+fn takeovers(all: TakeoverList, as_json: bool) -> Result<()> {
+    if as_json {
+        return json(&all);
+    }
+    let row = |change: ClaimChange| {
+        let or_dash = |name: Option<String>| name.map_or("-".to_owned(), |name| plain(&name));
+        let time = calendar::show(change.time_ms);
+        let kind = change.kind.as_str().to_owned();
+        let missed = units::count(change.missed);
+        [time, plain(&change.unit), kind, or_dash(change.from), or_dash(change.to), missed]
+    };
+    let head = ["TIME", "UNIT", "WHAT", "FROM", "TO", "MISSED"];
+    table(head, all.changes.into_iter().map(row).collect())
 }
 
 async fn offer(client: &Client, args: OfferArgs, as_json: bool) -> Result<()> {

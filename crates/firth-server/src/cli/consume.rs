@@ -1,6 +1,7 @@
 //! `firth consume`: prints records and acks them, or lets a command decide.
 //!
-//! Fetches are never broken off: a signal lets the running one end, so that nothing stays fetched and unsettled.
+//! Fetches are never broken off: a signal lets the running one end, so that nothing stays fetched
+//! and unsettled.
 
 use super::executor;
 use super::output::{json, line, note, plain};
@@ -10,7 +11,7 @@ use crate::client::{Client, group_path};
 use crate::wire::{Delivered, Failure, Fetch, Fetched, Settle, SettledReport};
 use axum::http::Method;
 use clap::Args;
-use firth::{Error, ErrorKind, Result};
+use firth::{Backoff, Error, ErrorKind, Result};
 use std::cell::Cell;
 use std::time::Duration;
 
@@ -18,6 +19,8 @@ use std::time::Duration;
 const MOST: u64 = 100;
 /// How long one fetch waits; a signal waits at most as long.
 const WAIT: Duration = Duration::from_secs(1);
+/// Between two tries while the server is away, so that work goes on within a second of its return.
+pub(super) const AWAY: Backoff = Backoff::exponential(Duration::from_millis(100), Duration::from_millis(500));
 
 pub(crate) const EXAMPLES: &str = "\
 Examples:
@@ -50,10 +53,12 @@ pub(crate) struct ConsumeArgs {
     pub(super) lease: Duration,
 }
 
-// How records are read, whoever owns them. (A doc comment would become the help of whatever command has these flags.)
+// Options for reading records, of a group or of a claimed unit. (A doc comment would become the
+// help of every command that has these flags.)
 #[derive(Args)]
 pub(super) struct ReadArgs {
-    /// Where a new group starts: oldest, newest, or an age such as 1h; one that exists goes on where it was
+    /// Where a new group starts: oldest, newest, or an age such as 1h; one that exists goes on
+    /// where it was
     #[arg(long, value_name = "WHERE")]
     pub(super) from: Option<String>,
     /// Wait for more instead of ending when nothing comes
@@ -71,12 +76,13 @@ pub(super) struct ReadArgs {
 }
 
 pub(crate) async fn run(client: &Client, args: ConsumeArgs, as_json: bool) -> Result<()> {
-    let reading = Reading {
+    let reading = GroupReading {
         client,
         path: group_path(&args.topic, &args.group),
         lease: args.lease,
         follow: args.how.follow,
         has_fetched: Cell::new(false),
+        failures: Cell::new(0),
     };
     if let Some(from) = &args.how.from {
         super::group::create(client, &args.topic, &args.group, from).await?;
@@ -89,7 +95,7 @@ pub(crate) async fn run(client: &Client, args: ConsumeArgs, as_json: bool) -> Re
 }
 
 /// A group that is read over the API.
-pub(super) struct Reading<'a> {
+pub(super) struct GroupReading<'a> {
     client: &'a Client,
     path: String,
     lease: Duration,
@@ -97,9 +103,11 @@ pub(super) struct Reading<'a> {
     follow: bool,
     /// Whether a fetch was answered once: from then on the topic's name is no typing error.
     has_fetched: Cell<bool>,
+    /// Fetches that failed since the last answer.
+    failures: Cell<u32>,
 }
 
-impl Reading<'_> {
+impl GroupReading<'_> {
     pub(super) async fn fetch(&self, max: u64, wait: Duration) -> Result<Vec<Delivered>> {
         let how = Fetch {
             max: Some(usize::try_from(max.min(MOST)).unwrap_or(1)),
@@ -111,11 +119,13 @@ impl Reading<'_> {
         match fetched {
             Ok(fetched) => {
                 self.has_fetched.set(true);
+                self.failures.set(0);
                 Ok(fetched.deliveries)
             }
             Err(error) if self.waits_for(&error) => {
                 note(&format!("waiting: {error}"));
-                tokio::time::sleep(WAIT).await;
+                self.failures.update(|failures| failures + 1);
+                tokio::time::sleep(AWAY.delay(self.failures.get())).await;
                 Ok(Vec::new())
             }
             Err(error) => Err(error),
@@ -132,7 +142,8 @@ impl Reading<'_> {
         self.follow && passes
     }
 
-    /// Stores verdicts. Those that come too late are told, and no reason to stop: their records come again.
+    /// Stores verdicts. Those that come too late are told, and no reason to stop: their records
+    /// come again.
     pub(super) async fn settle(&self, verdicts: &Settle) -> Result<()> {
         let path = format!("{}/settle", self.path);
         let report: Result<SettledReport> = self.client.send(Method::POST, &path, verdicts).await;
@@ -178,12 +189,13 @@ impl Patience {
 }
 
 async fn print(
-    reading: &Reading<'_>,
+    reading: &GroupReading<'_>,
     args: &ConsumeArgs,
     as_json: bool,
     signals: &mut Signals,
 ) -> Result<()> {
-    let (mut left, mut patience) = (args.how.max.unwrap_or(u64::MAX), Patience::new(&args.how));
+    let mut left = args.how.max.unwrap_or(u64::MAX);
+    let mut patience = Patience::new(&args.how);
     while left > 0 {
         let wait = patience.next_wait();
         let (fetched, is_last) = signals.finish(reading.fetch(left, wait)).await;
@@ -198,7 +210,7 @@ async fn print(
     Ok(())
 }
 
-async fn print_and_ack(reading: &Reading<'_>, deliveries: Vec<Delivered>, as_json: bool) -> Result<()> {
+async fn print_and_ack(reading: &GroupReading<'_>, deliveries: Vec<Delivered>, as_json: bool) -> Result<()> {
     let mut verdicts = Settle::default();
     let mut printed = Ok(());
     for Delivered { delivery, record, .. } in deliveries {

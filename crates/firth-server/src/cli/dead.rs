@@ -3,7 +3,7 @@
 use super::output::{ask, json, line, plain, table};
 use super::units;
 use crate::client::{Client, escape, topic_path};
-use crate::wire::{Count, Edit, Letter, Letters, Outgoing, Pick, Values, invalid};
+use crate::wire::{Count, DeadTopic, DeadTopics, Edit, Letter, Letters, Outgoing, Pick, Values, invalid};
 use axum::http::Method;
 use clap::{Args, Subcommand};
 use firth::{DeadId, Error, ErrorKind, RecordId, Result};
@@ -21,16 +21,19 @@ Examples:
 
 #[derive(Subcommand)]
 pub(crate) enum DeadCommand {
+    /// List the topics that have dead letters, with reasons counted
+    #[command(after_help = "Example:\n  firth dead topics")]
+    Topics,
     /// List dead letters
     #[command(after_help = "Example:\n  firth dead list orders --group billing --reason timeout")]
     List {
         /// The topic
         topic: String,
         #[command(flatten)]
-        filter: Filter,
+        filter: LetterFilter,
         /// At most this many
         #[arg(long, value_name = "N")]
-        max: Option<usize>,
+        max: Option<u64>,
         /// Go on with letters as they come, one JSON object per line
         #[arg(long, conflicts_with = "max")]
         follow: bool,
@@ -41,7 +44,7 @@ pub(crate) enum DeadCommand {
         /// The topic
         topic: String,
         #[command(flatten)]
-        filter: Filter,
+        filter: LetterFilter,
     },
     /// Show one letter with its headers and payload
     #[command(after_help = "Example:\n  firth dead show orders billing/3/1700000000000-42")]
@@ -57,8 +60,8 @@ pub(crate) enum DeadCommand {
     )]
     Replay {
         #[command(flatten)]
-        which: Which,
-        /// Append them for every group, not just the one that gave them up
+        which: WhichLetters,
+        /// Append for every group, not just the one that gave up
         #[arg(long)]
         everyone: bool,
     },
@@ -77,7 +80,7 @@ pub(crate) enum DeadCommand {
         /// Take the new payload from this file
         #[arg(long, value_name = "FILE")]
         file: Option<std::path::PathBuf>,
-        /// Append it for every group, not just the one that gave it up
+        /// Append for every group, not just the one that gave up
         #[arg(long)]
         everyone: bool,
     },
@@ -87,16 +90,38 @@ pub(crate) enum DeadCommand {
     )]
     Delete {
         #[command(flatten)]
-        which: Which,
+        which: WhichLetters,
         /// Do not ask
         #[arg(long, short)]
         yes: bool,
     },
 }
 
+/// All topics with dead letters, page by page.
+async fn topics(client: &Client, as_json: bool) -> Result<()> {
+    let mut rows = Vec::new();
+    let mut after = String::new();
+    loop {
+        let page: DeadTopics = client.get(&format!("/v1/dead{after}")).await?;
+        if as_json {
+            page.topics.iter().try_for_each(json)?;
+        }
+        rows.extend(page.topics.iter().map(topic_row));
+        let Some(next) = page.next else { break };
+        after = format!("?after={}", escape(&next));
+    }
+    if as_json { Ok(()) } else { table(["TOPIC", "DEAD", "GROUPS", "MOST FREQUENT REASON"], rows) }
+}
+
+fn topic_row(topic: &DeadTopic) -> [String; 4] {
+    let reason = topic.reasons.first().map_or("-".to_owned(), |reason| plain(&reason.reason));
+    let groups: Vec<_> = topic.groups.iter().map(|group| group.group.as_str()).collect();
+    [topic.topic.clone(), units::count(topic.count), groups.join(" "), reason]
+}
+
 /// Which letters are looked at.
 #[derive(Args, Default)]
-pub(crate) struct Filter {
+pub(crate) struct LetterFilter {
     /// Only those that this group gave up
     #[arg(long)]
     pub(super) group: Option<String>,
@@ -114,7 +139,7 @@ pub(crate) struct Filter {
     pub(super) older_than: Option<Duration>,
 }
 
-impl Filter {
+impl LetterFilter {
     fn query(&self) -> String {
         let part = |name: &str, value: &Option<String>| {
             value.as_ref().map_or(String::new(), |value| format!("&{name}={}", escape(value)))
@@ -133,7 +158,7 @@ impl Filter {
 }
 
 #[derive(Args, Default)]
-pub(crate) struct Which {
+pub(crate) struct WhichLetters {
     /// The topic
     pub(super) topic: String,
     /// The letters, as `dead list` shows them
@@ -159,7 +184,7 @@ pub(crate) struct Which {
     pub(super) older_than: Option<Duration>,
 }
 
-impl Which {
+impl WhichLetters {
     /// For a question.
     fn describe(&self) -> String {
         let topic = &self.topic;
@@ -178,13 +203,14 @@ impl Which {
 
 pub(crate) async fn run(client: &Client, command: DeadCommand, as_json: bool) -> Result<()> {
     let (done, verb) = match command {
+        DeadCommand::Topics => return topics(client, as_json).await,
         DeadCommand::List { topic, filter, follow: true, .. } => {
             let query = filter.query();
             let query = query.strip_prefix('&').unwrap_or_default();
             return follow(client, &format!("{}/dead/stream?{query}", topic_path(&topic))).await;
         }
         DeadCommand::List { topic, filter, max, .. } => {
-            return list(client, &topic, &[filter], max.unwrap_or(usize::MAX), as_json).await;
+            return list(client, &topic, &[filter], max.unwrap_or(u64::MAX), as_json).await;
         }
         DeadCommand::Count { topic, filter } => {
             let query = filter.query();
@@ -222,36 +248,39 @@ async fn get(client: &Client, topic: &str, id: &str) -> Result<Letter> {
     let wanted: DeadId = id.parse()?;
     let before = RecordId::new(wanted.id.ms, wanted.id.seq.saturating_sub(1));
     let after = DeadId { id: before, ..wanted.clone() }.to_string();
-    let (path, group) = (topic_path(topic), escape(wanted.group.as_str()));
+    let path = topic_path(topic);
+    let group = escape(wanted.group.as_str());
     let page: Letters =
         client.get(&format!("{path}/dead?max=1&group={group}&after={}", escape(&after))).await?;
     let found = page.letters.into_iter().find(|letter| letter.id == wanted.to_string());
     found.ok_or_else(|| Error::new(ErrorKind::NotFound, format!("topic {topic} has no dead letter {id}")))
 }
 
-pub(super) async fn pick(client: &Client, what: &str, which: Which, everyone: bool) -> Result<Count> {
-    let Which { topic, ids, all, group, reason, partition, key, older_than } = which;
+pub(super) async fn pick(client: &Client, what: &str, which: WhichLetters, everyone: bool) -> Result<Count> {
+    let WhichLetters { topic, ids, all, group, reason, partition, key, older_than } = which;
     let older_than_ms = older_than.map(units::millis);
     let pick = Pick { ids, all, group, reason, partition, key, older_than_ms, everyone };
     client.send(Method::POST, &format!("{}/dead/{what}", topic_path(&topic)), &pick).await
 }
 
-/// Filter after filter and page after page; people get one table per page, and none for a further filter that nothing passes.
+/// Filter after filter and page after page; people get one table per page, and none for a further
+/// filter that nothing passes.
 pub(super) async fn list(
     client: &Client,
     topic: &str,
-    filters: &[Filter],
-    mut left: usize,
+    filters: &[LetterFilter],
+    mut left: u64,
     as_json: bool,
 ) -> Result<()> {
     for (number, filter) in filters.iter().enumerate() {
-        let (query, mut after) = (filter.query(), Some(String::new()));
+        let query = filter.query();
+        let mut after = Some(String::new());
         while let Some(place) = after
             && (left > 0 || number == 0)
         {
             let path = format!("{}/dead?max={}{query}{place}", topic_path(topic), left.clamp(1, 500));
             let page: Letters = client.get(&path).await?;
-            left = left.saturating_sub(page.letters.len());
+            left = left.saturating_sub(page.letters.len() as u64);
             after = page.next.filter(|_| left > 0).map(|next| format!("&after={}", escape(&next)));
             if as_json {
                 page.letters.iter().try_for_each(json)?;
@@ -356,7 +385,7 @@ fn edit_file(text: &str) -> Result<String> {
         std::env::var("VISUAL").or_else(|_| std::env::var("EDITOR")).unwrap_or_else(|_| "vi".to_owned());
     let dir = std::env::temp_dir().join(format!("firth-edit-{:016x}", fastrand::u64(..)));
     let file = dir.join("payload");
-    // A directory that only this user can enter: payloads are nobody else's business.
+    // Only this user can enter the directory: other users must not read the payload.
     std::os::unix::fs::DirBuilderExt::mode(&mut std::fs::DirBuilder::new(), 0o700)
         .create(&dir)
         .map_err(broken)?;

@@ -1,14 +1,16 @@
-//! `firth doctor`: checks what a command needs, one after the other, and says what to do about what fails.
+//! `firth doctor`: checks what a command needs, one after the other, and says what to do about what
+//! fails.
 //!
-//! The last check sends a message through a topic of its own, which it deletes again: it proves permissions end to end.
+//! The last check sends a message through a topic of its own, which it deletes again: it proves
+//! permissions end to end.
 
 use super::failure::{hint, with_causes};
 use super::live;
 use super::output::{json, line};
-use super::target::Target;
+use super::target::ApiTarget;
 use super::units;
 use crate::client::{Client, topic_path};
-use crate::config::Config;
+use crate::config::{self, Config};
 use crate::serve::ServeArgs;
 use crate::wire::{
     About, Fetch, Fetched, Outgoing, Receipts, Settle, SettledReport, Topic, TopicSpec, Topics, unix_ms,
@@ -35,7 +37,7 @@ Examples:
 struct Finding {
     check: &'static str,
     ok: bool,
-    /// It works, but somebody should look.
+    /// The check passes, but an operator should follow the advice.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     warning: bool,
     detail: String,
@@ -66,7 +68,8 @@ impl Report {
                 Finding { check, ok: true, warning: true, detail, advice: Some(advice) }
             }
             Err(error) => {
-                let (detail, advice) = (with_causes(&error), Some(hint(error.kind()).to_owned()));
+                let detail = with_causes(&error);
+                let advice = Some(hint(error.kind()).to_owned());
                 self.failure.get_or_insert(error);
                 Finding { check, ok: false, warning: false, detail, advice }
             }
@@ -76,7 +79,7 @@ impl Report {
 }
 
 /// Runs every check; fails with the first that failed.
-pub(crate) async fn run(target: &Target, as_json: bool) -> Result<()> {
+pub(crate) async fn run(target: &ApiTarget, as_json: bool) -> Result<()> {
     let mut report = Report { as_json, failure: None };
     report.note("configuration", configuration(target))?;
     report.note("open files", open_files())?;
@@ -116,11 +119,11 @@ fn show(finding: &Finding, as_json: bool) -> Result<()> {
     finding.advice.as_ref().map_or(Ok(()), |advice| line(&format!("{:21}-> {advice}", "")))
 }
 
-fn configuration(target: &Target) -> Checked {
-    let known = super::variables();
+fn configuration(target: &ApiTarget) -> Checked {
+    let known: Vec<_> = config::variables().collect();
     let strange = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
     let strange: Vec<_> =
-        strange.filter(|name| name.starts_with("FIRTH_") && !known.contains(name)).collect();
+        strange.filter(|name| name.starts_with("FIRTH_") && !known.contains(&name.as_str())).collect();
     // What `firth serve` would run with here: the file, the variables, the defaults.
     Config::load(&ServeArgs::default().given()?)?;
     let detail = target.describe();

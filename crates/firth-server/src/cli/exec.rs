@@ -1,6 +1,7 @@
-//! One record handled by a command: payload on its input, fields in its environment, verdict by its exit code.
+//! One record handled by a command: payload on its input, fields in its environment, verdict by its
+//! exit code.
 
-use super::shell::{self, Running};
+use super::shell::{self, RunningCommand};
 use crate::wire::{Shown, Values};
 use std::process::ExitStatus;
 use std::time::Duration;
@@ -24,7 +25,8 @@ pub(crate) enum Verdict {
     Broken(String),
 }
 
-/// Runs the command to its end, or until the record's lease is nearly over: then it is killed and has failed.
+/// Runs the command to its end, or until the record's lease is nearly over: then it is killed and
+/// has failed.
 pub(crate) async fn run(command: &str, group: &str, record: &Shown, lease: Duration) -> Verdict {
     let limit = lease.mul_f32(0.9);
     tokio::time::timeout(limit, run_for_long(command, group, record)).await.unwrap_or_else(|_| {
@@ -37,7 +39,7 @@ pub(crate) async fn run_for_long(command: &str, group: &str, record: &Shown) -> 
     let mut shell = shell::command(command);
     shell.env("FIRTH_GROUP", group).envs(fields(record));
     let ended = async {
-        let mut running = Running::start(shell, record.bytes().to_vec())?;
+        let mut running = RunningCommand::start(shell, record.bytes().to_vec())?;
         let status = running.wait().await?;
         let verdict = judge(&running, status);
         running.let_go();
@@ -47,7 +49,7 @@ pub(crate) async fn run_for_long(command: &str, group: &str, record: &Shown) -> 
     ended.await.unwrap_or_else(unable)
 }
 
-fn judge(running: &Running, status: ExitStatus) -> Verdict {
+fn judge(running: &RunningCommand, status: ExitStatus) -> Verdict {
     match status.code() {
         Some(0) => Verdict::Ack,
         Some(REJECT) => Verdict::Reject(running.reason(&format!("the command ended with {REJECT}"))),

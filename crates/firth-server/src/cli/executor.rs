@@ -1,10 +1,11 @@
-//! `firth consume --exec`: runs a command per record, several at a time, and settles by its exit code.
+//! `firth consume --exec`: runs a command per record, several at a time, and settles by its exit
+//! code.
 //!
 //! After the first signal no command starts and records in hand are released; the commands that run
 //! go on to their end. A second signal kills those, and their records are released too. No record
 //! that was released has used an attempt.
 
-use super::consume::{ConsumeArgs, Patience, Reading, failure};
+use super::consume::{ConsumeArgs, GroupReading, Patience, failure};
 use super::exec::{self, Verdict};
 use super::guard;
 use super::output::{json, note};
@@ -16,7 +17,7 @@ use std::time::Duration;
 use tokio::task::{JoinError, JoinSet};
 
 pub(super) async fn run(
-    reading: &Reading<'_>,
+    reading: &GroupReading<'_>,
     args: &ConsumeArgs,
     command: &str,
     as_json: bool,
@@ -26,13 +27,14 @@ pub(super) async fn run(
     let mut executor =
         Executor { reading, args, command, as_json, running: JoinSet::new(), in_hand: HashSet::new() };
     let done = executor.work(signals).await;
-    // Whatever ended the work: commands that still run have no verdict.
+    // Commands that still run have no verdict. Stop them and release their deliveries, also after
+    // an error.
     let released = executor.stop().await;
     done.and(released)
 }
 
 struct Executor<'a> {
-    reading: &'a Reading<'a>,
+    reading: &'a GroupReading<'a>,
     args: &'a ConsumeArgs,
     command: &'a str,
     as_json: bool,

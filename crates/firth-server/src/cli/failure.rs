@@ -3,12 +3,17 @@
 use firth::{Error, ErrorKind};
 
 /// Each kind with its exit code and what a person can do. 2 is what wrong arguments end with, too.
-const TABLE: [(ErrorKind, u8, &str); 12] = [
+const TABLE: [(ErrorKind, u8, &str); 13] = [
     (ErrorKind::Internal, 1, "look at the server's log; `firth doctor` checks the whole way"),
     (
         ErrorKind::Corrupt,
         1,
         "look at the server's log, and keep a copy of the data before you change anything",
+    ),
+    (
+        ErrorKind::WentBack,
+        1,
+        "the engine lost its newest records in a crash or a failover: read on from an earlier place",
     ),
     (ErrorKind::Invalid, 2, "change what it names; --help shows an example"),
     (ErrorKind::NotFound, 3, "`firth topic list` and `firth group list TOPIC` show what there is"),
@@ -27,7 +32,11 @@ const TABLE: [(ErrorKind, u8, &str); 12] = [
     (ErrorKind::Timeout, 7, "try again; `firth top` shows the load of the server"),
     (ErrorKind::Overloaded, 8, "slow down and try again; `firth top` shows the load of the server"),
     (ErrorKind::Fenced, 9, "somebody newer owns it: what was not settled comes again"),
-    (ErrorKind::Unsupported, 10, "use a server and an engine of matching versions: see `firth doctor`"),
+    (
+        ErrorKind::Unsupported,
+        10,
+        "change the setting that it names, or use a server and an engine of matching versions: see `firth doctor`",
+    ),
 ];
 
 /// For `firth --help`.
@@ -52,7 +61,8 @@ pub(crate) fn hint(kind: ErrorKind) -> &'static str {
     row(kind).1
 }
 
-/// Whether it is only that nobody reads the output any more, as with `| head`: no news for anybody.
+/// Whether the error is only that the reader closed the output, as `| head` does. The command then
+/// ends with success.
 pub(crate) fn is_unread(error: &Error) -> bool {
     let mut source = std::error::Error::source(error);
     while let Some(cause) = source {
@@ -83,7 +93,8 @@ pub(crate) fn explain(error: &Error) {
 
 /// In one line.
 pub(crate) fn with_causes(error: &Error) -> String {
-    let (mut text, mut source) = (error.to_string(), std::error::Error::source(error));
+    let mut text = error.to_string();
+    let mut source = std::error::Error::source(error);
     while let Some(cause) = source {
         text = format!("{text}: {cause}");
         source = cause.source();

@@ -5,7 +5,8 @@ use super::policy::PolicyArgs;
 use super::{calendar, units};
 use crate::client::{Client, group_path, topic_path};
 use crate::wire::{
-    ClientShown, Group, Groups, Member, Members, NewGroup, PendingList, ResetGroup, Start, Waiting, invalid,
+    ClientShown, Group, Groups, InFlightList, InFlightShown, Member, Members, NewGroup, PendingList,
+    ResetGroup, ResetPreview, Start, Waiting, invalid,
 };
 use axum::http::Method;
 use clap::{Args, Subcommand, ValueEnum};
@@ -65,6 +66,17 @@ pub(crate) enum GroupCommand {
         /// Forget the records that wait for another attempt
         #[arg(long)]
         drop_due: bool,
+        /// Only say how many records it would repeat and skip
+        #[arg(long)]
+        preview: bool,
+    },
+    /// Show deliveries of all members that are not settled, the oldest first
+    #[command(after_help = "Example:\n  firth group in-flight orders billing")]
+    InFlight {
+        /// The topic
+        topic: String,
+        /// The group
+        group: String,
     },
     /// Show the members of a group, with what they own and their heartbeats
     #[command(after_help = "Example:\n  firth group members orders billing")]
@@ -74,7 +86,7 @@ pub(crate) enum GroupCommand {
         /// The group
         group: String,
     },
-    /// Take a partition away from its owner; whoever should have it takes it next
+    /// Take a partition away from its owner; the member that should have it takes it next
     #[command(after_help = "Example:\n  firth group release orders billing 3")]
     Release {
         /// The topic
@@ -84,7 +96,8 @@ pub(crate) enum GroupCommand {
         /// The partition
         partition: u32,
     },
-    /// Show how failed records are tried again, or change it; for consumers over HTTP and on the command line
+    /// Show how failed records are tried again, or change it; for consumers over HTTP and on the
+    /// command line
     #[command(
         after_help = "Examples:\n  firth group policy orders billing\n  firth group policy orders billing --max-attempts 10 --backoff 500ms --max-backoff 5m\n  firth group policy orders billing --reset"
     )]
@@ -130,10 +143,17 @@ pub(crate) async fn run(client: &Client, command: GroupCommand, as_json: bool) -
         GroupCommand::Create { topic, group, from } => {
             show(create(client, &topic, &group, &from).await?, as_json)
         }
-        GroupCommand::Reset { topic, group, to, drop_due } => {
-            let wish = reset(&to, drop_due)?;
+        GroupCommand::InFlight { topic, group } => {
+            in_flight(client.get(&format!("{}/in_flight", group_path(&topic, &group))).await?, as_json)
+        }
+        GroupCommand::Reset { topic, group, to, drop_due, preview: true } => {
+            let path = format!("{}/reset/preview", group_path(&topic, &group));
+            preview(client.send(Method::POST, &path, &reset(&to, drop_due)?).await?, as_json)
+        }
+        GroupCommand::Reset { topic, group, to, drop_due, preview: false } => {
+            let request = reset(&to, drop_due)?;
             let path = format!("{}/reset", group_path(&topic, &group));
-            show(client.send(Method::POST, &path, &wish).await?, as_json)
+            show(client.send(Method::POST, &path, &request).await?, as_json)
         }
         GroupCommand::Members { topic, group } => {
             let all: Members = client.get(&format!("{}/members", group_path(&topic, &group))).await?;
@@ -153,16 +173,49 @@ pub(crate) async fn run(client: &Client, command: GroupCommand, as_json: bool) -
     }
 }
 
+fn in_flight(all: InFlightList, as_json: bool) -> Result<()> {
+    if as_json {
+        return json(&all);
+    }
+    let row = |one: InFlightShown| {
+        let left = one.remaining_ms.map_or("-".to_owned(), units::age);
+        let client = one.client.or(one.address).unwrap_or_else(|| "-".to_owned());
+        let member = one.member.unwrap_or_else(|| "-".to_owned());
+        let age = units::age(one.age_ms);
+        let [member, client, kind] = [member, client, one.kind].map(|text| plain(&text));
+        [one.partition.to_string(), one.id, one.attempt.to_string(), age, left, member, client, kind]
+    };
+    let head = ["PARTITION", "ID", "ATTEMPT", "AGE", "LEFT", "MEMBER", "CLIENT", "KIND"];
+    table(head, all.deliveries.into_iter().map(row).collect())?;
+    match all.silent.is_empty() {
+        true => Ok(()),
+        false => line(&format!("these members did not answer: {}", plain(&all.silent.join(", ")))),
+    }
+}
+
+fn preview(found: ResetPreview, as_json: bool) -> Result<()> {
+    if as_json {
+        return json(&found);
+    }
+    let [repeats, skips, dropped] = [found.repeats, found.skips, found.dropped].map(units::count);
+    line(&format!(
+        "repeats {repeats} records, skips {skips}, forgets {dropped} that wait for another attempt"
+    ))
+}
+
 fn members(all: Members, as_json: bool) -> Result<()> {
     if as_json {
         return json(&all);
     }
     let row = |member: &Member| {
         let owns: Vec<String> = member.owns.iter().map(ToString::to_string).collect();
-        let (name, kind) = (member.name.clone(), member.kind.clone());
-        [name, kind, owns.join(" "), units::age(member.remaining_ms), units::count(member.beats)]
+        let name = plain(&member.name);
+        let kind = plain(&member.kind);
+        let pid = member.pid.map_or_else(String::new, |pid| format!(" {pid}"));
+        let host = member.host.as_deref().map_or("-".to_owned(), |host| format!("{}{pid}", plain(host)));
+        [name, kind, host, owns.join(" "), units::age(member.remaining_ms), units::count(member.beats)]
     };
-    table(["MEMBER", "KIND", "OWNS", "LEFT", "BEATS"], all.members.iter().map(row).collect())?;
+    table(["MEMBER", "KIND", "HOST", "OWNS", "LEFT", "BEATS"], all.members.iter().map(row).collect())?;
     clients(&all)
 }
 
@@ -199,20 +252,20 @@ pub(super) fn start(text: &str) -> Result<NewGroup> {
 
 /// A place to go on as people write it.
 fn reset(text: &str, drop_due: bool) -> Result<ResetGroup> {
-    let wish = ResetGroup { drop_due, ..ResetGroup::default() };
+    let request = ResetGroup { drop_due, ..ResetGroup::default() };
     if let Some(to) = edge(text) {
-        return Ok(ResetGroup { to, ..wish });
+        return Ok(ResetGroup { to, ..request });
     }
     let unix = text.strip_prefix('@').and_then(|time| time.parse().ok());
     if let Some(time) = unix.or_else(|| calendar::parse(text)) {
-        return Ok(ResetGroup { time_ms: Some(time), ..wish });
+        return Ok(ResetGroup { time_ms: Some(time), ..request });
     }
     let age = age(
         text,
         "oldest, newest, an age such as 1h, a time such as 2026-11-17T06:30:00Z, \
          or one in milliseconds as @1700000000000",
     )?;
-    Ok(ResetGroup { age_ms: Some(age), ..wish })
+    Ok(ResetGroup { age_ms: Some(age), ..request })
 }
 
 fn edge(text: &str) -> Option<Start> {
@@ -250,7 +303,7 @@ fn show(group: Group, as_json: bool) -> Result<()> {
 }
 
 #[derive(Clone, Copy, ValueEnum)]
-enum Sort {
+enum PendingOrder {
     Id,
     Attempt,
     Due,
@@ -266,7 +319,7 @@ pub(crate) struct PendingArgs {
     group: String,
     /// What comes first
     #[arg(long, value_enum, default_value = "due")]
-    sort: Sort,
+    sort: PendingOrder,
     /// The last first
     #[arg(long)]
     descending: bool,
@@ -280,8 +333,8 @@ pub(crate) struct PendingArgs {
     #[arg(long, value_name = "DURATION", value_parser = units::duration)]
     min_idle: Option<Duration>,
     /// At most this many
-    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    max: u32,
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    max: u64,
     /// Pass over so many first
     #[arg(long, value_name = "N", default_value_t = 0)]
     skip: usize,
@@ -290,11 +343,11 @@ pub(crate) struct PendingArgs {
 pub(crate) async fn pending(client: &Client, args: PendingArgs, as_json: bool) -> Result<()> {
     let PendingArgs { topic, group, sort, descending, min_attempt, min_age, min_idle, max, skip } = args;
     let sort = match sort {
-        Sort::Id => "id",
-        Sort::Attempt => "attempt",
-        Sort::Due => "due",
-        Sort::Age => "age",
-        Sort::Idle => "idle",
+        PendingOrder::Id => "id",
+        PendingOrder::Attempt => "attempt",
+        PendingOrder::Due => "due",
+        PendingOrder::Age => "age",
+        PendingOrder::Idle => "idle",
     };
     let least = min_attempt.map_or(String::new(), |least| format!("&min_attempt={least}"));
     let age = min_age.map_or(String::new(), |age| format!("&min_age_ms={}", units::millis(age)));
@@ -304,7 +357,8 @@ pub(crate) async fn pending(client: &Client, args: PendingArgs, as_json: bool) -
     if as_json {
         return json(&page);
     }
-    let (shown, total) = (page.records.len(), page.total);
+    let shown = page.records.len();
+    let total = page.total;
     let row = |record: Waiting| {
         let running =
             || record.idle_ms.map_or("running".to_owned(), |ms| format!("running for {}", units::age(ms)));

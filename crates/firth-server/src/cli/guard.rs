@@ -1,8 +1,8 @@
 //! `firth guard`: a small process that kills the commands of a `firth` that was killed.
 //!
-//! `kill -9` leaves no time to end commands, and a command that lives on would run beside the one of
-//! its successor. So `firth` tells a guard the process groups of its commands over a pipe. The pipe
-//! ends with `firth`; then the guard kills what is left and ends too.
+//! `kill -9` leaves no time to end commands, and a command that lives on would run beside the one
+//! of its successor. So `firth` tells a guard the process groups of its commands over a pipe. The
+//! pipe ends with `firth`; then the guard kills what is left and ends too.
 
 use super::output::note;
 use rustix::process::{Pid, Signal, kill_process_group};

@@ -1,7 +1,8 @@
 //! What `firth produce` reads: lines, JSON values or whole messages, on a thread of its own.
 //!
-//! Everything that was read is handed over before more is waited for, so a live pipe is never held back, and a file goes in large
-//! batches. Bounded: two batches wait, each of at most [`BATCH`] messages and [`BATCH_BYTES`] (one message may be larger).
+//! Everything that was read is handed over before more is waited for, so a live pipe is never held
+//! back, and a file goes in large batches. Bounded: two batches wait, each of at most [`BATCH`]
+//! messages and [`BATCH_BYTES`] (one message may be larger).
 
 use crate::wire::{Outgoing, Shown, invalid};
 use base64::Engine as _;
@@ -27,7 +28,7 @@ const BUFFER: usize = 256 * 1024;
 
 /// What one piece of the input is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Form {
+pub(crate) enum InputForm {
     /// Each line, or each argument, is a payload
     Text,
     /// Each JSON value is a payload; they may stand on lines of their own (NDJSON) or not
@@ -76,14 +77,14 @@ impl Mould {
     }
 
     /// The messages made of one JSON value.
-    pub(crate) fn json(&self, form: Form, value: Box<RawValue>) -> Result<Vec<Outgoing>> {
-        if form != Form::Messages {
+    pub(crate) fn json(&self, form: InputForm, value: Box<RawValue>) -> Result<Vec<Outgoing>> {
+        if form != InputForm::Messages {
             return Ok(vec![self.fill(Outgoing { json: Some(value), ..Outgoing::default() })]);
         }
         let text = value.get();
         let parsed = match text.starts_with('[') {
-            true => serde_json::from_str::<Vec<Piece>>(text),
-            false => serde_json::from_str::<Piece>(text).map(|one| vec![one]),
+            true => serde_json::from_str::<Vec<InputRecord>>(text),
+            false => serde_json::from_str::<InputRecord>(text).map(|one| vec![one]),
         };
         let pieces = parsed.map_err(|error| invalid("this is no message").with_source(error))?;
         Ok(pieces.into_iter().map(|piece| self.fill(piece.into_message())).collect())
@@ -103,12 +104,12 @@ impl Mould {
 }
 
 /// A message, or a record as `firth consume --json` and `firth topic browse --json` print it.
-enum Piece {
+enum InputRecord {
     Message(Outgoing),
     Record(Shown),
 }
 
-impl<'de> Deserialize<'de> for Piece {
+impl<'de> Deserialize<'de> for InputRecord {
     /// A record has an id; a message has none, and what is wrong with it is told.
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
@@ -125,7 +126,7 @@ impl<'de> Deserialize<'de> for Piece {
     }
 }
 
-impl Piece {
+impl InputRecord {
     /// A copy of a record keeps key, headers and payload; its partition follows from the key.
     fn into_message(self) -> Outgoing {
         match self {
@@ -152,7 +153,7 @@ impl Piece {
 /// Reads to the end on a thread of its own; an error is the last that comes.
 pub(crate) fn read(
     from: impl Read + Send + 'static,
-    form: Form,
+    form: InputForm,
     mould: Mould,
     bar: ProgressBar,
 ) -> mpsc::Receiver<Result<Vec<Outgoing>>> {
@@ -162,12 +163,12 @@ pub(crate) fn read(
         let source = Source { from, bar, pending: pending.clone() };
         let reader = BufReader::with_capacity(BUFFER, source);
         let outcome = match form {
-            Form::Text => lines(reader, &mould, &pending),
-            Form::Json | Form::Messages => values(reader, form, &mould, &pending),
+            InputForm::Text => lines(reader, &mould, &pending),
+            InputForm::Json | InputForm::Messages => values(reader, form, &mould, &pending),
         };
         let outcome = outcome.and_then(|()| pending.borrow_mut().hand_over());
         if let Err(error) = outcome {
-            // Whoever stopped listening knows why.
+            // If the receiver is gone, it stopped reading and knows why.
             let _ = to.blocking_send(Err(error));
         }
     });
@@ -234,7 +235,7 @@ fn lines(mut reader: impl BufRead, mould: &Mould, pending: &RefCell<Pending>) ->
     }
 }
 
-fn values(reader: impl BufRead, form: Form, mould: &Mould, pending: &RefCell<Pending>) -> Result<()> {
+fn values(reader: impl BufRead, form: InputForm, mould: &Mould, pending: &RefCell<Pending>) -> Result<()> {
     let values = serde_json::Deserializer::from_reader(reader).into_iter::<Box<RawValue>>();
     for (index, value) in values.enumerate() {
         let value = value.map_err(|error| {
@@ -261,7 +262,7 @@ fn unreadable(error: std::io::Error) -> Error {
 mod tests {
     use super::*;
 
-    fn all(text: &'static str, form: Form, mould: Mould) -> Result<Vec<Outgoing>> {
+    fn all(text: &'static str, form: InputForm, mould: Mould) -> Result<Vec<Outgoing>> {
         let mut batches = read(text.as_bytes(), form, mould, ProgressBar::hidden());
         let mut all = Vec::new();
         while let Some(batch) = batches.blocking_recv() {
@@ -272,7 +273,7 @@ mod tests {
 
     #[test]
     fn lines_are_payloads_and_empty_ones_are_none() {
-        let sent = all("one\r\n\ntwo", Form::Text, Mould::default()).unwrap();
+        let sent = all("one\r\n\ntwo", InputForm::Text, Mould::default()).unwrap();
         let payloads: Vec<_> = sent.iter().map(|message| message.payload.as_deref().unwrap()).collect();
         assert_eq!(payloads, ["one", "two"]);
     }
@@ -280,36 +281,38 @@ mod tests {
     #[test]
     fn a_separator_splits_keys_off() {
         let mould = Mould { key_by: Some(":".to_owned()), ..Mould::default() };
-        let sent = all("ada:tea: green\n", Form::Text, mould.clone()).unwrap();
+        let sent = all("ada:tea: green\n", InputForm::Text, mould.clone()).unwrap();
         assert_eq!((sent[0].key.as_deref(), sent[0].payload.as_deref()), (Some("ada"), Some("tea: green")));
-        let error = all("fine:1\nwithout\n", Form::Text, mould).unwrap_err();
+        let error = all("fine:1\nwithout\n", InputForm::Text, mould).unwrap_err();
         assert!(error.to_string().contains("line 2") || error.context().contains("--key-by"), "{error:?}");
     }
 
     #[test]
     fn json_values_need_no_lines_of_their_own() {
-        let sent = all("{\"a\":\n 1} 2\n\"x\"", Form::Json, Mould::default()).unwrap();
+        let sent = all("{\"a\":\n 1} 2\n\"x\"", InputForm::Json, Mould::default()).unwrap();
         assert_eq!(sent.len(), 3);
-        assert_eq!(all("{\"a\":", Form::Json, Mould::default()).unwrap_err().kind(), ErrorKind::Invalid);
+        assert_eq!(all("{\"a\":", InputForm::Json, Mould::default()).unwrap_err().kind(), ErrorKind::Invalid);
     }
 
     #[test]
     fn whole_messages_keep_what_they_say_and_get_the_rest() {
         let base = Template { key: Some("k".to_owned()), partition: Some(3), ..Template::default() };
         let mould = Mould { base, key_by: None };
-        let sent = all(r#"{"payload":"x","key":"own"} [{"json":1},{"payload":"y"}]"#, Form::Messages, mould)
-            .unwrap();
+        let sent =
+            all(r#"{"payload":"x","key":"own"} [{"json":1},{"payload":"y"}]"#, InputForm::Messages, mould)
+                .unwrap();
         let keys: Vec<_> = sent.iter().map(|message| message.key.as_deref().unwrap()).collect();
         assert_eq!(keys, ["own", "k", "k"]);
         assert!(sent.iter().all(|message| message.partition == Some(3)));
-        let error = all(r#"{"payload":"x"} {"color":"red"}"#, Form::Messages, Mould::default()).unwrap_err();
+        let error =
+            all(r#"{"payload":"x"} {"color":"red"}"#, InputForm::Messages, Mould::default()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid);
     }
 
     #[test]
     fn what_was_read_is_handed_over_before_more_is_waited_for() {
         let (reader, mut writer) = std::io::pipe().unwrap();
-        let mut batches = read(reader, Form::Text, Mould::default(), ProgressBar::hidden());
+        let mut batches = read(reader, InputForm::Text, Mould::default(), ProgressBar::hidden());
         std::io::Write::write_all(&mut writer, b"now\n").unwrap();
         assert_eq!(batches.blocking_recv().unwrap().unwrap().len(), 1);
         drop(writer);

@@ -1,8 +1,9 @@
 //! `firth sub` and `firth pub`: live messages, kept nowhere.
 //!
-//! With `--engine redis://…` they speak on the server's own channels, over the multiplexer: any channel, pattern or sharded channel that
-//! any other program uses. Otherwise they speak on firth's channels, over the bus of the engine: with `--server` that of the server,
-//! so that callers need no way to Redis, tokens count, and no token opens channels of other programs.
+//! With `--engine redis://…` they speak on the server's own channels, over the multiplexer: any
+//! channel, pattern or sharded channel that any other program uses. Otherwise they speak on firth's
+//! channels, over the bus of the engine: with `--server` that of the server, so that callers need
+//! no way to Redis, tokens count, and no token opens channels of other programs.
 
 use super::output::{json, line, note, plain};
 use crate::client::{Client, escape};
@@ -39,7 +40,7 @@ pub(crate) struct SubArgs {
     /// The names are patterns such as 'news.*'; needs --engine redis://…
     #[arg(long, conflicts_with = "sharded")]
     pattern: bool,
-    /// The channels are sharded; needs --engine redis://…
+    /// Use sharded channels; needs --engine redis://…
     #[arg(long)]
     sharded: bool,
     /// End after this many messages
@@ -54,14 +55,14 @@ pub(crate) struct PubArgs {
     /// What to say
     #[arg(required = true)]
     payloads: Vec<String>,
-    /// The channel is sharded; needs --engine redis://…
+    /// Use sharded channels; needs --engine redis://…
     #[arg(long)]
     sharded: bool,
 }
 
 /// What a subscriber is shown.
 #[derive(Serialize)]
-struct Heard {
+struct ReceivedMessage {
     channel: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pattern: Option<String>,
@@ -71,7 +72,7 @@ struct Heard {
     payload_base64: Option<String>,
 }
 
-fn show(heard: &Heard, as_json: bool, with_channel: bool) -> Result<()> {
+fn show(heard: &ReceivedMessage, as_json: bool, with_channel: bool) -> Result<()> {
     if as_json {
         return json(heard);
     }
@@ -101,7 +102,8 @@ pub(crate) async fn sub(client: &Client, args: SubArgs, as_json: bool) -> Result
     let mut tasks = tokio::task::JoinSet::new();
     for channel in &args.channels {
         let mut lines = client.lines(&format!("/v1/channels/{}", escape(channel))).await?;
-        let (to, channel) = (to.clone(), channel.clone());
+        let to = to.clone();
+        let channel = channel.clone();
         tasks.spawn(async move {
             loop {
                 let next = lines.next::<Live>().await;
@@ -129,7 +131,11 @@ pub(crate) async fn sub(client: &Client, args: SubArgs, as_json: bool) -> Result
             continue;
         }
         let Live { payload, payload_base64, .. } = live;
-        show(&Heard { channel, pattern: None, payload, payload_base64 }, as_json, args.channels.len() > 1)?;
+        show(
+            &ReceivedMessage { channel, pattern: None, payload, payload_base64 },
+            as_json,
+            args.channels.len() > 1,
+        )?;
         left -= 1;
     }
     Ok(())
@@ -153,7 +159,8 @@ fn needs_redis() -> Error {
 
 pub(crate) async fn sub_redis(engine: &str, args: SubArgs, as_json: bool) -> Result<()> {
     let client = connect(engine).await?;
-    let (mux, names) = (client.mux(), args.channels.iter().cloned());
+    let mux = client.mux();
+    let names = args.channels.iter().cloned();
     let subscribing = match (args.pattern, args.sharded) {
         (true, _) => mux.subscribe_pattern(names),
         (_, true) => mux.subscribe_sharded(names),
@@ -223,14 +230,14 @@ fn failed(error: CallError) -> Error {
     Error::new(kind, "the Redis server did not do it").with_source(error)
 }
 
-fn from_redis(message: &Message) -> Heard {
+fn from_redis(message: &Message) -> ReceivedMessage {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let (payload, payload_base64) = match std::str::from_utf8(&message.payload) {
         Ok(payload) => (Some(payload.to_owned()), None),
         Err(_) => (None, Some(STANDARD.encode(&message.payload))),
     };
     let pattern = message.pattern.as_deref().map(text);
-    Heard { channel: text(&message.channel), pattern, payload, payload_base64 }
+    ReceivedMessage { channel: text(&message.channel), pattern, payload, payload_base64 }
 }
 
 fn describe(signal: &Signal) -> String {

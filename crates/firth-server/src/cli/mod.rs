@@ -3,13 +3,14 @@
 mod bench;
 mod calendar;
 mod claims;
+mod connect;
 mod consume;
 mod dead;
+mod delayed;
 mod doctor;
 mod exec;
 mod executor;
 mod failure;
-mod follow;
 mod gateway;
 mod group;
 mod guard;
@@ -23,22 +24,24 @@ mod progress;
 mod route;
 mod shell;
 mod signals;
+mod stats;
 mod target;
 mod token;
 mod top;
 mod topic;
+mod unit_data;
 mod units;
 mod work;
 
 use crate::config;
 use crate::demo::{self, DemoArgs};
 use crate::serve::{self, ServeArgs};
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{Parser, Subcommand};
 use clap_complete::Shell;
 use firth::Result;
 pub(crate) use output::line;
 use std::process::ExitCode;
-use target::Target;
+use target::ApiTarget;
 
 /// Durable topics, consumer groups, retries and dead letters: a server and its command line.
 #[derive(Parser)]
@@ -70,7 +73,7 @@ enum Command {
         #[command(flatten)]
         args: produce::ProduceArgs,
         #[command(flatten)]
-        target: Target,
+        target: ApiTarget,
     },
     /// Print records of a group and ack them, or let a command decide
     #[command(after_help = consume::EXAMPLES)]
@@ -78,7 +81,7 @@ enum Command {
         #[command(flatten)]
         args: consume::ConsumeArgs,
         #[command(flatten)]
-        target: Target,
+        target: ApiTarget,
     },
     /// Create, list, show and delete topics
     #[command(after_help = topic::EXAMPLES)]
@@ -86,7 +89,7 @@ enum Command {
         #[command(subcommand)]
         command: topic::TopicCommand,
         #[command(flatten)]
-        target: Target,
+        target: ApiTarget,
     },
     /// Look at groups with their exact lag; make, move and delete them
     #[command(after_help = group::EXAMPLES)]
@@ -94,7 +97,7 @@ enum Command {
         #[command(subcommand)]
         command: group::GroupCommand,
         #[command(flatten)]
-        target: Target,
+        target: ApiTarget,
     },
     /// Show the records of a group that wait for another attempt
     #[command(after_help = group::PENDING_EXAMPLES)]
@@ -102,7 +105,7 @@ enum Command {
         #[command(flatten)]
         args: group::PendingArgs,
         #[command(flatten)]
-        target: Target,
+        target: ApiTarget,
     },
     /// Look at dead letters; replay them as they are or edited, delete them
     #[command(after_help = dead::EXAMPLES)]
@@ -110,7 +113,7 @@ enum Command {
         #[command(subcommand)]
         command: dead::DeadCommand,
         #[command(flatten)]
-        target: Target,
+        target: ApiTarget,
     },
     /// Route change events to gateways: run a node, see how it fares, and who gets what
     #[command(after_help = route::EXAMPLES)]
@@ -118,7 +121,15 @@ enum Command {
         #[command(subcommand)]
         command: route::RouteCommand,
         #[command(flatten)]
-        target: Target,
+        target: ApiTarget,
+    },
+    /// Look at the databases whose changes become events, and say what their readers shall do
+    #[command(after_help = connect::EXAMPLES)]
+    Connect {
+        #[command(subcommand)]
+        command: connect::ConnectCommand,
+        #[command(flatten)]
+        target: ApiTarget,
     },
     /// Offer units of work, see who has them, take them back; work, with a command per claim
     #[command(after_help = claims::EXAMPLES)]
@@ -126,7 +137,7 @@ enum Command {
         #[command(subcommand)]
         command: claims::ClaimsCommand,
         #[command(flatten)]
-        target: Target,
+        target: ApiTarget,
     },
     /// Listen to live channels
     #[command(after_help = live::SUB_EXAMPLES)]
@@ -134,7 +145,7 @@ enum Command {
         #[command(flatten)]
         args: live::SubArgs,
         #[command(flatten)]
-        target: Target,
+        target: ApiTarget,
     },
     /// Publish on a live channel
     #[command(after_help = live::PUB_EXAMPLES)]
@@ -142,7 +153,7 @@ enum Command {
         #[command(flatten)]
         args: live::PubArgs,
         #[command(flatten)]
-        target: Target,
+        target: ApiTarget,
     },
     /// Watch throughput, lag, owners and dead letters
     #[command(after_help = top::EXAMPLES)]
@@ -150,7 +161,15 @@ enum Command {
         #[command(flatten)]
         args: top::TopArgs,
         #[command(flatten)]
-        target: Target,
+        target: ApiTarget,
+    },
+    /// Print what a server sampled: rates, lag, dead letters, memory and disk
+    #[command(after_help = stats::EXAMPLES)]
+    Stats {
+        #[command(flatten)]
+        args: stats::StatsArgs,
+        #[command(flatten)]
+        target: ApiTarget,
     },
     /// Measure produce and consume with a quick load
     #[command(after_help = bench::EXAMPLES)]
@@ -158,7 +177,7 @@ enum Command {
         #[command(flatten)]
         args: bench::BenchArgs,
         #[command(flatten)]
-        target: Target,
+        target: ApiTarget,
     },
     /// Check configuration, server or engine, clock, version and permissions, and say what to do
     #[command(after_help = doctor::EXAMPLES)]
@@ -167,7 +186,7 @@ enum Command {
         #[arg(long)]
         ready: bool,
         #[command(flatten)]
-        target: Target,
+        target: ApiTarget,
     },
     /// Make a token, and the line for the server's token file
     #[command(after_help = token::EXAMPLES)]
@@ -228,6 +247,9 @@ async fn dispatch(command: Command) -> Result<()> {
             target.with_existing(async |client| dead::run(client, command, target.json).await).await
         }
         Command::Route { command, target } => route::run(command, target).await,
+        Command::Connect { command, target } => {
+            target.with(async |client| connect::run(client, command, target.json).await).await
+        }
         Command::Claims { command, target } => {
             target.with(async |client| claims::run(client, command, target.json).await).await
         }
@@ -242,6 +264,9 @@ async fn dispatch(command: Command) -> Result<()> {
         Command::Top { args, target } => {
             target.with_existing(async |client| top::run(client, args, target.json).await).await
         }
+        Command::Stats { args, target } => {
+            target.with_existing(async |client| stats::run(client, args, target.json).await).await
+        }
         Command::Bench { args, target } => {
             target.with(async |client| bench::run(client, args, target.json).await).await
         }
@@ -249,7 +274,7 @@ async fn dispatch(command: Command) -> Result<()> {
         Command::Doctor { ready: false, target } => doctor::run(&target, target.json).await,
         Command::Token(args) => token::run(&args),
         Command::Config(args) => {
-            let values = config::Values::load(&args.given()?)?;
+            let values = config::SettingValues::load(&args.given()?)?;
             config::Config::read(&values)?;
             output::line(config::effective_file(&values).trim_end())
         }
@@ -263,22 +288,13 @@ async fn dispatch(command: Command) -> Result<()> {
     }
 }
 
-/// Every environment variable that some command reads.
-fn variables() -> Vec<String> {
-    let mut all = ["FIRTH_TOKEN", "FIRTH_CONFIG", "FIRTH_CA_FILE"].map(str::to_owned).to_vec();
-    all.extend(config::SETTINGS.iter().map(|setting| setting.env.to_owned()));
-    for command in Cli::command().get_subcommands() {
-        let named = command.get_arguments().filter_map(|argument| argument.get_env());
-        all.extend(named.filter_map(|name| name.to_str()).map(str::to_owned));
-    }
-    all.sort();
-    all.dedup();
-    all
-}
+#[cfg(test)]
+mod names;
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::CommandFactory;
 
     fn all<'a>(command: &'a clap::Command, to: &mut Vec<&'a clap::Command>) {
         to.push(command);
@@ -289,13 +305,14 @@ mod tests {
     fn the_description_of_the_command_line_holds_together() {
         Cli::command().debug_assert();
         for name in ["FIRTH_SERVER", "FIRTH_ENGINE", "FIRTH_TOKEN"] {
-            assert!(variables().contains(&name.to_owned()), "{name}");
+            assert!(config::variables().any(|known| known == name), "{name}");
         }
     }
 
     #[test]
     fn every_command_has_help_with_an_example() {
-        let (root, mut commands) = (Cli::command(), Vec::new());
+        let root = Cli::command();
+        let mut commands = Vec::new();
         all(&root, &mut commands);
         for command in commands {
             let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();

@@ -12,7 +12,7 @@ pub(crate) fn line(text: &str) -> Result<()> {
         .map_err(|error| Error::new(ErrorKind::Closed, "nobody reads the output any more").with_source(error))
 }
 
-/// Tells the person on stderr; that nobody may read it is no reason to stop.
+/// Tells the user on stderr. If stderr is closed, the command goes on.
 pub(crate) fn note(text: &str) {
     let _ = writeln!(std::io::stderr().lock(), "{text}");
 }
@@ -35,7 +35,8 @@ pub(crate) fn ask(is_sure: bool, question: impl FnOnce() -> String) -> Result<()
 pub(crate) fn json(value: &impl Serialize) -> Result<()> {
     let text = serde_json::to_string(value)
         .map_err(|error| Error::new(ErrorKind::Internal, "cannot be written as JSON").with_source(error))?;
-    // Payloads that are JSON pass through as they were written; line ends in them stand between values only.
+    // Payloads that are JSON pass through as they were written; line ends in them stand between
+    // values only.
     line(&text.replace(['\n', '\r'], " "))
 }
 

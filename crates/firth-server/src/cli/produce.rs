@@ -1,6 +1,7 @@
 //! `firth produce`: arguments, lines, JSON or whole messages, sent in order, batch after batch.
 
-use super::input::{self, BATCH, Form, Mould, Template};
+use super::consume::AWAY;
+use super::input::{self, BATCH, InputForm, Mould, Template};
 use super::output::{json, line, note};
 use super::progress;
 use super::units;
@@ -14,10 +15,6 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::time::Instant;
-
-/// The pause before the first retry; each further one is twice as long.
-const FIRST_PAUSE: Duration = Duration::from_millis(100);
-const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
 pub(crate) const EXAMPLES: &str = "\
 Examples:
@@ -43,12 +40,13 @@ pub(crate) struct ProduceArgs {
     #[arg(long = "header", value_name = "NAME=VALUE", value_parser = header)]
     headers: Vec<(String, String)>,
     /// Deliver them this much later: 500ms, 30s, 5m, 2h, 7d
-    #[arg(long, value_name = "DURATION", value_parser = units::duration)]
-    after: Option<Duration>,
+    #[arg(long, alias = "after", value_name = "DURATION", value_parser = units::duration)]
+    deliver_after: Option<Duration>,
     /// Send to this partition instead of choosing by key
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "P")]
     partition: Option<u32>,
-    /// What counts as sent: fast, replicated, replicated:2 or synced; what the engine promises unless given
+    /// What counts as sent: fast, replicated, replicated:2 or synced; what the engine promises
+    /// unless given
     #[arg(long, value_name = "WORD")]
     durability: Option<String>,
     /// Compress payloads of more than this
@@ -61,8 +59,8 @@ pub(crate) struct ProduceArgs {
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = units::duration)]
     retry: Duration,
     /// What each piece of the input is
-    #[arg(long, value_enum, default_value_t = Form::Text)]
-    input: Form,
+    #[arg(long, value_enum, default_value_t = InputForm::Text)]
+    input: InputForm,
 }
 
 fn header(text: &str) -> Result<(String, String), String> {
@@ -74,13 +72,13 @@ pub(crate) async fn run(client: &Client, args: ProduceArgs, as_json: bool) -> Re
     let base = Template {
         key: args.key,
         headers: args.headers,
-        after_ms: args.after.map(units::millis),
+        after_ms: args.deliver_after.map(units::millis),
         partition: args.partition,
     };
     let mould = Mould { base, key_by: args.key_by.filter(|by| !by.is_empty()) };
     let path = path(&args.topic, args.durability.as_deref(), args.compress_above);
     let mut sending =
-        Sending { client, path, as_json, retry_for: args.retry, sent: 0, bar: ProgressBar::hidden() };
+        SendingBatch { client, path, as_json, retry_for: args.retry, sent: 0, bar: ProgressBar::hidden() };
     if args.values.is_empty() {
         let (source, length) = open(args.file.as_deref())?;
         sending.bar = progress::bytes(length);
@@ -98,7 +96,7 @@ pub(crate) async fn run(client: &Client, args: ProduceArgs, as_json: bool) -> Re
             sending.send(batch).await?;
         }
     }
-    let Sending { sent, bar, .. } = sending;
+    let SendingBatch { sent, bar, .. } = sending;
     let took = bar.elapsed();
     bar.finish_and_clear();
     if as_json {
@@ -116,15 +114,15 @@ fn path(topic: &str, durability: Option<&str>, compress_above: Option<u64>) -> S
     format!("{}/records{mark}{}", topic_path(topic), query.join("&"))
 }
 
-fn from_argument(mould: &Mould, form: Form, value: String) -> Result<Vec<Outgoing>> {
-    if form == Form::Text {
+fn from_argument(mould: &Mould, form: InputForm, value: String) -> Result<Vec<Outgoing>> {
+    if form == InputForm::Text {
         return Ok(vec![mould.text(value.as_bytes())?]);
     }
     let value = RawValue::from_string(value);
     mould.json(form, value.map_err(|error| invalid("an argument is not JSON").with_source(error))?)
 }
 
-struct Sending<'a> {
+struct SendingBatch<'a> {
     client: &'a Client,
     path: String,
     as_json: bool,
@@ -133,19 +131,20 @@ struct Sending<'a> {
     bar: ProgressBar,
 }
 
-impl Sending<'_> {
+impl SendingBatch<'_> {
     /// Sends a batch, again and again while the server is away. The key names the batch, so that a
     /// server that stored it before its answer was lost does not store it twice.
     async fn retry(&self, messages: &[Outgoing]) -> Result<Receipts> {
         let key = format!("firth-produce-{:032x}", fastrand::u128(..));
         let deadline = Instant::now() + self.retry_for;
-        let mut pause = FIRST_PAUSE;
+        let mut failures = 0;
         loop {
+            failures += 1;
+            let pause = AWAY.delay(failures);
             match self.client.send_once(&self.path, &messages, &key).await {
                 Err(error) if error.is_retryable() && Instant::now() + pause < deadline => {
                     self.bar.suspend(|| note(&format!("waiting: {error}")));
                     tokio::time::sleep(pause).await;
-                    pause = (pause * 2).min(LONGEST_PAUSE);
                 }
                 answer => return answer,
             }

@@ -28,14 +28,14 @@ pub(super) fn command(text: &str) -> Command {
 }
 
 /// A command that runs. Dropping it kills the command and all that it started.
-pub(super) struct Running {
+pub(super) struct RunningCommand {
     child: Child,
     group: Option<Pid>,
     tail: Arc<Mutex<Vec<u8>>>,
     errors: Option<JoinHandle<()>>,
 }
 
-impl Running {
+impl RunningCommand {
     /// Starts a command made by [`command`] and writes its input beside it.
     pub(super) fn start(mut command: Command, input: Vec<u8>) -> std::io::Result<Self> {
         let mut child = command.spawn()?;
@@ -44,7 +44,8 @@ impl Running {
             guard::watch(group);
         }
         if let Some(mut pipe) = child.stdin.take() {
-            // A command that does not read its input ends it early: its exit code tells what it thinks.
+            // A command that does not read its input ends it early: its exit code tells what it
+            // thinks.
             tokio::spawn(async move { drop(pipe.write_all(&input).await) });
         }
         let tail = Arc::default();
@@ -90,7 +91,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningCommand {
     fn drop(&mut self) {
         self.signal(Signal::KILL);
         self.release();

@@ -8,8 +8,9 @@ use std::path::Path;
 /// A server, or an engine of its own.
 #[derive(Args)]
 #[command(next_help_heading = "Where and how")]
-pub(crate) struct Target {
-    /// The server to speak to; FIRTH_TOKEN is its token, FIRTH_CA_FILE a file of certificates to trust
+pub(crate) struct ApiTarget {
+    /// The server to speak to; FIRTH_TOKEN is its token, FIRTH_CA_FILE a file of certificates to
+    /// trust
     #[arg(
         long,
         global = true,
@@ -26,7 +27,7 @@ pub(crate) struct Target {
     pub(crate) json: bool,
 }
 
-impl Target {
+impl ApiTarget {
     pub(crate) async fn open(&self) -> Result<Client> {
         match &self.engine {
             Some(engine) => Client::local(engine).await,
@@ -34,7 +35,8 @@ impl Target {
         }
     }
 
-    /// As [`with`](Self::with), for commands that make nothing: a directory without a store is refused.
+    /// As [`with`](Self::with), for commands that make nothing: a directory without a store is
+    /// refused.
     pub(crate) async fn with_existing(&self, command: impl AsyncFnOnce(&Client) -> Result<()>) -> Result<()> {
         if let Some(dir) = self.directory().filter(|dir| !dir.join("FORMAT").is_file()) {
             let why = format!(
@@ -46,7 +48,8 @@ impl Target {
         self.with(command).await
     }
 
-    /// Runs a command there; it is closed whatever happens.
+    /// Opens a client there and runs a command with it; closes the client also if the command
+    /// fails.
     pub(crate) async fn with(&self, command: impl AsyncFnOnce(&Client) -> Result<()>) -> Result<()> {
         let client = self.open().await?;
         let outcome = command(&client).await;

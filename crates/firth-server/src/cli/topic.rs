@@ -1,12 +1,12 @@
 //! `firth topic`: create, browse, change, trim, adopt, list, show, delete.
 
 use super::output::{ask, json, line, plain, table};
-use super::units::Limit;
-use super::{calendar, units};
+use super::units::LimitChange;
+use super::{calendar, delayed, units};
 use crate::client::{Client, escape, topic_path};
 use crate::wire::{
-    Adoption, ImportGroup, KeyMapping, Records, Start, Topic, TopicPart, TopicSpec, Topics, TrimWish,
-    TrimmedReport,
+    Adoption, DelayedWhere, ImportGroup, KeyMapping, Records, Start, Topic, TopicPart, TopicSpec, Topics,
+    TrimRequest, TrimmedReport,
 };
 use axum::http::Method;
 use clap::{Args, Subcommand, ValueEnum};
@@ -28,34 +28,18 @@ pub(crate) enum TopicCommand {
     Create {
         /// Its name
         topic: String,
-        /// How many partitions; more allow more consumers at a time [default: topics.partitions of the server]
-        #[arg(long)]
-        partitions: Option<u32>,
-        /// Remove records after this long, once every group has settled them
-        #[arg(long, value_name = "DURATION", value_parser = units::duration)]
-        retention: Option<Duration>,
-        /// Remove all but so many of the newest records of each partition, once every group has settled them
-        #[arg(long, value_name = "N")]
-        retention_records: Option<u64>,
-        /// Remove all but so much of the newest records of each partition, once every group has settled them
-        #[arg(long, value_name = "SIZE", value_parser = units::size)]
-        retention_size: Option<u64>,
-        /// The largest payload
-        #[arg(long, value_name = "SIZE", value_parser = units::size)]
-        max_payload: Option<u64>,
+        #[command(flatten)]
+        settings: SettingArgs,
         /// Let retention remove what some group has not settled
         #[arg(long)]
         lossy: bool,
-        /// Remove dead letters after this long
-        #[arg(long, value_name = "DURATION", value_parser = units::duration)]
-        dead_letters: Option<Duration>,
         /// How keys find their partitions; fixed from then on
         #[arg(long, value_enum, default_value_t = MappingArg::Consistent)]
         mapping: MappingArg,
     },
     /// Look at records without consuming them
     #[command(
-        after_help = "Examples:\n  firth topic browse orders --last 10\n  firth topic browse orders --partition 3 --after 1700000000000-42 --json"
+        after_help = "Examples:\n  firth topic browse orders --last 10\n  firth topic browse orders --partition 3 --after 1700000000000-42 --json\n  firth topic browse orders --filter 'doc.total > 100 && key.startsWith(\"guest-\")'"
     )]
     Browse {
         /// Its name
@@ -72,6 +56,46 @@ pub(crate) enum TopicCommand {
         /// The newest so many of each partition
         #[arg(long, value_name = "N", conflicts_with = "max", value_parser = clap::value_parser!(u32).range(1..=500))]
         last: Option<u32>,
+        /// Only records with exactly this key
+        #[arg(long, value_name = "KEY")]
+        key: Option<String>,
+        /// Only records with this text in key, payload or a header
+        #[arg(long, value_name = "TEXT")]
+        contains: Option<String>,
+        /// Only records that a filter in CEL accepts: over doc (a JSON payload), key, op and
+        /// collection
+        #[arg(long, value_name = "CEL")]
+        filter: Option<String>,
+    },
+    /// Show messages that wait for their time, the next one first
+    #[command(after_help = "Example:\n  firth topic delayed orders --max 20")]
+    Delayed {
+        /// Its name
+        topic: String,
+        /// Which partition; all of them unless given
+        #[arg(long, value_name = "P")]
+        partition: Option<u32>,
+        /// At most this many of each partition
+        #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=500))]
+        max: u64,
+    },
+    /// Cancel delayed messages: no group ever gets them
+    #[command(after_help = "Example:\n  firth topic cancel orders 0/1700000000000-42")]
+    Cancel {
+        /// The topic
+        topic: String,
+        /// The messages, as `topic delayed` shows them
+        #[arg(required = true, value_name = "ID", num_args = 1..=500)]
+        ids: Vec<String>,
+    },
+    /// Deliver delayed messages now
+    #[command(after_help = "Example:\n  firth topic deliver orders 0/1700000000000-42")]
+    Deliver {
+        /// The topic
+        topic: String,
+        /// The messages, as `topic delayed` shows them
+        #[arg(required = true, value_name = "ID", num_args = 1..=500)]
+        ids: Vec<String>,
     },
     /// Change what is named; partitions can only become more
     #[command(
@@ -81,7 +105,10 @@ pub(crate) enum TopicCommand {
         /// Its name
         topic: String,
         #[command(flatten)]
-        change: ChangeArgs,
+        settings: SettingArgs,
+        /// Let retention remove what some group has not settled, or no longer
+        #[arg(long, value_name = "BOOL")]
+        lossy: Option<bool>,
     },
     /// Remove the oldest records now
     #[command(
@@ -137,40 +164,41 @@ impl TopicCommand {
     }
 }
 
+/// What a topic can be made with, and changed to.
 #[derive(Args)]
-pub(crate) struct ChangeArgs {
-    /// How many partitions
-    #[arg(long)]
+pub(crate) struct SettingArgs {
+    /// How many partitions; more allow more consumers at a time. A new topic has topics.partitions
+    /// of the server unless given
+    #[arg(long, value_name = "N")]
     partitions: Option<u32>,
-    /// Remove records after this long; none: no more
+    /// Remove records after this long, once every group has settled them; none: no limit
     #[arg(long, value_name = "DURATION", value_parser = units::or_none(units::duration))]
-    retention: Option<Limit<Duration>>,
-    /// Remove all but so many of the newest records of each partition; none: no more
+    retention: Option<LimitChange<Duration>>,
+    /// Keep this many of the newest records of each partition, and what some group has not settled;
+    /// none: no limit
     #[arg(long, value_name = "N", value_parser = units::or_none(units::number))]
-    retention_records: Option<Limit<u64>>,
-    /// Remove all but so much of the newest records of each partition; none: no more
+    retention_records: Option<LimitChange<u64>>,
+    /// Keep this much of the newest records of each partition, and what some group has not settled;
+    /// none: no limit
     #[arg(long, value_name = "SIZE", value_parser = units::or_none(units::size))]
-    retention_size: Option<Limit<u64>>,
+    retention_size: Option<LimitChange<u64>>,
     /// The largest payload
     #[arg(long, value_name = "SIZE", value_parser = units::size)]
     max_payload: Option<u64>,
-    /// Whether retention may remove what some group has not settled
-    #[arg(long, value_name = "BOOL")]
-    lossy: Option<bool>,
     /// Remove dead letters after this long; none: keep them
     #[arg(long, value_name = "DURATION", value_parser = units::or_none(units::duration))]
-    dead_letters: Option<Limit<Duration>>,
+    dead_letters: Option<LimitChange<Duration>>,
 }
 
-impl ChangeArgs {
-    fn spec(self) -> TopicSpec {
+impl SettingArgs {
+    fn spec(self, lossy: Option<bool>) -> TopicSpec {
         TopicSpec {
             partitions: self.partitions,
             retention_ms: self.retention.map(|limit| limit.0.map(units::millis)),
             retention_records: self.retention_records.map(|limit| limit.0),
             retention_bytes: self.retention_size.map(|limit| limit.0),
             max_payload: self.max_payload.map(|size| usize::try_from(size).unwrap_or(usize::MAX)),
-            lossy: self.lossy,
+            lossy,
             dead_letters_ms: self.dead_letters.map(|limit| limit.0.map(units::millis)),
             mapping: None,
         }
@@ -194,13 +222,14 @@ pub(crate) struct AdoptArgs {
     /// Move the entries instead of copying them
     #[arg(long)]
     remove_entries: bool,
-    /// A consumer group of the stream that goes on here, as NAME or OLD=NEW; may be given several times
+    /// A consumer group of the stream that goes on here, as NAME or OLD=NEW; may be given several
+    /// times
     #[arg(long = "import-group", value_name = "GROUP")]
     import_groups: Vec<String>,
 }
 
 impl AdoptArgs {
-    fn wish(self) -> Adoption {
+    fn request(self) -> Adoption {
         let import = |text: String| match text.split_once('=') {
             Some((from, to)) => ImportGroup { from: from.to_owned(), to: Some(to.to_owned()) },
             None => ImportGroup { from: text, to: None },
@@ -219,65 +248,44 @@ impl AdoptArgs {
 
 pub(crate) async fn run(client: &Client, command: TopicCommand, as_json: bool) -> Result<()> {
     let topics = match command {
-        TopicCommand::Create {
-            topic,
-            partitions,
-            retention,
-            retention_records,
-            retention_size,
-            max_payload,
-            lossy,
-            dead_letters,
-            mapping,
-        } => {
+        TopicCommand::Create { topic, settings, lossy, mapping } => {
             let spec = TopicSpec {
-                partitions,
-                retention_ms: retention.map(|age| Some(units::millis(age))),
-                retention_records: retention_records.map(Some),
-                retention_bytes: retention_size.map(Some),
-                max_payload: max_payload.map(|size| usize::try_from(size).unwrap_or(usize::MAX)),
-                lossy: lossy.then_some(true),
-                dead_letters_ms: dead_letters.map(|age| Some(units::millis(age))),
                 // What is not said is no reason to find that a topic differs.
                 mapping: (mapping == MappingArg::Modulo).then_some(KeyMapping::Modulo),
+                ..settings.spec(lossy.then_some(true))
             };
             vec![client.send::<Topic>(Method::PUT, &topic_path(&topic), &spec).await?]
         }
-        TopicCommand::Change { topic, change } => {
-            vec![client.send::<Topic>(Method::PATCH, &topic_path(&topic), &change.spec()).await?]
+        TopicCommand::Change { topic, settings, lossy } => {
+            vec![client.send::<Topic>(Method::PATCH, &topic_path(&topic), &settings.spec(lossy)).await?]
         }
         TopicCommand::Adopt { topic, how } => {
             vec![
                 client
-                    .send::<Topic>(Method::POST, &format!("{}/adopt", topic_path(&topic)), &how.wish())
+                    .send::<Topic>(Method::POST, &format!("{}/adopt", topic_path(&topic)), &how.request())
                     .await?,
             ]
         }
         TopicCommand::Trim { topic, keep, older_than, lossy } => {
-            let wish = TrimWish { keep, older_than_ms: older_than.map(units::millis), lossy };
-            let report: TrimmedReport =
-                client.send(Method::POST, &format!("{}/trim", topic_path(&topic)), &wish).await?;
-            let TrimmedReport { removed, held_back } = report;
-            return match as_json {
-                true => json(&report),
-                false => line(&format!(
-                    "removed {removed}; {held_back} partitions keep what some group has not settled"
-                )),
-            };
+            let request = TrimRequest { keep, older_than_ms: older_than.map(units::millis), lossy };
+            return trim(client, &topic, &request, as_json).await;
         }
-        TopicCommand::Browse { topic, partition, after, max, last } => {
-            let partitions = match partition {
-                Some(partition) => partition..partition.saturating_add(1),
-                None => 0..client.get::<Topic>(&topic_path(&topic)).await?.partitions,
+        TopicCommand::Browse { topic, partition, after, max, last, key, contains, filter } => {
+            let given = |name: &str, value: Option<String>| {
+                value.map_or(String::new(), |value| format!("&{name}={}", escape(&value)))
             };
-            let mut pages = Pages { client, topic: &topic, as_json, has_head: false };
-            for partition in partitions {
-                match last {
-                    Some(last) => drop(pages.show(partition, &format!("newest=true&max={last}")).await?),
-                    None => pages.walk(partition, after.clone(), max).await?,
-                }
-            }
-            return Ok(());
+            let which = given("key", key) + &given("contains", contains) + &given("filter", filter);
+            let mut pages = RecordPages { client, topic: &topic, which, as_json, has_head: false };
+            return pages.browse(partition, after, max, last).await;
+        }
+        TopicCommand::Delayed { topic, partition, max } => {
+            return delayed::list(client, &topic, partition, max, as_json).await;
+        }
+        TopicCommand::Cancel { topic, ids } => {
+            return delayed::change(client, &topic, ids, DelayedWhere::Cancelled, as_json).await;
+        }
+        TopicCommand::Deliver { topic, ids } => {
+            return delayed::change(client, &topic, ids, DelayedWhere::Delivered, as_json).await;
         }
         TopicCommand::Show { topic } => {
             let topic: Topic = client.get(&topic_path(&topic)).await?;
@@ -307,6 +315,16 @@ pub(crate) async fn run(client: &Client, command: TopicCommand, as_json: bool) -
     table(["TOPIC", "PARTITIONS", "RECORDS", "TOTAL", "DELAYED"], topics.into_iter().map(row).collect())
 }
 
+async fn trim(client: &Client, topic: &str, request: &TrimRequest, as_json: bool) -> Result<()> {
+    let path = format!("{}/trim", topic_path(topic));
+    let report: TrimmedReport = client.send(Method::POST, &path, request).await?;
+    if as_json {
+        return json(&report);
+    }
+    let TrimmedReport { removed, held_back } = report;
+    line(&format!("removed {removed}; {held_back} partitions keep what some group has not settled"))
+}
+
 fn show(topic: &Topic) -> Result<()> {
     let row = |part: &TopicPart| {
         let id = |id: &Option<String>| id.clone().unwrap_or_else(|| "-".to_owned());
@@ -320,15 +338,38 @@ fn show(topic: &Topic) -> Result<()> {
 const PAGE: u64 = 500;
 
 /// Records page by page, printed as they come.
-struct Pages<'a> {
+struct RecordPages<'a> {
     client: &'a Client,
     topic: &'a str,
+    /// Which records, as the end of a query.
+    which: String,
     as_json: bool,
     /// Whether the table has its head.
     has_head: bool,
 }
 
-impl Pages<'_> {
+impl RecordPages<'_> {
+    /// One partition or all of them: the newest records, or up to `max` of each after a place.
+    async fn browse(
+        &mut self,
+        partition: Option<u32>,
+        after: Option<String>,
+        max: u64,
+        last: Option<u32>,
+    ) -> Result<()> {
+        let partitions = match partition {
+            Some(partition) => partition..partition.saturating_add(1),
+            None => 0..self.client.get::<Topic>(&topic_path(self.topic)).await?.partitions,
+        };
+        for partition in partitions {
+            match last {
+                Some(last) => drop(self.show(partition, &format!("newest=true&max={last}")).await?),
+                None => self.walk(partition, after.clone(), max).await?,
+            }
+        }
+        Ok(())
+    }
+
     /// Up to `left` records of a partition after a place.
     async fn walk(&mut self, partition: u32, mut after: Option<String>, mut left: u64) -> Result<()> {
         while left > 0 {
@@ -343,7 +384,7 @@ impl Pages<'_> {
 
     /// Prints one page; answers how many records it has, and where the next one begins.
     async fn show(&mut self, partition: u32, which: &str) -> Result<(u64, Option<String>)> {
-        let path = format!("{}/records?partition={partition}&{which}", topic_path(self.topic));
+        let path = format!("{}/records?partition={partition}&{which}{}", topic_path(self.topic), self.which);
         let page: Records = self.client.get(&path).await?;
         let shown = page.records.len() as u64;
         if self.as_json {
@@ -356,7 +397,8 @@ impl Pages<'_> {
             [record.partition.to_string(), record.id.clone(), sent, key, plain(record.text())]
         });
         let rows: Vec<_> = rows.collect();
-        if !rows.is_empty() || !self.has_head {
+        // A search may look at many records before the first that passes.
+        if !rows.is_empty() || (page.next.is_none() && !self.has_head) {
             self.has_head = true;
             table(["PARTITION", "ID", "SENT", "KEY", "PAYLOAD"], rows)?;
         }

@@ -16,15 +16,15 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
 
 /// A limit that is set, or ended.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Limit<T>(pub(crate) Option<T>);
+pub(crate) struct LimitChange<T>(pub(crate) Option<T>);
 
 /// As `read` reads it, or `none`, which ends the limit.
 pub(crate) fn or_none<T>(
     read: fn(&str) -> Result<T, String>,
-) -> impl Fn(&str) -> Result<Limit<T>, String> + Clone {
+) -> impl Fn(&str) -> Result<LimitChange<T>, String> + Clone {
     move |text| match text {
-        "none" => Ok(Limit(None)),
-        text => read(text).map(|value| Limit(Some(value))).map_err(|why| format!("{why}, or none")),
+        "none" => Ok(LimitChange(None)),
+        text => read(text).map(|value| LimitChange(Some(value))).map_err(|why| format!("{why}, or none")),
     }
 }
 
@@ -40,7 +40,8 @@ pub(crate) fn millis(duration: Duration) -> u64 {
 
 /// A span as people read it: the two largest units, or milliseconds.
 pub(crate) fn age(ms: u64) -> String {
-    let (seconds, minutes) = (ms / 1000, ms / 60_000);
+    let seconds = ms / 1000;
+    let minutes = ms / 60_000;
     match ms {
         0..1000 => format!("{ms} ms"),
         1000..60_000 => format!("{seconds} s"),
@@ -71,7 +72,7 @@ mod tests {
     fn durations_and_sizes_are_read_as_written_or_refused_with_the_way_to_write_them() {
         assert_eq!(duration("90s").unwrap(), Duration::from_secs(90));
         assert_eq!(duration("7d").unwrap(), Duration::from_secs(7 * 86_400));
-        for wrong in ["", "5", "s", "-5s", "5y", "1.5h", "99999999999999999999s"] {
+        for wrong in ["", "5", "s", "-5s", "5y", "1.5", "99999999999999999999s"] {
             assert!(duration(wrong).unwrap_err().contains("30s"), "{wrong}");
         }
         assert_eq!(

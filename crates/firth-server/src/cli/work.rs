@@ -1,17 +1,18 @@
 //! `firth claims work`: a worker that runs a command per claim and holds the claim while it runs.
 //!
-//! The command ends with the claim: when it is recalled the command is asked to stop (SIGTERM), when it is lost, or when the server was not heard of for so long that others
-//! may have it, it is killed with all its children. So no two workers ever run the command for one unit at a time.
+//! The command ends with the claim: when it is recalled the command is asked to stop (SIGTERM),
+//! when it is lost, or when the server was not heard of for so long that others may have it, it is
+//! killed with all its children. So no two workers ever run the command for one unit at a time.
 
 use super::claims::path;
 use super::guard;
 use super::output::{json, note};
-use super::shell::{self, Running};
+use super::shell::{self, RunningCommand};
 use super::signals::Signals;
 use super::units;
 use crate::client::{Client, escape};
 use crate::wire::{
-    ClaimsSettled, Joined, Poll, Polled, Rest, SettleClaims, WorkNews, WorkState, WorkerJoin, invalid,
+    ClaimsSettled, Joined, Poll, Polled, RestClaim, SettleClaims, WorkNews, WorkState, WorkerJoin, invalid,
 };
 use axum::http::Method;
 use clap::Args;
@@ -28,7 +29,7 @@ use tokio_util::sync::CancellationToken;
 pub(crate) const EXAMPLES: &str = "\
 Examples:
   firth claims work calls --exec 'handle-call \"$FIRTH_CLAIM\"'
-  firth claims work feeds --exec ./follow-feed --jobs 8 --name \"$HOSTNAME\"
+  firth claims work feeds --exec ./follow-feed --jobs 8 --worker \"$HOSTNAME\"
 
 Exit code 0 of the command finishes the unit; any other gives it back, to rest for --rest.";
 
@@ -39,11 +40,13 @@ const PAUSE: Duration = Duration::from_millis(500);
 pub(crate) struct WorkArgs {
     /// The service
     service: String,
-    /// Runs in a shell for each claim: payload on its input, FIRTH_CLAIM and more in its environment
-    #[arg(long, value_name = "CMD")]
+    /// Runs in a shell for each claim: payload on its input, FIRTH_CLAIM and more in its
+    /// environment
+    #[arg(long, value_name = "COMMAND")]
     exec: String,
-    /// A lasting name of its own for this worker; FIRTH_WORKER, POD_NAME or POD_IP unless given, else made up
-    #[arg(long = "name", alias = "worker", value_name = "NAME")]
+    /// A lasting name of its own for this worker; FIRTH_WORKER, POD_NAME or POD_IP unless given,
+    /// else made up
+    #[arg(long, alias = "name", value_name = "NAME")]
     worker: Option<String>,
     /// How many claims it takes at a time
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1000))]
@@ -57,7 +60,7 @@ pub(crate) struct WorkArgs {
     /// How long a command may take to stop when its claim is recalled
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = units::duration)]
     handover: Duration,
-    /// End after so many units
+    /// End after this many units
     #[arg(long, value_name = "N")]
     max: Option<u64>,
     /// End when nothing was there to do for this long
@@ -73,7 +76,7 @@ pub(crate) async fn run(client: &Client, args: WorkArgs, as_json: bool) -> Resul
         }
     };
     let place = format!("{}/workers/{}", path(&args.service), escape(&name));
-    let mut shift = Shift {
+    let mut run = WorkRun {
         client,
         args: &args,
         name,
@@ -83,16 +86,16 @@ pub(crate) async fn run(client: &Client, args: WorkArgs, as_json: bool) -> Resul
         as_json,
         valid_until: Instant::now(),
     };
-    shift.join().await?;
+    run.join().await?;
     let mut signals = Signals::listen()?;
     guard::start();
-    let worked = shift.work(&mut signals).await;
-    let left = shift.leave().await;
+    let worked = run.work(&mut signals).await;
+    let left = run.leave().await;
     worked.and(left)
 }
 
 /// A worker at work.
-struct Shift<'a> {
+struct WorkRun<'a> {
     client: &'a Client,
     args: &'a WorkArgs,
     name: String,
@@ -140,16 +143,16 @@ impl Jobs {
     }
 }
 
-impl Shift<'_> {
+impl WorkRun<'_> {
     async fn join(&mut self) -> Result<()> {
-        let wish = WorkerJoin {
+        let request = WorkerJoin {
             ttl_ms: Some(units::millis(self.args.ttl)),
             max_claims: Some(self.args.jobs),
             by_name_only: false,
             handover_ms: Some(units::millis(self.args.handover)),
         };
         let asked = Instant::now();
-        let joined: Joined = self.client.send(Method::PUT, &self.place, &wish).await?;
+        let joined: Joined = self.client.send(Method::PUT, &self.place, &request).await?;
         (self.session, self.after) = (joined.session, 0);
         self.valid_until = asked + Duration::from_millis(joined.valid_ms);
         Ok(())
@@ -164,8 +167,10 @@ impl Shift<'_> {
     }
 
     async fn work(&mut self, signals: &mut Signals) -> Result<()> {
-        let (mut jobs, mut left) = (Jobs::default(), self.args.max.unwrap_or(u64::MAX));
-        let (mut busy, mut is_stopping) = (Instant::now(), false);
+        let mut jobs = Jobs::default();
+        let mut left = self.args.max.unwrap_or(u64::MAX);
+        let mut busy = Instant::now();
+        let mut is_stopping = false;
         loop {
             if !jobs.brakes.is_empty() {
                 busy = Instant::now();
@@ -316,7 +321,7 @@ impl Shift<'_> {
     }
 
     async fn give_back(&self, handle: &str, rest: Duration) -> Result<()> {
-        let release = vec![Rest { claim: handle.to_owned(), rest_ms: Some(units::millis(rest)) }];
+        let release = vec![RestClaim { claim: handle.to_owned(), rest_ms: Some(units::millis(rest)) }];
         self.settle(&SettleClaims { session: self.session.clone(), release, ..SettleClaims::default() }).await
     }
 
@@ -364,7 +369,7 @@ fn command(text: &str, service: &str, worker: &str, news: &WorkNews) -> Command 
 }
 
 async fn execute(command: Command, input: Vec<u8>, brake: &Brake) -> Outcome {
-    let mut running = match Running::start(command, input) {
+    let mut running = match RunningCommand::start(command, input) {
         Ok(running) => running,
         Err(error) => return Outcome::Failed(format!("the command could not run: {error}")),
     };
@@ -385,7 +390,7 @@ async fn execute(command: Command, input: Vec<u8>, brake: &Brake) -> Outcome {
     }
 }
 
-fn judge(running: &Running, ended: std::io::Result<ExitStatus>, is_stopping: bool) -> Outcome {
+fn judge(running: &RunningCommand, ended: std::io::Result<ExitStatus>, is_stopping: bool) -> Outcome {
     match ended {
         Ok(status) if status.success() => Outcome::Done,
         _ if is_stopping => Outcome::Stopped,

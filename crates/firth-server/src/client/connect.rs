@@ -1,4 +1,5 @@
-//! Sockets to a server: plain, or TLS for `https://`. Certificates of the system are trusted, or those of one file.
+//! Sockets to a server: plain, or TLS for `https://`. Certificates of the system are trusted, or
+//! those of one file.
 
 use crate::wire::invalid;
 use axum::http::Uri;
@@ -85,9 +86,9 @@ impl Service<Uri> for Connector {
         let connecting = self.plain.call(to);
         Box::pin(async move {
             let stream = connecting.await?.into_inner();
-            let Some(tls) = tls else { return Ok(Socket(TokioIo::new(Stream::Plain(stream)))) };
+            let Some(tls) = tls else { return Ok(Socket(TokioIo::new(ClientStream::Plain(stream)))) };
             let stream = tls.connect(ServerName::try_from(host)?, stream).await.map_err(TlsFailed)?;
-            Ok(Socket(TokioIo::new(Stream::Tls(Box::new(stream)))))
+            Ok(Socket(TokioIo::new(ClientStream::Tls(Box::new(stream)))))
         })
     }
 }
@@ -109,9 +110,9 @@ impl std::error::Error for TlsFailed {
 }
 
 /// A socket as hyper wants it.
-pub(crate) struct Socket(TokioIo<Stream>);
+pub(crate) struct Socket(TokioIo<ClientStream>);
 
-enum Stream {
+enum ClientStream {
     Plain(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),
 }
@@ -146,7 +147,7 @@ impl hyper::rt::Write for Socket {
     }
 }
 
-impl AsyncRead for Stream {
+impl AsyncRead for ClientStream {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -159,7 +160,7 @@ impl AsyncRead for Stream {
     }
 }
 
-impl AsyncWrite for Stream {
+impl AsyncWrite for ClientStream {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_write(cx, bytes),

@@ -1,4 +1,5 @@
-//! How commands reach the API: over a socket, or inside this process on an engine of its own. One code path for both.
+//! How commands reach the API: over a socket, or inside this process on an engine of its own. One
+//! code path for both.
 
 mod connect;
 
@@ -8,7 +9,7 @@ use crate::auth::{CLIENT, Guard};
 use crate::problem::Problem;
 use crate::wire::invalid;
 use axum::body::{Body, Bytes};
-use axum::http::{Method, Request, Uri, header};
+use axum::http::{Method, Request, StatusCode, Uri, header};
 use connect::Connector;
 use firth::{Broker, Error, ErrorKind, Result};
 use http_body_util::{BodyExt, Limited};
@@ -16,6 +17,7 @@ use hyper_util::client::legacy::Client as Sockets;
 use hyper_util::rt::TokioExecutor;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use std::fmt;
 use std::path::Path;
 use std::time::Duration;
 use tower_service::Service;
@@ -109,7 +111,8 @@ impl Client {
         if response.status().is_success() {
             return Ok(Lines { body: response.into_body(), buffer: Vec::new() });
         }
-        let (status, answer) = (response.status(), collect(response.into_body()).await?);
+        let status = response.status();
+        let answer = collect(response.into_body()).await?;
         Err(refusal(status, &answer))
     }
 
@@ -149,7 +152,7 @@ impl Client {
             Self::Remote { base, token, .. } => (base.as_str(), token.as_deref()),
             Self::Local { .. } => ("", None),
         };
-        // Streams come as lines to whoever accepts JSON.
+        // The server sends streams as JSON lines to a client that accepts JSON.
         let mut request = Request::builder().method(method).uri(format!("{base}{path}"));
         request = request.header(header::ACCEPT, "application/json");
         request = request.header(CLIENT, format!("firth {}", std::process::id()));
@@ -213,14 +216,32 @@ fn broke_off(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Erro
 }
 
 /// The error that the server tells.
-fn refusal(status: axum::http::StatusCode, answer: &[u8]) -> Error {
+fn refusal(status: StatusCode, answer: &[u8]) -> Error {
     match serde_json::from_slice::<Problem>(answer) {
+        Ok(problem) if status == StatusCode::FORBIDDEN => problem.into_error().with_source(Forbidden),
         Ok(problem) => problem.into_error(),
         Err(_) => {
             let context = format!("status {status} from something that is no firth server");
             Error::new(ErrorKind::Unsupported, context)
         }
     }
+}
+
+/// The cause of an error that the server told as 403.
+#[derive(Debug)]
+struct Forbidden;
+
+impl fmt::Display for Forbidden {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the server knows the caller and does not allow this (403)")
+    }
+}
+
+impl std::error::Error for Forbidden {}
+
+/// Whether the server knows the caller and does not allow what it asked for.
+pub(crate) fn is_forbidden(error: &Error) -> bool {
+    std::error::Error::source(error).is_some_and(<dyn std::error::Error>::is::<Forbidden>)
 }
 
 /// An endless answer, line by line.
@@ -258,7 +279,7 @@ fn read<T: DeserializeOwned>(answer: &[u8]) -> Result<T> {
     })
 }
 
-/// A part of a path or a query, whatever it contains.
+/// Encodes any text as one part of a path or a query.
 pub(crate) fn escape(text: &str) -> impl std::fmt::Display {
     percent_encoding::utf8_percent_encode(text, percent_encoding::NON_ALPHANUMERIC)
 }

@@ -1,16 +1,18 @@
-//! The configuration: one `firth.yaml`, `FIRTH_*` variables and flags, merged by `values`, given their meaning here.
+//! The configuration: one `firth.yaml`, `FIRTH_*` variables and flags, merged by `values`, given
+//! their meaning here.
 //!
-//! Every setting stands once, in `table`; `firth config` prints it from there. On SIGHUP everything is read again, and what the table calls live is taken over.
+//! Every setting stands once, in `table`; `firth config` prints it from there. On SIGHUP everything
+//! is read again, and what the table calls live is taken over.
 
-mod human;
 mod print;
 mod table;
 mod values;
+mod variables;
 
-pub(crate) use human::{duration, size};
+pub(crate) use firth_router::config::{parse_bytes as size, parse_duration as duration};
 pub(crate) use print::effective_file;
-pub(crate) use table::SETTINGS;
-pub(crate) use values::{Given, Values};
+pub(crate) use values::{Given, SettingValues};
+pub(crate) use variables::{variable, variables};
 
 use firth::{AutoCreate, MAX_PARTITIONS, Result, TopicConfig};
 use firth_router::config::NodeConfig;
@@ -22,14 +24,16 @@ use tracing_subscriber::EnvFilter;
 /// What the server does, all of it checked.
 #[derive(Clone, Debug)]
 pub(crate) struct Config {
-    pub(crate) engine: Secret,
+    pub(crate) engine: SecretText,
     pub(crate) listen: SocketAddr,
     pub(crate) log_level: String,
     pub(crate) log_json: bool,
     pub(crate) token_file: Option<PathBuf>,
-    pub(crate) token: Option<Secret>,
+    pub(crate) token: Option<SecretText>,
     pub(crate) audit_file: Option<PathBuf>,
-    pub(crate) tls: Option<TlsFiles>,
+    pub(crate) tls: Option<CertificateFiles>,
+    /// Whether `/` answers with the console.
+    pub(crate) console: bool,
     /// How many partitions a topic gets that names none.
     pub(crate) partitions: u32,
     /// Missing topics are made like this if it is there.
@@ -38,19 +42,21 @@ pub(crate) struct Config {
     pub(crate) otlp: Option<Otlp>,
     /// A node of the router runs if this is there.
     pub(crate) routing: Option<NodeConfig>,
+    /// The databases whose changes are read here.
+    pub(crate) connect: Vec<firth_connect::SourceConfig>,
 }
 
 /// Text that is never shown: tokens, and URLs that may hold a password.
 #[derive(Clone)]
-pub(crate) struct Secret(String);
+pub(crate) struct SecretText(String);
 
-impl Secret {
+impl SecretText {
     pub(crate) fn expose(&self) -> &str {
         &self.0
     }
 }
 
-impl std::fmt::Debug for Secret {
+impl std::fmt::Debug for SecretText {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("…")
     }
@@ -58,7 +64,7 @@ impl std::fmt::Debug for Secret {
 
 /// Where certificate and key lie.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct TlsFiles {
+pub(crate) struct CertificateFiles {
     pub(crate) cert: PathBuf,
     pub(crate) key: PathBuf,
 }
@@ -83,7 +89,7 @@ pub(crate) struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        limits(&Values::defaults()).expect("the table's defaults are valid; a test reads them all")
+        limits(&SettingValues::defaults()).expect("the table's defaults are valid; a test reads them all")
     }
 }
 
@@ -99,15 +105,15 @@ pub(crate) struct Otlp {
 impl Config {
     /// Reads everything that `given` names.
     pub(crate) fn load(given: &Given) -> Result<Self> {
-        Self::read(&Values::load(given)?)
+        Self::read(&SettingValues::load(given)?)
     }
 
     /// Gives values their meaning, or says which one has none.
-    pub(crate) fn read(values: &Values) -> Result<Self> {
+    pub(crate) fn read(values: &SettingValues) -> Result<Self> {
         let path = |key| values.option(key).map(PathBuf::from);
         let tls = match (path("tls.cert"), path("tls.key")) {
             (None, None) => None,
-            (Some(cert), Some(key)) => Some(TlsFiles { cert, key }),
+            (Some(cert), Some(key)) => Some(CertificateFiles { cert, key }),
             (Some(_), None) => return Err(crate::wire::invalid("tls.key is not set: tls.cert needs it")),
             (None, Some(_)) => return Err(crate::wire::invalid("tls.cert is not set: tls.key needs it")),
         };
@@ -118,30 +124,31 @@ impl Config {
             _ => None,
         };
         Ok(Self {
-            engine: Secret(values.get("engine").to_owned()),
+            engine: SecretText(values.get("engine").to_owned()),
             listen: values.parse("listen", "an address like 127.0.0.1:7171", |text| text.parse().ok())?,
             log_level: values.parse("log.level", "a level like info, or info,firth=debug", level)?,
             log_json: values.parse("log.format", "text or json", json)?,
             token_file: path("auth.token_file"),
-            token: values.option("auth.token").map(|token| Secret(token.to_owned())),
+            token: values.option("auth.token").map(|token| SecretText(token.to_owned())),
             audit_file: path("auth.audit_file"),
             tls,
+            console: values.parse("console.enabled", "true or false", |text| text.parse().ok())?,
             partitions: partitions(values)?,
             auto_create: auto_create(values)?,
             limits: limits(values)?,
             otlp: otlp(values)?,
             routing: routing(values)?,
+            connect: connect(values)?,
         })
     }
 }
 
-fn limits(values: &Values) -> Result<Limits> {
+fn limits(values: &SettingValues) -> Result<Limits> {
     let time = |key| {
-        let read = |text: &str| human::duration(text).filter(|time| !time.is_zero());
+        let read = |text: &str| duration(text).filter(|time| !time.is_zero());
         values.parse(key, "a time like 30s or 1m30s", read)
     };
-    let size =
-        |key| values.parse(key, "a size like 16MiB", |text| human::size(text).filter(|size| *size >= 1024));
+    let size = |key| values.parse(key, "a size like 16MiB", |text| size(text).filter(|size| *size >= 1024));
     let count = |key| values.parse(key, "a number from 1 on", |text| text.parse().ok().filter(|n| *n > 0));
     let small =
         |key| values.parse(key, "a number from 1 on", |text| text.parse().ok().filter(|n: &u32| *n > 0));
@@ -162,12 +169,12 @@ fn limits(values: &Values) -> Result<Limits> {
     })
 }
 
-fn partitions(values: &Values) -> Result<u32> {
+fn partitions(values: &SettingValues) -> Result<u32> {
     let count = |text: &str| text.parse().ok().filter(|count| (1..=MAX_PARTITIONS).contains(count));
     values.parse("topics.partitions", "a number from 1 to 4096", count)
 }
 
-fn auto_create(values: &Values) -> Result<Option<AutoCreate>> {
+fn auto_create(values: &SettingValues) -> Result<Option<AutoCreate>> {
     let wanted = values.parse("topics.auto_create", "true or false", |text| text.parse::<bool>().ok())?;
     let partitions = partitions(values)?;
     let most = values.parse("topics.auto_create_limit", "a number of topics", |text| text.parse().ok())?;
@@ -176,15 +183,26 @@ fn auto_create(values: &Values) -> Result<Option<AutoCreate>> {
 }
 
 /// The section `routing:`, read by the router itself.
-fn routing(values: &Values) -> Result<Option<NodeConfig>> {
+fn routing(values: &SettingValues) -> Result<Option<NodeConfig>> {
     let read = |section| NodeConfig::from_value(section).map_err(crate::routing::told);
     values.routing().map(read).transpose()
 }
 
-fn otlp(values: &Values) -> Result<Option<Otlp>> {
+/// The section `connect:`, read by the crate of the sources.
+fn connect(values: &SettingValues) -> Result<Vec<firth_connect::SourceConfig>> {
+    let password = |source: &str| {
+        let name = format!("FIRTH_CONNECT_{}_PASSWORD", source.to_ascii_uppercase());
+        std::env::var(name).ok().filter(|password| !password.is_empty())
+    };
+    let read =
+        |section| firth_connect::section::read_section(section, password).map_err(crate::connect::told);
+    values.connect().map_or(Ok(Vec::new()), read)
+}
+
+fn otlp(values: &SettingValues) -> Result<Option<Otlp>> {
     let share = |text: &str| text.parse().ok().filter(|share: &f64| (0.0..=1.0).contains(share));
     let sample = values.parse("otlp.sample", "a share from 0 to 1", share)?;
-    let every = |text: &str| human::duration(text).filter(|time| *time >= Duration::from_millis(100));
+    let every = |text: &str| duration(text).filter(|time| *time >= Duration::from_millis(100));
     let interval = values.parse("otlp.interval", "a time from 100ms on", every)?;
     if values.option("otlp.endpoint").is_none() {
         return Ok(None);
@@ -200,7 +218,7 @@ mod tests {
 
     #[test]
     fn the_defaults_are_valid_and_their_figures_are_the_documented_ones() {
-        let config = Config::read(&Values::defaults()).unwrap();
+        let config = Config::read(&SettingValues::defaults()).unwrap();
         assert_eq!(config.limits, Limits::default());
         assert_eq!(config.limits.request_size, 32 << 20);
         assert!(config.listen.ip().is_loopback() && config.tls.is_none() && config.otlp.is_none());

@@ -1,11 +1,12 @@
-//! `firth config`: the effective configuration as a file with comments. What it prints can be used as `firth.yaml`. Secrets are left out.
+//! `firth config`: the effective configuration as a file with comments. What it prints can be used
+//! as `firth.yaml`. Secrets are left out.
 
 use super::table::{SETTINGS, Setting};
-use super::values::{Source, Values};
+use super::values::{SettingValues, Source};
 use std::fmt::Write;
 
 /// The file.
-pub(crate) fn effective_file(values: &Values) -> String {
+pub(crate) fn effective_file(values: &SettingValues) -> String {
     let mut file = String::from(
         "# firth.yaml: the configuration of `firth serve`. Flags win over FIRTH_* variables, those over this file.\n\
          # (live): taken over on SIGHUP; everything else needs a restart.\n",
@@ -25,11 +26,12 @@ pub(crate) fn effective_file(values: &Values) -> String {
         let _ = writeln!(file, "{indent}{}", line(setting, name, values));
     }
     file.push_str(&routing(values));
+    file.push_str(&connect(values));
     file
 }
 
 /// The section of the router as it was given, or how one looks.
-fn routing(values: &Values) -> String {
+fn routing(values: &SettingValues) -> String {
     let mut text = String::from(
         "\n# A node of the router runs here if this section is there; see docs/router.md for all options.\n",
     );
@@ -45,6 +47,22 @@ fn routing(values: &Values) -> String {
     text
 }
 
+/// The section of the sources as it was given, or how one looks.
+fn connect(values: &SettingValues) -> String {
+    let mut text = String::from(
+        "\n# The databases whose changes this server reads; see docs/connect.md for all options.\n",
+    );
+    match values.connect() {
+        None => text.push_str(
+            "# connect:\n#   shop:\n#     kind: postgres\n#     url: postgres://firth@127.0.0.1/shop\n#     topic: changes\n#     tables: [orders]\n#     tenant: { constant: acme }\n",
+        ),
+        Some(section) => {
+            let _ = writeln!(text, "connect: {section}");
+        }
+    }
+    text
+}
+
 fn origin(source: &Source) -> String {
     match source {
         Source::Default => String::new(),
@@ -52,7 +70,7 @@ fn origin(source: &Source) -> String {
     }
 }
 
-fn line(setting: &Setting, name: &str, values: &Values) -> String {
+fn line(setting: &Setting, name: &str, values: &SettingValues) -> String {
     match values.option(setting.key) {
         None => format!("# {name}:"),
         Some(_) if setting.secret => format!("# {name}: (set, not shown)"),
@@ -89,7 +107,7 @@ mod tests {
 
     #[test]
     fn what_is_printed_is_a_valid_file_with_every_setting() {
-        let file = effective_file(&Values::defaults());
+        let file = effective_file(&SettingValues::defaults());
         for setting in &SETTINGS {
             assert!(file.contains(setting.env) && file.contains(setting.doc), "{}", setting.key);
         }
@@ -97,7 +115,7 @@ mod tests {
         std::fs::write(path.path(), &file).unwrap();
         let given = crate::config::Given { file: Some(path.path().to_owned()), flags: Vec::new() };
         let again = Config::load(&given).unwrap();
-        assert_eq!(again.limits, Config::read(&Values::defaults()).unwrap().limits);
+        assert_eq!(again.limits, Config::read(&SettingValues::defaults()).unwrap().limits);
     }
 
     #[test]

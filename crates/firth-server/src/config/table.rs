@@ -1,5 +1,7 @@
 //! Every setting, once: its name in the file, its variable, its default, and what it is for.
 
+use super::variables::variables;
+
 /// One setting. All are scalars; what they mean is read in `config::Config`.
 pub(crate) struct Setting {
     /// Its place in the file, with dots for sections.
@@ -24,7 +26,7 @@ const fn live(key: &'static str, env: &'static str, default: &'static str, doc: 
 }
 
 /// The table, in the order of the printed file.
-pub(crate) const SETTINGS: [Setting; 28] = [
+pub(crate) const SETTINGS: [Setting; 29] = [
     fixed(
         "engine",
         "FIRTH_ENGINE",
@@ -48,7 +50,7 @@ pub(crate) const SETTINGS: [Setting; 28] = [
         "auth.token_file",
         "FIRTH_TOKEN_FILE",
         "",
-        "Lines as `firth token` prints them: sha256:… name=… scopes=… topics=…",
+        "Lines as `firth token` prints them: sha256:… name=… scopes=… topics=… gateways=… tenants=…",
     ),
     Setting {
         secret: true,
@@ -72,6 +74,12 @@ pub(crate) const SETTINGS: [Setting; 28] = [
         "PEM file with the certificate and its chain; then the server speaks HTTPS only",
     ),
     live("tls.key", "FIRTH_TLS_KEY", "", "PEM file with its private key"),
+    fixed(
+        "console.enabled",
+        "FIRTH_CONSOLE_ENABLED",
+        "true",
+        "The console, a web page at `/`; false: `/` is 404",
+    ),
     fixed(
         "topics.auto_create",
         "FIRTH_TOPICS_AUTO_CREATE",
@@ -178,28 +186,13 @@ pub(crate) const SETTINGS: [Setting; 28] = [
     fixed("otlp.service", "FIRTH_OTLP_SERVICE", "firth", "The name under which this server is known there"),
 ];
 
-/// Variables that are no settings: other commands read them, or are given them.
-const OTHER_VARIABLES: [&str; 12] = [
-    "FIRTH_CA_FILE",
-    "FIRTH_CONFIG",
-    "FIRTH_GATEWAY_ID",
-    "FIRTH_GATEWAY_LISTEN",
-    "FIRTH_KEY_FILE",
-    "FIRTH_ROUTER",
-    "FIRTH_ROUTER_TOKEN",
-    "FIRTH_ROUTING_SIGNING_KEY",
-    "FIRTH_ROUTING_TOKEN",
-    "FIRTH_SERVER",
-    "FIRTH_SERVICE",
-    "FIRTH_WORKER",
-];
-
-/// What a variable is that nothing reads, if it is meant for firth: its name is near to a known one,
-/// or in one of the sections. Others are left alone: Kubernetes sets some for a service `firth`.
+/// What a variable is that nothing reads, if it is meant for firth: its name is near to a known
+/// one, or in one of the sections. Others are left alone: Kubernetes sets some for a service
+/// `firth`.
 pub(crate) fn mistaken_variable(name: &str) -> Option<Option<&'static str>> {
     const PREFIX: &str = "FIRTH_";
-    let known = || SETTINGS.iter().map(|setting| setting.env).chain(OTHER_VARIABLES);
-    if known().any(|known| known == name) {
+    let known = variables;
+    if known().any(|known| known == name) || is_password(name) {
         return None;
     }
     let own = name.strip_prefix(PREFIX)?;
@@ -209,6 +202,12 @@ pub(crate) fn mistaken_variable(name: &str) -> Option<Option<&'static str>> {
     let sections = SETTINGS.iter().filter_map(|setting| setting.key.split_once('.'));
     let mut sections = sections.map(|(section, _)| format!("{}_", section.to_ascii_uppercase()));
     (near.is_some() || sections.any(|section| own.starts_with(&section))).then_some(near)
+}
+
+/// Whether the variable is the password of a source: `FIRTH_CONNECT_SHOP_PASSWORD`.
+fn is_password(name: &str) -> bool {
+    let source = name.strip_prefix("FIRTH_CONNECT_").and_then(|rest| rest.strip_suffix("_PASSWORD"));
+    source.is_some_and(|source| !source.is_empty())
 }
 
 /// The setting of this name.

@@ -1,6 +1,8 @@
-//! Where each setting's value comes from: flags over the environment over the file over the default.
+//! Where each setting's value comes from: flags over the environment over the file over the
+//! default.
 //!
-//! Names that do not exist are refused with the nearest one that does. Nothing here knows what a value means.
+//! Names that do not exist are refused with the nearest one that does. Nothing here knows what a
+//! value means.
 
 use super::table::{SETTINGS, Setting, find, mistaken_variable, nearest};
 use crate::wire::invalid;
@@ -42,17 +44,24 @@ pub(crate) struct Given {
     pub(crate) flags: Vec<(String, String)>,
 }
 
-/// Every setting with its value and where it comes from; and the section `routing:`, which the router reads itself.
-pub(crate) struct Values(BTreeMap<&'static str, (String, Source)>, Option<Value>);
+/// Every setting with its value and where it comes from; and the sections that other crates read.
+pub(crate) struct SettingValues(BTreeMap<&'static str, (String, Source)>, Sections);
 
-/// The one section that is not in the table.
+/// The sections that are not in the table.
+#[derive(Default)]
+struct Sections {
+    routing: Option<Value>,
+    connect: Option<Value>,
+}
+
 const ROUTING: &str = "routing";
+const CONNECT: &str = "connect";
 
-impl Values {
+impl SettingValues {
     /// The defaults alone.
     pub(crate) fn defaults() -> Self {
         let entry = |setting: &Setting| (setting.key, (setting.default.to_owned(), Source::Default));
-        Self(SETTINGS.iter().map(entry).collect(), None)
+        Self(SETTINGS.iter().map(entry).collect(), Sections::default())
     }
 
     /// Everything merged, from this process's environment and the files that `given` names.
@@ -79,8 +88,8 @@ impl Values {
     ) -> Result<Self> {
         let mut values = Self::defaults();
         if let Some((path, text)) = file {
-            let (settings, routing) = read(path, text)?;
-            values.1 = routing;
+            let (settings, sections) = read(path, text)?;
+            values.1 = sections;
             for (key, value) in settings {
                 values.set(&key, value, Source::File(path.to_owned()))?;
             }
@@ -98,7 +107,7 @@ impl Values {
 
     fn set(&mut self, key: &str, value: String, source: Source) -> Result<()> {
         if let Some(rest) = key.strip_prefix("routing.") {
-            let section = self.1.get_or_insert_with(|| Value::Object(serde_json::Map::new()));
+            let section = self.1.routing.get_or_insert_with(|| Value::Object(serde_json::Map::new()));
             return put(section, rest, value).ok_or_else(|| {
                 invalid(format!("{key}: there is a value where a section is needed ({source})"))
             });
@@ -120,14 +129,20 @@ impl Values {
 
     /// What stands under `routing:`, if anything does.
     pub(crate) fn routing(&self) -> Option<&Value> {
-        self.1.as_ref()
+        self.1.routing.as_ref()
+    }
+
+    /// What stands under `connect:`, if anything does.
+    pub(crate) fn connect(&self) -> Option<&Value> {
+        self.1.connect.as_ref()
     }
 
     pub(crate) fn source(&self, key: &str) -> &Source {
         self.0.get(key).map(|(_, source)| source).expect("only names of the table are asked for")
     }
 
-    /// A value read as what it must be; the error names the setting, where it comes from, and what to write.
+    /// A value read as what it must be; the error names the setting, where it comes from, and what
+    /// to write.
     pub(crate) fn parse<T>(&self, key: &str, wanted: &str, read: impl Fn(&str) -> Option<T>) -> Result<T> {
         let value = self.get(key);
         read(value).ok_or_else(|| {
@@ -178,10 +193,10 @@ fn put(section: &mut Value, key: &str, value: String) -> Option<()> {
     }
 }
 
-/// Settings under their dotted names, and what stands under `routing:`.
-type Parts = (Vec<(String, String)>, Option<Value>);
+/// Settings under their dotted names, and the sections of other crates.
+type Parts = (Vec<(String, String)>, Sections);
 
-/// The file's scalars under their dotted names, and the section `routing:` as it is.
+/// The file's scalars under their dotted names, and the sections of other crates as they are.
 fn read(path: &Path, text: &str) -> Result<Parts> {
     let shown = path.display();
     let wrong =
@@ -193,18 +208,21 @@ fn read(path: &Path, text: &str) -> Result<Parts> {
             serde_saphyr::from_str(text).map_err(|error| wrong(error.to_string()))?
         };
     let mut found = Vec::new();
-    let routing = tree.as_object_mut().and_then(|fields| fields.remove(ROUTING));
-    // The name alone, with all options in comments, means a node with the defaults.
-    let routing = routing.map(|section| match section {
-        Value::Null => Value::Object(serde_json::Map::new()),
-        section => section,
-    });
+    // The name alone, with all options in comments, means the defaults.
+    let mut take = |name: &str| {
+        let section = tree.as_object_mut().and_then(|fields| fields.remove(name));
+        section.map(|section| match section {
+            Value::Null => Value::Object(serde_json::Map::new()),
+            section => section,
+        })
+    };
+    let sections = Sections { routing: take(ROUTING), connect: take(CONNECT) };
     match tree {
         Value::Null => {}
         Value::Object(_) => flatten("", &tree, &mut found).map_err(wrong)?,
         _ => return Err(wrong("at the top there are names with values".to_owned())),
     }
-    Ok((found, routing))
+    Ok((found, sections))
 }
 
 fn flatten(prefix: &str, value: &Value, found: &mut Vec<(String, String)>) -> Result<(), String> {
@@ -234,12 +252,12 @@ fn flatten(prefix: &str, value: &Value, found: &mut Vec<(String, String)>) -> Re
 mod tests {
     use super::*;
 
-    fn merge(file: &str, env: &[(&str, &str)], flags: &[(&str, &str)]) -> Result<Values> {
+    fn merge(file: &str, env: &[(&str, &str)], flags: &[(&str, &str)]) -> Result<SettingValues> {
         let variable =
             |name: &str| env.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned());
         let flags: Vec<_> =
             flags.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
-        Values::merge(Some((Path::new("firth.yaml"), file)), variable, &flags)
+        SettingValues::merge(Some((Path::new("firth.yaml"), file)), variable, &flags)
     }
 
     #[test]

@@ -1,8 +1,8 @@
-//! `firth demo`: a tour of the embedded engine in under a minute. Producers, two groups, failures and retries, a worker that is
-//! killed and taken over, dead letters that are replayed.
+//! `firth demo`: a tour of the embedded engine in under a minute. Producers, two groups, failures
+//! and retries, a worker that is killed and taken over, dead letters that are replayed.
 //!
-//! `script` is the story; `staff` are the workers in it. The topics lie in a directory of their own, which is removed at the end
-//! unless the caller names one.
+//! `script` is the story; `staff` are the workers in it. The topics lie in a directory of their
+//! own, which is removed at the end unless the caller names one.
 
 mod script;
 mod staff;

@@ -1,6 +1,6 @@
 //! The story, act by act; each ends by saying where to look for more.
 
-use super::staff::{Worker, until};
+use super::staff::{DemoWorker, until};
 use crate::cli::line;
 use firth::{Broker, Message, Replay, Result, RetryPolicy};
 use std::collections::BTreeMap;
@@ -21,10 +21,10 @@ pub(super) async fn tell(broker: &Broker, kept: Option<&Path>) -> Result<()> {
     let sent = produce(broker).await?;
     act("2. Two groups read the same orders, each for itself", "firth group list orders")?;
     let is_repaired = Arc::new(AtomicBool::new(false));
-    let bar = Worker::open(broker, "bar", "bar", &is_repaired).await?;
+    let bar = DemoWorker::open(broker, "bar", "bar", &is_repaired).await?;
     let tills = [
-        Worker::start(billing(broker, "till-1"), "billing", &is_repaired).await?,
-        Worker::start(billing(broker, "till-2"), "billing", &is_repaired).await?,
+        DemoWorker::start(billing(broker, "till-1"), "billing", &is_repaired).await?,
+        DemoWorker::start(billing(broker, "till-2"), "billing", &is_repaired).await?,
     ];
     until("bar to serve everything", || lag_is(broker, "bar", 0)).await?;
     say(&format!("`bar` served all {sent} orders; it never notices what happens in `billing`"))?;
@@ -38,7 +38,9 @@ pub(super) async fn tell(broker: &Broker, kept: Option<&Path>) -> Result<()> {
     for letter in letters.list(None, 10).await?.letters {
         let key =
             letter.record.key().map_or_else(String::new, |key| String::from_utf8_lossy(key).into_owned());
-        let (id, attempts, reason) = (&letter.id, letter.attempts(), &letter.reason);
+        let id = &letter.id;
+        let attempts = letter.attempts();
+        let reason = &letter.reason;
         say(&format!("dead letter {id} of {key}: {attempts} attempts, {reason}"))?;
     }
 
@@ -96,8 +98,8 @@ fn billing(broker: &Broker, name: &'static str) -> firth::ConsumerBuilder {
 }
 
 /// Kills a worker with an order in its hands.
-async fn take_over(broker: &Broker, tills: [Worker; 2]) -> Result<Vec<Worker>> {
-    until("both tills to share the partitions", || async { Ok(tills.iter().all(Worker::has_its_share)) })
+async fn take_over(broker: &Broker, tills: [DemoWorker; 2]) -> Result<Vec<DemoWorker>> {
+    until("both tills to share the partitions", || async { Ok(tills.iter().all(DemoWorker::has_its_share)) })
         .await?;
     show_owners(broker).await?;
     let [victim, heir] = tills;
@@ -107,7 +109,8 @@ async fn take_over(broker: &Broker, tills: [Worker; 2]) -> Result<Vec<Worker>> {
         producer.send(Message::new("last orders").key(guest)).await?;
     }
     until("the victim to hold an order", || async { Ok(victim.is_busy()) }).await?;
-    let (owned, killed) = (victim.partitions(), Instant::now());
+    let owned = victim.partitions();
+    let killed = Instant::now();
     say(&format!("{} is killed with an order in its hands; it owned partitions {owned:?}", victim.name()))?;
     victim.kill();
     until("the other to finish its work", || lag_is(broker, "billing", 0)).await?;

@@ -11,7 +11,7 @@ use tokio::task::JoinHandle;
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A running consumer.
-pub(super) struct Worker {
+pub(super) struct DemoWorker {
     name: String,
     handle: ConsumerHandle,
     mood: Arc<Mood>,
@@ -26,7 +26,7 @@ struct Mood {
     is_busy: AtomicBool,
 }
 
-impl Worker {
+impl DemoWorker {
     /// A worker that never fails.
     pub(super) async fn open(
         broker: &Broker,
@@ -45,7 +45,8 @@ impl Worker {
         let consumer = consumer.await?;
         let handle = consumer.handle();
         let name = handle.name().rsplit_once('-').map_or(handle.name(), |(name, _)| name).to_owned();
-        let (mood, is_repaired) = (Arc::new(Mood::default()), is_repaired.clone());
+        let mood = Arc::new(Mood::default());
+        let is_repaired = is_repaired.clone();
         let task = tokio::spawn(work(consumer, (name.clone(), group), mood.clone(), is_repaired));
         Ok(Self { name, handle, mood, task })
     }
@@ -90,7 +91,9 @@ async fn work(
     is_repaired: Arc<AtomicBool>,
 ) -> Result<()> {
     let run = consumer.run(move |record| {
-        let (name, mood, is_repaired) = (name.clone(), mood.clone(), is_repaired.clone());
+        let name = name.clone();
+        let mood = mood.clone();
+        let is_repaired = is_repaired.clone();
         async move {
             if mood.is_frozen.load(Ordering::Relaxed) {
                 mood.is_busy.store(true, Ordering::Relaxed);
@@ -103,7 +106,8 @@ async fn work(
 }
 
 fn serve(name: &str, group: &str, record: &Record, is_repaired: bool) -> Result<(), Nack> {
-    let (drink, attempt) = (record.text()?, record.attempt());
+    let drink = record.text()?;
+    let attempt = record.attempt();
     if group == "billing" && drink.contains("tea") && !is_repaired {
         if attempt == 1 {
             say(&format!(

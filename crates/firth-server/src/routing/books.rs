@@ -1,11 +1,11 @@
 //! The books of all nodes: each tells its own to the catalog, so that every server can add them up.
 //!
-//! A node that ends says so by taking its entry away; one that crashed is shown with its age, and forgotten by the others after [`FORGOTTEN`].
+//! A node that ends says so by taking its entry away; one that crashed is shown with its age, and
+//! forgotten by the others after [`FORGOTTEN`].
 
 use crate::wire::{BooksShown, unix_ms};
+use firth::catalog::{EntryKey, Expect, SpaceName};
 use firth::{Broker, Error, ErrorKind, Result};
-use firth_engine::SpaceName;
-use firth_engine::facet::{EntryKey, Expect};
 use firth_router::node::RouterOptions;
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, SystemTime};
@@ -36,7 +36,7 @@ pub(super) async fn tell(broker: &Broker, options: &RouterOptions, books: BooksS
     let value = serde_json::to_vec(&told)
         .map_err(|error| Error::new(ErrorKind::Internal, "the books cannot be written").with_source(error))?;
     broker
-        .engine()
+        .catalog()
         .put(&key(&options.topic, &options.group, &options.node)?, value.into(), Expect::Any)
         .await?;
     Ok(())
@@ -44,7 +44,7 @@ pub(super) async fn tell(broker: &Broker, options: &RouterOptions, books: BooksS
 
 /// This node ends.
 pub(super) async fn withdraw(broker: &Broker, options: &RouterOptions) -> Result<()> {
-    broker.engine().remove(&key(&options.topic, &options.group, &options.node)?, Expect::Any).await?;
+    broker.catalog().remove(&key(&options.topic, &options.group, &options.node)?, Expect::Any).await?;
     Ok(())
 }
 
@@ -54,14 +54,15 @@ pub(super) async fn all(
     topic: &str,
     group: &str,
 ) -> Result<Vec<(String, Duration, BooksShown)>> {
-    let (prefix, now) = (format!("{topic}/{group}/"), unix_ms(SystemTime::now()));
+    let prefix = format!("{topic}/{group}/");
+    let now = unix_ms(SystemTime::now());
     let mut nodes = Vec::new();
-    for entry in broker.engine().list(&space(), &prefix, "", MAX_NODES).await? {
+    for entry in broker.catalog().list(&space(), &prefix, "", MAX_NODES).await? {
         let Ok(told) = serde_json::from_slice::<Told>(&entry.value) else { continue };
         let ago = Duration::from_millis(now.saturating_sub(told.at_ms));
         if ago > FORGOTTEN {
             broker
-                .engine()
+                .catalog()
                 .remove(&EntryKey::new(space(), entry.name)?, Expect::Version(entry.version))
                 .await?;
             continue;

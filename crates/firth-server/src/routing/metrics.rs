@@ -1,4 +1,5 @@
-//! Figures of the node that nobody counts on the way: the books, lag and health of each partition, and how many are registered.
+//! Gauges of the node that a task sets on a timer instead of per event: the books, lag and health
+//! of each partition, and the number of subscriptions and gateways.
 
 use super::{books, partitions};
 use crate::wire::BooksShown;
@@ -36,7 +37,7 @@ pub(super) async fn keep(
         gauge!("firth_router_running").set(f64::from(u8::from(router.is_running())));
         let parked = router.lanes().iter().filter(|lane| !lane.parked.is_empty()).count();
         gauge!("firth_router_parked_gateways").set(parked as f64);
-        let sum = router.books().into_values().map(BooksShown::from).sum();
+        let sum = router.accounting().into_values().map(BooksShown::from).sum();
         // What did not change is told now and then, as a sign of life.
         if told.is_none_or(|(at, last): (Instant, BooksShown)| last != sum || at.elapsed() >= ALIVE) {
             match books::tell(&broker, &options, sum).await {
@@ -44,7 +45,7 @@ pub(super) async fn keep(
                 Err(error) => tracing::debug!(%error, "the books are not told to the others now"),
             }
         }
-        for (partition, books) in router.books() {
+        for (partition, books) in router.accounting() {
             let places = [
                 ("taken", books.taken),
                 ("delivered", books.delivered),

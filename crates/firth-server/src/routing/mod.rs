@@ -1,10 +1,16 @@
-//! The server's part of the router: the registry, opened when it is first needed, and a node where `routing:` is configured.
+//! The server's part of the router: the registry, opened when it is first needed, and a node where
+//! `routing:` is configured.
 
 mod books;
+mod clients;
 mod metrics;
 mod node;
+mod registrants;
 mod wires;
 
+pub(crate) use clients::{EVERY as REPORT_EVERY, GatewayReports, tell as tell_clients};
+
+use crate::app::App;
 use crate::wire::{BooksShown, invalid};
 use firth::{Broker, Error, ErrorKind, Result};
 use firth_router::config::{NodeConfig, RoutingConfig};
@@ -24,6 +30,7 @@ pub(crate) struct Routing {
     config: Option<NodeConfig>,
     registry: OnceCell<Registry>,
     node: OnceCell<Node>,
+    reports: GatewayReports,
 }
 
 /// A partition of the routed topic, as the whole group sees it.
@@ -38,22 +45,29 @@ pub(crate) struct PartitionSeen {
 
 impl Routing {
     pub(crate) fn new(broker: Broker, config: Option<NodeConfig>) -> Self {
-        Self { broker, config, registry: OnceCell::new(), node: OnceCell::new() }
+        let registry = OnceCell::new();
+        let node = OnceCell::new();
+        Self { broker, config, registry, node, reports: GatewayReports::default() }
     }
 
     /// Starts the node, if one is configured.
-    pub(crate) async fn start(&self) -> Result<()> {
+    pub(crate) async fn start(&self, app: &App) -> Result<()> {
         let Some(config) = &self.config else { return Ok(()) };
         let registry = self.registry().await?.clone();
-        let node = self.node.get_or_try_init(|| Node::start(&self.broker, registry, config)).await?;
+        let node = self.node.get_or_try_init(|| Node::start(&self.broker, registry, config, app)).await?;
         tracing::info!(topic = config.options.topic, node = config.options.node, grpc = ?node.address(), "routing");
         Ok(())
+    }
+
+    /// Who is connected to which gateway.
+    pub(crate) fn reports(&self) -> &GatewayReports {
+        &self.reports
     }
 
     /// The registry, which every server has.
     pub(crate) async fn registry(&self) -> Result<&Registry> {
         let quotas = self.config().subscriptions;
-        let open = async || Registry::open(self.broker.engine().clone(), quotas).await.map_err(told);
+        let open = async || Registry::open(&self.broker, quotas).await.map_err(told);
         self.registry.get_or_try_init(open).await
     }
 
@@ -103,7 +117,8 @@ impl Routing {
         Ok(partitions.iter().map(|part| part.health).max().unwrap_or_default())
     }
 
-    /// Stops routing: no more calls, no more reading, batches on their way finish, every verdict is stored.
+    /// Stops routing: no more calls, no more reading, batches on their way finish, every verdict is
+    /// stored.
     pub(crate) async fn close(&self) {
         if let Some(node) = self.node.get() {
             node.close().await;
@@ -138,9 +153,14 @@ async fn partitions(broker: &Broker, topic: &str, group: &str) -> Result<Vec<Par
 pub(crate) fn told(error: firth_router::Error) -> Error {
     use firth_router::ErrorKind as Kind;
     let kind = match error.kind() {
-        Kind::Invalid => return invalid(error.context().to_owned()),
+        Kind::Invalid => {
+            let told = invalid(error.context().to_owned());
+            let told = if let Some(field) = error.field() { told.with_field(field) } else { told };
+            return if let Some(limit) = error.limit() { told.with_limit(limit) } else { told };
+        }
         Kind::NotFound => ErrorKind::NotFound,
         Kind::Quota => ErrorKind::Overloaded,
+        Kind::Forbidden => ErrorKind::Unauthorized,
         Kind::Fenced => ErrorKind::Fenced,
         Kind::Corrupt => ErrorKind::Corrupt,
         Kind::Engine => {

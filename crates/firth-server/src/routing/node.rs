@@ -1,6 +1,9 @@
-//! A node of the router inside the server: its topic, its gateways, its gRPC address, and the end of them all.
+//! A node of the router inside the server: its topic, its gateways, its gRPC address, and the end
+//! of them all.
 
+use super::registrants::Registrants;
 use super::{metrics, told, wires};
+use crate::app::App;
 use firth::{Broker, Error, ErrorKind, Result};
 use firth_router::config::NodeConfig;
 use firth_router::node::Router;
@@ -19,8 +22,14 @@ pub(super) struct Node {
 }
 
 impl Node {
-    pub(super) async fn start(broker: &Broker, registry: Registry, config: &NodeConfig) -> Result<Self> {
-        let (options, stop) = (&config.options, CancellationToken::new());
+    pub(super) async fn start(
+        broker: &Broker,
+        registry: Registry,
+        config: &NodeConfig,
+        app: &App,
+    ) -> Result<Self> {
+        let options = &config.options;
+        let stop = CancellationToken::new();
         prepare(broker, config).await?;
         for gateway in &config.gateways {
             registry.register_gateway(gateway.clone()).await.map_err(told)?;
@@ -43,17 +52,21 @@ impl Node {
                 Error::new(ErrorKind::Unavailable, context).with_source(error)
             })?;
             address = listener.local_addr().ok();
-            let token = wires::registry_token();
-            if token.is_none() && !listen.ip().is_loopback() {
+            let has_tokens = app.guard().has_tokens();
+            let token = wires::registry_token(has_tokens);
+            let is_guarded = token.is_some() || has_tokens;
+            if !is_guarded && !listen.ip().is_loopback() {
                 return Err(crate::wire::invalid(format!(
-                    "routing.listen: {listen} can be reached from other machines, so FIRTH_ROUTING_TOKEN must hold a token"
+                    "routing.listen: {listen} can be reached from other machines, so it needs a token: set FIRTH_ROUTER_TOKEN, or serve with --token-file"
                 )));
             }
             if config.tls.is_none() && !listen.ip().is_loopback() {
                 tracing::warn!(%listen, "routing.listen has no TLS: tokens cross the network as they are; give routing.tls");
             }
             let tls = config.tls.as_ref().map(|(cert, key)| ServerTls::from_files(cert, key));
-            let service = RegistryService::new(registry, token.as_deref()).configured(&options.routing);
+            let callers = Arc::new(Registrants::new(app, token.as_deref()));
+            let service =
+                RegistryService::new(registry, None).with_callers(callers).configured(&options.routing);
             let service = tls.transpose().map_err(told)?.into_iter().fold(service, RegistryService::with_tls);
             tasks.push(tokio::spawn(service.serve(listener, stop.clone())));
         }
@@ -83,7 +96,8 @@ impl Node {
 
 /// Makes the topic, if it is not there.
 async fn prepare(broker: &Broker, config: &NodeConfig) -> Result<()> {
-    let (topic, wanted) = (&config.options.topic, config.options.routing.num_partitions);
+    let topic = &config.options.topic;
+    let wanted = config.options.routing.num_partitions;
     match broker.create_topic(topic).partitions(wanted).await {
         Ok(_) => {
             tracing::info!(topic, partitions = wanted, "topic created");

@@ -26,8 +26,9 @@ use tower_service::Service;
 pub(super) async fn run(listener: TcpListener, app: App, tls: Option<Tls>, stop: impl Future<Output = ()>) {
     let limits = app.limits();
     let room = Arc::new(Semaphore::new(limits.connections.min(Semaphore::MAX_PERMITS)));
-    let (tasks, draining) = (TaskTracker::new(), CancellationToken::new());
-    let line = Line { router: api::router(app.clone()), draining: draining.clone(), limits };
+    let tasks = TaskTracker::new();
+    let draining = CancellationToken::new();
+    let context = ConnectionContext { router: api::router(app.clone()), draining: draining.clone(), limits };
     let mut stop = std::pin::pin!(stop);
     loop {
         let next = async {
@@ -45,13 +46,14 @@ pub(super) async fn run(listener: TcpListener, app: App, tls: Option<Tls>, stop:
         };
         // Answers are small and wanted at once.
         let _ = stream.set_nodelay(true);
-        let (line, tls) = (line.clone(), tls.clone());
+        let context = context.clone();
+        let tls = tls.clone();
         tasks.spawn(async move {
             let _permit = permit;
-            let stream = Patient::new(stream, line.limits.write_time);
-            let Some(tls) = tls else { return line.serve(stream, peer.ip()).await };
-            match tokio::time::timeout(line.limits.head_time, tls.acceptor().accept(stream)).await {
-                Ok(Ok(stream)) => line.serve(stream, peer.ip()).await,
+            let stream = Patient::new(stream, context.limits.write_time);
+            let Some(tls) = tls else { return context.serve(stream, peer.ip()).await };
+            match tokio::time::timeout(context.limits.head_time, tls.acceptor().accept(stream)).await {
+                Ok(Ok(stream)) => context.serve(stream, peer.ip()).await,
                 Ok(Err(error)) => tracing::debug!(%error, "no TLS"),
                 Err(_) => tracing::debug!("no TLS in time"),
             }
@@ -70,13 +72,13 @@ pub(super) async fn run(listener: TcpListener, app: App, tls: Option<Tls>, stop:
 
 /// What each connection needs.
 #[derive(Clone)]
-struct Line {
+struct ConnectionContext {
     router: axum::Router,
     draining: CancellationToken,
     limits: Arc<Limits>,
 }
 
-impl Line {
+impl ConnectionContext {
     async fn serve(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, peer: IpAddr) {
         let router = self.router;
         let service = service_fn(move |mut request: Request<Incoming>| {

@@ -1,5 +1,6 @@
-//! `firth serve`: binds, accepts, takes over what changed on SIGHUP, and on SIGINT or SIGTERM drains: no new connections, waiting fetches and
-//! streams end, running requests finish, deliveries in hand go back, every group is left and the engine is closed.
+//! `firth serve`: binds, accepts, takes over what changed on SIGHUP, and on SIGINT or SIGTERM
+//! drains: no new connections, waiting fetches and streams end, running requests finish, deliveries
+//! in hand go back, every group is left and the engine is closed.
 
 mod accept;
 mod logs;
@@ -8,10 +9,11 @@ pub(crate) mod tls;
 
 use crate::app::{App, Extras};
 use crate::auth::{Audit, Guard};
-use crate::config::{Config, Given, Limits, Secret};
+use crate::config::{Config, Given, Limits, SecretText};
 use crate::telemetry::{Series, Telemetry};
 use clap::Args;
 use firth::{Broker, Error, ErrorKind, Result};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use tls::Tls;
@@ -29,19 +31,22 @@ pub(crate) struct ServeArgs {
     engine: Option<String>,
     /// The address to serve; addresses that others can reach need a token [default: 127.0.0.1:7171]
     #[arg(long, value_name = "ADDRESS")]
-    listen: Option<String>,
+    listen: Option<SocketAddr>,
     /// A file of lines `sha256:…` as `firth token` prints them; FIRTH_TOKEN gives one token plainly
     #[arg(long, value_name = "FILE")]
-    token_file: Option<String>,
+    token_file: Option<PathBuf>,
     /// Write who changed what and when to this file
     #[arg(long, value_name = "FILE")]
-    audit_file: Option<String>,
+    audit_file: Option<PathBuf>,
     /// Certificate and chain, PEM: speak HTTPS only
     #[arg(long, value_name = "FILE", requires = "tls_key")]
-    tls_cert: Option<String>,
+    tls_cert: Option<PathBuf>,
     /// The certificate's private key, PEM
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
-    tls_key: Option<String>,
+    tls_key: Option<PathBuf>,
+    /// Answer `/` as any unknown path, without the console
+    #[arg(long)]
+    no_console: bool,
     /// How much to log: error, warn, info, debug, trace
     #[arg(long, value_name = "LEVEL")]
     log: Option<String>,
@@ -66,17 +71,24 @@ impl ServeArgs {
         }
         let named = [
             ("engine", self.engine),
-            ("listen", self.listen),
-            ("auth.token_file", self.token_file),
-            ("auth.audit_file", self.audit_file),
-            ("tls.cert", self.tls_cert),
-            ("tls.key", self.tls_key),
+            ("listen", self.listen.map(|listen| listen.to_string())),
+            ("auth.token_file", written("--token-file", self.token_file)?),
+            ("auth.audit_file", written("--audit-file", self.audit_file)?),
+            ("tls.cert", written("--tls-cert", self.tls_cert)?),
+            ("tls.key", written("--tls-key", self.tls_key)?),
+            ("console.enabled", self.no_console.then(|| "false".to_owned())),
             ("log.level", self.log),
             ("log.format", self.log_json.then(|| "json".to_owned())),
         ];
         flags.extend(named.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))));
         Ok(Given { file, flags })
     }
+}
+
+/// A path as the configuration holds it, which is text.
+fn written(option: &str, path: Option<PathBuf>) -> Result<Option<String>> {
+    let text = path.map(|path| path.into_os_string().into_string()).transpose();
+    text.map_err(|_| crate::wire::invalid(format!("{option}: write the path in UTF-8")))
 }
 
 /// Serves until a signal.
@@ -88,8 +100,8 @@ pub(crate) async fn run(args: ServeArgs) -> Result<()> {
 pub(crate) async fn run_given(given: Given) -> Result<()> {
     let config = Config::load(&given)?;
     let logs = logs::start(&config.log_level, config.log_json);
-    let mut signals = Signals::listen()?;
-    let token = config.token.as_ref().map(Secret::expose);
+    let mut signals = StopSignals::listen()?;
+    let token = config.token.as_ref().map(SecretText::expose);
     let guard = Guard::choose(config.listen, config.token_file.as_deref(), token)?;
     let tls = config.tls.as_ref().map(Tls::load).transpose()?;
     let audit = Arc::new(Audit::open(config.audit_file.clone())?);
@@ -112,12 +124,23 @@ pub(crate) async fn run_given(given: Given) -> Result<()> {
         audit,
         telemetry,
         routing: config.routing.clone(),
+        connect: config.connect.clone(),
         partitions: Some(config.partitions),
+        console: config.console,
     };
     let app = App::with(broker, guard, Some(metrics), extras);
-    if let Err(error) = app.routing().start().await {
+    if let Err(error) = app.routing().start(&app).await {
         return app.close().await.and(Err(error));
     }
+    if let Err(error) = app.connect().start().await {
+        return app.close().await.and(Err(error));
+    }
+    let measured = app.clone();
+    tokio::spawn(async move { measured.connect().keep_metrics(measured.closing().clone()).await });
+    let dir = app.broker().describe().strip_prefix("file:").map(PathBuf::from);
+    app.events().stats().start(app.events().clone(), dir, app.closing().clone());
+    app.routing().reports().start(app.broker().bus(), app.closing().clone());
+    app.takeovers().start(app.broker().clone(), app.closing().clone());
     let address = listener.local_addr().unwrap_or(config.listen);
     println!("firth listens on {}://{address}", if tls.is_some() { "https" } else { "http" });
     tracing::info!(%address, tls = tls.is_some(), tokens = app.guard().has_tokens(), "serving");
@@ -139,8 +162,8 @@ struct Served {
 }
 
 impl Served {
-    async fn until_told_to_stop(self, signals: &mut Signals) {
-        while let Heard::Reload = signals.next().await {
+    async fn until_told_to_stop(self, signals: &mut StopSignals) {
+        while let HeardSignal::Reload = signals.next().await {
             match Config::load(&self.given) {
                 Ok(config) => self.take_over(&config),
                 Err(error) => tracing::error!(%error, "the configuration is wrong: nothing was changed"),
@@ -157,7 +180,7 @@ impl Served {
             self.app.telemetry().set_sample(otlp.sample);
         }
         let level = self.logs.as_ref().map_or(Ok(()), |level| level.set(&config.log_level));
-        let token = config.token.as_ref().map(Secret::expose);
+        let token = config.token.as_ref().map(SecretText::expose);
         let tokens = self.app.guard().reload(config.token_file.as_deref(), token);
         let certificate = match (&self.tls, &config.tls) {
             (Some(tls), Some(files)) => tls.reload(files),
@@ -177,18 +200,18 @@ impl Served {
     }
 }
 
-enum Heard {
+enum HeardSignal {
     Stop,
     Reload,
 }
 
-struct Signals {
+struct StopSignals {
     interrupt: Signal,
     terminate: Signal,
     hangup: Signal,
 }
 
-impl Signals {
+impl StopSignals {
     fn listen() -> Result<Self> {
         let listen = |kind| {
             signal(kind).map_err(|error| {
@@ -202,11 +225,11 @@ impl Signals {
         })
     }
 
-    async fn next(&mut self) -> Heard {
+    async fn next(&mut self) -> HeardSignal {
         tokio::select! {
-            _ = self.interrupt.recv() => Heard::Stop,
-            _ = self.terminate.recv() => Heard::Stop,
-            _ = self.hangup.recv() => Heard::Reload,
+            _ = self.interrupt.recv() => HeardSignal::Stop,
+            _ = self.terminate.recv() => HeardSignal::Stop,
+            _ = self.hangup.recv() => HeardSignal::Reload,
         }
     }
 }

@@ -1,4 +1,5 @@
-//! A connection that does not wait for ever: when the other end takes nothing of what is written for too long, writing fails.
+//! A connection that does not wait for ever: when the other end takes nothing of what is written
+//! for too long, writing fails.
 
 use std::io;
 use std::pin::Pin;

@@ -1,6 +1,7 @@
-//! TLS by rustls: the certificate is read from files, and again on SIGHUP; connections that stand keep the old one.
+//! TLS by rustls: the certificate is read from files, and again on SIGHUP; connections that stand
+//! keep the old one.
 
-use crate::config::TlsFiles;
+use crate::config::CertificateFiles;
 use crate::wire::invalid;
 use firth::Result;
 use rustls::ServerConfig;
@@ -14,12 +15,12 @@ use tokio_rustls::TlsAcceptor;
 pub(crate) struct Tls(Arc<RwLock<Arc<ServerConfig>>>);
 
 impl Tls {
-    pub(crate) fn load(files: &TlsFiles) -> Result<Self> {
+    pub(crate) fn load(files: &CertificateFiles) -> Result<Self> {
         Ok(Self(Arc::new(RwLock::new(Arc::new(read(files)?)))))
     }
 
     /// Reads the files again; if they are wrong, the old certificate stays.
-    pub(crate) fn reload(&self, files: &TlsFiles) -> Result<()> {
+    pub(crate) fn reload(&self, files: &CertificateFiles) -> Result<()> {
         let fresh = Arc::new(read(files)?);
         *self.0.write().expect("nothing panics under this lock") = fresh;
         Ok(())
@@ -42,8 +43,9 @@ impl Tls {
     }
 }
 
-fn read(files: &TlsFiles) -> Result<ServerConfig> {
-    let (cert, key) = (files.cert.display(), files.key.display());
+fn read(files: &CertificateFiles) -> Result<ServerConfig> {
+    let cert = files.cert.display();
+    let key = files.key.display();
     let chain: std::result::Result<Vec<_>, _> =
         CertificateDer::pem_file_iter(&files.cert).and_then(Iterator::collect);
     let chain = chain

@@ -14,7 +14,10 @@ impl TraceParent {
     /// Reads the header, or nothing if it is not one.
     pub(crate) fn read(text: &str) -> Option<Self> {
         let mut parts = text.trim().split('-');
-        let (version, trace, span, flags) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
+        let version = parts.next()?;
+        let trace = parts.next()?;
+        let span = parts.next()?;
+        let flags = parts.next()?;
         let known = version == "00" && parts.next().is_none();
         let newer = version.len() == 2 && version != "00" && version != "ff";
         if !(known || newer) || (trace.len(), span.len(), flags.len()) != (32, 16, 2) {
@@ -24,7 +27,8 @@ impl TraceParent {
         if ![version, trace, span, flags].into_iter().all(lower) {
             return None;
         }
-        let (trace, span) = (u128::from_str_radix(trace, 16).ok()?, u64::from_str_radix(span, 16).ok()?);
+        let trace = u128::from_str_radix(trace, 16).ok()?;
+        let span = u64::from_str_radix(span, 16).ok()?;
         let sampled = u8::from_str_radix(flags, 16).ok()? & 1 == 1;
         (trace != 0 && span != 0).then_some(Self { trace, span, sampled })
     }

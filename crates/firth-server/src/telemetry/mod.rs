@@ -1,5 +1,6 @@
-//! Traces and their way through the server: from the request's `traceparent` into the messages that it brings, and from a record's to the
-//! time that a client took for it. Exported over OTLP if the configuration names a collector (feature `otlp`); else contexts only pass through.
+//! Traces and their way through the server: from the request's `traceparent` into the messages that
+//! it brings, and from a record's to the time that a client took for it. Exported over OTLP if the
+//! configuration names a collector (feature `otlp`); else contexts only pass through.
 
 mod context;
 #[cfg(feature = "otlp")]
@@ -25,11 +26,12 @@ pub(crate) struct Telemetry {
 }
 
 /// A finished piece of work.
+#[cfg_attr(not(feature = "otlp"), expect(dead_code, reason = "only the exporter reads a span"))]
 pub(crate) struct Span {
     pub(crate) context: TraceParent,
     pub(crate) parent: Option<u64>,
     pub(crate) name: String,
-    pub(crate) kind: Kind,
+    pub(crate) kind: SpanKind,
     pub(crate) start: SystemTime,
     pub(crate) end: SystemTime,
     pub(crate) attributes: Vec<(&'static str, String)>,
@@ -37,21 +39,21 @@ pub(crate) struct Span {
 }
 
 #[derive(Clone, Copy)]
-pub(crate) enum Kind {
+pub(crate) enum SpanKind {
     Server = 2,
     Consumer = 5,
 }
 
 /// One request as a span.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct RequestTrace {
+pub(crate) struct RequestSpan {
     parent: Option<TraceParent>,
     /// This request's own span, if spans are exported.
     own: Option<TraceParent>,
     start: SystemTime,
 }
 
-impl RequestTrace {
+impl RequestSpan {
     /// What the request's messages carry.
     pub(crate) fn for_messages(&self) -> Option<TraceParent> {
         self.own.or(self.parent)
@@ -96,24 +98,24 @@ impl Telemetry {
     }
 
     /// A request begins.
-    pub(crate) fn request(&self, headers: &HeaderMap) -> RequestTrace {
+    pub(crate) fn request(&self, headers: &HeaderMap) -> RequestSpan {
         let parent = headers.get(firth::TRACEPARENT).and_then(|value| value.to_str().ok());
         let parent = parent.and_then(TraceParent::read);
         let own = self.sample().map(|sampled| match parent {
             Some(parent) => parent.child(),
             None => TraceParent::root(sampled),
         });
-        RequestTrace { parent, own, start: SystemTime::now() }
+        RequestSpan { parent, own, start: SystemTime::now() }
     }
 
     /// A request was answered.
-    pub(crate) fn answered(&self, trace: RequestTrace, method: &str, route: &str, status: u16) {
+    pub(crate) fn answered(&self, trace: RequestSpan, method: &str, route: &str, status: u16) {
         let Some(context) = trace.own.filter(|own| own.sampled) else { return };
         self.export(Span {
             context,
             parent: trace.parent.map(|parent| parent.span),
             name: format!("{method} {route}"),
-            kind: Kind::Server,
+            kind: SpanKind::Server,
             start: trace.start,
             end: SystemTime::now(),
             attributes: vec![
@@ -137,7 +139,7 @@ impl Telemetry {
             context: parent.child(),
             parent: Some(parent.span),
             name: format!("process {}", record.topic()),
-            kind: Kind::Consumer,
+            kind: SpanKind::Consumer,
             start: since,
             end: SystemTime::now(),
             attributes: vec![

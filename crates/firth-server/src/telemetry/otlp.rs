@@ -1,7 +1,8 @@
 //! OTLP over HTTP in its JSON form: spans and metrics to a collector.
 //!
-//! One task sends; what waits for it is bounded by [`MAX_WAITING`] spans, and more are dropped and counted. A collector that is away costs nothing but the
-//! spans of that time: nothing waits for it. The JSON is the protobuf's mapping: ids in hex, 64-bit numbers as text.
+//! One task sends; what waits for it is bounded by [`MAX_WAITING`] spans, and more are dropped and
+//! counted. A collector that is away costs nothing but the spans of that time: nothing waits for
+//! it. The JSON is the protobuf's mapping: ids in hex, 64-bit numbers as text.
 
 use super::prometheus::{self, Family, Labels};
 use super::{Series, Span, TraceParent};
@@ -44,7 +45,8 @@ struct Inner {
     gauges: Gauges,
 }
 
-/// Who brings the gauges of topics and groups up to date, once there is somebody.
+/// Brings the gauges of topics and groups up to date before an export; empty until the server sets
+/// it.
 type Gauges = Arc<OnceLock<Events>>;
 
 impl Exporter {
@@ -53,7 +55,8 @@ impl Exporter {
         let sample = AtomicU64::new(config.sample.to_bits());
         let sockets = Client::builder(TokioExecutor::new()).build_http();
         let gauges = Gauges::default();
-        let sender = Sender { sockets, metrics, gauges: gauges.clone(), start: SystemTime::now(), config };
+        let sender =
+            OtlpSender { sockets, metrics, gauges: gauges.clone(), start: SystemTime::now(), config };
         tokio::spawn(sender.run(waiting));
         Self(Arc::new(Inner { orders, sample, closed: Mutex::new(false), gauges }))
     }
@@ -93,7 +96,7 @@ impl Exporter {
     }
 }
 
-struct Sender {
+struct OtlpSender {
     sockets: Client<HttpConnector, Body>,
     metrics: Series,
     gauges: Gauges,
@@ -101,7 +104,7 @@ struct Sender {
     config: Otlp,
 }
 
-impl Sender {
+impl OtlpSender {
     async fn run(self, mut orders: mpsc::Receiver<Order>) {
         let mut metrics = tokio::time::interval(self.config.interval);
         metrics.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -147,7 +150,8 @@ impl Sender {
         }
         self.metrics.run_upkeep();
         let families = prometheus::read(&self.metrics.render());
-        let (start, now) = (nanos(self.start), nanos(SystemTime::now()));
+        let start = nanos(self.start);
+        let now = nanos(SystemTime::now());
         let list: Vec<_> = families.iter().filter_map(|family| metric_json(family, &start, &now)).collect();
         let body = json!({ "resourceMetrics": [{
             "resource": self.resource(),

@@ -1,4 +1,5 @@
-//! The Prometheus text as families of samples: what is counted is turned into OTLP from there, so that both tell the same. Pure.
+//! The Prometheus text as families of samples: what is counted is turned into OTLP from there, so
+//! that both tell the same. Pure.
 
 use std::collections::BTreeMap;
 
@@ -28,7 +29,8 @@ pub(super) fn read(text: &str) -> Vec<Family> {
     for line in text.lines() {
         if let Some(declared) = line.strip_prefix("# TYPE ") {
             if let Some((name, kind)) = declared.split_once(' ') {
-                let (name, kind) = (name.to_owned(), kind.trim().to_owned());
+                let name = name.to_owned();
+                let kind = kind.trim().to_owned();
                 families.push(Family { name, kind, ..Family::default() });
             }
         } else if !line.starts_with('#')
@@ -82,7 +84,9 @@ fn labels(mut rest: &str) -> Option<(Labels, &str)> {
             return Some((labels, after));
         }
         let (name, quoted) = rest.split_once("=\"")?;
-        let (mut value, mut escaped, mut end) = (String::new(), false, None);
+        let mut value = String::new();
+        let mut escaped = false;
+        let mut end = None;
         for (at, c) in quoted.char_indices() {
             match (escaped, c) {
                 (true, 'n') => value.push('\n'),

@@ -1,9 +1,10 @@
-//! Everything counted, in parts that can be forgotten: one for each topic and each group, and one for
-//! the rest.
+//! Everything counted, in parts that can be forgotten: one for each topic and each group, and one
+//! for the rest.
 //!
-//! The exporter keeps a series for as long as it lives, so a deleted topic would be shown, and would
-//! alert, until the next start. Here a topic's or a group's series end with it. A handle that is
-//! still held then counts into the void; whoever comes under the same name registers anew.
+//! The exporter keeps a series for as long as it lives, so a deleted topic would be shown, and
+//! would alert, until the next start. Here a topic's or a group's series end with it. A handle that
+//! outlives its series counts without effect. A new topic or group of the same name registers new
+//! series.
 
 use firth::{Error, ErrorKind, Result};
 use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
@@ -24,7 +25,7 @@ pub(crate) struct Series(Arc<Shared>);
 struct Shared {
     builder: fn() -> Result<PrometheusRecorder>,
     rest: PrometheusRecorder,
-    parts: Mutex<HashMap<Scope, Part>>,
+    parts: Mutex<HashMap<Scope, SeriesPart>>,
 }
 
 /// A topic, or a group of it.
@@ -35,7 +36,7 @@ struct Scope {
     group: String,
 }
 
-struct Part {
+struct SeriesPart {
     recorder: PrometheusRecorder,
     /// When a handle was last asked for.
     asked: Instant,
@@ -97,7 +98,7 @@ impl Series {
             .retain(|scope, part| part.asked >= since || is_there(&scope.topic, group(scope).as_deref()));
     }
 
-    fn parts(&self) -> MutexGuard<'_, HashMap<Scope, Part>> {
+    fn parts(&self) -> MutexGuard<'_, HashMap<Scope, SeriesPart>> {
         self.0.parts.lock().expect("nothing panics under this lock")
     }
 
@@ -118,7 +119,7 @@ impl Series {
         }
         // One recorder could be made, so another can; if not, the series stays for good.
         let Ok(recorder) = (self.0.builder)() else { return act(&self.0.rest) };
-        act(&parts.entry(scope).or_insert(Part { recorder, asked: Instant::now() }).recorder)
+        act(&parts.entry(scope).or_insert(SeriesPart { recorder, asked: Instant::now() }).recorder)
     }
 }
 
@@ -148,7 +149,8 @@ impl Recorder for Series {
     }
 }
 
-/// One text of several, with all samples of a metric together under its head, as the format wants it.
+/// One text of several, with all samples of a metric together under its head, as the format wants
+/// it.
 fn merge(texts: &[String]) -> String {
     let mut families: BTreeMap<&str, (String, String)> = BTreeMap::new();
     for text in texts {

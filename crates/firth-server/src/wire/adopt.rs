@@ -28,7 +28,7 @@ pub(crate) struct Adoption {
     #[schema(maximum = 3_155_760_000_000_u64)]
     #[serde(deserialize_with = "maybe_whole")]
     pub(crate) age_ms: Option<u64>,
-    /// Move the entries instead of copying them: whoever else reads the stream misses them.
+    /// Move the entries instead of copying them: other readers of the stream miss them.
     pub(crate) remove_entries: bool,
     /// Consumer groups of the stream that go on here; stop their old consumers first.
     #[serde(deserialize_with = "objects", skip_serializing_if = "Vec::is_empty")]

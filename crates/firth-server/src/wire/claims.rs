@@ -1,7 +1,7 @@
 //! Services, offers, workers and their claims on the wire.
 
 use super::lenient::{maybe_whole, objects, whole};
-use super::{BASE64, invalid, millis, text_or_base64};
+use super::{BASE64, invalid_at, millis, text_or_base64};
 use base64::Engine as _;
 use firth::Result;
 use firth::claims::{Claim, ClaimsStatus, OfferInfo, OfferOwner, WorkerInfo};
@@ -32,11 +32,11 @@ pub(crate) struct ServiceStatus {
     pub(crate) offers: u64,
     /// Offers that a living worker has.
     pub(crate) owned: u64,
-    /// Offers that nobody has.
+    /// Offers without an owner.
     pub(crate) free: u64,
     /// Offers whose workers vanished.
     pub(crate) orphaned: u64,
-    /// How long the longest of those that nobody has has been so.
+    /// The longest time that a free or orphaned offer has been without an owner.
     pub(crate) longest_unowned_ms: Option<u64>,
     /// Workers that are there.
     pub(crate) workers: u64,
@@ -50,7 +50,8 @@ impl ServiceStatus {
     }
 }
 
-/// A unit of work to offer: its name, and what its owner needs to know as `payload` or `payload_base64`, at most 64 KiB.
+/// A unit of work to offer: its name, and what its owner needs to know as `payload` or
+/// `payload_base64`, at most 64 KiB.
 #[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct NewOffer {
@@ -63,23 +64,27 @@ pub(crate) struct NewOffer {
 
 impl NewOffer {
     pub(crate) fn into_parts(self) -> Result<(String, Vec<u8>)> {
-        let payload = bytes("payload", self.payload, self.payload_base64)?;
+        let payload = bytes(["payload", "payload_base64"], self.payload, self.payload_base64)?;
         Ok((self.name, payload.unwrap_or_default()))
     }
 }
 
 /// Text or base64, if either was given.
-fn bytes(field: &str, text: Option<String>, base64: Option<String>) -> Result<Option<Vec<u8>>> {
+fn bytes(
+    [field, field_base64]: [&'static str; 2],
+    text: Option<String>,
+    base64: Option<String>,
+) -> Result<Option<Vec<u8>>> {
     match (text, base64) {
         (None, None) => Ok(None),
         (Some(text), None) => Ok(Some(text.into_bytes())),
         (None, Some(text)) => {
             let decoded = BASE64.decode(text);
-            decoded
-                .map(Some)
-                .map_err(|error| invalid(format!("{field}_base64: not base64")).with_source(error))
+            decoded.map(Some).map_err(|error| {
+                invalid_at(field_base64, format!("{field_base64}: not base64")).with_source(error)
+            })
         }
-        _ => Err(invalid(format!("{field}: give {field} or {field}_base64, not both"))),
+        _ => Err(invalid_at(field, format!("{field}: give {field} or {field_base64}, not both"))),
     }
 }
 
@@ -94,7 +99,7 @@ pub(crate) struct Offered {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum OfferState {
-    /// Nobody.
+    /// No worker.
     Free,
     /// A living worker.
     Owned,
@@ -109,7 +114,7 @@ pub(crate) struct OfferShown {
     pub(crate) state: OfferState,
     /// Who has it.
     pub(crate) owner: Option<String>,
-    /// Who had it last, if nobody has it.
+    /// The worker that had it last, if it is free or orphaned.
     pub(crate) last_owner: Option<String>,
     /// The newest grant; 0 before the first.
     pub(crate) epoch: u64,
@@ -142,7 +147,7 @@ pub(crate) struct OfferList {
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub(crate) struct WorkerShown {
     pub(crate) name: String,
-    /// The number of its newest life.
+    /// The number of its newest session.
     pub(crate) life: u64,
     pub(crate) alive: bool,
     /// How long until it runs out without another beat.
@@ -156,9 +161,10 @@ pub(crate) struct WorkerShown {
 
 impl From<WorkerInfo> for WorkerShown {
     fn from(info: WorkerInfo) -> Self {
-        let WorkerInfo { id, life, is_alive, remaining, claims, max_claims, age } = info;
-        let (remaining_ms, age_ms) = (millis(remaining), millis(age));
-        Self { name: id, life: life.0, alive: is_alive, remaining_ms, claims, max_claims, age_ms }
+        let WorkerInfo { id, session, is_alive, remaining, claims, max_claims, age } = info;
+        let remaining_ms = millis(remaining);
+        let age_ms = millis(age);
+        Self { name: id, life: session.0, alive: is_alive, remaining_ms, claims, max_claims, age_ms }
     }
 }
 
@@ -227,13 +233,13 @@ pub(crate) struct Poll {
 pub(crate) enum WorkState {
     /// It is yours: work on it.
     Granted,
-    /// It is yours, but somebody else should have it: finish, leave a checkpoint, release it.
+    /// It is yours, but another worker should have it: finish, leave a checkpoint, release it.
     Recalled,
     /// It is not yours any more: stop at once.
     Lost,
     /// You gave it back.
     Released,
-    /// A worker vanished that had this unit; claim it by name if nobody takes it.
+    /// The worker that had this unit vanished. If no worker takes it by itself, claim it by name.
     Orphaned,
     /// The session is over; the last of a stream.
     End,
@@ -263,7 +269,7 @@ pub(crate) struct WorkNews {
     /// The claim's handle, for `settle`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) claim: Option<String>,
-    /// Grows with each change of owner: pass it on to whatever must refuse a former owner.
+    /// Grows with each change of owner: pass it on to every system that must refuse a former owner.
     #[serde(default)]
     pub(crate) epoch: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -352,7 +358,7 @@ pub(crate) struct Renewed {
     pub(crate) healthy: bool,
     /// All offers of the service, as last heard.
     pub(crate) offers: u64,
-    /// Offers that nobody has.
+    /// Offers without an owner.
     pub(crate) free: u64,
     /// Offers whose workers vanished.
     pub(crate) orphaned: u64,
@@ -385,7 +391,7 @@ pub(crate) struct SettleClaims {
     /// Given back: others get these.
     #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "objects")]
     #[schema(max_items = 500)]
-    pub(crate) release: Vec<Rest>,
+    pub(crate) release: Vec<RestClaim>,
     /// What the next owners need to go on.
     #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "objects")]
     #[schema(max_items = 500)]
@@ -395,9 +401,9 @@ pub(crate) struct SettleClaims {
 /// A claim to give back.
 #[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Rest {
+pub(crate) struct RestClaim {
     pub(crate) claim: String,
-    /// Nobody gets it before this long.
+    /// No worker gets it before this time has passed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(maximum = 86_400_000)]
     #[serde(deserialize_with = "maybe_whole")]
@@ -417,8 +423,8 @@ pub(crate) struct Checkpoint {
 
 impl Checkpoint {
     pub(crate) fn into_parts(self) -> Result<(String, Vec<u8>)> {
-        let state = bytes("state", self.state, self.state_base64)?;
-        let state = state.ok_or_else(|| invalid("state: give state or state_base64"))?;
+        let state = bytes(["state", "state_base64"], self.state, self.state_base64)?;
+        let state = state.ok_or_else(|| invalid_at("state", "state: give state or state_base64"))?;
         Ok((self.claim, state))
     }
 }

@@ -85,3 +85,37 @@ pub(crate) struct Edit {
 pub(crate) struct Count {
     pub(crate) count: u64,
 }
+
+/// Topics that have dead letters.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct DeadTopics {
+    pub(crate) topics: Vec<DeadTopic>,
+    /// Pass it as `after` of the next call; null: all topics were looked at.
+    pub(crate) next: Option<String>,
+}
+
+/// The dead letters of one topic in figures.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct DeadTopic {
+    pub(crate) topic: String,
+    pub(crate) count: u64,
+    pub(crate) groups: Vec<DeadGroup>,
+    /// How many letters were read to count reasons; at most 1000 of a topic are.
+    pub(crate) counted: u64,
+    /// Their reasons, the most frequent first, at most 20; empty without the scope `consume`.
+    pub(crate) reasons: Vec<DeadReason>,
+}
+
+/// How many letters a group gave up.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct DeadGroup {
+    pub(crate) group: String,
+    pub(crate) count: u64,
+}
+
+/// How many of the letters that were read have this reason.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct DeadReason {
+    pub(crate) reason: String,
+    pub(crate) count: u64,
+}

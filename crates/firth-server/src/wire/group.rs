@@ -1,6 +1,6 @@
 //! Groups, deliveries and verdicts on the wire.
 
-use super::lenient::{maybe_whole, objects, whole};
+use super::lenient::{given_whole, maybe_whole, objects, whole};
 use super::{Shown, millis};
 use firth::{GroupInfo, MemberInfo, PendingPage, PendingRecord, StartAt};
 use serde::{Deserialize, Serialize};
@@ -24,7 +24,8 @@ pub(crate) struct Fetch {
     pub(crate) lease_ms: Option<u64>,
 }
 
-/// A record that must be settled by `delivery` before `deadline_ms` (Unix time), else it comes again.
+/// A record that must be settled by `delivery` before `deadline_ms` (Unix time), else it comes
+/// again.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub(crate) struct Delivered {
     /// Its handle, good for this ownership of the partition only.
@@ -59,7 +60,7 @@ pub(crate) struct Settle {
     #[schema(max_items = 500)]
     #[serde(deserialize_with = "objects")]
     pub(crate) reject: Vec<Failure>,
-    /// Not started: somebody else may have it, and no attempt is counted.
+    /// Not started: another consumer may have it, and no attempt is counted.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schema(max_items = 500)]
     pub(crate) release: Vec<String>,
@@ -190,9 +191,16 @@ pub(crate) struct Member {
     /// How long it stays a member without another heartbeat.
     pub(crate) remaining_ms: u64,
     pub(crate) beats: u64,
-    /// `server`: it stands for clients over HTTP; `library`: a program that consumes by itself.
+    /// `server`: it stands for clients over HTTP; `cli`: a command with `--engine`; `library`: a
+    /// program that consumes by itself; or what that program calls itself.
     #[serde(default)]
     pub(crate) kind: String,
+    /// The machine on which it runs, as it says.
+    #[serde(default)]
+    pub(crate) host: Option<String>,
+    /// The number of its process there.
+    #[serde(default)]
+    pub(crate) pid: Option<u32>,
     /// Who consumes through it, if it is the server that answers.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) clients: Vec<ClientShown>,
@@ -218,12 +226,15 @@ pub(crate) const SERVER_MEMBER: &str = "http";
 
 impl From<MemberInfo> for Member {
     fn from(info: MemberInfo) -> Self {
-        let MemberInfo { name, owns, pins, max_partitions, remaining, beats } = info;
-        let (owns, pins) = (owns.into_iter().collect(), pins.into_iter().collect());
+        let MemberInfo { name, owns, pins, max_partitions, remaining, beats, kind, host, pid } = info;
+        let owns = owns.into_iter().collect();
+        let pins = pins.into_iter().collect();
+        // Members of older versions say nothing; servers are known by their names.
         let is_server = name.strip_prefix(SERVER_MEMBER).is_some_and(|rest| rest.starts_with('-'));
-        let kind = if is_server { "server" } else { "library" }.to_owned();
-        let (remaining_ms, clients) = (millis(remaining), Vec::new());
-        Self { name, owns, pins, max_partitions, remaining_ms, beats, kind, clients }
+        let kind = kind.unwrap_or_else(|| if is_server { "server" } else { "library" }.to_owned());
+        let remaining_ms = millis(remaining);
+        let clients = Vec::new();
+        Self { name, owns, pins, max_partitions, remaining_ms, beats, kind, host, pid, clients }
     }
 }
 
@@ -252,8 +263,8 @@ pub(crate) struct NewGroup {
 }
 
 impl From<&NewGroup> for StartAt {
-    fn from(wish: &NewGroup) -> Self {
-        match (wish.age_ms, wish.start) {
+    fn from(request: &NewGroup) -> Self {
+        match (request.age_ms, request.start) {
             (Some(age), _) => Self::Age(Duration::from_millis(age)),
             (None, Start::Oldest) => Self::Oldest,
             (None, Start::Newest) => Self::Newest,
@@ -270,12 +281,12 @@ pub(crate) struct ResetGroup {
     /// Instead of `to`: with records that are not older than this.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(maximum = 3_155_760_000_000_u64)]
-    #[serde(deserialize_with = "maybe_whole")]
+    #[serde(deserialize_with = "given_whole")]
     pub(crate) age_ms: Option<u64>,
     /// Instead of `to`: with records appended at this time (Unix) or later.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(maximum = 9_007_199_254_740_991_u64)]
-    #[serde(deserialize_with = "maybe_whole")]
+    #[serde(deserialize_with = "given_whole")]
     pub(crate) time_ms: Option<u64>,
     /// Forget records that wait for another attempt.
     pub(crate) drop_due: bool,
@@ -317,7 +328,79 @@ impl From<PendingPage> for PendingList {
 impl From<PendingRecord> for Waiting {
     fn from(record: PendingRecord) -> Self {
         let PendingRecord { partition, id, attempt, crashes, due_in, age, idle, reason } = record;
-        let (due_ms, age_ms, idle_ms) = (due_in.map(millis), millis(age), idle.map(millis));
+        let due_ms = due_in.map(millis);
+        let age_ms = millis(age);
+        let idle_ms = idle.map(millis);
         Self { partition, id: id.to_string(), attempt, crashes, due_ms, age_ms, idle_ms, reason }
+    }
+}
+
+/// Deliveries that members of a group have and have not settled, the oldest first.
+#[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
+pub(crate) struct InFlightList {
+    pub(crate) deliveries: Vec<InFlightShown>,
+    /// How many there are in all, of the members that answered.
+    pub(crate) total: usize,
+    /// Members that did not tell within half a second: they hang, are gone, or are of an older
+    /// version.
+    #[serde(default)]
+    pub(crate) silent: Vec<String>,
+}
+
+/// A delivery in the hands of a member, or of a client over HTTP.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct InFlightShown {
+    pub(crate) partition: u32,
+    pub(crate) id: String,
+    /// 1 for the first delivery.
+    pub(crate) attempt: u32,
+    /// How long ago the client, or the member's handler, got it.
+    pub(crate) age_ms: u64,
+    /// How long it has left before the server delivers it again; null if it is no client of the
+    /// server that answers.
+    #[serde(default)]
+    pub(crate) remaining_ms: Option<u64>,
+    /// The member of the group that has it, or stands for the client.
+    pub(crate) member: Option<String>,
+    /// The client, as it names itself by `Firth-Client`.
+    pub(crate) client: Option<String>,
+    /// The client's address, or the member's machine; null inside the server's process.
+    pub(crate) address: Option<String>,
+    /// `fetch` or `stream` for a client of the server that answers, else the kind of the member.
+    pub(crate) kind: String,
+}
+
+/// What a reset would do.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct ResetPreview {
+    /// Records that the group would get again.
+    pub(crate) repeats: u64,
+    /// Records that it would never get.
+    pub(crate) skips: u64,
+    /// Records that wait for another attempt and would be forgotten.
+    pub(crate) dropped: u64,
+    pub(crate) partitions: Vec<ResetPart>,
+}
+
+/// What a reset would do on one partition.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct ResetPart {
+    pub(crate) partition: u32,
+    pub(crate) repeats: u64,
+    pub(crate) skips: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reset_without_a_time_is_never_a_reset_to_the_oldest() {
+        let read = |text: &str| serde_json::from_str::<ResetGroup>(text);
+        assert_eq!(read(r#"{"time_ms":5}"#).unwrap().time_ms, Some(5));
+        assert_eq!(read(r#"{"age_ms":5.0}"#).unwrap().age_ms, Some(5));
+        for wrong in [r#"{"time_ms":null}"#, r#"{"age_ms":null}"#, r#"{"age_ms":-1}"#] {
+            assert!(read(wrong).is_err(), "{wrong}");
+        }
     }
 }

@@ -1,17 +1,19 @@
-//! How JSON is read: strictly as objects where objects are meant, and leniently where numbers are whole but written as `5.0`.
+//! How JSON is read: strictly as objects where objects are meant, and leniently where numbers are
+//! whole but written as `5.0`.
 
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserialize, DeserializeOwned, Deserializer, Error, MapAccess, Unexpected, Visitor};
 use std::fmt;
 use std::marker::PhantomData;
 
-/// A value written as an object. A plain struct would also be read from an array, by the order of its fields.
+/// A value written as an object. A plain struct would also be read from an array, by the order of
+/// its fields.
 pub(crate) struct Object<T>(pub(crate) T);
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        struct Read<T>(PhantomData<T>);
-        impl<'de, T: Deserialize<'de>> Visitor<'de> for Read<T> {
+        struct ObjectVisitor<T>(PhantomData<T>);
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for ObjectVisitor<T> {
             type Value = T;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -22,7 +24,7 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
                 T::deserialize(MapAccessDeserializer::new(map))
             }
         }
-        from.deserialize_map(Read(PhantomData)).map(Self)
+        from.deserialize_map(ObjectVisitor(PhantomData)).map(Self)
     }
 }
 
@@ -38,8 +40,8 @@ pub(super) fn objects<'de, D: Deserializer<'de>, T: DeserializeOwned>(from: D) -
 
 /// A whole number, also one that is written with a fraction of zero.
 pub(super) fn whole<'de, D: Deserializer<'de>, T: TryFrom<u64>>(from: D) -> Result<T, D::Error> {
-    struct Read;
-    impl Visitor<'_> for Read {
+    struct WholeVisitor;
+    impl Visitor<'_> for WholeVisitor {
         type Value = u64;
 
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -56,7 +58,7 @@ pub(super) fn whole<'de, D: Deserializer<'de>, T: TryFrom<u64>>(from: D) -> Resu
             if is_whole { Ok(value as u64) } else { Err(E::invalid_value(Unexpected::Float(value), &self)) }
         }
     }
-    let value = from.deserialize_any(Read)?;
+    let value = from.deserialize_any(WholeVisitor)?;
     T::try_from(value).map_err(|_| Error::custom(format_args!("{value} is too large")))
 }
 
@@ -73,6 +75,12 @@ pub(super) fn maybe_whole<'de, D: Deserializer<'de>, T: TryFrom<u64>>(
     Ok(Option::<Number<T>>::deserialize(from)?.map(|Number(value)| value))
 }
 
+/// As [`whole`], for a field that may be absent and is never null: an empty form must not pass for
+/// a field that was left out.
+pub(super) fn given_whole<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
+    whole(from).map(Some)
+}
+
 /// As [`maybe_whole`], where null says something else than absence: that is `None`, by the default.
 pub(super) fn given_or_null<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Option<u64>>, D::Error> {
     maybe_whole(from).map(Some)
@@ -85,7 +93,7 @@ mod tests {
     #[derive(Debug, serde::Deserialize)]
     #[serde(default, deny_unknown_fields)]
     #[derive(Default)]
-    struct Wish {
+    struct SubscriptionRequest {
         #[serde(deserialize_with = "maybe_whole")]
         count: Option<u32>,
     }
@@ -99,7 +107,9 @@ mod tests {
 
     #[test]
     fn numbers_are_whole_however_they_are_written_and_objects_are_objects() {
-        let read = |text: &str| serde_json::from_str::<Object<Wish>>(text).map(|Object(wish)| wish.count);
+        let read = |text: &str| {
+            serde_json::from_str::<Object<SubscriptionRequest>>(text).map(|Object(request)| request.count)
+        };
         assert_eq!(read(r#"{"count": 5}"#).unwrap(), Some(5));
         assert_eq!(read(r#"{"count": 5.0}"#).unwrap(), Some(5));
         assert_eq!(read(r#"{"count": null}"#).unwrap(), None);

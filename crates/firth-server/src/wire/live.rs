@@ -1,6 +1,6 @@
 //! Live channels on the wire.
 
-use super::{BASE64, invalid, text_or_base64};
+use super::{BASE64, invalid_at, text_or_base64};
 use base64::Engine as _;
 use firth::Result;
 use serde::{Deserialize, Serialize};
@@ -22,11 +22,11 @@ impl Published {
             (Some(text), None) => Ok(text.into()),
             (None, Some(text)) => {
                 let bytes = BASE64.decode(text);
-                bytes
-                    .map(Into::into)
-                    .map_err(|error| invalid("payload_base64 is not base64").with_source(error))
+                bytes.map(Into::into).map_err(|error| {
+                    invalid_at("payload_base64", "payload_base64 is not base64").with_source(error)
+                })
             }
-            _ => Err(invalid("give exactly one of payload and payload_base64")),
+            _ => Err(invalid_at("payload", "give exactly one of payload and payload_base64")),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Messages, receipts and records on the wire.
 
 use super::lenient::maybe_whole;
-use super::{BASE64, invalid, text_or_base64, unix_ms};
+use super::{BASE64, invalid_at, text_or_base64, unix_ms};
 use base64::Engine as _;
 use firth::{Message, Receipt, Record, Result};
 use serde::{Deserialize, Deserializer, Serialize};
@@ -55,19 +55,25 @@ fn any_json<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Box<RawValue>>,
 }
 
 impl Outgoing {
-    /// The message, or what is wrong with it. `trace` is the trace context of the request, for messages without one.
+    /// The message, or what is wrong with it. `trace` is the trace context of the request, for
+    /// messages without one.
     pub(crate) fn into_message(self, trace: Option<&str>) -> Result<Message> {
         let mut message = match (self.payload, self.payload_base64, self.json) {
             (Some(text), None, None) => Message::new(text),
             (None, Some(text), None) => Message::new(decode("payload_base64", &text)?),
             (None, None, Some(json)) => Message::json(&json)?,
-            _ => return Err(invalid("payload: give exactly one of payload, payload_base64 and json")),
+            _ => {
+                return Err(invalid_at(
+                    "payload",
+                    "payload: give exactly one of payload, payload_base64 and json",
+                ));
+            }
         };
         match (self.key, self.key_base64) {
             (None, None) => {}
             (Some(key), None) => message = message.key(key),
             (None, Some(key)) => message = message.key(decode("key_base64", &key)?),
-            _ => return Err(invalid("key: give key or key_base64, not both")),
+            _ => return Err(invalid_at("key", "key: give key or key_base64, not both")),
         }
         if let Some(trace) = trace.filter(|_| !self.headers.contains_key(firth::TRACEPARENT)) {
             message = message.header(firth::TRACEPARENT, trace.to_owned());
@@ -84,10 +90,10 @@ impl Outgoing {
             (Some(after), None) => message = message.deliver_after(Duration::from_millis(after)),
             (None, Some(at)) => {
                 let time = UNIX_EPOCH.checked_add(Duration::from_millis(at));
-                let time = time.ok_or_else(|| invalid("at_ms: no clock shows this time"))?;
+                let time = time.ok_or_else(|| invalid_at("at_ms", "at_ms: no clock shows this time"))?;
                 message = message.deliver_at(time);
             }
-            _ => return Err(invalid("after_ms: give after_ms or at_ms, not both")),
+            _ => return Err(invalid_at("after_ms", "after_ms: give after_ms or at_ms, not both")),
         }
         Ok(match self.partition {
             Some(partition) => message.to_partition(partition),
@@ -96,8 +102,8 @@ impl Outgoing {
     }
 }
 
-fn decode(field: &str, text: &str) -> Result<Vec<u8>> {
-    BASE64.decode(text).map_err(|error| invalid(format!("{field}: not base64")).with_source(error))
+fn decode(field: &'static str, text: &str) -> Result<Vec<u8>> {
+    BASE64.decode(text).map_err(|error| invalid_at(field, format!("{field}: not base64")).with_source(error))
 }
 
 /// Where a message went; a delayed one gets its id when it is due.
@@ -173,13 +179,16 @@ impl Shown {
     }
 }
 
-/// The deepest JSON that is shown as such. Readers of JSON give up at some depth (64 levels and up),
-/// and one deep record would make all that come with it unreadable; a deeper one is shown as text.
+/// The deepest JSON that is shown as such. Readers of JSON give up at some depth (64 levels and
+/// up), and one deep record would make all that come with it unreadable; a deeper one is shown as
+/// text.
 const MAX_DEPTH: usize = 56;
 
 /// How deep lists and objects lie in each other.
 fn depth(json: &[u8]) -> usize {
-    let (mut depth, mut deepest, mut bytes) = (0_usize, 0, json.iter());
+    let mut depth = 0_usize;
+    let mut deepest = 0;
+    let mut bytes = json.iter();
     while let Some(byte) = bytes.next() {
         match byte {
             b'[' | b'{' => {
@@ -259,6 +268,9 @@ fn headers(record: &Record) -> BTreeMap<String, Values> {
 pub(crate) struct Records {
     pub(crate) records: Vec<Shown>,
     pub(crate) next: Option<String>,
+    /// How many records were looked at for these.
+    #[serde(default)]
+    pub(crate) looked_at: usize,
 }
 
 #[cfg(test)]

@@ -1,45 +1,64 @@
-//! What crosses the wire: the JSON of every request and answer, used by the server and by the command line alike.
+//! What crosses the wire: the JSON of every request and answer, used by the server and by the
+//! command line alike.
 //!
-//! Unknown fields of requests are refused, so that a typing error never passes for a default. Bytes that are not text
-//! travel as `…_base64`. The same types describe themselves in the OpenAPI document.
+//! Unknown fields of requests are refused, so that a typing error never passes for a default. Bytes
+//! that are not text travel as `…_base64`. The same types describe themselves in the OpenAPI
+//! document.
 
+mod about;
 mod adopt;
 mod claims;
+mod clients;
 mod dead;
+mod delayed;
 mod event;
-mod feeds;
 mod group;
 mod lenient;
 mod live;
 mod message;
 mod policy;
 mod routing;
+mod sources;
+mod stats;
+mod takeovers;
 mod topic;
+mod unit_data;
 
+pub(crate) use about::About;
 pub(crate) use adopt::{Adoption, ImportGroup};
 pub(crate) use claims::{
     ClaimTaken, ClaimsSettled, Joined, NewOffer, NewService, NotDone, OfferList, OfferShown, OfferState,
-    Offered, Poll, Polled, Renew, Renewed, Rest, ServiceStatus, Services, SettleClaims, Take, WorkNews,
+    Offered, Poll, Polled, Renew, Renewed, RestClaim, ServiceStatus, Services, SettleClaims, Take, WorkNews,
     WorkState, WorkerJoin, WorkerList, WorkerShown,
 };
-pub(crate) use dead::{Count, Edit, Letter, Letters, Pick};
+pub(crate) use clients::{EdgeClients, GatewayClient, GatewayClients, GatewayTold, MAX_CLIENTS};
+pub(crate) use dead::{Count, DeadGroup, DeadReason, DeadTopic, DeadTopics, Edit, Letter, Letters, Pick};
+pub(crate) use delayed::{
+    DelayedChanged, DelayedChanges, DelayedList, DelayedPick, DelayedShown, DelayedWhere,
+};
 pub(crate) use event::SystemEvent;
-pub(crate) use feeds::{FeedPage, FeedRecord, FeedSettled, Hopeless, NotStored, ReadFeed, SettleFeed};
 pub(crate) use group::{
-    ClientShown, Delivered, Failure, Fetch, Fetched, Group, Groups, Member, Members, NewGroup, NotSettled,
-    PendingList, ResetGroup, SERVER_MEMBER, Settle, SettledReport, Start, Waiting,
+    ClientShown, Delivered, Failure, Fetch, Fetched, Group, Groups, InFlightList, InFlightShown, Member,
+    Members, NewGroup, NotSettled, PendingList, ResetGroup, ResetPart, ResetPreview, SERVER_MEMBER, Settle,
+    SettledReport, Start, Waiting,
 };
 pub(crate) use lenient::Object;
 pub(crate) use live::{Live, Published};
 pub(crate) use message::{Outgoing, Placed, Receipts, Records, Shown, Values};
 pub(crate) use policy::{GroupPolicy, KeyOrder};
 pub(crate) use routing::{
-    Alive, BooksShown, ExplainWish, Explained, ExplainedOne, GatewayGone, GatewayShown, GatewayWish,
-    Gateways, NodeShown, RoutedPartition, RoutingStatus, SubscriptionShown, SubscriptionWish, Subscriptions,
+    Alive, BooksShown, ExplainRequest, Explained, ExplainedOne, GatewayGone, GatewayShown, Gateways,
+    LaneShown, NewGateway, NewSubscription, NodeShown, RoutedPartition, RoutingStatus, SubscriptionShown,
+    Subscriptions,
 };
+pub(crate) use sources::{Examined, HookTaken, NewSnapshot, SnapshotShown, SourceShown, Sources};
+pub(crate) use stats::{GroupStats, ServerSeries, StatsShown, TopicStats};
+pub(crate) use takeovers::{ClaimChange, ClaimChangeKind, TakeoverList};
 pub(crate) use topic::{
-    About, Delayed, KeyMapping, Topic, TopicChange, TopicPart, TopicSpec, Topics, TrimWish, TrimmedReport,
-    limits,
+    Delayed, KeyMapping, Topic, TopicChange, TopicPart, TopicSpec, Topics, TrimRequest, TrimmedReport, limits,
+};
+pub(crate) use unit_data::{
+    NotStored, ReadUnitData, RejectRecord, SettleUnitData, UnitDataPage, UnitDataSettled, UnitRecord,
 };
 
 use base64::alphabet;
@@ -68,6 +87,11 @@ pub(crate) fn latest_ms(now: SystemTime) -> u64 {
 
 pub(crate) fn invalid(context: impl Into<String>) -> Error {
     Error::new(ErrorKind::Invalid, context.into())
+}
+
+/// A request whose `field` is wrong.
+pub(crate) fn invalid_at(field: &'static str, context: impl Into<String>) -> Error {
+    invalid(context).with_field(field)
 }
 
 pub(crate) fn unix_ms(time: SystemTime) -> u64 {

@@ -2,12 +2,13 @@
 
 use super::lenient::maybe_whole;
 use super::millis;
-use firth::{Backoff, Ordering, RetryPolicy};
+use firth::{Backoff, KeyOrdering, RetryPolicy};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 use utoipa::ToSchema;
 
-/// How failed records of a group are tried again by consumers over HTTP; what is left out has its default. Consumers of the library bring their own.
+/// How failed records of a group are tried again by consumers over HTTP; what is left out has its
+/// default. Consumers of the library bring their own.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct GroupPolicy {
@@ -72,10 +73,10 @@ impl GroupPolicy {
         }
     }
 
-    pub(crate) fn ordering(&self) -> Ordering {
+    pub(crate) fn ordering(&self) -> KeyOrdering {
         match self.ordering {
-            Some(KeyOrder::Relaxed) => Ordering::Relaxed,
-            _ => Ordering::Strict,
+            Some(KeyOrder::Relaxed) => KeyOrdering::Relaxed,
+            _ => KeyOrdering::Strict,
         }
     }
 

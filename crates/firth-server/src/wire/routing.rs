@@ -4,18 +4,20 @@ use super::lenient::{maybe_whole, objects};
 use super::millis;
 use firth_router::event::Priority;
 use firth_router::filter::Condition;
-use firth_router::lane::{Books, Circuit};
-use firth_router::node::LaneStatus;
+use firth_router::lane::{Circuit, LaneAccounting};
+use firth_router::node::{LaneStatus, ParkedPartition};
 use firth_router::registry::{GatewaySeen, Overflow, Seen, Subscription};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
+use tokio::time::Instant;
 use utoipa::ToSchema;
 
 /// A gateway to register; everything has a default.
 #[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
-pub(crate) struct GatewayWish {
-    /// Where it listens: `http://host:port`, `https://…`, `nats://…`, `tls://…`; none if it opens the connection itself.
+pub(crate) struct NewGateway {
+    /// Where it listens: `http://host:port`, `https://…`, `nats://…`, `tls://…`; none if it opens
+    /// the connection itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) endpoint: Option<String>,
     /// Its wire: `http`, `grpc` or `nats`; the configured one unless set.
@@ -30,7 +32,7 @@ pub(crate) struct GatewayWish {
 /// A subscription to register.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct SubscriptionWish {
+pub(crate) struct NewSubscription {
     /// Which collection it is about.
     pub(crate) collection: String,
     /// Only this document.
@@ -143,9 +145,9 @@ pub(crate) struct BooksShown {
     pub(crate) balanced: bool,
 }
 
-impl From<Books> for BooksShown {
-    fn from(books: Books) -> Self {
-        let Books { taken, delivered, dead, gapped, parked, held } = books;
+impl From<LaneAccounting> for BooksShown {
+    fn from(books: LaneAccounting) -> Self {
+        let LaneAccounting { taken, delivered, dead, gapped, parked, held } = books;
         Self { taken, delivered, parked, dead, gapped, in_flight: held, balanced: books.balance() }
     }
 }
@@ -183,7 +185,8 @@ pub(crate) struct GatewayShown {
     pub(crate) subscriptions: usize,
     /// How long it counts as alive without another heartbeat; none: for ever.
     pub(crate) remaining_ms: Option<u64>,
-    /// `ok`, `soft` or `hard` (pressure), `parked`, `unreachable`, `probing`, or `absent`: it has events here and is not registered.
+    /// `ok`, `soft` or `hard` (pressure), `parked`, `unreachable`, `probing`, or `absent`: it has
+    /// events here and is not registered.
     pub(crate) state: String,
     /// Its lane at this node, once it had events.
     pub(crate) lane: Option<LaneShown>,
@@ -197,9 +200,27 @@ pub(crate) struct LaneShown {
     pub(crate) batches: usize,
     pub(crate) window: usize,
     pub(crate) pressure: String,
+    /// How long until a batch is sent as a probe, while the gateway is unreachable.
+    #[serde(default)]
+    pub(crate) probe_ms: Option<u64>,
     /// Partitions that it is fed from the topic for.
     pub(crate) parked: Vec<u32>,
+    /// How far it is with each of them.
+    #[serde(default)]
+    pub(crate) catch_up: Vec<CatchUpShown>,
     pub(crate) books: BooksShown,
+}
+
+/// How far a gateway is that is fed from the topic.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub(crate) struct CatchUpShown {
+    pub(crate) partition: u32,
+    /// How long it has been parked, at this node.
+    pub(crate) parked_ms: u64,
+    /// How many events were read again for it.
+    pub(crate) taken: u64,
+    /// Of how many; this grows as long as events happen.
+    pub(crate) left_out: u64,
 }
 
 impl GatewayShown {
@@ -228,6 +249,13 @@ fn state(is_registered: bool, lane: Option<&LaneStatus>) -> &'static str {
     }
 }
 
+impl From<&ParkedPartition> for CatchUpShown {
+    fn from(parked: &ParkedPartition) -> Self {
+        let ParkedPartition { partition, parked_for, taken, left_out } = *parked;
+        Self { partition, parked_ms: millis(parked_for), taken, left_out }
+    }
+}
+
 impl From<&LaneStatus> for LaneShown {
     fn from(lane: &LaneStatus) -> Self {
         Self {
@@ -235,8 +263,13 @@ impl From<&LaneStatus> for LaneShown {
             batches: lane.in_flight.0,
             window: lane.in_flight.1,
             pressure: lane.pressure.as_str().to_owned(),
+            probe_ms: match lane.circuit {
+                Circuit::Open { until } => Some(millis(until.saturating_duration_since(Instant::now()))),
+                Circuit::Closed | Circuit::HalfOpen { .. } => None,
+            },
             parked: lane.parked.clone(),
-            books: lane.books.into(),
+            catch_up: lane.catch_up.iter().map(CatchUpShown::from).collect(),
+            books: lane.accounting.into(),
         }
     }
 }
@@ -260,7 +293,7 @@ pub(crate) struct RoutedPartition {
     pub(crate) oldest_ms: Option<u64>,
     /// Dead letters of the router.
     pub(crate) dead: u64,
-    /// What this node did with it, once it had events for somebody.
+    /// What this node did with its events; none before the first event that a subscription wants.
     pub(crate) books: Option<BooksShown>,
 }
 
@@ -289,7 +322,7 @@ pub(crate) struct RoutingStatus {
 /// An event to be explained, and perhaps the one subscription to ask about.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct ExplainWish {
+pub(crate) struct ExplainRequest {
     #[schema(value_type = Object)]
     pub(crate) event: Box<RawValue>,
     /// Also why this one of the event's tenant does or does not get it.

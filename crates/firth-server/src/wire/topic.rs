@@ -6,14 +6,6 @@ use firth::{Limits, Mapping, PartitionInfo, RecordId, Retention, TopicStatus};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// Who answers.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-pub(crate) struct About {
-    pub(crate) version: String,
-    /// Its clock, as Unix time.
-    pub(crate) time_ms: u64,
-}
-
 /// What a topic shall be; everything has a default. A limit of the retention is absent, null or a
 /// number: to be left as it is, to be ended, or to be set.
 #[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
@@ -29,12 +21,14 @@ pub(crate) struct TopicSpec {
     #[schema(maximum = 3_155_760_000_000_u64)]
     #[serde(deserialize_with = "given_or_null")]
     pub(crate) retention_ms: Option<Option<u64>>,
-    /// All but the newest so many records of each partition are removed, once every group has settled them; null: no more.
+    /// All but the newest so many records of each partition are removed, once every group has
+    /// settled them; null: no more.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(maximum = 9_007_199_254_740_991_u64)]
     #[serde(deserialize_with = "given_or_null")]
     pub(crate) retention_records: Option<Option<u64>>,
-    /// All but the newest so many bytes of each partition are removed, once every group has settled them; null: no more.
+    /// All but the newest so many bytes of each partition are removed, once every group has settled
+    /// them; null: no more.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(maximum = 9_007_199_254_740_991_u64)]
     #[serde(deserialize_with = "given_or_null")]
@@ -113,7 +107,7 @@ pub(crate) struct Topic {
     pub(crate) dead_letters_ms: Option<u64>,
     #[serde(default)]
     pub(crate) mapping: Option<KeyMapping>,
-    /// When it was made, as Unix time on the clock of whoever did.
+    /// When it was made, as Unix time on the clock of the process that made it.
     #[serde(default)]
     pub(crate) created_ms: u64,
     /// When its settings last changed.
@@ -195,12 +189,15 @@ pub(crate) fn limits(retention: Retention) -> Limits {
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub(crate) struct Topics {
     pub(crate) topics: Vec<Topic>,
+    /// Pass it as `after` of the next call; null: that was all.
+    #[serde(default)]
+    pub(crate) next: Option<String>,
 }
 
 /// How far to trim: exactly one of the two.
 #[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
-pub(crate) struct TrimWish {
+pub(crate) struct TrimRequest {
     /// Keep this many of the newest records of each partition.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(maximum = 9_007_199_254_740_991_u64)]

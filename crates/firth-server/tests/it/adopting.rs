@@ -35,8 +35,8 @@ async fn a_stream_of_another_program_is_adopted_with_its_group(flavor: Flavor) {
         let taken = stdout(&run(&take));
         // The same over HTTP, on the same engine, as another topic.
         let server = Server::start(firth().args(["serve", "--engine", &engine]), None);
-        let wish = json!({ "stream": "shop", "payload_field": "item" });
-        let topic = server.post("/v1/topics/items/adopt", &wish).expect(200).json();
+        let request = json!({ "stream": "shop", "payload_field": "item" });
+        let topic = server.post("/v1/topics/items/adopt", &request).expect(200).json();
         assert_eq!(topic["name"], "items");
         let first = server.fetch("items", "g", &json!({ "max": 1, "wait_ms": 5000 }));
         assert_eq!(first[0]["record"]["payload"], "coffee");

@@ -63,7 +63,8 @@ async fn k06_small_requests_pass_while_uploads_fill_all_the_room() {
 
 /// Follows `next` to its end.
 fn copy(server: &Server, max: usize) -> Vec<String> {
-    let (mut ids, mut after) = (Vec::new(), String::new());
+    let mut ids = Vec::new();
+    let mut after = String::new();
     loop {
         let page = server.get(&format!("/v1/topics/t/records?max={max}{after}")).expect(200).json();
         let records = page["records"].as_array().unwrap();
@@ -105,7 +106,8 @@ fn k09_very_deep_json_comes_as_text_so_that_every_reader_can_read_the_rest() {
         let ids: Vec<_> = seen.iter().map(|delivery| delivery["delivery"].clone()).collect();
         server.settle("t", "g", &json!({ "ack": ids }));
     }
-    let (shallow, deep) = (&seen[0]["record"], &seen[1]["record"]);
+    let shallow = &seen[0]["record"];
+    let deep = &seen[1]["record"];
     assert_eq!(shallow["json"].to_string(), nested(30));
     assert_eq!((deep["payload"].as_str().unwrap(), &deep["json"]), (nested(2000).as_str(), &json!(null)));
 }

@@ -1,4 +1,5 @@
-//! Claims over HTTP: workers in any language, whose units go to others when they leave, fall silent, or their server dies.
+//! Claims over HTTP: workers in any language, whose units go to others when they leave, fall
+//! silent, or their server dies.
 
 use crate::talk::{Entries, call};
 use crate::world::{PATIENCE, Reply, Server, Value, firth, json};
@@ -48,7 +49,8 @@ impl<'s> Worker<'s> {
         self.server.post(&format!("{}/{what}", self.place), &body)
     }
 
-    /// Polls until something of this kind happens; a machine that sleeps through the TTL joins again.
+    /// Polls until something of this kind happens; a machine that sleeps through the TTL joins
+    /// again.
     pub(crate) fn until(&mut self, wanted: &str) -> Value {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -95,7 +97,8 @@ fn a_unit_is_offered_once_granted_once_and_gone_when_it_is_done(server: &Server)
         "a name is one offer"
     );
     let mut worker = Worker::lasting(server, "w1");
-    let (one, two) = (worker.until("granted"), worker.until("granted"));
+    let one = worker.until("granted");
+    let two = worker.until("granted");
     let mut payloads = [&one, &two]
         .map(|news| (news["name"].clone(), news["payload"].clone(), news["payload_base64"].clone()));
     payloads.sort_by_key(|(name, ..)| name.to_string());
@@ -110,7 +113,7 @@ fn a_unit_is_offered_once_granted_once_and_gone_when_it_is_done(server: &Server)
     );
     let rest = server.get("/v1/claims/calls/offers?after=a").expect(200).json();
     assert_eq!((rest["offers"].as_array().unwrap().len(), &rest["offers"][0]["state"]), (1, &json!("owned")));
-    // Told again to whoever asks again: an answer that was lost costs nothing.
+    // A client that asks again gets the same news: a lost answer costs nothing.
     let again = worker.ask("poll", json!({ "after": 0 })).expect(200).json();
     assert_eq!(again["news"], json!([one, two]));
     assert!(again["valid_ms"].as_u64().unwrap() > 0);
@@ -215,7 +218,8 @@ fn claims_are_streamed_recalled_for_others_and_lost_when_they_are_taken_away(ser
 fn a_unit_is_taken_by_name_from_nobody_from_the_dead_and_by_seizing_from_the_living(server: &Server) {
     offer(server, "call-1");
     let by_name = json!({ "ttl_ms": LONG, "by_name_only": true });
-    let (mut one, two) = (Worker::join(server, "one", by_name.clone()), Worker::join(server, "two", by_name));
+    let mut one = Worker::join(server, "one", by_name.clone());
+    let two = Worker::join(server, "two", by_name);
     let take = json!({ "name": "call-1" });
     let claim = one.ask("claim", take.clone()).expect(200).json();
     assert_eq!(claim["claim"]["event"], "granted");
@@ -241,6 +245,16 @@ fn a_unit_is_taken_by_name_from_nobody_from_the_dead_and_by_seizing_from_the_liv
 
 #[test]
 fn work_survives_a_server_that_is_killed_and_its_worker_keeps_it_until_the_lease_is_over() {
+    its_worker_keeps_it_until_the_lease_is_over(Server::kill);
+}
+
+/// The worker hears nothing of the end, and works on.
+#[test]
+fn t06_work_of_a_server_that_stops_is_its_workers_until_the_lease_is_over() {
+    its_worker_keeps_it_until_the_lease_is_over(|server| assert!(server.terminate()));
+}
+
+fn its_worker_keeps_it_until_the_lease_is_over(end: impl FnOnce(Server)) {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::on(dir.path());
     offer(&server, "call-1");
@@ -251,7 +265,7 @@ fn work_survives_a_server_that_is_killed_and_its_worker_keeps_it_until_the_lease
     let valid = before.ask("renew", json!({})).json()["valid_ms"].as_u64().unwrap_or(0);
     assert!(valid <= 4000);
     let stale = json!({ "session": before.session });
-    server.kill();
+    end(server);
     let server = Server::on(dir.path());
     server.post("/v1/claims/calls/workers/before/renew", &stale).problem(404, "not found");
     let mut heir = Worker::lasting(&server, "heir");

@@ -1,4 +1,5 @@
-//! The command line, against a server and on an engine of its own: the same commands, the same answers.
+//! The command line, against a server and on an engine of its own: the same commands, the same
+//! answers.
 
 use crate::world::{Server, engine, firth, json, run, stdout};
 use serde_json::Value;
@@ -325,6 +326,7 @@ fn the_view_of_the_figures_can_be_printed_once() {
     assert!(tables.contains("IN/S") && tables.contains("OWNERS") && tables.contains("bar"), "{tables}");
     let figures = target.json(&["top", "--every", "100ms", "--topic", "orders"]);
     assert_eq!((&figures["topics"][0]["total"], &figures["groups"][0]["lag"]), (&json!(3), &json!(2)));
+    assert!(figures["groups"][0]["owners"][0].as_str().is_some_and(|owner| owner.starts_with("http-")));
     assert_eq!(target.json(&["top", "--every", "100ms", "--topic", "none"])["topics"], json!([]));
 }
 

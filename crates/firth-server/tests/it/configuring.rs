@@ -67,7 +67,8 @@ fn secrets_are_never_printed() {
 
 #[test]
 fn a_missing_topic_is_made_at_its_first_use_only_if_the_configuration_says_so() {
-    let (one, fetch) = (json!({ "payload": "one" }), json!({}));
+    let one = json!({ "payload": "one" });
+    let fetch = json!({});
     let strict = Server::memory();
     strict.post("/v1/topics/orders/records", &one).problem(404, "not found");
     strict.post("/v1/topics/orders/groups/bar/fetch", &fetch).problem(404, "not found");
@@ -84,7 +85,8 @@ fn a_missing_topic_is_made_at_its_first_use_only_if_the_configuration_says_so() 
 #[test]
 fn topics_made_at_their_first_use_are_bounded_and_audited() {
     let dir = tempfile::tempdir().unwrap();
-    let (one, audit) = (json!({ "payload": "one" }), dir.path().join("audit"));
+    let one = json!({ "payload": "one" });
+    let audit = dir.path().join("audit");
     let file = format!("auth.audit_file={}", audit.display());
     let server = Server::with(&["topics.auto_create=true", "topics.auto_create_limit=2", &file]);
     server.post("/v1/topics/orders/records", &one).expect(200);
@@ -107,7 +109,8 @@ fn topics_made_at_their_first_use_are_bounded_and_audited() {
 #[test]
 fn limits_and_log_level_are_taken_over_on_sighup() {
     let dir = tempfile::tempdir().unwrap();
-    let (file, logs) = (dir.path().join("my.yaml"), dir.path().join("log"));
+    let file = dir.path().join("my.yaml");
+    let logs = dir.path().join("log");
     std::fs::write(&file, "limits: { request_size: 1MiB }\nlog: { level: warn }\n").unwrap();
     let mut command = firth();
     command.args(["serve", "--engine", "memory:", "--config"]).arg(&file);

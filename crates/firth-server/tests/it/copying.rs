@@ -1,6 +1,7 @@
 //! Moving data with the command line's own formats, and answers that say what is wrong.
 
 use crate::world::{PATIENCE, Server, Value, engine, firth, json, run, stdout};
+use firth_testkit::Certs;
 use std::io::Write;
 use std::process::{Child, Output, Stdio};
 use std::time::Instant;
@@ -94,7 +95,8 @@ fn u17_produce_goes_on_when_the_server_comes_back() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::on(dir.path());
     server.topic("orders", &[]);
-    let (url, listen) = (server.url(), server.address.to_string());
+    let url = server.url();
+    let listen = server.address.to_string();
     let mut producing = start(&["produce", "orders", "--retry", "60s", "--server", &url]);
     let mut input = producing.stdin.take().unwrap();
     input.write_all(b"before\n").unwrap();
@@ -150,6 +152,25 @@ fn u13_a_server_without_tls_is_told_apart_from_no_server() {
     let output = run(&["topic", "list", "--server", &format!("https://{}", server.address)]);
     let told = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(told.contains("a secure connection to") && told.contains("FIRTH_CA_FILE"), "{told}");
+}
+
+#[test]
+fn u13_a_certificate_that_is_not_trusted_is_told_apart_from_no_server() {
+    let certs = Certs::new();
+    let mut command = firth();
+    command.args(["serve", "--engine", "memory:", "--tls-cert"]).arg(certs.server_cert_path());
+    let server = Server::start(command.arg("--tls-key").arg(certs.server_key_path()), None);
+    let url = format!("https://localhost:{}", server.address.port());
+    let list = || {
+        let mut command = firth();
+        command.args(["topic", "list", "--server", &url]);
+        command
+    };
+    let told = list().output().unwrap();
+    let told = String::from_utf8_lossy(&told.stderr).into_owned();
+    assert!(told.contains("FIRTH_CA_FILE") && !told.contains("no server at"), "{told}");
+    assert!(told.contains("certificate"), "the cause is told: {told}");
+    stdout(&list().env("FIRTH_CA_FILE", certs.ca_path()).output().unwrap());
 }
 
 #[test]

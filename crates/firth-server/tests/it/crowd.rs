@@ -1,4 +1,5 @@
-//! Many clients at a time: no error, nothing lost, bounded memory. The full crowd is `cargo xtask bench server`.
+//! Many clients at a time: no error, nothing lost, bounded memory. The full crowd is
+//! `cargo xtask bench server`.
 
 use crate::world::{PATIENCE, Server, json};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -23,7 +24,8 @@ fn a_crowd_of_producers_and_consumers_meets_no_error_and_loses_nothing() {
     let deadline = Instant::now() + PATIENCE;
     std::thread::scope(|scope| {
         for member in 0..MEMBERS {
-            let (server, settled) = (&server, &settled);
+            let server = &server;
+            let settled = &settled;
             scope.spawn(move || {
                 for _ in 0..EACH {
                     let message = json!({ "key": format!("k{member}"), "payload": "x".repeat(256) });

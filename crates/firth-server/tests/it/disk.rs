@@ -40,7 +40,7 @@ async fn u13_on_a_low_disk_sending_is_refused_at_once_and_a_new_group_drains_the
     let server = Server::on(dir.path());
     server.topic("t", &["one"]);
     server.get("/health/ready").expect(200);
-    // Fewer than the 128 MiB that a server wants are left, whatever its own files take.
+    // The filler leaves 64 MiB of the free space, less than the 128 MiB that a server wants.
     let filler = dir.path().join("filler");
     let free = told(Command::new("df").args(["--output=avail", "-B1"]).arg(dir.path()));
     let free: u64 = free.lines().last().unwrap().trim().parse().unwrap();

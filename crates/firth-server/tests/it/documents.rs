@@ -1,13 +1,14 @@
-//! What the documents show is run as it is written: in a network namespace of its own, where port 7171 is free, as far as the
-//! machine allows one; otherwise with the address of the server put in.
+//! What the documents show is run as it is written: in a network namespace of its own, where port
+//! 7171 is free, as far as the machine allows one; otherwise with the address of the server put in.
 
-use crate::world::{Server, run};
+use crate::world::{Server, firth, json, run};
 use std::path::Path;
 use std::process::{Command, Output};
 
 const GUIDE: &str = include_str!("../../../../docs/server.md");
 const CONCEPTS: &str = include_str!("../../../../docs/concepts.md");
 const TLS: &str = include_str!("../../../../docs/tls.md");
+const OPERATIONS: &str = include_str!("../../../../docs/operations.md");
 const README: &str = include_str!("../../../../README.md");
 
 fn snippets(text: &str, language: &str) -> Vec<String> {
@@ -23,7 +24,8 @@ fn snippet(text: &str, language: &str, part: &str) -> String {
 
 fn runs(command: &mut Command) -> Output {
     let output = command.output().unwrap();
-    let (out, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let out = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{out}\n{errors}");
     output
 }
@@ -108,7 +110,8 @@ fn the_calls_of_the_guide_work_as_written() {
     let calls = snippet(GUIDE, "sh", "/settle");
     // The delivery of the fetch before goes where the guide writes DELIVERY.
     let (before, after) = calls.split_at(calls[..calls.find("/settle").unwrap()].rfind('\n').unwrap() + 1);
-    let (fetch, others) = (before.lines().last().unwrap(), before.lines().count() - 1);
+    let fetch = before.lines().last().unwrap();
+    let others = before.lines().count() - 1;
     let before: Vec<_> = before.lines().take(others).collect();
     let after = after.replacen("DELIVERY", "'\"$id\"'", 1);
     let pick = "id=$(echo \"$answer\" | python3 -c 'import json,sys; print(json.load(sys.stdin)[\"deliveries\"][0][\"delivery\"])')";
@@ -180,12 +183,37 @@ fn u18_the_certificates_of_the_tls_page_work_as_written() {
     assert!(String::from_utf8_lossy(&told.stdout).contains("TOPIC"), "{told:?}");
 }
 
+/// The server is stopped for the copy, goes on, and is put back to it.
+#[test]
+fn u18_a_copy_of_a_stopped_server_is_a_backup() {
+    let dir = tempfile::tempdir().unwrap();
+    let start = || Server::start(firth().arg("serve").current_dir(dir.path()), None);
+    let copy = |part: &str| runs(&mut shell(&snippet(OPERATIONS, "sh", part), dir.path()));
+    let server = start();
+    server.topic("orders", &["one", "two", "three"]);
+    let first = server.fetch("orders", "bar", &json!({ "max": 1, "wait_ms": 5000 }));
+    server.settle("orders", "bar", &json!({ "reject": [{ "delivery": first[0]["delivery"] }] }));
+    assert!(server.terminate());
+    copy("cp -a firth-data firth-data.backup\n");
+    let server = start();
+    server.call("DELETE", "/v1/topics/orders", None).expect(204);
+    assert!(server.terminate());
+    copy("mv firth-data");
+    let server = start();
+    assert_eq!(server.get("/v1/topics/orders").expect(200).json()["records"], 3);
+    let group = server.get("/v1/topics/orders/groups/bar").expect(200).json();
+    assert_eq!((&group["lag"], &group["dead"]), (&json!(2), &json!(1)));
+    assert!(server.terminate());
+}
+
 #[test]
 fn every_command_that_the_documents_show_exists() {
-    let all = [README, GUIDE, CONCEPTS, TLS].map(|text| snippets(text, "sh").concat()).concat();
-    let shown = all.lines().filter_map(|line| line.trim().strip_prefix("firth "));
+    let all = [README, GUIDE, CONCEPTS, TLS, OPERATIONS];
+    let blocks = all.map(|text| snippets(text, "sh").concat()).concat();
+    let lines = blocks.lines().map(str::trim);
+    let spans = OPERATIONS.split('`').skip(1).step_by(2);
     let mut count = 0;
-    for command in shown {
+    for command in lines.chain(spans).filter_map(|line| line.strip_prefix("firth ")) {
         let words =
             command.split_whitespace().take_while(|word| word.chars().all(|c| c.is_ascii_lowercase()));
         let words: Vec<_> = words.take(2).collect();

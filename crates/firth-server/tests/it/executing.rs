@@ -65,9 +65,11 @@ fn consume<'a>(url: &'a str, shell: &'a str) -> Vec<&'a str> {
 
 #[test]
 fn u01_a_follower_goes_on_when_its_verdict_comes_too_late() {
-    let (server, stage) = (Server::memory(), Stage::new());
+    let server = Server::memory();
+    let stage = Stage::new();
     server.topic("jobs", &["one"]);
-    let (url, shell) = (server.url(), stage.gated());
+    let url = server.url();
+    let shell = stage.gated();
     let mut following = spawn(&consume(&url, &shell));
     stage.until_begun();
     // The group is left and joined again, so the delivery in hand is void.
@@ -83,10 +85,12 @@ fn u01_a_follower_goes_on_when_its_verdict_comes_too_late() {
 
 #[test]
 fn u01_a_follower_waits_for_a_topic_that_was_deleted() {
-    let (server, stage) = (Server::memory(), Stage::new());
+    let server = Server::memory();
+    let stage = Stage::new();
     server.topic("jobs", &["one"]);
     stage.open_gate();
-    let (url, shell) = (server.url(), stage.gated());
+    let url = server.url();
+    let shell = stage.gated();
     let mut following = spawn(&consume(&url, &shell));
     until("the first record was settled", || stage.said() == ["begun", "done"]);
     server.call("DELETE", "/v1/topics/jobs", None).expect(204);
@@ -98,9 +102,11 @@ fn u01_a_follower_waits_for_a_topic_that_was_deleted() {
 
 #[test]
 fn u07_ctrl_c_lets_the_running_command_end_and_starts_no_other() {
-    let (server, stage) = (Server::memory(), Stage::new());
+    let server = Server::memory();
+    let stage = Stage::new();
     server.topic("jobs", &["one", "two", "three"]);
-    let (url, shell) = (server.url(), stage.gated());
+    let url = server.url();
+    let shell = stage.gated();
     let mut following = spawn(&consume(&url, &shell));
     stage.until_begun();
     // A terminal sends it to the whole group.
@@ -115,9 +121,11 @@ fn u07_ctrl_c_lets_the_running_command_end_and_starts_no_other() {
 
 #[test]
 fn u07_a_second_ctrl_c_stops_the_command_and_costs_no_attempt() {
-    let (server, stage) = (Server::memory(), Stage::new());
+    let server = Server::memory();
+    let stage = Stage::new();
     server.topic("jobs", &["one"]);
-    let (url, shell) = (server.url(), stage.gated());
+    let url = server.url();
+    let shell = stage.gated();
     let mut following = spawn(&consume(&url, &shell));
     stage.until_begun();
     until("it ended", || {
@@ -154,7 +162,8 @@ fn number_in(file: &Path) -> Option<i32> {
 
 #[test]
 fn u09_commands_die_with_a_worker_that_was_killed() {
-    let (server, stage) = (Server::memory(), Stage::new());
+    let server = Server::memory();
+    let stage = Stage::new();
     let url = server.url();
     assert!(run(&["claims", "offer", "calls", "one", "--server", &url]).status.success());
     let file = stage.file("pid");

@@ -1,4 +1,5 @@
-//! A unit's own data over HTTP and on the command line: read in order, settled under the claim, taken over with it.
+//! A unit's own data over HTTP and on the command line: read in order, settled under the claim,
+//! taken over with it.
 
 use crate::claiming::{LONG, Worker, offer};
 use crate::talk::Entries;
@@ -35,9 +36,9 @@ fn a_units_data_comes_in_order_and_goes_on_with_its_next_owner(server: &Server) 
     offer(server, "device-1");
     let (one, claim) = owner(server, "one", "claim");
     let read = |worker: &Worker<'_>, claim: &Value, how: Value| {
-        let mut wish = json!({ "claim": claim, "partition": 1, "wait_ms": 20_000 });
-        wish.as_object_mut().unwrap().extend(how.as_object().unwrap().clone());
-        worker.ask("data/telemetry/read", wish)
+        let mut request = json!({ "claim": claim, "partition": 1, "wait_ms": 20_000 });
+        request.as_object_mut().unwrap().extend(how.as_object().unwrap().clone());
+        worker.ask("data/telemetry/read", request)
     };
     let page = read(&one, &claim, json!({ "max": 3 })).expect(200).json();
     assert_eq!((texts(&page), &page["recalled"]), (vec!["a", "b", "c"], &json!(false)));
@@ -53,7 +54,7 @@ fn a_units_data_comes_in_order_and_goes_on_with_its_next_owner(server: &Server) 
     let settled = one.ask("data/telemetry/settle", done).expect(200).json();
     assert_eq!((&settled["settled"], &settled["failed"][0]["kind"]), (&json!(1), &json!("not found")));
     assert_eq!(server.lag("telemetry", "claims.calls"), 3);
-    // Whoever takes the unit over goes on there, and the former owner changes nothing.
+    // The next owner of the unit goes on there, and the former owner changes nothing.
     let (two, newer) = owner(server, "two", "seize");
     let page = read(&two, &newer, json!({})).expect(200).json();
     assert_eq!(texts(&page), ["b", "c", "d"]);

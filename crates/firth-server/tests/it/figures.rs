@@ -43,7 +43,8 @@ fn q06_series_end_with_their_topic_and_their_group() {
 async fn q06_series_end_with_a_topic_that_another_server_deleted() {
     let redis = RedisServer::start(Flavor::Redis).await;
     let start = || Server::start(firth().args(["serve", "--engine", &redis.url()]), None);
-    let (one, other) = (start(), start());
+    let one = start();
+    let other = start();
     one.topic("t", &["one"]);
     assert!(!told(&one).is_empty());
     other.call("DELETE", "/v1/topics/t", None).expect(204);

@@ -53,6 +53,17 @@ async fn a_gateway_brings_what_is_produced_to_a_client_and_leaves_nothing_behind
     }
     let event = events.next();
     assert_eq!((&event["type"], &event["event"]["after"]["n"]), (&"event".into(), &7.into()));
+    let controls = [
+        r#"{"op":"truncate","tenant":"other","collection":"orders"}"#,
+        r#"{"op":"truncate","tenant":"acme","collection":"items"}"#,
+        r#"{"op":"resync","collection":"orders","reason":"the slot is lost"}"#,
+    ];
+    for control in controls {
+        stdout(&run(&["produce", "changes", control, "--engine", &engine]));
+    }
+    let told = events.next();
+    assert_eq!((&told["type"], &told["reason"]), (&"resync-required".into(), &"source".into()));
+    assert_eq!((&told["collection"], &told["message"]), (&"orders".into(), &"the slot is lost".into()));
     gateway.signal(Signal::SIGTERM);
     assert_eq!(events.next()["type"], "bye");
     assert!(gateway.ended());
@@ -62,9 +73,13 @@ async fn a_gateway_brings_what_is_produced_to_a_client_and_leaves_nothing_behind
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_gateway_with_a_certificate_speaks_https_and_takes_a_new_one_over() {
-    let (dir, redis) = (tempfile::tempdir().unwrap(), RedisServer::start(Flavor::Redis).await);
-    let (first, second, engine) = (Certs::new(), Certs::new(), redis.url());
-    let (cert, key) = (dir.path().join("cert.pem"), dir.path().join("key.pem"));
+    let dir = tempfile::tempdir().unwrap();
+    let redis = RedisServer::start(Flavor::Redis).await;
+    let first = Certs::new();
+    let second = Certs::new();
+    let engine = redis.url();
+    let cert = dir.path().join("cert.pem");
+    let key = dir.path().join("key.pem");
     let put = |certs: &Certs| {
         std::fs::copy(certs.server_key_path(), &key).unwrap();
         std::fs::copy(certs.server_cert_path(), &cert).unwrap();

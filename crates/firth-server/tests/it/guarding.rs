@@ -2,12 +2,16 @@
 
 use crate::talk::call;
 use crate::world::{PATIENCE, Reply, Server, firth, json, stdout};
+use firth_router::deliver::Bearer;
+use firth_router::registry::{Gateway, RegistryClient};
+use firth_router::{ErrorKind as Kind, GatewayId};
 use firth_testkit::Certs;
+use firth_testkit::ports::Port;
 use nix::sys::signal::Signal;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Command, Output};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// A new token and its line.
 fn token(args: &[&str]) -> (String, String) {
@@ -34,7 +38,8 @@ fn a_token_does_what_its_scopes_and_topics_say_and_no_more() {
     let (producer, one) = token(&["--name", "shop", "--scopes", "produce", "--topics", "orders.*"]);
     let (consumer, two) = token(&["--name", "bar", "--scopes", "consume", "--topics", "orders.*"]);
     let (watcher, three) = token(&["--name", "eyes", "--scopes", "observe"]);
-    let (file, audit) = (dir.path().join("tokens"), dir.path().join("audit"));
+    let file = dir.path().join("tokens");
+    let audit = dir.path().join("audit");
     std::fs::write(&file, [all, one, two, three].concat()).unwrap();
     let server = serve(&file, &["--audit-file", audit.to_str().unwrap()]);
     let at = server.address;
@@ -90,7 +95,8 @@ fn a_token_does_what_its_scopes_and_topics_say_and_no_more() {
     );
 }
 
-/// Patterns hold for channels and services as for topics; work is offered by producers, done by consumers, taken away by admins.
+/// Patterns hold for channels and services as for topics; work is offered by producers, done by
+/// consumers, taken away by admins.
 fn channels_and_claims(at: SocketAddr, [admin, producer, consumer, watcher]: [&str; 4]) {
     let status =
         |token: &str, method: &str, path: &str, body: &str| ask(at, token, method, path, body).status;
@@ -131,7 +137,9 @@ fn channels_and_claims(at: SocketAddr, [admin, producer, consumer, watcher]: [&s
 #[test]
 fn tokens_are_taken_over_on_sighup() {
     let dir = tempfile::tempdir().unwrap();
-    let (file, (old, first), (new, second)) = (dir.path().join("tokens"), token(&[]), token(&[]));
+    let file = dir.path().join("tokens");
+    let (old, first) = token(&[]);
+    let (new, second) = token(&[]);
     std::fs::write(&file, first).unwrap();
     let server = serve(&file, &["--set", "limits.failures=100000"]);
     ask(server.address, &old, "GET", "/v1", "").expect(200);
@@ -162,7 +170,9 @@ fn too_many_requests_must_wait() {
 fn u11_wrong_tokens_wait_and_are_told_of_and_a_valid_one_is_never_refused() {
     let dir = tempfile::tempdir().unwrap();
     let (good, line) = token(&["--name", "boss"]);
-    let (file, audit, log) = (dir.path().join("tokens"), dir.path().join("audit"), dir.path().join("log"));
+    let file = dir.path().join("tokens");
+    let audit = dir.path().join("audit");
+    let log = dir.path().join("log");
     std::fs::write(&file, line).unwrap();
     let mut command = firth();
     command.args(["serve", "--engine", "memory:", "--set", "limits.failures=3", "--token-file"]);
@@ -231,8 +241,11 @@ pub(crate) fn curl(server: &Server, ca: &Path, path: &str) -> Output {
 
 #[test]
 fn https_is_served_with_a_certificate_that_can_be_replaced_while_it_runs() {
-    let (dir, first, second) = (tempfile::tempdir().unwrap(), Certs::new(), Certs::new());
-    let (cert, key) = (dir.path().join("cert.pem"), dir.path().join("key.pem"));
+    let dir = tempfile::tempdir().unwrap();
+    let first = Certs::new();
+    let second = Certs::new();
+    let cert = dir.path().join("cert.pem");
+    let key = dir.path().join("key.pem");
     let put = |certs: &Certs| {
         std::fs::copy(certs.server_key_path(), &key).unwrap();
         std::fs::copy(certs.server_cert_path(), &cert).unwrap();
@@ -255,4 +268,195 @@ fn https_is_served_with_a_certificate_that_can_be_replaced_while_it_runs() {
         assert!(Instant::now() < deadline, "the new certificate is not used");
     }
     assert!(server.terminate());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn r17_the_grpc_address_takes_the_servers_tokens_with_their_limits() {
+    let dir = tempfile::tempdir().unwrap();
+    let grpc = Port::reserve();
+    let (edge, one) = token(&["--scopes", "route", "--gateways", "edge-*"]);
+    let (shop, two) = token(&["--scopes", "produce"]);
+    let file = dir.path().join("tokens");
+    std::fs::write(&file, [one, two].concat()).unwrap();
+    let _server = serve(&file, &["--set", &format!("routing.listen={}", grpc.addr())]);
+    let client = |token: &str| {
+        let bearer = (!token.is_empty()).then(|| Bearer::new(token));
+        RegistryClient::new(format!("http://{}", grpc.addr()), bearer).unwrap()
+    };
+    let gateway = |id: &str| Gateway::new(GatewayId::new(id).unwrap(), "http://127.0.0.1:1");
+    client(&edge).register_gateway(&gateway("edge-1")).await.unwrap();
+    let refused = client(&edge).register_gateway(&gateway("core")).await.unwrap_err();
+    assert!(refused.context().contains("gateways="), "{refused:?}");
+    for token in ["", "wrong", &shop] {
+        client(token).register_gateway(&gateway("edge-1")).await.unwrap_err();
+    }
+}
+
+/// A server with these tokens whose registry is at this port, and gRPC clients for it.
+struct Registrars {
+    grpc: Port,
+    server: Server,
+}
+
+impl Registrars {
+    fn serve(tokens: &Path, more: &[&str], variables: &[(&str, &str)]) -> Self {
+        let grpc = Port::reserve();
+        let mut command = firth();
+        command.args(["serve", "--engine", "memory:", "--token-file"]).arg(tokens).args(more);
+        command.args(["--set", &format!("routing.listen={}", grpc.addr())]);
+        let server = Server::start(command.envs(variables.iter().copied()), None);
+        Self { grpc, server }
+    }
+
+    async fn register(&self, token: &str, id: &str) -> firth_router::Result<Duration> {
+        let client = self.client(token);
+        client.register_gateway(&Gateway::new(GatewayId::new(id).unwrap(), "http://127.0.0.1:1")).await
+    }
+
+    fn client(&self, token: &str) -> RegistryClient {
+        RegistryClient::new(format!("http://{}", self.grpc.addr()), Some(Bearer::new(token))).unwrap()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn r17_the_delivery_token_registers_nothing_beside_tokens_with_limits() {
+    let dir = tempfile::tempdir().unwrap();
+    let (edge, line) = token(&["--scopes", "route", "--gateways", "edge-*"]);
+    let (shop, other) = token(&["--scopes", "produce"]);
+    let file = dir.path().join("tokens");
+    std::fs::write(&file, [line, other].concat()).unwrap();
+    let registrars = Registrars::serve(&file, &[], &[("FIRTH_GATEWAY_TOKEN", "shared")]);
+    registrars.register("shared", "core").await.unwrap_err();
+    registrars.register(&edge, "edge-1").await.unwrap();
+    drop(registrars);
+    // A listed token keeps its limits, also where it is the router's token.
+    for (own, refused) in [(&edge, "gateways="), (&shop, "lacks the scope route")] {
+        let registrars = Registrars::serve(&file, &[], &[("FIRTH_ROUTER_TOKEN", own)]);
+        let error = registrars.register(own, "core").await.unwrap_err();
+        assert!(error.kind() == Kind::Forbidden && error.context().contains(refused), "{error:?}");
+    }
+    let registrars = Registrars::serve(&file, &[], &[("FIRTH_ROUTER_TOKEN", "own")]);
+    registrars.register("own", "core").await.unwrap();
+}
+
+#[test]
+fn r17_a_token_for_some_tenants_names_its_gateways() {
+    let dir = tempfile::tempdir().unwrap();
+    let refused = crate::world::run(&["token", "--scopes", "route", "--tenants", "acme"]);
+    let told = String::from_utf8(refused.stderr).unwrap();
+    assert!(!refused.status.success() && told.contains("add gateways="), "{told}");
+    let (_, line) = token(&["--scopes", "route", "--gateways", "edge-*", "--tenants", "acme"]);
+    let file = dir.path().join("tokens");
+    std::fs::write(&file, line.replace(" gateways=edge-*", "")).unwrap();
+    let mut command = firth();
+    command.args(["serve", "--engine", "memory:", "--listen", "127.0.0.1:0", "--token-file"]).arg(&file);
+    let refused = command.output().unwrap();
+    let told = String::from_utf8(refused.stderr).unwrap();
+    assert!(!refused.status.success() && told.contains("line ") && told.contains("gateways="), "{told}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn r17_calls_over_grpc_are_audited_with_name_peer_and_status() {
+    let dir = tempfile::tempdir().unwrap();
+    let (edge, line) = token(&["--name", "edge", "--scopes", "route", "--gateways", "edge-*"]);
+    let file = dir.path().join("tokens");
+    let audit = dir.path().join("audit");
+    std::fs::write(&file, line).unwrap();
+    let more = ["--audit-file", audit.to_str().unwrap(), "--set", "limits.failures=3"];
+    let registrars = Registrars::serve(&file, &more, &[]);
+    registrars.register(&edge, "edge-1").await.unwrap();
+    registrars.client(&edge).heartbeat_gateway(&GatewayId::new("edge-1").unwrap()).await.unwrap();
+    registrars.register(&edge, "core").await.unwrap_err();
+    registrars.client(&edge).unregister_gateway(&GatewayId::new("edge-1").unwrap()).await.unwrap();
+    for n in 0..5 {
+        let refused = registrars.register("planted-guess", "edge-1").await.unwrap_err();
+        assert_eq!(refused.context().contains("too often"), n >= 3, "{n}: {refused}");
+    }
+    registrars.register(&edge, "edge-2").await.expect("a valid token is never refused");
+    assert!(registrars.server.terminate());
+    let log = std::fs::read_to_string(&audit).unwrap();
+    assert!(!log.contains("planted") && !log.contains(&edge), "{log}");
+    let told = log.lines().map(|line| {
+        let entry: serde_json::Value = serde_json::from_str(line).unwrap();
+        assert_eq!((&entry["from"], &entry["method"]), (&json!("127.0.0.1"), &json!("GRPC")), "{log}");
+        let text = |field: &str| entry[field].as_str().unwrap().replace("/RegistryService/", "");
+        format!("{} {} {}", text("who"), text("path"), entry["status"])
+    });
+    let wanted = [
+        "edge RegisterGateway/edge-1 200",
+        "edge RegisterGateway/core 403",
+        "edge UnregisterGateway/edge-1 200",
+        "unknown RegisterGateway 401",
+        "unknown RegisterGateway 401",
+        "unknown RegisterGateway 401",
+        "edge RegisterGateway/edge-2 200",
+    ];
+    assert_eq!(told.collect::<Vec<_>>(), wanted);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn r17_calls_over_grpc_and_http_share_one_rate() {
+    let dir = tempfile::tempdir().unwrap();
+    let (edge, line) = token(&["--name", "edge", "--scopes", "route"]);
+    let file = dir.path().join("tokens");
+    std::fs::write(&file, line).unwrap();
+    let more = ["--set", "limits.rate=0.001", "--set", "limits.burst=3"];
+    let registrars = Registrars::serve(&file, &more, &[]);
+    let at = registrars.server.address;
+    let put = || ask(at, &edge, "PUT", "/v1/routing/gateways/edge-1", "{}").status;
+    assert_eq!((put(), put()), (200, 200));
+    registrars.register(&edge, "edge-1").await.unwrap();
+    let refused = registrars.register(&edge, "edge-1").await.unwrap_err();
+    assert!(refused.kind() == Kind::Unavailable && refused.context().contains("wait"), "{refused:?}");
+    assert_eq!(put(), 429);
+}
+
+#[test]
+fn r17_a_route_token_registers_its_own_gateways_and_tenants_only() {
+    let dir = tempfile::tempdir().unwrap();
+    let (admin, all) = token(&["--name", "boss"]);
+    let limits = ["--scopes", "route", "--gateways", "edge-*", "--tenants", "acme,acme-*"];
+    let (edge, one) = token(&[&["--name", "edge"], &limits[..]].concat());
+    let file = dir.path().join("tokens");
+    std::fs::write(&file, [all, one].concat()).unwrap();
+    let server = serve(&file, &[]);
+    let at = server.address;
+    let gateway = |token: &str, method: &str, id: &str, rest: &str| {
+        ask(at, token, method, &format!("/v1/routing/gateways/{id}{rest}"), "{}").status
+    };
+    let request = |token: &str, method: &str, name: &str, body: &str| {
+        ask(at, token, method, &format!("/v1/routing/subscriptions/{name}"), body)
+    };
+    let (mine, theirs) =
+        (r#"{"collection": "c", "gateway": "edge-1"}"#, r#"{"collection": "c", "gateway": "core"}"#);
+    assert_eq!((gateway(&admin, "PUT", "core", ""), gateway(&edge, "PUT", "edge-1", "")), (200, 200));
+    for (method, rest) in [("PUT", ""), ("POST", "/heartbeat"), ("DELETE", "")] {
+        assert_eq!(gateway(&edge, method, "core", rest), 403, "{method}");
+    }
+    assert_eq!(gateway(&edge, "POST", "edge-1", "/heartbeat"), 200);
+    request(&admin, "PUT", "acme/theirs", theirs).expect(200);
+    request(&edge, "PUT", "acme/s", mine).expect(200);
+    request(&edge, "PUT", "acme-2/s", mine).expect(200);
+    let broadcast = r#"{"collection": "c", "mode": "broadcast"}"#;
+    for (method, name, body) in [
+        ("PUT", "other/s", mine),
+        ("PUT", "acme/s", theirs),
+        ("PUT", "acme/b", broadcast),
+        ("PUT", "acme/theirs", mine),
+        ("POST", "acme/theirs/heartbeat", ""),
+        ("DELETE", "acme/theirs", ""),
+        ("DELETE", "other/s", ""),
+        ("GET", "other/s", ""),
+    ] {
+        let refused = request(&edge, method, name, body).expect(403).body;
+        assert!(refused.contains("token"), "{method} {name}: {refused}");
+    }
+    let list = |query: &str| ask(at, &edge, "GET", &format!("/v1/routing/subscriptions{query}"), "").status;
+    assert_eq!((list(""), list("?tenant=other"), list("?tenant=acme")), (403, 403, 200));
+    let event = |tenant: &str| json!({ "event": { "op": "insert", "tenant": tenant, "collection": "c", "key": "k", "after": {} } });
+    let explain =
+        |tenant: &str| ask(at, &edge, "POST", "/v1/routing/explain", &event(tenant).to_string()).status;
+    assert_eq!((explain("other"), explain("acme")), (403, 200));
+    assert_eq!(request(&edge, "DELETE", "acme/s", "").status, 204);
+    assert_eq!((gateway(&edge, "DELETE", "edge-1", ""), gateway(&admin, "DELETE", "core", "")), (200, 200));
 }

@@ -1,4 +1,5 @@
-//! What a running server tells of its health: whether it is ready, and how its router fares (healthy, lagging, stale, failed).
+//! What a running server tells of its health: whether it is ready, and how its router fares
+//! (healthy, lagging, stale, failed).
 
 use crate::receiver::Receiver;
 use crate::world::{PATIENCE, Server, firth, json};
@@ -32,10 +33,10 @@ async fn answers(server: &Server, level: &str, status: u16) {
     .await;
 }
 
-/// Somebody wants the event, and there is no gateway to give it to.
+/// Sends an event that a subscription wants, while there is no gateway to give it to.
 fn an_event_waits(server: &Server) {
-    let wish = json!({ "collection": "orders", "mode": "hash", "ttl_seconds": 3600 });
-    server.put("/v1/routing/subscriptions/acme/all", &wish).expect(200);
+    let request = json!({ "collection": "orders", "mode": "hash", "ttl_seconds": 3600 });
+    server.put("/v1/routing/subscriptions/acme/all", &request).expect(200);
     let event =
         json!({ "op": "insert", "tenant": "acme", "collection": "orders", "key": "1", "after": { "n": 1 } });
     server.post("/v1/topics/changes/records", &json!([{ "json": event }])).expect(200);
@@ -49,12 +50,13 @@ async fn a_gateway_comes(server: &Server, receiver: &Receiver) {
     answers(server, "healthy", 200).await;
 }
 
-/// The engine's clock leaps, so that nobody has to wait for minutes.
+/// The test moves the engine's clock, so that it need not wait for minutes.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_router_lags_is_stale_has_failed_and_is_healthy_as_its_events_wait() {
     let Some(clock) = ServerClock::new() else { return };
     let valkey = RedisServer::builder().flavor(Flavor::Valkey).clock(&clock).start().await;
-    let (receiver, url) = (Receiver::start().await, valkey.url());
+    let receiver = Receiver::start().await;
+    let url = valkey.url();
     let watcher = Server::start(firth().args(["serve", "--engine", &url]), None);
     let server = router(&url);
     is(&server, "healthy", true).await;
@@ -80,7 +82,8 @@ async fn a_router_lags_is_stale_has_failed_and_is_healthy_as_its_events_wait() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_router_whose_owners_die_over_and_over_has_failed_until_it_gets_on() {
-    let (redis, receiver) = (RedisServer::start(Flavor::Redis).await, Receiver::start().await);
+    let redis = RedisServer::start(Flavor::Redis).await;
+    let receiver = Receiver::start().await;
     let mut server = router(&redis.url());
     is(&server, "healthy", true).await;
     an_event_waits(&server);

@@ -1,4 +1,5 @@
-//! Bad input of every kind is answered with a 4xx that names the field and the limit. The answers are pinned in `problems.txt`.
+//! Bad input of every kind is answered with a 4xx that names the field and the limit. The answers
+//! are pinned in `problems.txt`.
 
 use crate::talk::{call, raw};
 use crate::world::{Server, Value, json};
@@ -127,7 +128,8 @@ fn every_wrong_request_names_the_field_and_the_limit() {
     let server = Server::memory();
     server.put("/v1/topics/t", &json!({ "partitions": 2, "max_payload": 1024 })).expect(201);
     server.put("/v1/topics/t/groups/g", &json!({})).expect(201);
-    let (mut told, mut differs) = (String::new(), String::new());
+    let mut told = String::new();
+    let mut differs = String::new();
     for (method, path, headers, body, status, field) in [names(), shapes(), messages()].concat() {
         let reply = call(server.address, method, &path, &headers, &body);
         let problem = reply.json();

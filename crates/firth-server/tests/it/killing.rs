@@ -1,4 +1,5 @@
-//! What was answered is there, however often the server is killed; what was repeated under its key is there once.
+//! What was answered is there, however often the server is killed; what was repeated under its key
+//! is there once.
 
 use crate::talk::try_call;
 use crate::world::{Server, Value, json};
@@ -103,7 +104,8 @@ fn a_server_killed_at_random_loses_nothing_answered_and_doubles_nothing_repeated
         run.over.store(true, Ordering::Release);
         server
     });
-    let (stored, acked) = (stored(&server), run.acked.into_inner().unwrap());
+    let stored = stored(&server);
+    let acked = run.acked.into_inner().unwrap();
     for payload in &acked {
         assert_eq!(stored.get(payload), Some(&1), "{payload} of {} answered ones", acked.len());
     }
@@ -117,7 +119,7 @@ fn a_repeated_request_gets_the_same_receipts_also_after_a_restart() {
     server.topic("orders", &[]);
     let body = json!([{ "payload": "a" }, { "payload": "b" }, { "payload": "c", "after_ms": 3_600_000 }])
         .to_string();
-    let headers = ["Content-Type: application/json", "Idempotency-Key: once"];
+    let headers = ["Content-Type: application/json", "Idempotency-Key: order 7, once"];
     let send = |at, body: &str| {
         try_call(at, "POST", "/v1/topics/orders/records", &headers, body.as_bytes()).unwrap()
     };

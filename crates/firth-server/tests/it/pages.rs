@@ -1,5 +1,6 @@
-//! What a web page can do to a server without tokens through the browser of a person on its machine:
-//! nothing. Shown in a real browser, Chromium, which `cargo xtask setup` installs where it can.
+//! What a web page can do to a server without tokens through the browser of a person on its
+//! machine: nothing. Shown in a real browser, Chromium, which `cargo xtask setup` installs where it
+//! can.
 
 use crate::talk::call;
 use crate::world::{PATIENCE, Server, json};
@@ -34,6 +35,12 @@ for (const host of ["127.0.0.1", "localhost"]) {
     document.forms[document.forms.length - 1].submit();
     fetch(way(host, "fetch"), { mode: "no-cors", headers: { Accept: "application/x-ndjson" } }).catch(() => {});
     fetch(way(host, "fetch").replace("/stream?max=500&lease_ms=1000", "/fetch"), { method: "POST", mode: "no-cors" }).catch(() => {});
+    const records = `http://${host}:PORT/v1/topics/orders/records`;
+    const typed = { "Content-Type": "application/json" };
+    for (const set of [{ mode: "no-cors" }, { headers: typed }, { headers: { "Firth-Client": "console" } }]) {
+        fetch(records, { method: "POST", body: '{"payload": "planted"}', ...set }).catch(() => {});
+    }
+    add("iframe", { src: `http://${host}:PORT/` });
     const events = new EventSource(way(host, "events"));
     events.onerror = () => events.close();
 }
@@ -108,12 +115,16 @@ async fn u02_no_web_page_takes_records_through_a_browser() {
     assert_eq!(all, refused, "some requests of the page were let in");
     let groups = server.get("/v1/topics/orders/groups").expect(200).json();
     assert_eq!(groups["groups"], json!([]), "the page joined a group");
+    let topic = server.get("/v1/topics/orders").expect(200).json();
+    assert_eq!(topic["records"], 3, "the page sent a record");
 }
 
 #[test]
 fn u02_every_answer_keeps_out_of_frames_and_other_sites() {
     let server = Server::memory();
-    for path in ["/v1", "/health/live", "/openapi.json", "/nowhere", "/v1/topics/none"] {
+    for path in
+        ["/", "/console/main.js", "/v1", "/health/live", "/openapi.json", "/nowhere", "/v1/topics/none"]
+    {
         let head = server.get(path).head;
         for line in [
             "x-frame-options: deny",

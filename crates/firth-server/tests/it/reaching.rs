@@ -1,4 +1,5 @@
-//! What the library can do, reached over HTTP and on the command line: policies of groups, filters and streams of dead letters, the newest records, mappings of keys.
+//! What the library can do, reached over HTTP and on the command line: policies of groups, filters
+//! and streams of dead letters, the newest records, mappings of keys.
 
 use crate::talk::Entries;
 use crate::world::{PATIENCE, Reply, Server, Value, json, run, side_by_side, stdout};
@@ -16,9 +17,10 @@ fn field(reply: Reply, status: u16) -> String {
     problem["field"].as_str().unwrap_or_else(|| panic!("{problem}")).to_owned()
 }
 
-/// Nacks whatever comes until nothing more is to be tried; how often that was.
+/// Nacks every delivery until no record is left to try; returns the number of nacks.
 fn fail_all(server: &Server, topic: &str, group: &str) -> u64 {
-    let (deadline, mut failures) = (Instant::now() + PATIENCE, 0);
+    let deadline = Instant::now() + PATIENCE;
+    let mut failures = 0;
     while server.lag(topic, group) > 0 {
         assert!(Instant::now() < deadline, "it is tried for ever");
         let path = format!("/v1/topics/{topic}/groups/{group}/fetch");
@@ -39,8 +41,8 @@ fn a_groups_policy_says_how_often_its_records_are_tried(server: &Server) {
     server.put(group, &json!({})).expect(201);
     let usual = server.get(&format!("{group}/policy")).expect(200).json();
     assert_eq!((&usual["max_attempts"], &usual["ordering"]), (&json!(5), &json!("strict")));
-    let wish = json!({ "max_attempts": 2, "backoff_ms": 1, "ordering": "relaxed" });
-    let set = server.put(&format!("{group}/policy"), &wish).expect(200).json();
+    let request = json!({ "max_attempts": 2, "backoff_ms": 1, "ordering": "relaxed" });
+    let set = server.put(&format!("{group}/policy"), &request).expect(200).json();
     assert_eq!((&set["max_attempts"], &set["max_backoff_ms"]), (&json!(2), &json!(60_000)));
     assert_eq!(server.get(&format!("{group}/policy")).expect(200).json(), set);
     assert_eq!(fail_all(server, "orders", "bar"), 2);
@@ -54,8 +56,8 @@ fn a_groups_policy_says_how_often_its_records_are_tried(server: &Server) {
     assert_eq!(fail_all(server, "orders", "bar"), 3);
     stdout(&run(&["group", "policy", "orders", "bar", "--reset", "--server", &at]));
     assert_eq!(server.get(&format!("{group}/policy")).expect(200).json()["max_attempts"], 5);
-    // Whoever comes under a name that was deleted has the defaults.
-    server.put(&format!("{group}/policy"), &wish).expect(200);
+    // A new group under the name of a deleted one has the defaults.
+    server.put(&format!("{group}/policy"), &request).expect(200);
     server.call("DELETE", "/v1/topics/orders", None).expect(204);
     server.topic("orders", &[]);
     server.put(group, &json!({})).expect(201);
@@ -189,7 +191,8 @@ fn a_policy_outlives_its_server() {
 #[test]
 fn a_changed_policy_reaches_servers_that_joined_before() {
     side_by_side(|[here, there]| {
-        let (group, fetch) = ("/v1/topics/orders/groups/bar", "/v1/topics/orders/groups/bar/fetch");
+        let group = "/v1/topics/orders/groups/bar";
+        let fetch = "/v1/topics/orders/groups/bar/fetch";
         here.topic("orders", &[]);
         here.post(fetch, &json!({})).expect(200);
         std::thread::scope(|scope| {

@@ -1,4 +1,5 @@
-//! A gateway for the tests: takes batches over HTTP/2 with the router's receiving half, and refuses what it is told to.
+//! A gateway for the tests: takes batches over HTTP/2 with the router's receiving half, and refuses
+//! what it is told to.
 
 use firth_router::receive::Inbox;
 use http_body_util::{BodyExt, Full};

@@ -1,4 +1,5 @@
-//! The router inside the server: registration, delivery, books, dead letters, explanations; by HTTP and by the command line.
+//! The router inside the server: registration, delivery, books, dead letters, explanations; by HTTP
+//! and by the command line.
 
 use crate::gateway::Events;
 use crate::receiver::Receiver;
@@ -13,19 +14,24 @@ const SEED: &str = include_str!("../../../firth-router/src/config/documented.yam
 
 /// A server that routes, with the documented configuration as it stands.
 pub(crate) fn router(dir: &Path, more: &[&str]) -> Server {
+    router_with("FIRTH_GATEWAY_TOKEN", dir, more)
+}
+
+/// As [`router`], with the token for gateways in this variable.
+fn router_with(variable: &str, dir: &Path, more: &[&str]) -> Server {
     let file = dir.join("firth.yaml");
     std::fs::write(&file, SEED).unwrap();
     let mut command = firth();
     command.args(["route", "run", "--engine", "memory:", "--config"]).arg(file).args(more);
-    Server::start(command.env("FIRTH_ROUTING_TOKEN", "shared"), None)
+    Server::start(command.env(variable, "shared"), None)
 }
 
 pub(crate) fn event(key: &str, document: &Value) -> Value {
     json!({ "json": { "op": "insert", "tenant": "acme", "collection": "orders", "key": key, "after": document } })
 }
 
-fn subscribe(server: &Server, id: &str, wish: &Value) -> u16 {
-    server.put(&format!("/v1/routing/subscriptions/acme/{id}"), wish).status
+fn subscribe(server: &Server, id: &str, request: &Value) -> u16 {
+    server.put(&format!("/v1/routing/subscriptions/acme/{id}"), request).status
 }
 
 pub(crate) fn produce(server: &Server, events: &[Value]) {
@@ -42,12 +48,13 @@ fn books(server: &Server) -> Value {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_with_the_documented_section_routes_and_its_books_balance() {
-    let (dir, receiver) = (tempfile::tempdir().unwrap(), Receiver::start().await);
+    let dir = tempfile::tempdir().unwrap();
+    let receiver = Receiver::start().await;
     let server = router(dir.path(), &["--node", "n1"]);
     let alive = server.put("/v1/routing/gateways/edge", &json!({ "endpoint": receiver.endpoint() }));
     assert_eq!(alive.expect(200).json()["ttl_seconds"], 90);
-    let wish = json!({ "collection": "orders", "filter": "doc.total > 100", "gateway": "edge" });
-    assert_eq!(subscribe(&server, "big", &wish), 200);
+    let request = json!({ "collection": "orders", "filter": "doc.total > 100", "gateway": "edge" });
+    assert_eq!(subscribe(&server, "big", &request), 200);
     produce(&server, &[event("1", &json!({ "total": 7 })), event("2", &json!({ "total": 200 }))]);
     until(PATIENCE, "the event arrives", async || !receiver.documents().is_empty()).await;
     assert_eq!(receiver.documents(), [json!({ "total": 200 })]);
@@ -75,12 +82,14 @@ async fn a_server_with_the_documented_section_routes_and_its_books_balance() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_event_goes_from_a_topic_through_the_router_and_a_gateway_to_a_client() {
-    let (dir, redis) = (tempfile::tempdir().unwrap(), RedisServer::start(Flavor::Redis).await);
-    let (engine, internal) = (redis.url(), Port::reserve());
+    let dir = tempfile::tempdir().unwrap();
+    let redis = RedisServer::start(Flavor::Redis).await;
+    let engine = redis.url();
+    let internal = Port::reserve();
     stdout(&run(&["topic", "create", "own", "--engine", &engine]));
     let at = internal.addr().to_string();
     let args = ["gateway", "--engine", &engine, "--topic", "own", "--tenant", "acme", "--internal", &at];
-    let gateway = Server::start(firth().args(args).env("FIRTH_TOKEN", "shared"), None);
+    let gateway = Server::start(firth().args(args).env("FIRTH_GATEWAY_TOKEN", "shared"), None);
     let mut events = Events::open(gateway.address);
     assert_eq!((&events.next()["type"], &events.next()["type"]), (&json!("hello"), &json!("subscribed")));
     let server = router(dir.path(), &[]);
@@ -93,27 +102,38 @@ async fn an_event_goes_from_a_topic_through_the_router_and_a_gateway_to_a_client
     until(PATIENCE, "it is settled", async || books(&server)["delivered"] == 1).await;
 }
 
-/// Nobody registers by hand: the gateway asks the router for what its clients ask for, once for all who want the same.
+/// No operator registers subscriptions: the gateway registers what its clients ask for, once for
+/// all clients that ask for the same.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_gateway_registers_what_its_clients_subscribe_to_and_takes_it_away_at_the_end() {
     let dir = tempfile::tempdir().unwrap();
     let server = router(dir.path(), &[]);
-    registers(&server, &server.url()).await;
+    registers(&server, &server.url(), "FIRTH_GATEWAY_TOKEN").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_gateway_registers_by_grpc_as_well() {
-    let (dir, grpc) = (tempfile::tempdir().unwrap(), Port::reserve());
+    let dir = tempfile::tempdir().unwrap();
+    let grpc = Port::reserve();
     let server = router(dir.path(), &["--set", &format!("routing.listen={}", grpc.addr())]);
-    registers(&server, &format!("grpc://{}", grpc.addr())).await;
+    registers(&server, &format!("grpc://{}", grpc.addr()), "FIRTH_GATEWAY_TOKEN").await;
 }
 
-async fn registers(server: &Server, url: &str) {
+#[tokio::test(flavor = "multi_thread")]
+async fn u16_the_older_variables_of_the_tokens_are_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let grpc = Port::reserve();
+    let more = ["--set", &format!("routing.listen={}", grpc.addr())];
+    let server = router_with("FIRTH_ROUTING_TOKEN", dir.path(), &more);
+    registers(&server, &format!("grpc://{}", grpc.addr()), "FIRTH_TOKEN").await;
+}
+
+async fn registers(server: &Server, url: &str, variable: &str) {
     let internal = Port::reserve();
     let at = internal.addr().to_string();
     let args = ["gateway", "--router", url, "--internal", &at, "--id", "edge", "--tenant", "acme"];
     let mut command = firth();
-    command.args(args).env("FIRTH_TOKEN", "shared");
+    command.args(args).env(variable, "shared");
     if url.starts_with("grpc") {
         command.env("FIRTH_ROUTER_TOKEN", "shared");
     }
@@ -138,7 +158,8 @@ async fn registers(server: &Server, url: &str) {
     assert_eq!(big.next()["event"]["after"]["n"], 700);
     until(PATIENCE, "it is settled", async || books(server)["delivered"] == 2).await;
 
-    // A client that was away for a moment finds nothing missing: what it asked for stays registered.
+    // A client that was away for a moment finds nothing missing: what it asked for stays
+    // registered.
     let position = {
         let mut away = all.pop().unwrap();
         produce(server, &[event("3", &json!({ "n": 8 }))]);
@@ -150,7 +171,7 @@ async fn registers(server: &Server, url: &str) {
     let mut back = Events::ask(gateway.address, &format!("collection=orders&after={position}"));
     assert_eq!((&back.next()["type"], &back.next()["resumed"]), (&json!("hello"), &json!(true)));
     assert_eq!(back.next()["event"]["after"]["n"], 9);
-    // Whoever asks for something new cannot resume from before it was registered.
+    // A client with a new subscription cannot resume from before the gateway registered it.
     let mut other = Events::ask(gateway.address, &format!("collection=orders&document=4&after={position}"));
     assert_eq!((&other.next()["type"], &other.next()["reason"]), (&json!("hello"), &json!("too-old")));
 
@@ -161,7 +182,8 @@ async fn registers(server: &Server, url: &str) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_gateway_refuses_is_listed_with_its_reason_retried_and_deleted() {
-    let (dir, receiver) = (tempfile::tempdir().unwrap(), Receiver::start().await);
+    let dir = tempfile::tempdir().unwrap();
+    let receiver = Receiver::start().await;
     receiver.refuse(true);
     let server = router(dir.path(), &["--set", "routing.delivery.retry.initial_delay=1ms"]);
     cli(&server, &["route", "gateways", "add", "edge", &receiver.endpoint()]);
@@ -175,7 +197,8 @@ async fn what_a_gateway_refuses_is_listed_with_its_reason_retried_and_deleted() 
     let first = cli(&server, &["route", "dead", "--json"]);
     let first: Value = serde_json::from_str(first.lines().next().unwrap()).unwrap();
     assert_eq!(cli(&server, &["route", "dead", "delete", first["id"].as_str().unwrap()]), "1\n");
-    // Letters of a group by which a parked gateway is fed are the router's, too; those of others are not.
+    // Letters of a group by which a parked gateway is fed are the router's, too; those of others
+    // are not.
     for group in ["router.gw.far", "other"] {
         let some = server.fetch("changes", group, &json!({ "wait_ms": 5000, "max": 1 }));
         let reject = json!([{ "delivery": some[0]["delivery"], "reason": "far away" }]);
@@ -197,7 +220,8 @@ async fn what_a_gateway_refuses_is_listed_with_its_reason_retried_and_deleted() 
 /// Every server shows the books of all nodes, and their sum.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_books_of_all_nodes_are_added_up() {
-    let (redis, receiver) = (RedisServer::start(Flavor::Redis).await, Receiver::start().await);
+    let redis = RedisServer::start(Flavor::Redis).await;
+    let receiver = Receiver::start().await;
     let node = |name: &str| {
         let mut command = firth();
         command.args(["route", "run", "--engine", &redis.url(), "--node", name]);
@@ -254,10 +278,10 @@ fn registrations_have_quotas_names_and_an_end() {
         firth().args(["route", "run", "--engine", "memory:", "--set", "routing.subscriptions.per_gateway=1"]),
         None,
     );
-    let wish = json!({ "collection": "orders", "gateway": "edge", "ttl_seconds": 60 });
-    assert_eq!(subscribe(&server, "one", &wish), 200);
-    assert_eq!(subscribe(&server, "one", &wish), 200, "replacing one's own is always allowed");
-    let told = server.put("/v1/routing/subscriptions/acme/two", &wish).problem(429, "overloaded");
+    let request = json!({ "collection": "orders", "gateway": "edge", "ttl_seconds": 60 });
+    assert_eq!(subscribe(&server, "one", &request), 200);
+    assert_eq!(subscribe(&server, "one", &request), 200, "replacing one's own is always allowed");
+    let told = server.put("/v1/routing/subscriptions/acme/two", &request).problem(429, "overloaded");
     assert!(told.contains("routing.subscriptions.per_gateway of 1"), "{told}");
     for (wrong, field) in [
         (json!({ "gateway": "edge" }), "collection"),
@@ -285,7 +309,8 @@ fn registrations_have_quotas_names_and_an_end() {
     server.call("DELETE", "/v1/routing/gateways/edge", None).problem(404, "not found");
 }
 
-/// Each quota is told by its name and its limit, on every server of the engine; what leaves makes room.
+/// Each quota is told by its name and its limit, on every server of the engine; what leaves makes
+/// room.
 #[test]
 fn quotas_hold_per_gateway_per_tenant_and_in_all() {
     let mut command = firth();
@@ -295,8 +320,8 @@ fn quotas_hold_per_gateway_per_tenant_and_in_all() {
     }
     let server = Server::start(&mut command, None);
     let add = |tenant: &str, id: &str, gateway: &str| {
-        let wish = json!({ "collection": "orders", "gateway": gateway });
-        server.put(&format!("/v1/routing/subscriptions/{tenant}/{id}"), &wish)
+        let request = json!({ "collection": "orders", "gateway": gateway });
+        server.put(&format!("/v1/routing/subscriptions/{tenant}/{id}"), &request)
     };
     add("acme", "1", "east").expect(200);
     add("acme", "2", "east").expect(200);
@@ -312,10 +337,12 @@ fn quotas_hold_per_gateway_per_tenant_and_in_all() {
     add("other", "2", "north").expect(200);
 }
 
-/// No more requests, no more reading, the batch on its way is finished, its verdict is stored: nothing comes again afterwards.
+/// No more requests, no more reading, the batch on its way is finished, its verdict is stored:
+/// nothing comes again afterwards.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_router_that_is_asked_to_stop_finishes_what_is_on_its_way_and_goes_on_after_it() {
-    let (dir, receiver) = (tempfile::tempdir().unwrap(), Receiver::start().await);
+    let dir = tempfile::tempdir().unwrap();
+    let receiver = Receiver::start().await;
     let start = || {
         let mut command = firth();
         command.args(["route", "run", "--engine", &crate::world::engine(dir.path())]);
@@ -326,8 +353,8 @@ async fn a_router_that_is_asked_to_stop_finishes_what_is_on_its_way_and_goes_on_
     server
         .put("/v1/routing/gateways/edge", &json!({ "endpoint": receiver.endpoint(), "ttl_seconds": 3600 }))
         .expect(200);
-    let wish = json!({ "collection": "orders", "gateway": "edge", "ttl_seconds": 3600 });
-    assert_eq!(subscribe(&server, "all", &wish), 200);
+    let request = json!({ "collection": "orders", "gateway": "edge", "ttl_seconds": 3600 });
+    assert_eq!(subscribe(&server, "all", &request), 200);
     receiver.hold(true);
     produce(&server, &[event("1", &json!({ "n": 1 }))]);
     until(PATIENCE, "the batch is on its way", async || receiver.calls() == 1).await;
@@ -348,8 +375,8 @@ async fn a_router_that_is_asked_to_stop_finishes_what_is_on_its_way_and_goes_on_
 fn subscriptions_are_browsed_page_by_page_on_a_server_that_routes_nothing() {
     let server = Server::memory();
     for n in 0..5 {
-        let wish = json!({ "collection": "orders", "mode": "hash", "conditions": [{ "field": "n", "op": "==", "value": n }] });
-        assert_eq!(subscribe(&server, &format!("s{n}"), &wish), 200);
+        let request = json!({ "collection": "orders", "mode": "hash", "conditions": [{ "field": "n", "op": "==", "value": n }] });
+        assert_eq!(subscribe(&server, &format!("s{n}"), &request), 200);
     }
     let page = server.get("/v1/routing/subscriptions?tenant=acme&max=2").expect(200).json();
     assert_eq!((&page["subscriptions"][1]["id"], &page["next"]), (&json!("s1"), &json!("acme/s1")));
@@ -399,7 +426,8 @@ fn a_token_for_routing_registers_and_no_more_and_changes_are_audited() {
     };
     let (gateway, one) = made(&["--name", "edge", "--scopes", "route"]);
     let (watcher, two) = made(&["--name", "eyes", "--scopes", "observe"]);
-    let (file, audit) = (dir.path().join("tokens"), dir.path().join("audit"));
+    let file = dir.path().join("tokens");
+    let audit = dir.path().join("audit");
     std::fs::write(&file, [one, two].concat()).unwrap();
     let mut command = firth();
     command.args(["serve", "--engine", "memory:", "--token-file"]).arg(&file).arg("--audit-file").arg(&audit);
@@ -444,11 +472,12 @@ fn metric(text: &str, series: &str) -> Option<f64> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn rte_the_metrics_of_the_router_say_what_happened() {
-    let (dir, receiver) = (tempfile::tempdir().unwrap(), Receiver::start().await);
+    let dir = tempfile::tempdir().unwrap();
+    let receiver = Receiver::start().await;
     let server = router(dir.path(), &[]);
     server.put("/v1/routing/gateways/edge", &json!({ "endpoint": receiver.endpoint() })).expect(200);
-    let wish = json!({ "collection": "orders", "filter": "doc.total > 100", "gateway": "edge" });
-    assert_eq!(subscribe(&server, "big", &wish), 200);
+    let request = json!({ "collection": "orders", "filter": "doc.total > 100", "gateway": "edge" });
+    assert_eq!(subscribe(&server, "big", &request), 200);
     let small = event("1", &json!({ "total": 7 }));
     produce(&server, &[small.clone(), small, event("2", &json!({ "total": 200 }))]);
     let expected = [

@@ -6,16 +6,28 @@ use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 
-/// What a call asks for: nothing, any token, or one of these scopes (`admin` always does).
-/// `any` is a token that covers the topic, whatever its scopes are.
-const TABLE: [(&str, &str, &str); 70] = [
+/// What a call asks for: nothing, any token, or one of these scopes (`admin` always does). `any` is
+/// a token that covers the topic, with any scopes.
+const TABLE: [(&str, &str, &str); 89] = [
     ("GET", "/health", "nothing"),
     ("GET", "/health/live", "nothing"),
     ("GET", "/health/ready", "nothing"),
     ("GET", "/openapi.json", "nothing"),
     ("GET", "/metrics", "observe"),
     ("GET", "/v1", "any"),
+    ("GET", "/v1/dead", "any"),
     ("GET", "/v1/events", "observe"),
+    // Its sender signs each request; no token is asked for.
+    ("POST", "/v1/hooks/{source}", "nothing"),
+    ("GET", "/v1/sources", "observe"),
+    ("GET", "/v1/sources/{source}", "observe"),
+    ("DELETE", "/v1/sources/{source}", "admin"),
+    ("GET", "/v1/sources/{source}/doctor", "admin"),
+    ("POST", "/v1/sources/{source}/pause", "admin"),
+    ("POST", "/v1/sources/{source}/resume", "admin"),
+    ("POST", "/v1/sources/{source}/restart", "admin"),
+    ("POST", "/v1/sources/{source}/snapshot", "admin"),
+    ("GET", "/v1/stats", "observe"),
     ("GET", "/v1/channels/{channel}", "consume"),
     ("POST", "/v1/channels/{channel}", "produce"),
     ("GET", "/v1/claims", "any"),
@@ -25,6 +37,7 @@ const TABLE: [(&str, &str, &str); 70] = [
     ("POST", "/v1/claims/{service}/offers", "produce"),
     ("DELETE", "/v1/claims/{service}/offers/{offer}", "produce"),
     ("POST", "/v1/claims/{service}/offers/{offer}/release", "admin"),
+    ("GET", "/v1/claims/{service}/takeovers", "any"),
     ("GET", "/v1/claims/{service}/workers", "any"),
     ("PUT", "/v1/claims/{service}/workers/{worker}", "consume"),
     ("DELETE", "/v1/claims/{service}/workers/{worker}", "consume"),
@@ -39,10 +52,12 @@ const TABLE: [(&str, &str, &str); 70] = [
     ("GET", "/v1/claims/{service}/workers/{worker}/data/{topic}/stream", "consume"),
     ("GET", "/v1/routing", "observe"),
     ("POST", "/v1/routing/explain", "route"),
+    ("GET", "/v1/routing/clients", "observe"),
     ("GET", "/v1/routing/gateways", "observe"),
     ("GET", "/v1/routing/gateways/{gateway}", "observe"),
     ("PUT", "/v1/routing/gateways/{gateway}", "route"),
     ("DELETE", "/v1/routing/gateways/{gateway}", "route"),
+    ("POST", "/v1/routing/gateways/{gateway}/clients", "route"),
     ("POST", "/v1/routing/gateways/{gateway}/heartbeat", "route"),
     ("GET", "/v1/routing/subscriptions", "route"),
     ("GET", "/v1/routing/subscriptions/{tenant}/{subscription}", "route"),
@@ -57,6 +72,9 @@ const TABLE: [(&str, &str, &str); 70] = [
     ("POST", "/v1/topics/{topic}/adopt", "admin"),
     ("POST", "/v1/topics/{topic}/trim", "admin"),
     ("GET", "/v1/topics/{topic}/delayed", "any"),
+    ("GET", "/v1/topics/{topic}/delayed/messages", "consume"),
+    ("POST", "/v1/topics/{topic}/delayed/messages/cancel", "admin"),
+    ("POST", "/v1/topics/{topic}/delayed/messages/deliver", "admin"),
     ("GET", "/v1/topics/{topic}/records", "consume"),
     ("POST", "/v1/topics/{topic}/records", "produce"),
     ("GET", "/v1/topics/{topic}/dead", "consume"),
@@ -70,6 +88,8 @@ const TABLE: [(&str, &str, &str); 70] = [
     ("PUT", "/v1/topics/{topic}/groups/{group}", "consume"),
     ("DELETE", "/v1/topics/{topic}/groups/{group}", "admin"),
     ("POST", "/v1/topics/{topic}/groups/{group}/reset", "admin"),
+    ("POST", "/v1/topics/{topic}/groups/{group}/reset/preview", "any"),
+    ("GET", "/v1/topics/{topic}/groups/{group}/in_flight", "any"),
     ("GET", "/v1/topics/{topic}/groups/{group}/members", "any"),
     ("GET", "/v1/topics/{topic}/groups/{group}/pending", "any"),
     ("GET", "/v1/topics/{topic}/groups/{group}/policy", "any"),
@@ -84,7 +104,7 @@ const SCOPES: [&str; 5] = ["produce", "consume", "observe", "route", "admin"];
 
 /// The status of a call; its answer, which may be endless, is not read.
 fn status(server: &Server, (method, path): (&str, &str), token: Option<&str>) -> u16 {
-    let names = ["channel", "service", "offer", "worker", "topic", "group", "gateway", "tenant"];
+    let names = ["channel", "service", "offer", "worker", "topic", "group", "gateway", "tenant", "source"];
     let path = names.iter().fold(path.to_owned(), |path, name| path.replace(&format!("{{{name}}}"), "none"));
     let path = path.replace("{subscription}", "none").replace("{partition}", "0");
     let token = token.map(|token| format!("Authorization: Bearer {token}\r\n")).unwrap_or_default();

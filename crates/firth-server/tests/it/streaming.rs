@@ -1,4 +1,5 @@
-//! Streams: deliveries as they come, settled by handle; whoever hangs up gives everything back.
+//! Streams: the server sends deliveries as they come, and the client settles them by handle. A
+//! client that hangs up gives everything back.
 
 use crate::talk::{Entries, call};
 use crate::world::{Server, Value, json};
@@ -57,7 +58,7 @@ fn a_stream_has_no_more_unsettled_deliveries_than_it_asked_for() {
     server.topic("jobs", &["a", "b", "c"]);
     let mut stream = Entries::open(server.address, &format!("{STREAM}&max=1"), "text/event-stream");
     let first = stream.find("delivery");
-    // The others are not the stream's, so somebody else can have them.
+    // The stream does not hold the other records, so another client can fetch them.
     let mut others = Vec::new();
     while others.len() < 2 {
         others.extend(server.fetch("jobs", "workers", &json!({ "max": 5, "wait_ms": 5000 })));

@@ -71,14 +71,16 @@ impl Entries {
                     .as_bytes(),
             )
             .unwrap();
-        let (mut lines, mut head) = (BufReader::new(stream), String::new());
+        let mut lines = BufReader::new(stream);
+        let mut head = String::new();
         while !head.ends_with("\r\n\r\n") {
             assert!(lines.read_line(&mut head).unwrap() > 0, "no head: {head}");
         }
         Self { lines, head: head.to_ascii_lowercase() }
     }
 
-    /// The next entry with its name (empty for plain lines); nothing at the end. Chunk sizes and signs of life are passed over.
+    /// The next entry with its name (empty for plain lines); nothing at the end. Chunk sizes and
+    /// signs of life are passed over.
     pub(crate) fn next(&mut self) -> Option<(String, Value)> {
         let mut name = String::new();
         loop {

@@ -1,4 +1,5 @@
-//! The OpenAPI document is true: a public, property-based API tester finds no 5xx, no undocumented status, no wrong input that passes and no right input that fails.
+//! The OpenAPI document is true: a public, property-based API tester finds no 5xx, no undocumented
+//! status, no wrong input that passes and no right input that fails.
 
 use crate::world::{Server, json};
 use std::path::{Path, PathBuf};
@@ -12,7 +13,8 @@ fn tester() -> PathBuf {
     found
 }
 
-/// Streams have no end, so they are tested by hand; so are waits, where there is something to wait for.
+/// Streams have no end, so they are tested by hand; so are waits, where there is something to wait
+/// for.
 const NO_STREAMS: [&str; 12] = [
     "--exclude-operation-id",
     "consume.consume",
@@ -45,7 +47,7 @@ fn run_for(seconds: &str, server: &Server, dir: &Path, arguments: &[&str]) -> St
         .arg(format!("{}/openapi.json", server.url()))
         .args(["--checks", "all", "--continue-on-failure", "--no-color", "--suppress-health-check", "all"])
         .args(["--max-time", seconds, "--request-timeout", "120", "--seed", "7"])
-        // How long an answer takes is no promise of the document: whoever asks may wish to wait.
+        // The document promises no response time: a caller may ask the server to wait.
         .args(["--max-response-time", "100"])
         .args(arguments)
         .stdin(Stdio::null())
@@ -61,7 +63,8 @@ fn u10_the_document_is_valid_openapi() {
     let ours = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.tools/openapi/bin/openapi-spec-validator");
     let validator = std::env::var_os("FIRTH_OPENAPI_VALIDATOR").map_or(ours, PathBuf::from);
     assert!(validator.is_file(), "{} is missing: run `cargo xtask setup`", validator.display());
-    let (server, dir) = (Server::memory(), tempfile::tempdir().unwrap());
+    let server = Server::memory();
+    let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("openapi.json");
     std::fs::write(&file, server.get("/openapi.json").expect(200).body).unwrap();
     let mut command = Command::new(validator);
@@ -72,7 +75,8 @@ fn u10_the_document_is_valid_openapi() {
 
 #[test]
 fn the_api_does_what_its_document_says_whatever_is_asked() {
-    let (server, dir) = (Server::memory(), tempfile::tempdir().unwrap());
+    let server = Server::memory();
+    let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("tester.toml"), "").unwrap();
     let phases = ["--phases", "coverage,fuzzing,stateful", "--max-examples", "10"];
     run(&server, dir.path(), &[&phases[..], &NO_STREAMS[..]].concat());
@@ -81,7 +85,8 @@ fn the_api_does_what_its_document_says_whatever_is_asked() {
 
 #[test]
 fn the_api_does_what_its_document_says_on_a_topic_that_is_there() {
-    let (server, dir) = (Server::memory(), tempfile::tempdir().unwrap());
+    let server = Server::memory();
+    let dir = tempfile::tempdir().unwrap();
     server.topic("orders", &["one", "two"]);
     server.put("/v1/topics/orders/groups/bar", &json!({})).expect(201);
     server.post("/v1/claims/calls/offers", &json!({ "name": "call-1" })).expect(200);
@@ -89,7 +94,8 @@ fn the_api_does_what_its_document_says_on_a_topic_that_is_there() {
         "[parameters]\n\"path.topic\" = \"orders\"\n\"path.group\" = \"bar\"\n\"path.service\" = \"calls\"\n";
     std::fs::write(dir.path().join("tester.toml"), there).unwrap();
     let phases = ["--phases", "coverage,fuzzing", "--max-examples", "10"];
-    // Deleting takes the topic away, and changing its limits makes right input wrong for the others: the latter is asked alone.
+    // Deleting takes the topic away, and changing its limits makes right input wrong for the
+    // others: the latter is asked alone.
     let others = [
         "--exclude-method",
         "DELETE",

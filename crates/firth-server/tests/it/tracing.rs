@@ -1,4 +1,5 @@
-//! Trace context and OTLP: from the caller's header through the message to the consumer, and to a collector.
+//! Trace context and OTLP: from the caller's header through the message to the consumer, and to a
+//! collector.
 
 use crate::talk::call;
 use crate::world::{PATIENCE, Server, Value, json};
@@ -16,7 +17,8 @@ type Seen = Arc<Mutex<Vec<(String, Value)>>>;
 /// A collector that takes everything.
 fn collector() -> (SocketAddr, Seen) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let (address, seen) = (listener.local_addr().unwrap(), Seen::default());
+    let address = listener.local_addr().unwrap();
+    let seen = Seen::default();
     let all = seen.clone();
     std::thread::spawn(move || {
         for stream in listener.incoming().map_while(Result::ok) {
@@ -34,7 +36,8 @@ fn collector() -> (SocketAddr, Seen) {
 }
 
 fn request(reader: &mut impl BufRead) -> Option<(String, Value)> {
-    let (mut head, mut length) = (String::new(), 0);
+    let mut head = String::new();
+    let mut length = 0;
     while !head.ends_with("\r\n\r\n") {
         let mut line = String::new();
         if reader.read_line(&mut line).ok()? == 0 {
@@ -114,7 +117,7 @@ fn spans_and_metrics_reach_a_collector() {
         assert!(Instant::now() < deadline, "metrics never came");
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
-    // Nobody scrapes: the exporter itself looks at topics and groups.
+    // No scraper runs: the exporter itself looks at topics and groups.
     while counted("firth_group_lag").is_none() {
         assert!(Instant::now() < deadline, "lag never came");
         std::thread::sleep(std::time::Duration::from_millis(5));

@@ -151,7 +151,8 @@ impl Server {
     /// Sends a request and leaves its answer unread.
     pub(crate) fn send(&self, method: &str, path: &str, body: &Value) -> TcpStream {
         let body = body.to_string();
-        let (host, length) = (self.address, body.len());
+        let host = self.address;
+        let length = body.len();
         let head = format!("{method} {path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n");
         let mut stream = TcpStream::connect(self.address).unwrap();
         stream.write_all(format!("{head}Content-Length: {length}\r\n\r\n{body}").as_bytes()).unwrap();
@@ -161,7 +162,8 @@ impl Server {
     /// Waits until this many fetches run.
     pub(crate) fn fetches_running(&self, count: u64) {
         let gauge = "firth_http_requests_running{route=\"/v1/topics/{topic}/groups/{group}/fetch\"}";
-        let (wanted, deadline) = (format!("{gauge} {count}\n"), Instant::now() + PATIENCE);
+        let wanted = format!("{gauge} {count}\n");
+        let deadline = Instant::now() + PATIENCE;
         while !self.get("/metrics").expect(200).body.contains(&wanted) {
             assert!(Instant::now() < deadline, "never {count} fetches");
         }

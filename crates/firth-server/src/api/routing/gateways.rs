@@ -3,9 +3,10 @@
 use super::named;
 use crate::api::body::{Json, JsonBody, Path, Query, within};
 use crate::app::App;
+use crate::auth::Caller as Holder;
 use crate::problem::{Answer, Problem};
-use crate::routing::told;
-use crate::wire::{Alive, GatewayGone, GatewayShown, GatewayWish, Gateways};
+use crate::wire::{Alive, GatewayGone, GatewayShown, Gateways, NewGateway};
+use axum::Extension;
 use axum::extract::State;
 use firth::{Error, ErrorKind};
 use firth_router::GatewayId;
@@ -18,14 +19,14 @@ use utoipa::IntoParams;
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub(crate) struct Caller {
+pub(crate) struct GatewayCaller {
     /// Which process it is; the newest that registers holds the id. Refused with 409 if it is
     /// another one's.
     #[param(pattern = "^[A-Za-z0-9_-]{1,64}$")]
     instance: Option<String>,
 }
 
-impl Caller {
+impl GatewayCaller {
     /// The instance, if it is written as the document says.
     fn instance(self) -> Answer<Option<String>> {
         let is_plain = |name: &String| {
@@ -56,63 +57,73 @@ pub(crate) async fn show(State(app): State<App>, Path(gateway): Path<String>) ->
     all(&app).await?.remove(id.as_str()).map(Json).ok_or_else(|| unknown(&id).into())
 }
 
-/// Registers a gateway, or gives a sign of life of it, which also keeps the subscriptions that name it alive
-#[utoipa::path(put, path = "/v1/routing/gateways/{gateway}", tag = "gateways", params(("gateway" = String, Path), Caller),
-    request_body = GatewayWish, responses((status = 200, body = Alive)))]
+/// Registers a gateway, or gives a sign of life of it, which also keeps the subscriptions that name
+/// it alive
+#[utoipa::path(put, path = "/v1/routing/gateways/{gateway}", tag = "gateways", params(("gateway" = String, Path), GatewayCaller),
+    request_body = NewGateway, responses((status = 200, body = Alive)))]
 pub(crate) async fn register(
     State(app): State<App>,
+    Extension(holder): Extension<Holder>,
     Path(gateway): Path<String>,
-    Query(caller): Query<Caller>,
-    JsonBody(wish): JsonBody<GatewayWish>,
+    Query(caller): Query<GatewayCaller>,
+    JsonBody(request): JsonBody<NewGateway>,
 ) -> Answer<Json<Alive>> {
-    if wish.endpoint.as_deref() == Some("") {
+    if request.endpoint.as_deref() == Some("") {
         return Err(Problem::field(
             "endpoint",
             "endpoint: leave it out if the gateway opens the connection itself",
         ));
     }
     let mut gateway =
-        Gateway::new(named("gateway", GatewayId::new(gateway))?, wish.endpoint.unwrap_or_default());
-    gateway.protocol = wish.protocol;
+        Gateway::new(named("gateway", GatewayId::new(gateway))?, request.endpoint.unwrap_or_default());
+    gateway.protocol = request.protocol;
     gateway.instance = caller.instance()?;
-    if let Some(seconds) = wish.ttl_seconds {
+    if let Some(seconds) = request.ttl_seconds {
         gateway.ttl_seconds = within("ttl_seconds", seconds, 0, 3600)?;
     }
     let ttl_seconds = gateway.ttl_seconds;
-    named("endpoint", app.routing().registry().await?.register_gateway(gateway).await)?;
+    named(
+        "endpoint",
+        app.routing().registry().await?.limited(&holder.access()).register_gateway(gateway).await,
+    )?;
     Ok(Json(Alive { ttl_seconds }))
 }
 
 /// A sign of life of a gateway, which also keeps the subscriptions that name it alive
 #[utoipa::path(post, path = "/v1/routing/gateways/{gateway}/heartbeat", tag = "gateways",
-    params(("gateway" = String, Path), Caller), responses((status = 200, body = Alive),
+    params(("gateway" = String, Path), GatewayCaller), responses((status = 200, body = Alive),
         (status = 409, body = Problem, description = "Another process holds the id")))]
 pub(crate) async fn heartbeat(
     State(app): State<App>,
+    Extension(holder): Extension<Holder>,
     Path(gateway): Path<String>,
-    Query(caller): Query<Caller>,
+    Query(caller): Query<GatewayCaller>,
 ) -> Answer<Json<Alive>> {
     let id = named("gateway", GatewayId::new(gateway))?;
     let instance = caller.instance()?;
     let registry = app.routing().registry().await?;
-    let gateway = registry.heartbeat_instance(&id, instance.as_deref()).await.map_err(told)?;
+    let access = holder.access();
+    let alive = registry.limited(&access).heartbeat_instance(&id, instance.as_deref()).await;
+    let gateway = named("gateway", alive)?;
     Ok(Json(Alive { ttl_seconds: gateway.ttl_seconds }))
 }
 
 /// Removes a gateway and all subscriptions that name it
-#[utoipa::path(delete, path = "/v1/routing/gateways/{gateway}", tag = "gateways", params(("gateway" = String, Path), Caller),
+#[utoipa::path(delete, path = "/v1/routing/gateways/{gateway}", tag = "gateways", params(("gateway" = String, Path), GatewayCaller),
     responses((status = 200, body = GatewayGone),
         (status = 409, body = Problem, description = "Another process holds the id")))]
 pub(crate) async fn unregister(
     State(app): State<App>,
+    Extension(holder): Extension<Holder>,
     Path(gateway): Path<String>,
-    Query(caller): Query<Caller>,
+    Query(caller): Query<GatewayCaller>,
 ) -> Answer<Json<GatewayGone>> {
     let id = named("gateway", GatewayId::new(gateway))?;
     let instance = caller.instance()?;
     let registry = app.routing().registry().await?;
-    let gone = registry.unregister_instance(&id, instance.as_deref()).await.map_err(told)?;
-    let subscriptions = gone.ok_or_else(|| unknown(&id))?;
+    let access = holder.access();
+    let gone = registry.limited(&access).unregister_instance(&id, instance.as_deref()).await;
+    let subscriptions = named("gateway", gone)?.ok_or_else(|| unknown(&id))?;
     tracing::info!(gateway = %id, subscriptions, "gateway unregistered");
     Ok(Json(GatewayGone { subscriptions }))
 }

@@ -21,7 +21,7 @@ pub(in crate::api) fn describe_parameter(parameter: &mut Value) -> bool {
 
 /// Replaces what was derived where more can be said.
 pub(in crate::api) fn refine(schemas: &mut Value) {
-    schemas["GatewayWish"] = json!({
+    schemas["NewGateway"] = json!({
         "description": "A gateway to register; everything has a default",
         "type": "object", "additionalProperties": false,
         "properties": {
@@ -30,9 +30,9 @@ pub(in crate::api) fn refine(schemas: &mut Value) {
             "ttl_seconds": { "type": ["integer", "null"], "minimum": 0, "maximum": 3600, "description": "How long it counts as alive without a heartbeat; 90 unless set, 0 for ever" },
         },
     });
-    schemas["SubscriptionWish"] = subscription();
+    schemas["NewSubscription"] = subscription();
     let document = json!({ "type": ["object", "null"] });
-    schemas["ExplainWish"] = json!({
+    schemas["ExplainRequest"] = json!({
         "description": "An event to be explained, and perhaps the one subscription to ask about",
         "type": "object", "additionalProperties": false, "required": ["event"],
         "properties": {

@@ -17,7 +17,7 @@ const PROOF: Duration = Duration::from_secs(5);
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub(crate) struct Which {
+pub(crate) struct StatusQuery {
     /// The routed topic; what this server routes unless set.
     #[param(pattern = r"^\.?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\.?$", max_length = 128)]
     topic: Option<String>,
@@ -27,10 +27,10 @@ pub(crate) struct Which {
 }
 
 /// How the router fares: every partition with its owner, lag, health and this node's books
-#[utoipa::path(get, path = "/v1/routing", tag = "routing", params(Which), responses((status = 200, body = RoutingStatus)))]
+#[utoipa::path(get, path = "/v1/routing", tag = "routing", params(StatusQuery), responses((status = 200, body = RoutingStatus)))]
 pub(crate) async fn status(
     State(app): State<App>,
-    Query(which): Query<Which>,
+    Query(which): Query<StatusQuery>,
 ) -> Answer<Json<RoutingStatus>> {
     let routing = app.routing();
     let (topic, group, node) = routing.names();
@@ -38,7 +38,7 @@ pub(crate) async fn status(
     let group = GroupName::new(which.group.as_deref().unwrap_or(group))?;
     let registry = routing.registry().await?;
     let router = routing.router();
-    let books = router.map(|router| router.books()).unwrap_or_default();
+    let books = router.map(|router| router.accounting()).unwrap_or_default();
     let seen = routing.partitions(topic.as_str(), group.as_str()).await?;
     let is_ended = router.is_some_and(|router| !router.is_running());
     let worst = seen.iter().map(|part| part.health).max().unwrap_or_default();

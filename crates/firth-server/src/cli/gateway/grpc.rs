@@ -1,6 +1,6 @@
 //! The registry of a router, over gRPC: `--router grpc://HOST:PORT`, or `grpcs://` with TLS.
 
-use firth_edge::{Code, Heartbeat, Refusal, Upstream, Wish};
+use firth_edge::{Code, EdgeError, Heartbeat, SubscriptionRequest, Upstream};
 use firth_router::config::{Protocol, TlsFiles};
 use firth_router::deliver::{Bearer, Tls};
 use firth_router::registry::{Gateway, RegistryClient, Subscription};
@@ -54,21 +54,22 @@ impl Upstream for RouterByGrpc {
         self.gateway.instance.as_deref().unwrap_or_default()
     }
 
-    fn announce(&self) -> BoxFuture<'_, std::result::Result<Duration, Refusal>> {
+    fn announce(&self) -> BoxFuture<'_, std::result::Result<Duration, EdgeError>> {
         async move {
-            let ttl = self.client.register_gateway(&self.gateway).await.map_err(|error| told(&error))?;
+            let ttl =
+                self.client.register_gateway(&self.gateway).await.map_err(|error| of_gateway(&error))?;
             Ok(ttl.max(Duration::from_secs(3)))
         }
         .boxed()
     }
 
-    fn heartbeat(&self) -> BoxFuture<'_, std::result::Result<Heartbeat, Refusal>> {
+    fn heartbeat(&self) -> BoxFuture<'_, std::result::Result<Heartbeat, EdgeError>> {
         async move {
             match self.client.heartbeat_instance(&self.gateway.id, Some(self.instance())).await {
                 Ok(_) => Ok(Heartbeat::Alive),
                 Err(error) if error.kind() == ErrorKind::NotFound => Ok(Heartbeat::Unknown),
                 Err(error) if error.kind() == ErrorKind::Fenced => Ok(Heartbeat::Replaced),
-                Err(error) => Err(told(&error)),
+                Err(error) => Err(of_gateway(&error)),
             }
         }
         .boxed()
@@ -78,14 +79,15 @@ impl Upstream for RouterByGrpc {
         &'a self,
         tenant: &'a Tenant,
         id: &'a SubscriptionId,
-        wish: &'a Wish,
-    ) -> BoxFuture<'a, std::result::Result<(), Refusal>> {
+        request: &'a SubscriptionRequest,
+    ) -> BoxFuture<'a, std::result::Result<(), EdgeError>> {
         async move {
             let target = Target::Direct(self.gateway.id.clone());
-            let mut wanted = Subscription::new(id.clone(), tenant.clone(), wish.collection.as_str(), target);
-            wanted.document = wish.document.as_deref().map(Into::into);
-            wanted.filter.clone_from(&wish.filter);
-            wanted.conditions = wish.conditions.clone().unwrap_or_default();
+            let mut wanted =
+                Subscription::new(id.clone(), tenant.clone(), request.collection.as_str(), target);
+            wanted.document = request.document.as_deref().map(Into::into);
+            wanted.filter.clone_from(&request.filter);
+            wanted.conditions = request.conditions.clone().unwrap_or_default();
             self.client.register(&wanted).await.map(drop).map_err(|error| told(&error))
         }
         .boxed()
@@ -95,16 +97,16 @@ impl Upstream for RouterByGrpc {
         &'a self,
         tenant: &'a Tenant,
         id: &'a SubscriptionId,
-    ) -> BoxFuture<'a, std::result::Result<(), Refusal>> {
+    ) -> BoxFuture<'a, std::result::Result<(), EdgeError>> {
         async move { self.client.unregister(tenant, id).await.map(drop).map_err(|error| told(&error)) }
             .boxed()
     }
 
-    fn leave(&self) -> BoxFuture<'_, std::result::Result<(), Refusal>> {
+    fn leave(&self) -> BoxFuture<'_, std::result::Result<(), EdgeError>> {
         async move {
             match self.client.unregister_instance(&self.gateway.id, Some(self.instance())).await {
                 // A newer process has the name: there is nothing of ours.
-                Err(error) if error.kind() != ErrorKind::Fenced => Err(told(&error)),
+                Err(error) if error.kind() != ErrorKind::Fenced => Err(of_gateway(&error)),
                 _ => Ok(()),
             }
         }
@@ -113,10 +115,19 @@ impl Upstream for RouterByGrpc {
 }
 
 /// What a client is told of it, as over HTTP.
-fn told(error: &Error) -> Refusal {
+fn told(error: &Error) -> EdgeError {
     match error.kind() {
-        ErrorKind::Invalid => Refusal::new(Code::Invalid, error.context().to_owned()),
+        ErrorKind::Invalid => EdgeError::new(Code::Invalid, error.context().to_owned()),
         ErrorKind::Quota => super::upstream::full(),
+        ErrorKind::Forbidden => super::upstream::foreign_tenant(error),
         _ => super::upstream::away(error),
+    }
+}
+
+/// The same for what concerns the whole gateway, which its operator is told.
+fn of_gateway(error: &Error) -> EdgeError {
+    match error.kind() {
+        ErrorKind::Forbidden => super::upstream::foreign_gateway(error.context()),
+        _ => told(error),
     }
 }

@@ -2,6 +2,7 @@
 //! certificate.
 
 use super::{GatewayArgs, bind};
+use crate::config::variable;
 use crate::serve::tls::Tls;
 use crate::wire::invalid;
 use axum::Router;
@@ -39,7 +40,7 @@ impl GatewayArgs {
         let listener = bind(address).await?;
         let metrics = crate::serve::start_metrics()?;
         let mut routes = Router::new().route("/metrics", get(async move || metrics.render()));
-        if let Some(token) = std::env::var("FIRTH_TOKEN").ok().filter(|token| !token.is_empty()) {
+        if let Some(token) = router_token() {
             if tls.is_none() && !address.ip().is_loopback() {
                 tracing::warn!(%address, "routers send their token here without TLS: give --internal-cert");
             }
@@ -56,6 +57,11 @@ impl GatewayArgs {
             Some(tls) => tokio::spawn(serve(Secured::new(listener, tls), routes, stop)),
         }))
     }
+}
+
+/// The token with which a router brings batches. `FIRTH_TOKEN` is its older spelling.
+pub(super) fn router_token() -> Option<String> {
+    variable("FIRTH_GATEWAY_TOKEN").or_else(|| variable("FIRTH_TOKEN"))
 }
 
 async fn serve<L>(listener: L, routes: Router, stop: CancellationToken)
@@ -91,7 +97,8 @@ impl Secured {
                     () = give.closed() => return,
                 };
                 let _ = stream.set_nodelay(true);
-                let (give, config) = (give.clone(), tls.for_routers());
+                let give = give.clone();
+                let config = tls.for_routers();
                 tokio::spawn(async move {
                     let secured = tokio::time::timeout(HANDSHAKE, TlsAcceptor::from(config).accept(stream));
                     match secured.await {

@@ -1,18 +1,19 @@
-//! `firth gateway`: serves change events of a topic, or of a router, to browsers, until a signal or until no more can come.
-//! SIGHUP reads the key file and the certificate again.
+//! `firth gateway`: serves change events of a topic, or of a router, to browsers, until a signal or
+//! until no more can come. SIGHUP reads the key file and the certificate again.
 
 mod grpc;
 mod internal;
+mod report;
 mod source;
 mod upstream;
 
-use crate::config::TlsFiles;
+use crate::config::CertificateFiles;
 use crate::serve::tls::Tls;
 use crate::wire::invalid;
 use clap::{Args, ValueEnum};
 use firth::{Error, ErrorKind, Result};
 use firth_edge::auth::{Keys, Origins};
-use firth_edge::{Config, Edge, Hub, Limits, Refusal, SlowPolicy};
+use firth_edge::{Code, Config, Edge, EdgeError, Hub, Limits, SlowPolicy};
 use firth_router::Tenant;
 use source::Source;
 use std::net::SocketAddr;
@@ -40,8 +41,9 @@ pub(crate) struct GatewayArgs {
     /// The topic of change events
     #[arg(long, value_name = "TOPIC", required_unless_present = "router")]
     topic: Option<String>,
-    /// Instead of reading a topic: a server that routes, with which this gateway registers what its clients subscribe to, with the token
-    /// FIRTH_ROUTER_TOKEN if it needs one: http://, https://, or grpc:// and grpcs:// for the address of `routing.listen`
+    /// Instead of reading a topic: a server that routes, with which this gateway registers what its
+    /// clients subscribe to, with the token FIRTH_ROUTER_TOKEN if it needs one: http://, https://,
+    /// or grpc:// and grpcs:// for the address of `routing.listen`
     #[arg(long, env = "FIRTH_ROUTER", value_name = "URL", conflicts_with = "topic", requires = "internal")]
     router: Option<String>,
     /// Where the router reaches the internal address [default: http://INTERNAL, or https:// with
@@ -84,7 +86,8 @@ pub(crate) struct GatewayArgs {
     /// The certificate's private key, PEM
     #[arg(long, env = "FIRTH_TLS_KEY", value_name = "FILE", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
-    /// An address for /metrics and, with FIRTH_TOKEN, for batches of a router; never one that clients reach
+    /// An address for /metrics and, with FIRTH_GATEWAY_TOKEN, for batches of a router; never one
+    /// that clients reach
     #[arg(long, value_name = "ADDRESS")]
     internal: Option<SocketAddr>,
     /// Certificate and chain of the internal address, PEM: speak HTTPS only there
@@ -114,7 +117,8 @@ pub(super) async fn run(args: GatewayArgs) -> Result<()> {
         .with_ansi(false)
         .with_writer(std::io::stderr)
         .try_init();
-    let (keys, tls) = (args.keys()?, args.tls_files().as_ref().map(Tls::load).transpose()?);
+    let keys = args.keys()?;
+    let tls = args.tls_files().as_ref().map(Tls::load).transpose()?;
     let internal_tls = args.internal_files().as_ref().map(Tls::load).transpose()?;
     let hub = Hub::start(args.config()).map_err(refused)?;
     let edge = Edge::new(hub.clone(), keys, Origins::of(&args.origin).with_hosts(&args.host));
@@ -124,6 +128,8 @@ pub(super) async fn run(args: GatewayArgs) -> Result<()> {
     let stop = CancellationToken::new();
     let internal = args.serve_internal(&hub, &id, internal_tls.clone(), stop.clone()).await?;
     let mut source = Source::open(&args, &id, &hub).await?;
+    let reporting =
+        source.servers().map(|servers| tokio::spawn(report::run(hub.clone(), id.clone(), servers)));
     println!("firth gateway listens on {}://{address}", if tls.is_some() { "https" } else { "http" });
     tracing::info!(%address, tls = tls.is_some(), id, "serving clients");
     let serving = tokio::spawn(serve(edge.clone(), listener, tls.clone(), stop.clone()));
@@ -132,6 +138,9 @@ pub(super) async fn run(args: GatewayArgs) -> Result<()> {
         told = until_told_to_stop(&args, &edge, [tls.as_ref(), internal_tls.as_ref()]) => told,
     };
     stop.cancel();
+    if let Some(reporting) = reporting {
+        reporting.abort();
+    }
     let _ = serving.await;
     if let Some(internal) = internal {
         let _ = internal.await;
@@ -174,12 +183,12 @@ impl GatewayArgs {
         }
     }
 
-    fn tls_files(&self) -> Option<TlsFiles> {
-        Some(TlsFiles { cert: self.tls_cert.clone()?, key: self.tls_key.clone()? })
+    fn tls_files(&self) -> Option<CertificateFiles> {
+        Some(CertificateFiles { cert: self.tls_cert.clone()?, key: self.tls_key.clone()? })
     }
 
-    fn internal_files(&self) -> Option<TlsFiles> {
-        Some(TlsFiles { cert: self.internal_cert.clone()?, key: self.internal_key.clone()? })
+    fn internal_files(&self) -> Option<CertificateFiles> {
+        Some(CertificateFiles { cert: self.internal_cert.clone()?, key: self.internal_key.clone()? })
     }
 
     /// Each part by itself: what is wrong stays as it was, and the log says so.
@@ -255,8 +264,11 @@ fn listen(kind: SignalKind) -> Result<Signal> {
         .map_err(|error| Error::new(ErrorKind::Internal, "cannot listen for signals").with_source(error))
 }
 
-fn refused(refusal: Refusal) -> Error {
-    invalid(refusal.message.into_owned())
+fn refused(refusal: EdgeError) -> Error {
+    match refusal.code {
+        Code::Forbidden => Error::new(ErrorKind::Unauthorized, refusal.message),
+        _ => invalid(refusal.message.into_owned()),
+    }
 }
 
 #[cfg(test)]

@@ -1,16 +1,24 @@
-//! Where a gateway's events come from: a topic that it reads itself, or a router with which it registers what clients ask for.
+//! Where a gateway's events come from: a topic that it reads itself, or a router with which it
+//! registers what clients ask for.
 
 use super::grpc::RouterByGrpc;
+use super::internal::router_token;
+use super::report::Servers;
 use super::upstream::RouterApi;
 use super::{GatewayArgs, refused};
 use crate::client::Client;
+use crate::config::variable;
 use crate::wire::invalid;
 use firth::{Broker, Error, ErrorKind, Result};
 use firth_edge::{Hub, Registrar, TopicFeed};
 
 pub(super) enum Source {
-    Topic { feed: Box<TopicFeed>, broker: Broker },
-    Router(Registrar),
+    Topic {
+        feed: Box<TopicFeed>,
+        broker: Broker,
+    },
+    /// With the server's API, if it is not reached by gRPC.
+    Router(Registrar, Option<Client>),
 }
 
 impl Source {
@@ -19,10 +27,12 @@ impl Source {
             let internal = args.internal.ok_or_else(|| {
                 invalid("--router needs --internal: an address at which this gateway takes batches")
             })?;
-            if std::env::var("FIRTH_TOKEN").unwrap_or_default().is_empty() {
-                return Err(invalid("--router needs FIRTH_TOKEN: the token with which the router comes"));
+            if router_token().is_none() {
+                return Err(invalid(
+                    "--router needs FIRTH_GATEWAY_TOKEN: the token with which the router brings batches",
+                ));
             }
-            let token = std::env::var("FIRTH_ROUTER_TOKEN").ok().filter(|token| !token.is_empty());
+            let token = variable("FIRTH_ROUTER_TOKEN");
             let scheme = if args.internal_cert.is_some() { "https" } else { "http" };
             let endpoint = args.endpoint.clone().unwrap_or_else(|| format!("{scheme}://{internal}"));
             if token.is_some() && is_plain(router) {
@@ -32,11 +42,13 @@ impl Source {
             if let Some(api) = RouterByGrpc::at(router, token.clone(), id, endpoint.clone(), instance.clone())
             {
                 let api = api.map_err(|error| invalid(error.context().to_owned()))?;
-                return Registrar::start(hub, api).await.map(Self::Router).map_err(refused);
+                let registrar = Registrar::start(hub, api).await.map_err(refused)?;
+                return Ok(Self::Router(registrar, None));
             }
             let client = Client::remote(router, token)?;
-            let api = RouterApi { client, gateway: id.to_owned(), endpoint, instance };
-            return Registrar::start(hub, api).await.map(Self::Router).map_err(refused);
+            let api = RouterApi { client: client.clone(), gateway: id.to_owned(), endpoint, instance };
+            let registrar = Registrar::start(hub, api).await.map_err(refused)?;
+            return Ok(Self::Router(registrar, Some(client)));
         }
         let (Some(engine), Some(topic)) = (&args.engine, &args.topic) else {
             return Err(invalid("give --engine and --topic, or --router"));
@@ -47,15 +59,25 @@ impl Source {
         Ok(Self::Topic { feed: Box::new(feed), broker })
     }
 
+    /// Where servers are told who is connected here.
+    pub(super) fn servers(&self) -> Option<Servers> {
+        match self {
+            Self::Topic { broker, .. } => Some(Servers::Bus(broker.bus())),
+            Self::Router(_, client) => client.clone().map(|client| Servers::Router(Box::new(client))),
+        }
+    }
+
     /// Resolves when no more events can come.
     pub(super) async fn ended(&mut self) -> Result<()> {
         match self {
             Self::Topic { feed, .. } => feed.ended().await,
-            Self::Router(registrar) => {
-                registrar.replaced().await;
+            Self::Router(registrar, _) => {
                 let context =
                     "another process has registered under this gateway's name: give each its own --id";
-                Err(Error::new(ErrorKind::Fenced, context))
+                tokio::select! {
+                    () = registrar.replaced() => Err(Error::new(ErrorKind::Fenced, context)),
+                    forbidden = registrar.forbidden() => Err(refused(forbidden)),
+                }
             }
         }
     }
@@ -66,7 +88,7 @@ impl Source {
                 let closed = feed.close().await;
                 closed.and(broker.close().await)
             }
-            Self::Router(registrar) => registrar.close().await.map_err(refused),
+            Self::Router(registrar, _) => registrar.close().await.map_err(refused),
         }
     }
 }

@@ -1,6 +1,7 @@
-//! `firth route dead`: the dead letters of the router's group, and of the groups by which it feeds parked gateways.
+//! `firth route dead`: the dead letters of the router's group, and of the groups by which it feeds
+//! parked gateways.
 
-use crate::cli::dead::{self, Filter, Which};
+use crate::cli::dead::{self, LetterFilter, WhichLetters};
 use crate::cli::output::{json, line};
 use crate::client::{Client, topic_path};
 use crate::wire::{Count, Groups, RoutingStatus};
@@ -15,7 +16,7 @@ Examples:
   firth route dead delete router/0/1700000000000-42";
 
 #[derive(Subcommand)]
-pub(crate) enum DeadCommand {
+pub(crate) enum RouteDeadCommand {
     /// List what no attempt could deliver, with each gateway's reason
     #[command(after_help = "Example:\n  firth route dead list --reason edge-1")]
     List {
@@ -24,7 +25,7 @@ pub(crate) enum DeadCommand {
         reason: Option<String>,
         /// At most this many
         #[arg(long, value_name = "N")]
-        max: Option<usize>,
+        max: Option<u64>,
     },
     /// Deliver them again; gateways that have them drop them
     #[command(
@@ -52,21 +53,30 @@ pub(crate) enum DeadCommand {
 
 pub(super) async fn run(
     client: &Client,
-    command: Option<DeadCommand>,
+    command: Option<RouteDeadCommand>,
     router: &RoutingStatus,
     as_json: bool,
 ) -> Result<()> {
-    let (what, ids, all) = match command.unwrap_or(DeadCommand::List { reason: None, max: None }) {
-        DeadCommand::List { reason, max } => {
-            let filter = |group| Filter { group: Some(group), reason: reason.clone(), ..Filter::default() };
+    let (what, ids, all) = match command.unwrap_or(RouteDeadCommand::List { reason: None, max: None }) {
+        RouteDeadCommand::List { reason, max } => {
+            let filter = |group| LetterFilter {
+                group: Some(group),
+                reason: reason.clone(),
+                ..LetterFilter::default()
+            };
             let filters: Vec<_> = groups(client, router).await?.into_iter().map(filter).collect();
-            return dead::list(client, &router.topic, &filters, max.unwrap_or(usize::MAX), as_json).await;
+            return dead::list(client, &router.topic, &filters, max.unwrap_or(u64::MAX), as_json).await;
         }
-        DeadCommand::Retry { ids, all } => ("replay", ids, all),
-        DeadCommand::Delete { ids, all } => ("delete", ids, all),
+        RouteDeadCommand::Retry { ids, all } => ("replay", ids, all),
+        RouteDeadCommand::Delete { ids, all } => ("delete", ids, all),
     };
-    let which =
-        |group| Which { topic: router.topic.clone(), ids: ids.clone(), all, group, ..Which::default() };
+    let which = |group| WhichLetters {
+        topic: router.topic.clone(),
+        ids: ids.clone(),
+        all,
+        group,
+        ..WhichLetters::default()
+    };
     let mut done = Count { count: 0 };
     if all {
         for group in groups(client, router).await? {

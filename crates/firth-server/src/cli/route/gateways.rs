@@ -3,7 +3,7 @@
 use crate::cli::output::{json, line, table};
 use crate::cli::units;
 use crate::client::{Client, escape};
-use crate::wire::{Alive, GatewayGone, GatewayShown, GatewayWish, Gateways, invalid};
+use crate::wire::{Alive, GatewayGone, GatewayShown, Gateways, LaneShown, NewGateway, invalid};
 use axum::http::Method;
 use clap::Subcommand;
 use firth::Result;
@@ -53,8 +53,8 @@ pub(super) async fn run(client: &Client, command: Option<GatewaysCommand>, as_js
             let protocol =
                 protocol.transpose().map_err(|_| invalid("--protocol: give http, grpc or nats"))?;
             let ttl_seconds = Some(ttl.map_or(0, |ttl| ttl.as_secs().max(1)));
-            let wish = GatewayWish { endpoint: Some(endpoint), protocol, ttl_seconds };
-            let alive: Alive = client.send(Method::PUT, &path(&id), &wish).await?;
+            let request = NewGateway { endpoint: Some(endpoint), protocol, ttl_seconds };
+            let alive: Alive = client.send(Method::PUT, &path(&id), &request).await?;
             if as_json { json(&alive) } else { line(&format!("registered {id}")) }
         }
         GatewaysCommand::Remove { id } => {
@@ -80,12 +80,31 @@ fn show(gateways: &[GatewayShown]) -> Result<()> {
             gateway.state.clone(),
             gateway.subscriptions.to_string(),
             count(lane.map(|lane| lane.held as u64)),
+            lane.map_or("-".to_owned(), behind),
             count(lane.map(|lane| lane.books.delivered)),
             gateway.remaining_ms.map_or("-".to_owned(), units::age),
         ]
     };
     table(
-        ["GATEWAY", "ENDPOINT", "WIRE", "STATE", "SUBSCRIPTIONS", "HELD", "DELIVERED", "ALIVE FOR"],
+        [
+            "GATEWAY",
+            "ENDPOINT",
+            "WIRE",
+            "STATE",
+            "SUBSCRIPTIONS",
+            "HELD",
+            "CATCHES UP",
+            "DELIVERED",
+            "ALIVE FOR",
+        ],
         gateways.iter().map(row).collect(),
     )
+}
+
+/// How far a gateway is that is fed from the topic.
+fn behind(lane: &LaneShown) -> String {
+    let Some(longest) = lane.catch_up.iter().map(|one| one.parked_ms).max() else { return "-".to_owned() };
+    let taken = lane.catch_up.iter().map(|one| one.taken).sum();
+    let left_out = lane.catch_up.iter().map(|one| one.left_out).sum();
+    format!("{} of {} for {}", units::count(taken), units::count(left_out), units::age(longest))
 }

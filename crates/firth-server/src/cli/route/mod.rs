@@ -4,13 +4,14 @@ mod dead;
 mod gateways;
 mod subscriptions;
 
-use super::output::{json, line, table};
-use super::target::Target;
+use super::output::{json, line, plain, table};
+use super::target::ApiTarget;
 use super::units;
 use crate::client::{Client, escape};
 use crate::serve::{self, ServeArgs};
 use crate::wire::{
-    BooksShown, ExplainWish, Explained, ExplainedOne, NodeShown, RoutedPartition, RoutingStatus, invalid,
+    BooksShown, EdgeClients, ExplainRequest, Explained, ExplainedOne, GatewayClient, NodeShown,
+    RoutedPartition, RoutingStatus, invalid,
 };
 use axum::http::Method;
 use clap::{Args, Subcommand};
@@ -44,6 +45,12 @@ pub(crate) enum RouteCommand {
         #[command(subcommand)]
         command: Option<gateways::GatewaysCommand>,
     },
+    /// Show how many clients are connected to gateways, and some of them
+    #[command(after_help = "Examples:\n  firth route clients\n  firth route clients edge-1 --json")]
+    Clients {
+        /// Only this gateway
+        gateway: Option<String>,
+    },
     /// List, add and remove subscriptions
     #[command(after_help = subscriptions::EXAMPLES)]
     Subscriptions {
@@ -54,7 +61,7 @@ pub(crate) enum RouteCommand {
     #[command(after_help = dead::EXAMPLES)]
     Dead {
         #[command(subcommand)]
-        command: Option<dead::DeadCommand>,
+        command: Option<dead::RouteDeadCommand>,
         #[command(flatten)]
         which: Which,
     },
@@ -71,7 +78,7 @@ pub(crate) enum RouteCommand {
     },
 }
 
-/// A server that routes, whatever its file says.
+/// Arguments of a server that routes, also if its configuration file has no section for routing.
 #[derive(Args)]
 pub(crate) struct RunArgs {
     #[command(flatten)]
@@ -115,14 +122,14 @@ impl Which {
     }
 }
 
-pub(crate) async fn run(command: RouteCommand, target: Target) -> Result<()> {
+pub(crate) async fn run(command: RouteCommand, target: ApiTarget) -> Result<()> {
     if let RouteCommand::Run(args) = command {
         return node(*args, &target).await;
     }
     target.with(async |client| ask(client, command, target.json).await).await
 }
 
-async fn node(args: RunArgs, target: &Target) -> Result<()> {
+async fn node(args: RunArgs, target: &ApiTarget) -> Result<()> {
     let mut given = args.serve.given()?;
     let named = [
         ("engine", target.engine().map(str::to_owned)),
@@ -142,6 +149,7 @@ async fn ask(client: &Client, command: RouteCommand, as_json: bool) -> Result<()
         RouteCommand::Run(_) => Ok(()),
         RouteCommand::Status { which } => status(&which.status(client).await?, as_json),
         RouteCommand::Gateways { command } => gateways::run(client, command, as_json).await,
+        RouteCommand::Clients { gateway } => clients(client, gateway, as_json).await,
         RouteCommand::Subscriptions { command } => subscriptions::run(client, command, as_json).await,
         RouteCommand::Dead { command, which } => {
             let status = which.status(client).await?;
@@ -150,11 +158,31 @@ async fn ask(client: &Client, command: RouteCommand, as_json: bool) -> Result<()
         RouteCommand::Explain { event, subscription } => {
             let event = RawValue::from_string(event)
                 .map_err(|error| invalid("event: this is not JSON").with_source(error))?;
-            let wish = ExplainWish { event, subscription };
-            let explained: Explained = client.send(Method::POST, "/v1/routing/explain", &wish).await?;
+            let request = ExplainRequest { event, subscription };
+            let explained: Explained = client.send(Method::POST, "/v1/routing/explain", &request).await?;
             explain(&explained, as_json)
         }
     }
+}
+
+async fn clients(client: &Client, gateway: Option<String>, as_json: bool) -> Result<()> {
+    let which = gateway.map_or(String::new(), |gateway| format!("?gateway={}", escape(&gateway)));
+    let all: EdgeClients = client.get(&format!("/v1/routing/clients{which}")).await?;
+    if as_json {
+        return json(&all);
+    }
+    for told in &all.gateways {
+        let [connections, subscriptions] = [told.connections, told.subscriptions].map(units::count);
+        let gateway = plain(&told.gateway);
+        line(&format!("{gateway}: {connections} connections, {subscriptions} subscriptions"))?;
+    }
+    let row = |gateway: &str, one: &GatewayClient| {
+        let user = one.user.as_deref().map_or("-".to_owned(), plain);
+        let [subscriptions, queued] = [one.subscriptions, one.queued].map(units::count);
+        [plain(gateway), plain(&one.tenant), user, subscriptions, queued, units::age(one.connected_ms)]
+    };
+    let told = all.gateways.iter().flat_map(|one| one.clients.iter().map(|client| row(&one.gateway, client)));
+    table(["GATEWAY", "TENANT", "USER", "SUBSCRIPTIONS", "QUEUED", "CONNECTED FOR"], told.collect())
 }
 
 fn status(status: &RoutingStatus, as_json: bool) -> Result<()> {

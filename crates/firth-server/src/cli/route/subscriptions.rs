@@ -3,7 +3,7 @@
 use crate::cli::output::{json, line, plain, table};
 use crate::cli::units;
 use crate::client::{Client, escape};
-use crate::wire::{SubscriptionShown, SubscriptionWish, Subscriptions, invalid};
+use crate::wire::{NewSubscription, SubscriptionShown, Subscriptions, invalid};
 use axum::http::Method;
 use clap::{Args, Subcommand};
 use firth::Result;
@@ -46,7 +46,7 @@ pub(crate) struct List {
     gateway: Option<String>,
     /// At most this many
     #[arg(long, value_name = "N")]
-    max: Option<usize>,
+    max: Option<u64>,
 }
 
 #[derive(Args)]
@@ -86,7 +86,7 @@ pub(super) async fn run(client: &Client, command: Option<SubscriptionsCommand>, 
         SubscriptionsCommand::List(list) => show(client, &list, as_json).await,
         SubscriptionsCommand::Add(add) => {
             let path = path(&add.tenant, &add.id);
-            let shown: SubscriptionShown = client.send(Method::PUT, &path, &add.wish()?).await?;
+            let shown: SubscriptionShown = client.send(Method::PUT, &path, &add.request()?).await?;
             if as_json { json(&shown) } else { line(&format!("registered {}/{}", shown.tenant, shown.id)) }
         }
         SubscriptionsCommand::Remove { tenant, id } => {
@@ -97,8 +97,8 @@ pub(super) async fn run(client: &Client, command: Option<SubscriptionsCommand>, 
 }
 
 impl Add {
-    fn wish(&self) -> Result<SubscriptionWish> {
-        Ok(SubscriptionWish {
+    fn request(&self) -> Result<NewSubscription> {
+        Ok(NewSubscription {
             collection: self.collection.clone(),
             document: self.document.clone(),
             filter: self.filter.clone(),
@@ -127,12 +127,13 @@ async fn show(client: &Client, list: &List, as_json: bool) -> Result<()> {
     };
     let filter =
         format!("{}{}", part("tenant", list.tenant.as_deref()), part("gateway", list.gateway.as_deref()));
-    let (mut left, mut after) = (list.max.unwrap_or(usize::MAX), String::new());
+    let mut left = list.max.unwrap_or(u64::MAX);
+    let mut after = String::new();
     loop {
         let max = left.clamp(1, 1000);
         let page: Subscriptions =
             client.get(&format!("/v1/routing/subscriptions?max={max}{filter}{after}")).await?;
-        left = left.saturating_sub(page.subscriptions.len());
+        left = left.saturating_sub(page.subscriptions.len() as u64);
         match as_json {
             true => page.subscriptions.iter().try_for_each(json)?,
             false => rows(&page.subscriptions)?,

@@ -1,31 +1,21 @@
-//! From looks to figures (pure): rates are differences of running totals, so retention never disturbs them.
+//! From the server's samples to what is shown (pure).
 
-use crate::cli::progress::per_second;
 use crate::cli::units;
-use crate::wire::{Group, Topic};
+use crate::wire::{GroupStats, ServerSeries, StatsShown, TopicStats};
 use serde::Serialize;
-use std::collections::{BTreeSet, VecDeque};
-use std::time::Instant;
+use std::collections::VecDeque;
 
-/// How many looks the history keeps.
-const HISTORY: usize = 120;
+/// How many steps of the past are shown.
+const HISTORY: usize = 900;
 
 pub(super) const TOPIC_HEAD: [&str; 6] = ["TOPIC", "PARTITIONS", "RECORDS", "DELAYED", "IN/S", "TOTAL"];
-pub(super) const GROUP_HEAD: [&str; 9] =
-    ["TOPIC", "GROUP", "LAG", "OLDEST", "DUE", "DEAD", "OUT/S", "MEMBERS", "OWNERS"];
+pub(super) const GROUP_HEAD: [&str; 10] =
+    ["TOPIC", "GROUP", "LAG", "OLDEST", "DUE", "DEAD", "OUT/S", "TAKES", "MEMBERS", "OWNERS"];
 
-/// All figures at one moment.
-pub(super) struct Look {
-    pub(super) at: Instant,
-    pub(super) topics: Vec<Topic>,
-    pub(super) groups: Vec<Group>,
-}
-
-/// The last two looks, and the rates before them.
+/// The newest figures, and the rates before them.
 #[derive(Default)]
 pub(super) struct Board {
-    last: Option<Look>,
-    rates: Option<(Vec<u64>, Vec<u64>)>,
+    last: Vec<StatsShown>,
     history: VecDeque<(u64, u64)>,
 }
 
@@ -39,6 +29,8 @@ pub(super) struct Rows {
     pub(super) out_per_s: u64,
     pub(super) lag: u64,
     pub(super) dead: u64,
+    /// How many topics there are; the server samples the busiest.
+    pub(super) topics_total: usize,
     #[serde(skip)]
     pub(super) history: Vec<(u64, u64)>,
 }
@@ -62,84 +54,75 @@ pub(super) struct GroupRow {
     pub(super) due: u64,
     pub(super) dead: u64,
     pub(super) out_per_s: u64,
+    /// How long a delivery takes, of clients of this server.
+    pub(super) handling_ms: Option<f64>,
     pub(super) members: usize,
-    /// Who owns partitions, and how many have no owner.
+    /// The first of the members that own partitions, how many there are, and partitions without.
     pub(super) owners: Vec<String>,
+    pub(super) owner_count: usize,
     pub(super) unowned: usize,
 }
 
 impl Board {
-    /// Takes in a look; rates need two.
-    pub(super) fn add(&mut self, look: Look) {
-        if let Some(last) = &self.last {
-            let took = look.at.saturating_duration_since(last.at);
-            let topics = look.topics.iter().map(|topic| {
-                let before = last.topics.iter().find(|other| other.name == topic.name);
-                per_second(grown(topic.appended, before.map(|topic| topic.appended)), took)
-            });
-            let groups = look.groups.iter().map(|group| {
-                let same = |other: &&Group| (&other.topic, &other.group) == (&group.topic, &group.group);
-                let before = last.groups.iter().find(same).map(|group| settled(last, group));
-                per_second(grown(settled(&look, group), before), took)
-            });
-            let rates: (Vec<u64>, Vec<u64>) = (topics.collect(), groups.collect());
-            self.history.push_back((rates.0.iter().sum(), rates.1.iter().sum()));
-            if self.history.len() > HISTORY {
-                self.history.pop_front();
-            }
-            self.rates = Some(rates);
+    /// After which time the board lacks samples.
+    pub(super) fn after_ms(&self) -> u64 {
+        self.last.first().map_or(0, |stats| stats.time_ms)
+    }
+
+    /// Takes in what the server sampled: of all topics at once, or of some, one by one.
+    pub(super) fn add(&mut self, looks: Vec<StatsShown>) {
+        let is_new = looks.first().is_some_and(|stats| stats.time_ms > self.after_ms());
+        match looks.first().and_then(|stats| stats.total.as_ref()) {
+            Some(total) => self.history.extend(rates(total)),
+            None if is_new => self.history.push_back(sums(&looks)),
+            None => {}
         }
-        self.last = Some(look);
+        self.history.drain(..self.history.len().saturating_sub(HISTORY));
+        self.last = looks;
     }
 
     pub(super) fn rows(&self) -> Rows {
-        let Some(look) = &self.last else { return Rows::default() };
-        let none = (Vec::new(), Vec::new());
-        let (topics, groups) = self.rates.as_ref().unwrap_or(&none);
-        let rate = |rates: &[u64], at: usize| rates.get(at).copied().unwrap_or_default();
-        let topics: Vec<_> = look
-            .topics
-            .iter()
-            .enumerate()
-            .map(|(at, topic)| TopicRow::new(topic, rate(topics, at)))
-            .collect();
-        let groups: Vec<_> = look
-            .groups
-            .iter()
-            .enumerate()
-            .map(|(at, group)| GroupRow::new(group, rate(groups, at)))
-            .collect();
+        let sum = |column: fn(&StatsShown) -> u64| self.last.iter().map(column).sum();
+        let is_of_all = self.last.first().is_some_and(|stats| stats.total.is_some());
+        let newest = self.history.back().copied().filter(|_| is_of_all);
+        let (in_per_s, out_per_s) = newest.unwrap_or_else(|| sums(&self.last));
         Rows {
-            in_per_s: topics.iter().map(|topic| topic.in_per_s).sum(),
-            out_per_s: groups.iter().map(|group| group.out_per_s).sum(),
-            lag: groups.iter().map(|group| group.lag).sum(),
-            dead: groups.iter().map(|group| group.dead).sum(),
+            topics: self.last.iter().flat_map(|stats| &stats.topics).map(TopicRow::new).collect(),
+            groups: self.last.iter().flat_map(|stats| &stats.groups).map(GroupRow::new).collect(),
+            in_per_s,
+            out_per_s,
+            lag: sum(|stats| stats.lag),
+            dead: sum(|stats| stats.dead),
+            topics_total: self.last.first().map_or(0, |stats| stats.topics_total),
             history: self.history.iter().copied().collect(),
-            topics,
-            groups,
         }
     }
 }
 
-/// What was added since; nothing for what is new or was made anew.
-fn grown(now: u64, before: Option<u64>) -> u64 {
-    before.map_or(0, |before| now.saturating_sub(before))
+fn whole(rate: f64) -> u64 {
+    rate.round().max(0.0) as u64
 }
 
-/// How many records a group is through with.
-fn settled(look: &Look, group: &Group) -> u64 {
-    let topic = look.topics.iter().find(|topic| topic.name == group.topic);
-    topic.map_or(0, |topic| topic.appended.saturating_sub(group.lag))
+/// Steps that have samples: records in and out per second.
+fn rates(total: &ServerSeries) -> impl Iterator<Item = (u64, u64)> {
+    let steps = total.produced.iter().zip(&total.settled);
+    steps.filter_map(|(produced, settled)| Some((whole((*produced)?), whole((*settled)?))))
+}
+
+fn sums(looks: &[StatsShown]) -> (u64, u64) {
+    let topics = looks.iter().flat_map(|stats| &stats.topics).map(|topic| topic.produced_per_second);
+    let groups = looks.iter().flat_map(|stats| &stats.groups).map(|group| group.settled_per_second);
+    (whole(topics.sum()), whole(groups.sum()))
 }
 
 impl TopicRow {
-    fn new(topic: &Topic, in_per_s: u64) -> Self {
+    fn new(topic: &TopicStats) -> Self {
         Self {
-            topic: topic.name.clone(),
+            topic: topic.topic.clone(),
             partitions: topic.partitions,
             records: topic.records,
             delayed: topic.delayed,
-            in_per_s,
+            in_per_s: whole(topic.produced_per_second),
             total: topic.appended,
         }
     }
@@ -152,8 +135,7 @@ impl TopicRow {
 }
 
 impl GroupRow {
-    fn new(group: &Group, out_per_s: u64) -> Self {
-        let owners: BTreeSet<_> = group.partitions.iter().filter_map(|part| part.owner.clone()).collect();
+    fn new(group: &GroupStats) -> Self {
         Self {
             topic: group.topic.clone(),
             group: group.group.clone(),
@@ -161,70 +143,88 @@ impl GroupRow {
             oldest_ms: group.oldest_ms,
             due: group.due,
             dead: group.dead,
-            out_per_s,
+            out_per_s: whole(group.settled_per_second),
+            handling_ms: group.handling_ms,
             members: group.members,
-            owners: owners.into_iter().collect(),
-            unowned: group.partitions.iter().filter(|part| part.owner.is_none()).count(),
+            owners: group.owners.clone(),
+            owner_count: group.owner_count,
+            unowned: group.unowned,
         }
     }
 
-    pub(super) fn cells(&self) -> [String; 9] {
+    pub(super) fn cells(&self) -> [String; 10] {
         let [lag, due, dead, rate] = [self.lag, self.due, self.dead, self.out_per_s].map(units::count);
         let oldest = self.oldest_ms.map_or("-".to_owned(), units::age);
+        let takes = self.handling_ms.map_or("-".to_owned(), |ms| format!("{ms:.0} ms"));
         let mut owners = self.owners.join(" ");
+        let more = self.owner_count.saturating_sub(self.owners.len());
+        if more > 0 {
+            owners = format!("{owners} and {more} more");
+        }
         if self.unowned > 0 {
             owners = format!("{owners} ({} without)", self.unowned).trim_start().to_owned();
         }
         let members = self.members.to_string();
-        [self.topic.clone(), self.group.clone(), lag, oldest, due, dead, rate, members, owners]
+        [self.topic.clone(), self.group.clone(), lag, oldest, due, dead, rate, takes, members, owners]
     }
 }
 
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use std::time::Duration;
+    use serde_json::{Value, json};
 
-    /// A look at one topic and one group.
-    pub(in super::super) fn look(at: Instant, appended: u64, lag: u64) -> Look {
-        let topic = serde_json::json!({
-            "name": "orders", "partitions": 2, "records": appended / 2, "appended": appended, "delayed": 1, "max_payload": 1024,
-        });
-        let part = |partition: u32, owner: Option<&str>| {
-            serde_json::json!({
-                "partition": partition, "waiting": lag, "due": 0, "dead": 0, "owner": owner,
-            })
-        };
-        let group = serde_json::json!({
-            "topic": "orders", "group": "bar", "lag": lag, "due": 2, "dead": 3, "members": 1, "oldest_ms": 61_000,
-            "partitions": [part(0, Some("till-1")), part(1, None)],
-        });
-        let (topic, group) = (serde_json::from_value(topic).unwrap(), serde_json::from_value(group).unwrap());
-        Look { at, topics: vec![topic], groups: vec![group] }
+    /// What a server sampled of one topic and one group until now; `rates` are its newest steps.
+    pub(in super::super) fn sampled(time_ms: u64, total: &Value) -> StatsShown {
+        serde_json::from_value(json!({
+            "time_ms": time_ms, "step_ms": 1000, "topics_total": 1, "topics_sampled": 1, "groups_sampled": 1,
+            "lag": 500, "dead": 3, "total": total,
+            "topics": [{ "topic": "orders", "partitions": 2, "records": 1500, "appended": 3000, "delayed": 1,
+                "produced_per_second": 1499.6 }],
+            "groups": [{ "topic": "orders", "group": "bar", "lag": 500, "due": 2, "dead": 3, "oldest_ms": 61_000,
+                "members": 5, "owners": ["till-1", "till-2", "till-3"], "owner_count": 4, "unowned": 1,
+                "settled_per_second": 1100.2, "handling_ms": 12.4 }],
+        }))
+        .unwrap()
+    }
+
+    pub(in super::super) fn series(produced: &[Option<f64>]) -> Value {
+        let settled: Vec<_> = produced.iter().map(|rate| rate.map(|rate| rate - 400.0)).collect();
+        json!({ "from_ms": 0, "produced": produced, "settled": settled, "lag": [], "dead": [], "memory": [],
+            "disk": [], "disk_free": [] })
     }
 
     #[test]
-    fn rates_are_differences_of_totals_whatever_retention_removes() {
-        let (mut board, now) = (Board::default(), Instant::now());
-        assert!(board.rows().topics.is_empty());
-        board.add(look(now, 1000, 100));
-        assert_eq!(board.rows().in_per_s, 0);
-        board.add(look(now + Duration::from_secs(2), 3000, 500));
+    fn the_past_comes_from_the_server_and_is_bounded() {
+        let mut board = Board::default();
+        assert!(board.rows().topics.is_empty() && board.after_ms() == 0);
+        board.add(vec![sampled(5000, &series(&[None, Some(1000.0), None, Some(1500.0)]))]);
         let rows = board.rows();
-        assert_eq!((rows.in_per_s, rows.out_per_s, rows.lag, rows.dead), (1000, 800, 500, 3));
-        assert_eq!(rows.history, [(1000, 800)]);
-        assert_eq!(rows.groups[0].cells()[8], "till-1 (1 without)");
+        assert_eq!((rows.in_per_s, rows.out_per_s, rows.lag, rows.dead), (1500, 1100, 500, 3));
+        assert_eq!((rows.history, board.after_ms()), (vec![(1000, 600), (1500, 1100)], 5000));
+        board.add(vec![sampled(5000, &series(&[]))]);
+        assert_eq!(board.rows().history.len(), 2, "nothing new");
+        board.add(vec![sampled(5000, &series(&[Some(500.0); 2 * HISTORY]))]);
+        assert_eq!(board.rows().history.len(), HISTORY);
     }
 
     #[test]
-    fn a_topic_that_was_made_anew_has_no_rate_and_the_history_is_bounded() {
-        let (mut board, now) = (Board::default(), Instant::now());
-        board.add(look(now, 1000, 0));
-        board.add(look(now + Duration::from_secs(1), 10, 0));
-        assert_eq!(board.rows().in_per_s, 0);
-        for second in 2..400 {
-            board.add(look(now + Duration::from_secs(second), 10, 0));
+    fn some_topics_are_added_up_once_for_each_sample() {
+        let mut board = Board::default();
+        for time_ms in [1000, 1000, 2000] {
+            board.add(vec![sampled(time_ms, &Value::Null), sampled(time_ms, &Value::Null)]);
         }
-        assert_eq!(board.rows().history.len(), HISTORY);
+        let rows = board.rows();
+        assert_eq!((rows.in_per_s, rows.out_per_s, rows.lag, rows.groups.len()), (2999, 2200, 1000, 2));
+        assert_eq!(rows.history, [(2999, 2200), (2999, 2200)]);
+    }
+
+    #[test]
+    fn owners_are_named_as_far_as_there_is_room() {
+        let group = GroupRow::new(&sampled(1, &Value::Null).groups[0]);
+        assert_eq!(
+            group.cells()[6..],
+            ["1 100", "12 ms", "5", "till-1 till-2 till-3 and 1 more (1 without)"]
+        );
     }
 }

@@ -1,20 +1,28 @@
-//! `firth top`: a live view of throughput, lag, owners and dead letters; `--once` prints it as tables.
+//! `firth top`: a live view of throughput, lag, owners and dead letters; `--once` prints it as
+//! tables.
 //!
-//! `board` is the pure arithmetic from two looks to rates, `view` draws a board; this file only looks, draws and listens to keys.
+//! The server samples, so a board costs it one call however many topics there are, and begins with
+//! the last 15 minutes. `board` is pure, `view` draws a board; this file only looks, draws and
+//! listens to keys.
 
 mod board;
 mod view;
 
 use super::output::{json, table};
 use super::units;
-use crate::client::{Client, topic_path};
-use crate::wire::{Groups, Topics};
-use board::{Board, Look};
+use crate::client::{Client, escape};
+use crate::wire::StatsShown;
+use board::Board;
 use clap::Args;
 use firth::{Error, ErrorKind, Result};
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
+
+/// How many topics and groups are shown at most, the busiest first.
+const MOST: usize = 1000;
+/// How long `--once` waits for a sample beyond its interval.
+const PATIENCE: Duration = Duration::from_secs(3);
 
 pub(crate) const EXAMPLES: &str = "\
 Examples:
@@ -29,10 +37,10 @@ pub(crate) struct TopArgs {
     /// How often to look
     #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = units::duration)]
     every: Duration,
-    /// Only these topics; may be given several times
+    /// Only these topics, of the 256 busiest; may be given several times
     #[arg(long = "topic", value_name = "TOPIC")]
     topics: Vec<String>,
-    /// Look twice, print the figures, and end
+    /// Wait for a sample, print the figures, and end
     #[arg(long)]
     once: bool,
 }
@@ -50,9 +58,17 @@ pub(crate) async fn run(client: &Client, args: TopArgs, as_json: bool) -> Result
 
 async fn once(client: &Client, args: &TopArgs, as_json: bool) -> Result<()> {
     let mut board = Board::default();
-    board.add(look(client, &args.topics).await?);
-    tokio::time::sleep(args.every).await;
-    board.add(look(client, &args.topics).await?);
+    board.add(look(client, &args.topics, 0).await?);
+    let before = board.after_ms();
+    let deadline = Instant::now() + args.every + PATIENCE;
+    // Rates need two samples, and figures shall not be older than the command.
+    loop {
+        tokio::time::sleep(args.every).await;
+        board.add(look(client, &args.topics, board.after_ms()).await?);
+        if board.after_ms() > before || Instant::now() > deadline {
+            break;
+        }
+    }
     if as_json {
         return json(&board.rows());
     }
@@ -63,10 +79,11 @@ async fn once(client: &Client, args: &TopArgs, as_json: bool) -> Result<()> {
 }
 
 async fn live(client: &Client, args: &TopArgs, terminal: &mut ratatui::DefaultTerminal) -> Result<()> {
-    let (mut board, mut screen) = (Board::default(), view::Screen::default());
+    let mut board = Board::default();
+    let mut screen = view::Screen::default();
     loop {
         if !screen.is_paused {
-            match look(client, &args.topics).await {
+            match look(client, &args.topics, board.after_ms()).await {
                 Ok(look) => {
                     screen.trouble = None;
                     board.add(look);
@@ -131,18 +148,15 @@ fn broken(error: std::io::Error) -> Error {
     Error::new(ErrorKind::Unsupported, "this terminal cannot show it: use --once").with_source(error)
 }
 
-/// All figures at one moment.
-async fn look(client: &Client, only: &[String]) -> Result<Look> {
-    let mut topics = client.get::<Topics>("/v1/topics").await?.topics;
-    topics.retain(|topic| only.is_empty() || only.contains(&topic.name));
-    let mut groups = Vec::new();
-    for topic in &topics {
-        match client.get::<Groups>(&format!("{}/groups", topic_path(&topic.name))).await {
-            Ok(found) => groups.extend(found.groups),
-            // Deleted since it was listed.
-            Err(error) if error.kind() == ErrorKind::NotFound => {}
-            Err(error) => return Err(error),
-        }
+/// What the server sampled after this time, of all topics or of each of these.
+async fn look(client: &Client, only: &[String], after_ms: u64) -> Result<Vec<StatsShown>> {
+    let path = format!("/v1/stats?max={MOST}&after_ms={after_ms}");
+    if only.is_empty() {
+        return Ok(vec![client.get(&path).await?]);
     }
-    Ok(Look { at: Instant::now(), topics, groups })
+    let mut all = Vec::new();
+    for topic in only {
+        all.push(client.get(&format!("{path}&topic={}", escape(topic))).await?);
+    }
+    Ok(all)
 }

@@ -51,6 +51,7 @@ fn summary(rows: &Rows) -> Paragraph<'static> {
 
 fn draw_history(frame: &mut Frame<'_>, area: Rect, rows: &Rows) {
     let [left, right] = Layout::horizontal([Constraint::Fill(1); 2]).areas(area);
+    // The newest ones, as many as there is room for.
     let newest = |width: u16, pick: fn(&(u64, u64)) -> u64| -> Vec<u64> {
         let skipped = rows.history.len().saturating_sub(usize::from(width.saturating_sub(2)));
         rows.history.iter().skip(skipped).map(pick).collect()
@@ -78,7 +79,7 @@ fn draw_groups(frame: &mut Frame<'_>, area: Rect, rows: &Rows, screen: &Screen) 
         0 => " groups ".to_owned(),
         past => format!(" groups, from the {}. ", past + 1),
     };
-    frame.render_widget(sheet(&title, GROUP_HEAD, bodies, [20, 16, 11, 10, 8, 8, 10, 8, 20]), area);
+    frame.render_widget(sheet(&title, GROUP_HEAD, bodies, [20, 16, 11, 10, 8, 8, 10, 9, 8, 20]), area);
 }
 
 fn sheet<'a, const N: usize>(
@@ -113,16 +114,17 @@ fn clean(text: String) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::board::{Board, tests::look};
+    use super::super::board::{
+        Board,
+        tests::{sampled, series},
+    };
     use super::*;
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
-    use std::time::{Duration, Instant};
 
     fn drawn(width: u16, height: u16, screen: &Screen) -> String {
-        let (mut board, now) = (Board::default(), Instant::now());
-        board.add(look(now, 1000, 100));
-        board.add(look(now + Duration::from_secs(1), 2500, 500));
+        let mut board = Board::default();
+        board.add(vec![sampled(2000, &series(&[Some(1000.0), Some(1500.0)]))]);
         let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
         terminal.draw(|frame| draw(frame, &board.rows(), screen)).unwrap();
         terminal.backend().to_string()
@@ -139,7 +141,7 @@ mod tests {
             "orders",
             "bar",
             "1 m 1 s",
-            "till-1 (1 without)",
+            "till-1 till-2 till-3",
         ] {
             assert!(text.contains(part), "{part}\n{text}");
         }

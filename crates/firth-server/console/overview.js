@@ -1,0 +1,128 @@
+// Is everything well? Rates, lags and dead letters of the last 15 minutes, and problems in words.
+
+import { get, known, may } from "./api.js";
+import { chart } from "./chart.js";
+import { age, bytes, card, figures, h, head, link, live, num, pill, plural, rate, table } from "./dom.js";
+import { stateOf, troubleOf } from "./sources.js";
+import { follow, newest } from "./stats.js";
+
+const LATE = 60_000;
+const LOW_DISK = 1 << 30;
+
+/** Everything that a person should look at, the worst first. */
+export function problems({ ready, stats, gateways, routing, sources, free }) {
+  const found = [];
+  if (ready) found.push({ kind: "bad", what: "Not ready", text: ready });
+  if (free !== undefined && free !== null && free < LOW_DISK) {
+    found.push({ kind: "warn", what: "Disk", text: `Only ${bytes(free)} are free on the disk. With less than 128 MiB the server refuses new messages: trim topics, or keep their records for a shorter time.`, to: ["topics"], go: "Open the topics" });
+  }
+  for (const gateway of gateways) {
+    if (["parked", "unreachable", "probing"].includes(gateway.state)) {
+      found.push({ kind: "bad", what: "Gateway", text: `${gateway.id} is ${gateway.state}.`, to: ["routing"], go: "Look at it" });
+    }
+  }
+  if (routing && routing.running && routing.health !== "healthy") {
+    found.push({ kind: "warn", what: "Routing", text: `The router is ${routing.health}.`, to: ["routing"], go: "Look at it" });
+  }
+  for (const source of sources) {
+    const trouble = troubleOf(source);
+    if (trouble) found.push({ ...trouble, what: "Source", to: ["sources", source.name], go: "Open the source" });
+  }
+  for (const group of stats ? stats.groups : []) {
+    const name = `${group.group} on ${group.topic}`;
+    const to = ["groups", group.topic, group.group];
+    if (group.lag > 0 && group.members === 0) {
+      found.push({ kind: "warn", what: "No consumer", text: `${plural(group.lag, "record waits", "records wait")} for ${name}, and no consumer is there.`, to, go: "Open the group" });
+    } else if ((group.oldest_ms || 0) > LATE) {
+      found.push({ kind: "warn", what: "Late", text: `The oldest record of ${name} has waited for ${age(group.oldest_ms)}.`, to, go: "Open the group" });
+    }
+  }
+  for (const group of [...(stats ? stats.groups : [])].sort((a, b) => b.dead - a.dead)) {
+    if (group.dead > 0) {
+      found.push({ kind: "bad", what: "Dead letters", text: `${group.group} on ${group.topic} gave up ${plural(group.dead, "record")}.`, to: ["dead", group.topic], go: "See why" });
+    }
+  }
+  const worst = { bad: 0, warn: 1 };
+  return found.sort((a, b) => worst[a.kind] - worst[b.kind]);
+}
+
+const start = () => card("Start here", h("div", { class: "body stack" },
+  h("p", {}, "There are no topics yet. ", link(["try"], "Try it"), " makes one and shows retries and dead letters, or send a first message:"),
+  h("pre", { class: "code" }, [
+    "firth topic create orders --partitions 4",
+    "firth produce orders 'one coffee' --key ada",
+    "firth consume orders --group bar",
+  ].join("\n"))));
+
+export async function overview(context) {
+  const samples = follow({ max: 1000, sort: "lag" });
+  const seesStats = may("observe");
+  const flow = chart("Messages per second", [{ name: "sent", kind: "one" }, { name: "settled", kind: "two" }], { format: rate });
+  const lag = chart("Lag", [{ name: "waiting", kind: "one" }]);
+  const deadChart = chart("Dead letters", [{ name: "kept", kind: "one" }]);
+  const handling = chart("Handling time of a delivery", [{ name: "mean", kind: "two" }], { format: age });
+  const memory = chart("Memory", [{ name: "in RAM", kind: "one" }], { format: bytes, floor: 1 << 24 });
+  const [state, top, list, lags, busy, origins] = [h("span", {}), h("div", {}), h("div", {}), h("div", {}), h("div", {}), h("div", {})];
+  const about = known();
+
+  const drawState = live(state, (found) => found.length ? pill(found.some((one) => one.kind === "bad") ? "bad" : "warn", plural(found.length, "thing to look at", "things to look at")) : pill("ok", "All is well"));
+  const drawTop = live(top, (shown) => figures(shown));
+  const drawList = live(list, (found) => found.length ? card("To look at", [h("ul", { class: "problems" }, found.slice(0, 12).map((one) => h("li", {},
+    pill(one.kind, one.what), h("span", {}, one.text, " ", one.to ? link(one.to, one.go) : null)))),
+  found.length > 12 ? h("p", { class: "empty" }, `and ${num(found.length - 12)} more`) : null]) : []);
+  const drawLags = live(lags, (groups) => card("Largest lags", table(
+    [["Group", "name"], ["Topic", "text"], ["Lag", "num"], ["Oldest", "num"], ["Settled/s", "num"]],
+    groups.map((one) => [link(["groups", one.topic, one.group], one.group), link(["topics", one.topic], one.topic), num(one.lag), age(one.oldest_ms), rate(one.settled_per_second)]),
+    "No group waits for anything.", "Largest lags")));
+  const drawBusy = live(busy, (topics) => card("Busiest topics", table(
+    [["Topic", "name"], ["Records", "num"], ["Sent/s", "num"]],
+    topics.map((one) => [link(["topics", one.topic], one.topic), num(one.records), rate(one.produced_per_second)]), "No topics.", "Busiest topics")));
+
+  const drawOrigins = live(origins, (all) => all.length ? card("Sources", table(
+    [["Source", "name"], ["State", "tight"], ["Topic", "text"], ["Lag", "num"], ["Log kept", "num"]],
+    all.map((one) => [link(["sources", one.name], one.name), stateOf(one), one.topic || "–", age(one.lag_ms), bytes(one.slot_bytes)]), null, "Sources")) : []);
+
+  await context.every(async () => {
+    const wants = [get("/health/ready", context.signal).then(() => null, (error) => error.message)];
+    wants.push(seesStats ? samples.read(context.signal) : null);
+    const canRoute = seesStats && about.routing;
+    wants.push(canRoute ? get("/v1/routing", context.signal).catch(() => null) : null);
+    wants.push(canRoute ? get("/v1/routing/gateways", context.signal).catch(() => null) : null);
+    wants.push(seesStats ? get("/v1/sources", context.signal).catch(() => null) : null);
+    const [ready, stats, routing, gateways, told] = await Promise.all(wants);
+    const sources = told ? told.sources : [];
+    const columns = samples.state.columns;
+    const free = newest(columns.disk_free), found = problems({ ready, stats, routing, gateways: gateways ? gateways.gateways : [], sources, free });
+    drawState(found);
+    drawTop([
+      ["Server", ready ? "not ready" : "ready", `${about.engine}`],
+      stats && ["Topics", num(stats.topics_total)],
+      stats && ["Sent per second", rate(newest(columns.produced) || 0)],
+      stats && ["Settled per second", rate(newest(columns.settled) || 0)],
+      stats && ["Waiting", num(stats.lag)],
+      stats && ["Dead letters", num(stats.dead), stats.died_24h !== null && stats.died_24h > 0 ? `${num(stats.died_24h)} new in 24 h` : null],
+      routing && ["Router nodes", num(routing.nodes.length)],
+      stats && free !== undefined && ["Data on disk", bytes(newest(columns.disk)), `${bytes(free)} free`],
+    ].filter(Boolean));
+    drawList(found);
+    if (!stats) return;
+    if (stats.total) {
+      flow.draw(samples.pick("produced", "settled"));
+      lag.draw(samples.pick("lag"));
+      deadChart.draw(samples.pick("dead"));
+      handling.draw(samples.pick("handling_ms"));
+      memory.draw(samples.pick("memory"));
+    }
+    drawOrigins(sources.map(({ name, state, topic, lag_ms, slot_bytes }) => ({ name, state, topic, lag_ms, slot_bytes })));
+    drawLags(stats.groups.filter((one) => one.lag > 0).slice(0, 8));
+    drawBusy(stats.topics.slice(0, 8));
+  });
+  const last = samples.state.last;
+  return [
+    head("Overview", null, state), top,
+    h("div", { class: "stack" },
+      last && last.topics_total === 0 ? start() : null, list,
+      last && last.total ? h("div", { class: "cols" }, flow.node, lag.node, handling.node, deadChart.node, memory.node) : null,
+      last ? [h("div", { class: "cols" }, lags, busy), origins] : h("p", { class: "note" }, "This token lacks the scope observe, so there are no figures here.")),
+  ];
+}

@@ -1,0 +1,238 @@
+//! Sources in the server: a database's changes arrive in a topic, by configuration alone.
+
+use crate::packaging::exports;
+use crate::world::{PATIENCE, Server, firth, json, run, stdout};
+use firth_testkit::wait::until;
+use firth_testkit::{Flavor, NatsServer, PostgresServer, RedisServer};
+
+fn configured(database: &PostgresServer, dir: &std::path::Path) -> Server {
+    configured_on(database, dir, "memory:")
+}
+
+/// With a copy of the rows that are there.
+fn copying(database: &PostgresServer, dir: &std::path::Path) -> Server {
+    configured_with(database, dir, "memory:", "initial")
+}
+
+fn configured_on(database: &PostgresServer, dir: &std::path::Path, engine: &str) -> Server {
+    configured_with(database, dir, engine, "never")
+}
+
+fn configured_with(database: &PostgresServer, dir: &std::path::Path, engine: &str, snapshot: &str) -> Server {
+    let file = dir.join("firth.yaml");
+    let section = json!({ "shop": {
+        "kind": "postgres", "url": database.url(), "topic": "changes", "tables": ["orders"],
+        "tenant": { "constant": "acme" }, "snapshot": snapshot,
+    } });
+    std::fs::write(&file, format!("topics:\n  auto_create: true\nconnect: {section}\n")).unwrap();
+    let mut command = firth();
+    command.args(["serve", "--engine", engine, "--config"]).arg(file);
+    Server::start(command.env("FIRTH_CONNECT_SHOP_PASSWORD", database.password()), None)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_configured_source_fills_its_topic_and_shows_how_it_is() {
+    let database = PostgresServer::start().await;
+    let dir = tempfile::tempdir().unwrap();
+    database.sql_as_owner("CREATE TABLE orders (id int PRIMARY KEY, total int)").await;
+    let server = configured(&database, dir.path());
+    let source = || server.get("/v1/sources").expect(200).json()["sources"][0].clone();
+    until(PATIENCE, "it streams", async || source()["state"] == "streaming").await;
+    database.sql("INSERT INTO orders VALUES (1, 200)").await;
+    until(PATIENCE, "the change is stored", async || source()["appended"] == 1).await;
+    let listed = stdout(&run(&["connect", "list", "--server", &server.url()]));
+    assert!(listed.contains("shop") && listed.contains("streaming"), "{listed}");
+    let listed = stdout(&run(&["connect", "list", "--json", "--server", &server.url()]));
+    assert!(listed.contains(r#""state":"streaming""#), "{listed}");
+    let metrics = async || server.get("/metrics").expect(200).body;
+    let told = async || metrics().await.contains(r#"firth_source_appended_total{source="shop"} 1"#);
+    until(PATIENCE, "the metrics tell it", told).await;
+    assert!(metrics().await.contains(r#"firth_source_changes_total{source="shop",op="insert"} 1"#));
+    let records = stdout(&run(&["topic", "browse", "changes", "--json", "--server", &server.url()]));
+    assert!(records.contains("orders/1"), "{records}");
+    assert!(server.terminate());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_doctor_prints_sql_that_helps_and_then_the_source_streams() {
+    let database = PostgresServer::start().await;
+    let dir = tempfile::tempdir().unwrap();
+    database
+        .sql("CREATE TABLE orders (id int PRIMARY KEY, total int); INSERT INTO orders VALUES (1, 2)")
+        .await;
+    let server = copying(&database, dir.path());
+    let doctor = |more: &[&str]| {
+        let url = server.url();
+        run(&[&["connect", "doctor"], more, &["--server", &url]].concat())
+    };
+    let unfit = doctor(&["shop"]);
+    let sql = String::from_utf8_lossy(&unfit.stdout).into_owned();
+    assert_eq!(unfit.status.code(), Some(2), "{sql}");
+    assert!(sql.contains("GRANT SELECT ON \"public\".\"orders\" TO \"firth\";"), "{sql}");
+    assert!(sql.contains("ALTER SYSTEM SET max_slot_wal_keep_size = '10GB';"), "{sql}");
+    database.sql(&sql).await;
+    let whole = stdout(&doctor(&["--json"]));
+    assert!(!whole.contains(r#""level":"error""#), "{whole}");
+    let source = || server.get("/v1/sources/shop").expect(200).json();
+    assert!(run(&["connect", "restart", "shop", "--server", &server.url()]).status.success());
+    until(PATIENCE, "it streams", async || source()["state"] == "streaming").await;
+    until(PATIENCE, "the row is copied", async || source()["appended"] == 1).await;
+    assert_eq!(server.get("/v1/sources/other/doctor").status, 404);
+    assert!(server.terminate());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn any_server_tells_how_a_source_is_and_what_its_reader_shall_do() {
+    let database = PostgresServer::start().await;
+    let dir = tempfile::tempdir().unwrap();
+    let redis = RedisServer::start(Flavor::Redis).await;
+    database.sql_as_owner("CREATE TABLE orders (id int PRIMARY KEY, total int)").await;
+    let reading = configured_on(&database, dir.path(), &redis.url());
+    let server = Server::start(firth().args(["serve", "--engine", &redis.url()]), None);
+    let source = || server.get("/v1/sources/shop");
+    let is = async |state: &str| {
+        let told = source();
+        told.status == 200 && told.json()["state"] == state
+    };
+    until(PATIENCE, "the other server tells that it streams", async || is("streaming").await).await;
+    let shown = source().json();
+    assert_eq!((&shown["configured"], &shown["kind"]), (&json!(false), &json!("postgres")));
+    let connect = |args: &[&str]| {
+        let url = server.url();
+        let args = [&["connect"], args, &["--server", &url]].concat();
+        run(&args)
+    };
+    let refused = connect(&["remove", "shop"]);
+    let told = String::from_utf8_lossy(&refused.stderr);
+    assert!(!refused.status.success() && told.contains("firth connect pause shop"), "{told}");
+    assert!(stdout(&connect(&["pause", "shop"])).contains("paused"));
+    let rests = async || database.sql("SELECT count(*) FROM pg_replication_slots WHERE active").await == "0";
+    until(PATIENCE, "the reader rests", rests).await;
+    database.sql("INSERT INTO orders VALUES (1, 200)").await;
+    stdout(&connect(&["resume", "shop"]));
+    let stored = async || source().json()["appended"] == 1;
+    until(PATIENCE, "it goes on", stored).await;
+    let whole = stdout(&connect(&["status", "shop"]));
+    assert!(whole.contains("shop is streaming") && whole.contains("insert 1"), "{whole}");
+    stdout(&connect(&["restart", "shop"]));
+    let asked = server.post("/v1/sources/shop/snapshot", &json!({ "where": "true" }));
+    assert_eq!(asked.expect(400).json()["field"], "table");
+    stdout(&connect(&["pause", "shop"]));
+    until(PATIENCE, "the reader rests", rests).await;
+    let removed = async || connect(&["remove", "shop", "--yes"]).status.success();
+    until(PATIENCE, "the source is removed", removed).await;
+    assert_eq!(database.sql("SELECT count(*) FROM pg_replication_slots").await, "0");
+    assert_eq!(source().status, 404);
+    let shown = reading.get("/v1/sources/shop").expect(200).json();
+    assert_eq!(shown["state"], "removed");
+    assert!(reading.terminate() && server.terminate());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reader_that_died_is_told_as_such() {
+    let database = PostgresServer::start().await;
+    let dir = tempfile::tempdir().unwrap();
+    let redis = RedisServer::start(Flavor::Redis).await;
+    database.sql_as_owner("CREATE TABLE orders (id int PRIMARY KEY, total int)").await;
+    let reading = configured_on(&database, dir.path(), &redis.url());
+    let server = Server::start(firth().args(["serve", "--engine", &redis.url()]), None);
+    let source = || server.get("/v1/sources").expect(200).json()["sources"][0].clone();
+    until(PATIENCE, "it streams", async || source()["state"] == "streaming").await;
+    reading.kill();
+    until(PATIENCE, "no node reads it", async || source()["state"] == "waiting").await;
+    let reason = source()["reason"].as_str().unwrap().to_owned();
+    assert!(reason.starts_with("no node reads it; node "), "{reason}");
+    assert!(run(&["connect", "pause", "shop", "--server", &server.url()]).status.success());
+    stdout(&run(&["connect", "remove", "shop", "--forget", "--yes", "--server", &server.url()]));
+    assert_eq!(server.get("/v1/sources").expect(200).json()["sources"], json!([]));
+    assert!(server.terminate());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn alerts_on_sources_ask_for_metrics_that_there_are_and_the_guide_names_all() {
+    let database = PostgresServer::start().await;
+    let dir = tempfile::tempdir().unwrap();
+    database.sql_as_owner("CREATE TABLE orders (id int PRIMARY KEY, total int)").await;
+    let server = copying(&database, dir.path());
+    let source = || server.get("/v1/sources/shop").expect(200).json();
+    until(PATIENCE, "the table is copied", async || source()["snapshots"][0]["done"] == true).await;
+    database.sql("INSERT INTO orders VALUES (1, 200)").await;
+    exports(server.address, &["prometheus/sources.yaml"]).await;
+    let metrics = || server.get("/metrics").expect(200).body;
+    let guide = include_str!("../../../../docs/connect.md");
+    for name in [
+        "changes_total{source=\"shop\",op=\"insert\"}",
+        "appended_total{source=\"shop\"}",
+        "lag_seconds{source=\"shop\"}",
+        "position_lag_bytes{source=\"shop\"}",
+        "slot_bytes{source=\"shop\"}",
+        "confirmed_age_seconds{source=\"shop\"}",
+        "snapshot_rows{source=\"shop\",table=\"public.orders\",state=\"copied\"}",
+        "reconnects_total{source=\"shop\"}",
+        "state{source=\"shop\",state=\"streaming\"}",
+        "missing_columns_total{source=\"shop\"}",
+        "buffer_bytes{source=\"shop\"}",
+    ] {
+        let name = format!("firth_source_{name}");
+        until(PATIENCE, &*name, async || metrics().contains(&name)).await;
+        let bare = name.split('{').next().unwrap();
+        assert!(guide.contains(&format!("`{bare}{{")), "docs/connect.md does not name {bare}");
+    }
+    database.kill().await;
+    let name = r#"firth_source_errors_total{source="shop",kind="unavailable"}"#;
+    until(PATIENCE, name, async || metrics().contains(name)).await;
+    assert!(guide.contains("`firth_source_errors_total{"));
+    assert!(server.terminate());
+}
+
+#[test]
+fn a_wrong_section_is_named_and_shows_no_secret() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("firth.yaml");
+    let section = json!({ "shop": {
+        "kind": "postgres", "url": "postgres://firth:planted@db/shop", "topic": "changes",
+        "tables": ["orders"], "tenant": { "constant": "acme" },
+    } });
+    std::fs::write(&file, format!("connect: {section}\n")).unwrap();
+    let output = firth().args(["serve", "--engine", "memory:", "--config"]).arg(file).output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && errors.contains("connect.shop: url"), "{errors}");
+    assert!(!errors.contains("planted"), "{errors}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_of_nats_fills_its_topic_by_configuration_alone() {
+    let nats = NatsServer::start().await;
+    let context = async_nats::jetstream::new(async_nats::connect(nats.url()).await.unwrap());
+    let subjects = vec!["orders.>".to_owned()];
+    let stream =
+        async_nats::jetstream::stream::Config { name: "ORDERS".into(), subjects, ..Default::default() };
+    context.create_stream(stream).await.unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("firth.yaml");
+    let section = json!({ "orders": {
+        "kind": "nats", "url": nats.url(), "stream": "ORDERS", "topic": "changes", "tenant": { "name": 2 },
+        "collection": "orders", "key": { "name": 3 }, "on_error": "dead", "on_lost": "resync",
+    } });
+    std::fs::write(&file, format!("topics:\n  auto_create: true\nconnect: {section}\n")).unwrap();
+    let server = Server::start(firth().args(["serve", "--engine", "memory:", "--config"]).arg(&file), None);
+    let source = || server.get("/v1/sources/orders").expect(200).json();
+    until(PATIENCE, "it streams", async || source()["state"] == "streaming").await;
+    for body in [r#"{"total":5}"#, "no JSON"] {
+        context.publish("orders.acme.7", body.into()).await.unwrap().await.unwrap();
+    }
+    until(PATIENCE, "one is stored, one is dead", async || source()["dead"] == 1).await;
+    assert_eq!((&source()["appended"], &source()["lossy"]), (&json!(1), &json!(false)));
+    let whole = stdout(&run(&["connect", "status", "orders", "--server", &server.url()]));
+    assert!(whole.contains("nats") && whole.contains("dead letters"), "{whole}");
+    let records = stdout(&run(&["topic", "browse", "changes", "--json", "--server", &server.url()]));
+    assert!(records.contains("orders/7"), "{records}");
+    let letters = stdout(&run(&["topic", "browse", "changes.dead", "--json", "--server", &server.url()]));
+    assert!(letters.contains("firth-error"), "{letters}");
+    let metrics = async || server.get("/metrics").expect(200).body;
+    let told = async || metrics().await.contains(r#"firth_source_dead_total{source="orders"} 1"#);
+    until(PATIENCE, "the metrics tell it", told).await;
+    let asked = server.post("/v1/sources/orders/snapshot", &json!({}));
+    assert_eq!(asked.expect(400).json()["field"], "source");
+    assert!(server.terminate());
+}
