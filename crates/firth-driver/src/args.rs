@@ -1,24 +1,11 @@
-//! The command line, read by hand: four commands, few options, and errors that say what to write instead.
+//! The command line: four commands on an engine, or on a server over HTTP.
 
-use anyhow::{Context, Result, bail};
-use firth::Ordering;
-use std::collections::BTreeMap;
-use std::str::FromStr;
+use clap::Parser;
+use firth::KeyOrdering;
 use std::time::Duration;
 
-/// How the program is called.
-pub const HELP: &str = "\
-firth-driver setup   --engine URL --topic T --partitions N --group G [--group G2 …]
-firth-driver produce --engine URL --topic T [--durability fast|replicated|synced]
-firth-driver consume --engine URL --topic T --group G --member M --lease-ms N [--ordering strict|relaxed]
-firth-driver final   --engine URL --topic T --group G
-
-Speaks JSON lines on stdin and stdout; logs go to stderr. End of input is a graceful end.
---server http://HOST:PORT instead of --engine drives a running `firth serve` over HTTP; FIRTH_TOKEN is its token.
-";
-
 /// What `sent_ok` promises.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Durability {
     /// The server has it.
     Fast,
@@ -37,139 +24,146 @@ pub enum Target {
     Server(String),
 }
 
+/// The options that name a [`Target`].
+#[derive(Clone, Debug, PartialEq, Eq, clap::Args)]
+#[group(required = true, multiple = false)]
+pub struct TargetArgs {
+    /// The engine, used from this process: redis://HOST, file:DIR
+    #[arg(long, value_name = "URL", value_parser = engine_url)]
+    engine: Option<String>,
+    /// A running `firth serve`, used over HTTP: http://HOST:PORT
+    #[arg(long, value_name = "URL", value_parser = server_url)]
+    server: Option<String>,
+}
+
 /// What to do, and on what.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Parser)]
+#[command(
+    name = "firth-driver",
+    about = "Drives firth from outside by JSON lines",
+    after_help = "Speaks JSON lines on stdin and stdout; logs go to stderr. End of input is a graceful end.\n\
+                  With --server, FIRTH_TOKEN is the server's token."
+)]
 pub enum Args {
-    /// Make a topic and its groups.
+    /// Make a topic and its groups, which start at the oldest record
     Setup {
         /// Where.
-        target: Target,
-        /// The topic.
+        #[command(flatten)]
+        target: TargetArgs,
+        /// The topic
+        #[arg(long)]
         topic: String,
-        /// How many partitions it gets.
+        /// How many partitions it gets
+        #[arg(long)]
         partitions: u32,
-        /// The groups, which start at the oldest record.
+        /// A group; give it once for each group
+        #[arg(long = "group", required = true)]
         groups: Vec<String>,
     },
-    /// Send what comes.
+    /// Send what comes
     Produce {
         /// Where.
-        target: Target,
-        /// The topic.
+        #[command(flatten)]
+        target: TargetArgs,
+        /// The topic
+        #[arg(long)]
         topic: String,
-        /// What `sent_ok` promises; `None`: what the URL says, or the engine's own choice.
+        /// What `sent_ok` promises; as the URL says, or the engine's own choice, unless set
+        #[arg(long)]
         durability: Option<Durability>,
     },
-    /// Be a member of a group.
+    /// Be a member of a group
     Consume {
         /// Where.
-        target: Target,
+        #[command(flatten)]
+        target: TargetArgs,
         /// The rest.
+        #[command(flatten)]
         consume: Consume,
     },
-    /// Print how a group stands.
+    /// Print how a group stands
     Final {
         /// Where.
-        target: Target,
-        /// The topic.
+        #[command(flatten)]
+        target: TargetArgs,
+        /// The topic
+        #[arg(long)]
         topic: String,
-        /// The group.
+        /// The group
+        #[arg(long)]
         group: String,
     },
 }
 
 /// Which member to be.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, clap::Args)]
+// Its group of options would be named as that of the command.
+#[group(skip)]
 pub struct Consume {
-    /// The topic.
+    /// The topic
+    #[arg(long)]
     pub topic: String,
-    /// The group.
+    /// The group
+    #[arg(long)]
     pub group: String,
-    /// The member's name, to which a random part is added.
+    /// The member's name, to which a random part is added
+    #[arg(long)]
     pub member: String,
-    /// How long it keeps its partitions after a crash.
+    /// How long it keeps its partitions after a crash, in milliseconds
+    #[arg(long = "lease-ms", value_name = "MS", value_parser = millis)]
     pub lease: Duration,
-    /// What a failed record does to later ones of its key.
-    pub ordering: Ordering,
+    /// What a failed record does to later ones of its key
+    #[arg(long, default_value = "strict", value_parser = ordering)]
+    pub ordering: KeyOrdering,
 }
 
 impl Args {
-    /// Reads the arguments after the program's name.
-    pub fn parse(args: impl IntoIterator<Item = String>) -> Result<Self> {
-        let mut args = args.into_iter();
-        let command = args.next().context("say what to do: setup, produce, consume or final")?;
-        let mut options = Options::read(args)?;
-        let target = options.target()?;
-        let topic = options.one("topic")?;
-        let parsed = match command.as_str() {
-            "setup" => {
-                let partitions = options.number("partitions")?;
-                Self::Setup { target, topic, partitions, groups: options.many("group")? }
-            }
-            "produce" => {
-                let durability = options.maybe("durability")?.map(|name| name.parse()).transpose()?;
-                Self::Produce { target, topic, durability }
-            }
-            "consume" => {
-                let ordering = match options.maybe("ordering")?.as_deref() {
-                    None | Some("strict") => Ordering::Strict,
-                    Some("relaxed") => Ordering::Relaxed,
-                    Some(other) => bail!("--ordering {other}: say strict or relaxed"),
-                };
-                let (group, member) = (options.one("group")?, options.one("member")?);
-                let lease = Duration::from_millis(options.number("lease-ms")?);
-                Self::Consume { target, consume: Consume { topic, group, member, lease, ordering } }
-            }
-            "final" => Self::Final { target, topic, group: options.one("group")? },
-            other => bail!("unknown command {other:?}: say setup, produce, consume or final"),
-        };
-        options.end(&command)?;
-        parsed.check()
-    }
-
-    fn check(self) -> Result<Self> {
-        match self.target() {
-            Target::Engine(url) if url.starts_with("memory:") => {
-                bail!(
-                    "memory: lives in one process, so that no other would see it: use redis://… or file:DIR"
-                )
-            }
-            Target::Server(url) if !url.starts_with("http://") => {
-                bail!("--server {url}: it looks like http://127.0.0.1:7171")
-            }
-            _ => Ok(self),
-        }
-    }
-
     /// Where to do it, with the durability asked for.
     pub fn target(&self) -> Target {
-        match self {
-            Self::Produce { target: Target::Engine(url), durability: Some(durability), .. } => {
-                Target::Engine(durability.applied_to(url))
+        let (target, durability) = match self {
+            Self::Produce { target, durability, .. } => (target, *durability),
+            Self::Setup { target, .. } | Self::Consume { target, .. } | Self::Final { target, .. } => {
+                (target, None)
             }
-            Self::Setup { target, .. }
-            | Self::Produce { target, .. }
-            | Self::Consume { target, .. }
-            | Self::Final { target, .. } => target.clone(),
+        };
+        match (&target.engine, &target.server) {
+            (_, Some(url)) => Target::Server(url.clone()),
+            (Some(url), None) => Target::Engine(durability.map_or(url.clone(), |set| set.applied_to(url))),
+            (None, None) => unreachable!("the group of options is required"),
         }
     }
 }
 
-impl FromStr for Durability {
-    type Err = anyhow::Error;
-
-    fn from_str(name: &str) -> Result<Self> {
-        match name {
-            "fast" => Ok(Self::Fast),
-            "replicated" => Ok(Self::Replicated),
-            "synced" => Ok(Self::Synced),
-            other => bail!("--durability {other}: say fast, replicated or synced"),
+fn engine_url(url: &str) -> Result<String, String> {
+    match url.starts_with("memory:") {
+        true => {
+            Err("it lives in one process, so that no other would see it: use redis://… or file:DIR".into())
         }
+        false => Ok(url.to_owned()),
+    }
+}
+
+fn server_url(url: &str) -> Result<String, String> {
+    match url.starts_with("http://") {
+        true => Ok(url.trim_end_matches('/').to_owned()),
+        false => Err("it looks like http://127.0.0.1:7171".into()),
+    }
+}
+
+fn millis(text: &str) -> Result<Duration, String> {
+    text.parse().map(Duration::from_millis).map_err(|_| "give a whole number of milliseconds".into())
+}
+
+fn ordering(name: &str) -> Result<KeyOrdering, String> {
+    match name {
+        "strict" => Ok(KeyOrdering::Strict),
+        "relaxed" => Ok(KeyOrdering::Relaxed),
+        _ => Err("say strict or relaxed".into()),
     }
 }
 
 impl Durability {
-    /// The URL with this durability instead of whatever it says.
+    /// The URL with this durability in place of its own.
     fn applied_to(self, url: &str) -> String {
         let name = match self {
             Self::Fast => "fast",
@@ -185,87 +179,32 @@ impl Durability {
     }
 }
 
-/// Options by name, each with its values.
-struct Options(BTreeMap<String, Vec<String>>);
-
-impl Options {
-    fn read(mut args: impl Iterator<Item = String>) -> Result<Self> {
-        let mut options = BTreeMap::<String, Vec<String>>::new();
-        while let Some(arg) = args.next() {
-            let Some(name) = arg.strip_prefix("--") else {
-                bail!("{arg:?} is no option: write --name value")
-            };
-            let (name, value) = match name.split_once('=') {
-                Some((name, value)) => (name.to_owned(), value.to_owned()),
-                None => (name.to_owned(), args.next().with_context(|| format!("--{name} needs a value"))?),
-            };
-            options.entry(name).or_default().push(value);
-        }
-        Ok(Self(options))
-    }
-
-    fn target(&mut self) -> Result<Target> {
-        match (self.maybe("engine")?, self.maybe("server")?) {
-            (Some(url), None) => Ok(Target::Engine(url)),
-            (None, Some(url)) => Ok(Target::Server(url.trim_end_matches('/').to_owned())),
-            (None, None) => bail!("--engine is missing, or --server"),
-            (Some(_), Some(_)) => bail!("give --engine or --server, not both"),
-        }
-    }
-
-    fn many(&mut self, name: &str) -> Result<Vec<String>> {
-        self.0.remove(name).with_context(|| format!("--{name} is missing"))
-    }
-
-    fn maybe(&mut self, name: &str) -> Result<Option<String>> {
-        let mut values = self.0.remove(name).unwrap_or_default();
-        if values.len() > 1 {
-            bail!("--{name} is given {} times", values.len());
-        }
-        Ok(values.pop())
-    }
-
-    fn one(&mut self, name: &str) -> Result<String> {
-        self.maybe(name)?.with_context(|| format!("--{name} is missing"))
-    }
-
-    fn number<N: FromStr<Err: std::error::Error + Send + Sync + 'static>>(
-        &mut self,
-        name: &str,
-    ) -> Result<N> {
-        let value = self.one(name)?;
-        value.parse().with_context(|| format!("--{name} {value:?} is no number"))
-    }
-
-    fn end(&self, command: &str) -> Result<()> {
-        match self.0.keys().next() {
-            None => Ok(()),
-            Some(name) => bail!("{command} has no option --{name}"),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn parse(line: &str) -> Result<Args> {
-        Args::parse(line.split_whitespace().map(str::to_owned))
+    fn parse(line: &str) -> Result<Args, clap::Error> {
+        Args::try_parse_from(std::iter::once("firth-driver").chain(line.split_whitespace()))
     }
 
     #[test]
     fn every_command_reads_its_own_options() {
         let setup = parse("setup --engine redis://h --topic t --partitions 4 --group a --group b").unwrap();
         let groups = vec!["a".to_owned(), "b".to_owned()];
-        let (target, topic) = (Target::Engine("redis://h".to_owned()), "t".to_owned());
-        assert_eq!(setup, Args::Setup { target, topic, partitions: 4, groups });
+        let target = TargetArgs { engine: Some("redis://h".to_owned()), server: None };
+        assert_eq!(setup, Args::Setup { target, topic: "t".to_owned(), partitions: 4, groups });
         let relaxed =
             "consume --engine redis://h --topic t --group g --member m --lease-ms 500 --ordering relaxed";
         let Args::Consume { consume, .. } = parse(relaxed).unwrap() else { panic!("not consume") };
-        assert_eq!((consume.lease, consume.ordering), (Duration::from_millis(500), Ordering::Relaxed));
+        assert_eq!((consume.lease, consume.ordering), (Duration::from_millis(500), KeyOrdering::Relaxed));
         assert!(parse("final --engine=redis://h --topic=t --group=g").is_ok());
         let served = parse("final --server http://h:7171/ --topic t --group g").unwrap();
         assert_eq!(served.target(), Target::Server("http://h:7171".to_owned()));
+    }
+
+    #[test]
+    fn the_command_line_is_sound() {
+        <Args as clap::CommandFactory>::command().debug_assert();
     }
 
     #[test]
@@ -275,13 +214,13 @@ mod tests {
             ("produce --engine redis://h --topic t --durability best", "synced"),
             ("produce --engine memory: --topic t", "one process"),
             ("produce --server redis://h --topic t", "http://"),
-            ("produce --server http://h --engine redis://h --topic t", "not both"),
+            ("produce --server http://h --engine redis://h --topic t", "cannot be used with"),
             ("produce --topic t", "--server"),
-            ("final --engine redis://h --topic t --group g --lease-ms 5", "no option"),
-            ("begin --engine redis://h --topic t", "unknown command"),
-            ("produce --engine", "needs a value"),
+            ("final --engine redis://h --topic t --group g --lease-ms 5", "unexpected argument"),
+            ("begin --engine redis://h --topic t", "unrecognized subcommand"),
+            ("produce --engine", "a value is required"),
         ] {
-            let error = format!("{:#}", parse(line).unwrap_err());
+            let error = parse(line).unwrap_err().to_string();
             assert!(error.contains(word), "{line}: {error}");
         }
     }

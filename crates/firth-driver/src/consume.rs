@@ -1,7 +1,8 @@
 //! `consume`: one member of a group, whose verdicts come from outside.
 //!
-//! Up to [`SIDE_BY_SIDE`] deliveries of a partition wait for their verdicts at once, never two of one key. A token is good for one verdict and
-//! only while its partition is ours; whatever else comes is refused with `definite: true`, because it changed nothing.
+//! Up to [`SIDE_BY_SIDE`] deliveries of a partition wait for their verdicts at once, never two of
+//! one key. A token is good for one verdict and only while its partition is ours; any other
+//! verdict is refused with `definite: true`, because it changed nothing.
 
 use crate::args::Consume;
 use crate::protocol::{Command, Event, sha_of};
@@ -99,7 +100,8 @@ impl Member {
     }
 
     async fn deliver(&mut self, delivery: Delivery) -> Result<()> {
-        let (partition, epoch) = (delivery.partition(), delivery.epoch());
+        let partition = delivery.partition();
+        let epoch = delivery.epoch();
         if self.announced.get(&partition).is_none_or(|known| *known < epoch) {
             let mut owned = self.announced.clone();
             owned.insert(partition, epoch);
@@ -120,7 +122,7 @@ impl Member {
         self.out.say(&event).await
     }
 
-    /// Tells what changed since the last time, and forgets deliveries that are nobody's any more.
+    /// Tells what changed since the last time, and forgets deliveries of partitions it lost.
     async fn announce(&mut self, owned: &BTreeMap<u32, Epoch>) -> Result<()> {
         for (partition, epoch) in std::mem::take(&mut self.announced) {
             if owned.get(&partition).is_some_and(|now| *now <= epoch) {
@@ -141,7 +143,8 @@ impl Member {
     }
 
     async fn obey(&mut self, command: Command) -> Result<()> {
-        let (id, token) = (command.id().to_owned(), command.token());
+        let id = command.id().to_owned();
+        let token = command.token();
         if let Err(reason) = self.check(&command) {
             return self.out.say(&Event::AckErr { id, definite: true, reason }).await;
         }

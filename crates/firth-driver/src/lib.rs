@@ -1,7 +1,8 @@
 //! Drives `firth` through its public API from outside, by JSON lines, and judges what came of it.
 //!
-//! The binary `firth-driver` is one process of a workload (a producer, a consumer, …); an outside program starts several, breaks things on
-//! purpose and records what each says. [`history`] reads such a record and states what broke a promise.
+//! The binary `firth-driver` is one process of a workload (a producer, a consumer, …); an outside
+//! program starts several, breaks things on purpose and records what each says. [`history`] reads
+//! such a record and states what broke a promise.
 //!
 //! | command | lines |
 //! |---|---|
@@ -10,14 +11,15 @@
 //! | `consume` | tells `assigned`, `revoked`, `delivered`; reads [`Command`]s; answers `ack_ok` or `ack_err` |
 //! | `final` | prints `final`: what is not settled, and the ids of dead letters |
 //!
-//! Each works on an engine that it opens itself, or on a running `firth serve` over HTTP ([`Target`]). A server is the one owner of its groups'
-//! partitions: its clients share them, and their epochs ([`Promise::exclusive`](history::Promise::exclusive)).
+//! Each works on an engine that it opens itself, or on a running `firth serve` over HTTP
+//! ([`Target`]). A server is the one owner of its groups' partitions: its clients share them, and
+//! their epochs ([`Promise::exclusive`](history::Promise::exclusive)).
 //!
-//! End of input is a graceful end. Each line is flushed; logs go to stderr (`RUST_LOG`, warnings unless set). `sha` is the SHA-256 of the
-//! payload in lower-case hex, [`sha_of`].
+//! End of input is a graceful end. Each line is flushed; logs go to stderr (`RUST_LOG`, warnings
+//! unless set). `sha` is the SHA-256 of the payload in lower-case hex, [`sha_of`].
 //!
-//! It is a crate of its own and not a part of firth-testkit, because the tests of firth-redis use that kit and firth stands on firth-redis: the
-//! kit cannot depend on what it tests.
+//! It is a crate of its own and not a part of firth-testkit, because the tests of firth-redis use
+//! that kit and firth stands on firth-redis: the kit cannot depend on what it tests.
 
 mod args;
 mod consume;
@@ -29,7 +31,7 @@ mod setup;
 mod tally;
 mod wire;
 
-pub use args::{Args, Durability, HELP, Target};
+pub use args::{Args, Consume, Durability, Target, TargetArgs};
 pub use protocol::{Command, Event, Input, sha_of};
 
 use anyhow::{Context, Result};
@@ -53,7 +55,7 @@ pub fn run(args: Args) -> Result<()> {
             Target::Server(url) => http::run(&url, args).await,
         }
     });
-    // A thread may still wait for input that nobody needs.
+    // A thread may still wait for input; its result is not needed.
     runtime.shutdown_background();
     outcome
 }
@@ -82,7 +84,8 @@ async fn connect(url: &str) -> firth::Result<Broker> {
 
 /// Tries to begin until it works: a process may be started while the server is down.
 async fn patiently<T>(mut begin: impl AsyncFnMut() -> firth::Result<T>) -> Result<T> {
-    let (give_up, mut failures) = (Instant::now() + PATIENCE, 0);
+    let give_up = Instant::now() + PATIENCE;
+    let mut failures = 0;
     loop {
         match begin().await {
             Err(error) if error.is_retryable() && Instant::now() < give_up => {

@@ -1,7 +1,8 @@
-//! `produce`: sends what comes, many at a time, and answers each message once its fate is known.
+//! `produce`: sends what comes, many at a time, and answers each message once its outcome is known.
 //!
-//! The producer is idempotent, so that an answer that got lost is asked for again instead of given up. An answer is never
-//! better than what the engine said: `definite` only if no try of the message may have been stored.
+//! The producer is idempotent, so that an answer that got lost is asked for again instead of given
+//! up. An answer is never better than what the engine said: `definite` only if no try of the
+//! message may have been stored.
 
 use crate::protocol::{Event, Input};
 use crate::wire::{Out, lines};
@@ -19,23 +20,26 @@ pub(crate) async fn open(broker: Broker, topic: &str) -> firth::Result<(Broker, 
 }
 
 pub(crate) async fn run((broker, producer): (Broker, Producer)) -> Result<()> {
-    let (mut input, out) = (lines::<Input>(std::io::stdin()), Out::new(std::io::stdout()));
-    let (mut tickets, mut open, mut trouble) = (FuturesUnordered::new(), true, None);
-    while open || !tickets.is_empty() {
+    let mut input = lines::<Input>(std::io::stdin());
+    let out = Out::new(std::io::stdout());
+    let mut pending = FuturesUnordered::new();
+    let mut open = true;
+    let mut trouble = None;
+    while open || !pending.is_empty() {
         tokio::select! {
-            line = input.recv(), if open && tickets.len() < IN_FLIGHT => match line {
+            line = input.recv(), if open && pending.len() < IN_FLIGHT => match line {
                 None => open = false,
                 // What was taken is still answered.
                 Some(Err(error)) => (open, trouble) = (false, Some(error)),
                 Some(Ok(message)) => {
                     let id = message.id.clone();
                     match enqueue(&producer, message).await {
-                        Ok(ticket) => tickets.push(async move { (id, ticket.await) }),
+                        Ok(sending) => pending.push(async move { (id, sending.await) }),
                         Err(error) => out.say(&answer(id, Err(error))).await?,
                     }
                 }
             },
-            Some((id, sent)) = tickets.next(), if !tickets.is_empty() => out.say(&answer(id, sent)).await?,
+            Some((id, sent)) = pending.next(), if !pending.is_empty() => out.say(&answer(id, sent)).await?,
         }
     }
     producer.close().await?;
@@ -44,7 +48,7 @@ pub(crate) async fn run((broker, producer): (Broker, Producer)) -> Result<()> {
     trouble.map_or(Ok(()), Err)
 }
 
-async fn enqueue(producer: &Producer, input: Input) -> firth::Result<firth::Ticket> {
+async fn enqueue(producer: &Producer, input: Input) -> firth::Result<firth::SendFuture> {
     let Input { id, key, body, sha } = input;
     let message = Message::new(body).header("id", id).header("sha", sha);
     producer

@@ -1,4 +1,5 @@
-//! `setup`: makes the topic and its groups, so that each group sees everything sent from then on. Says nothing when it is done.
+//! `setup`: makes the topic and its groups, so that each group sees everything sent from then on.
+//! Says nothing when it is done.
 
 use firth::{Broker, Error, ErrorKind, Result, StartAt};
 

@@ -9,7 +9,8 @@ const PAGE: usize = 500;
 
 pub(crate) async fn take(broker: Broker, topic: &str, group: &str) -> Result<Event> {
     let info = broker.admin().group(topic, group).await?;
-    let (lag, due) = (info.lag(), info.due());
+    let lag = info.lag();
+    let due = info.due();
     let dead = dead(&broker, topic, group).await?;
     broker.close().await?;
     Ok(Event::Final { pending: lag - due, due, lag, dead })
@@ -23,7 +24,8 @@ pub(crate) async fn tell(tally: Event) -> anyhow::Result<()> {
 
 async fn dead(broker: &Broker, topic: &str, group: &str) -> Result<Vec<String>> {
     let view = broker.dead_letters(topic).group(group);
-    let (mut ids, mut after) = (Vec::new(), None);
+    let mut ids = Vec::new();
+    let mut after = None;
     loop {
         let page = view.list(after.as_ref(), PAGE).await?;
         ids.extend(page.letters.iter().map(|letter| id_of(&letter.record)));

@@ -1,4 +1,5 @@
-//! Lines in, lines out. Threads of their own read and write, so that a slow partner never holds up leases; both channels are bounded.
+//! Lines in, lines out. Threads of their own read and write, so that a slow partner never holds up
+//! leases; both channels are bounded.
 
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
@@ -12,7 +13,8 @@ const WAITING: usize = 1024;
 /// The longest line; above the largest payload that a topic takes, escaped.
 const MAX_LINE: u64 = 64 * 1024 * 1024;
 
-/// Starts to read lines. The channel ends with the input; a line that cannot be read is an error, and the last one.
+/// Starts to read lines. The channel ends with the input; a line that cannot be read is an error,
+/// and the last one.
 pub(crate) fn lines<T>(input: impl Read + Send + 'static) -> mpsc::Receiver<Result<T>>
 where
     T: DeserializeOwned + Send + 'static,

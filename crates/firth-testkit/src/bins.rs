@@ -73,7 +73,8 @@ fn private(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.tools").join(path)
 }
 
-/// A program that `cargo xtask setup` puts under `.tools/`: the one that `variable` names, the private one, or one on `PATH`.
+/// A program that `cargo xtask setup` puts under `.tools/`: the one that `variable` names, the
+/// private one, or one on `PATH`.
 ///
 /// # Panics
 /// If there is none; the message says where it was looked for and what to run.

@@ -3,15 +3,14 @@
 //! One [`Certs`] is a private CA with a server and a client certificate, as PEM texts and as files
 //! in a folder that lives as long as its last clone.
 
-use std::fmt;
-use std::fs;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose, date_time_ymd,
 };
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use tempfile::TempDir;
 
 /// A certificate with its private key, both PEM.

@@ -1,13 +1,12 @@
 //! A clock that a test can set: the server runs under libfaketime and reads its offset from a file.
 //!
-//! Only the wall clock moves; the server's monotonic clock goes on as ever, as it does when somebody sets the time of a machine.
-
-use std::fs;
-use std::path::{Path, PathBuf};
-
-use tempfile::TempDir;
+//! Only the wall clock moves; the server's monotonic clock goes on as ever, as it does when
+//! an operator sets the time of a machine.
 
 use crate::needs::cannot_run;
+use std::fs;
+use std::path::{Path, PathBuf};
+use tempfile::TempDir;
 
 /// Where the library lies, by architecture and distribution.
 const PLACES: [&str; 4] = [
@@ -17,7 +16,8 @@ const PLACES: [&str; 4] = [
     "/usr/lib/faketime/libfaketimeMT.so.1",
 ];
 
-/// The wall clock of one server; see [`RedisServerBuilder::clock`](crate::RedisServerBuilder::clock).
+/// The wall clock of one server; see
+/// [`RedisServerBuilder::clock`](crate::RedisServerBuilder::clock).
 #[derive(Debug)]
 pub struct ServerClock {
     library: PathBuf,
@@ -40,18 +40,24 @@ impl ServerClock {
 
     /// Moves the clock so that it is this many seconds ahead of (or behind) the right time.
     pub fn jump(&self, seconds: i64) {
-        // Written aside and renamed: the server may read at any moment.
-        let fresh = self.dir.path().join("offset.new");
+        Self::jump_by(&self.file(), seconds);
+    }
+
+    /// As [`jump`](Self::jump), for a process that knows the file of its own clock: it stands in
+    /// `FAKETIME_TIMESTAMP_FILE`.
+    pub fn jump_by(file: &Path, seconds: i64) {
+        // Written aside and renamed: the process may read at any moment.
+        let fresh = file.with_extension("new");
         fs::write(&fresh, format!("{seconds:+}\n")).expect("the temporary folder is writable");
-        fs::rename(fresh, self.file()).expect("the temporary folder is writable");
+        fs::rename(fresh, file).expect("the temporary folder is writable");
     }
 
     fn file(&self) -> PathBuf {
         self.dir.path().join("offset")
     }
 
-    /// What the server's environment needs.
-    pub(crate) fn environment(&self) -> Vec<(String, String)> {
+    /// What the environment of a process needs that goes by this clock.
+    pub fn environment(&self) -> Vec<(String, String)> {
         let text = |path: &Path| path.to_string_lossy().into_owned();
         let pairs = [
             ("LD_PRELOAD", text(&self.library)),

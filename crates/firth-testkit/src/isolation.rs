@@ -1,22 +1,21 @@
 //! Cutting a node of a cluster off from its peers while clients still reach it.
 //!
-//! That needs packet filters, and those a network of our own: a test that wants it runs again, alone, inside a network namespace
-//! ([`in_own_network`]). Nodes of a cluster call out from an address of their own, so that their traffic can be told from that
-//! of clients.
-
-use std::env;
-use std::process::{Command, Stdio};
+//! That needs packet filters, and those a network of our own: a test that wants it runs again,
+//! alone, inside a network namespace ([`in_own_network`]). Nodes of a cluster call out from an
+//! address of their own, so that their traffic can be told from that of clients.
 
 use crate::bins::on_path;
 use crate::cluster::ClusterNode;
 use crate::needs::cannot_run;
+use std::env;
+use std::process::{Command, Stdio};
 
 /// Set inside the namespace.
 const INSIDE: &str = "FIRTH_OWN_NETWORK";
 const TABLE: &str = "firth";
 
-/// Whether the caller is inside a network of its own and shall go on. If not, this runs the test `name` (its full path in this
-/// test binary) in one and answers false: it has then passed. Where
+/// Whether the caller is inside a network of its own and shall go on. If not, this runs the test
+/// `name` (its full path in this test binary) in one and answers false: it has then passed. Where
 /// that is not allowed, [`cannot_run`] decides.
 ///
 /// # Panics
@@ -61,12 +60,13 @@ fn namespaced(script: &str) -> Command {
     command
 }
 
-/// A node that no other node reaches, and that reaches none, until this is dropped. Needs [`in_own_network`].
+/// A node that no other node reaches, and that reaches none, until this is dropped. Needs
+/// [`in_own_network`].
 #[derive(Debug)]
 pub struct Isolation(());
 
 impl Isolation {
-    /// Cuts the node off. Packets vanish, as they do in a broken network: nobody is told.
+    /// Cuts the node off. Packets vanish, as they do in a broken network: no peer is told.
     ///
     /// # Panics
     /// If the filters cannot be set.

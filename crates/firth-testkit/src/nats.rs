@@ -1,20 +1,18 @@
 //! A real `nats-server` with JetStream as a test fixture, ended with its value.
 
-use std::fmt::Write as _;
-use std::fs;
-use std::net::SocketAddr;
-use std::sync::{Mutex, PoisonError};
-
-use nix::sys::signal::Signal;
-use tempfile::TempDir;
-use tokio::io::AsyncReadExt;
-use tokio::net::TcpStream;
-
 use crate::Certs;
 use crate::bins::tool;
 use crate::ports::Port;
 use crate::server::process::Process;
 use crate::wait::{PATIENCE, Poll};
+use nix::sys::signal::Signal;
+use std::fmt::Write as _;
+use std::fs;
+use std::net::SocketAddr;
+use std::sync::{Mutex, PoisonError};
+use tempfile::TempDir;
+use tokio::io::AsyncReadExt;
+use tokio::net::TcpStream;
 
 /// A running server on a port that it keeps across restarts, with its files in a folder of its own.
 #[derive(Debug)]
@@ -43,7 +41,8 @@ impl NatsServer {
         Self::launch(None, None, extra).await
     }
 
-    /// A server that speaks TLS only, asks clients for a certificate of the same authority, and for a token.
+    /// A server that speaks TLS only, asks clients for a certificate of the same authority, and for
+    /// a token.
     pub async fn with_tls(certs: &Certs, token: &str) -> Self {
         Self::launch(Some(certs.clone()), Some(token.to_owned()), "").await
     }
@@ -63,8 +62,11 @@ impl NatsServer {
         let mut conf =
             format!("listen: \"{}\"\njetstream {{ store_dir: \"{}\" }}\n", self.addr(), store.display());
         if let Some(certs) = &self.certs {
-            let (cert, key) = (certs.server_cert_path(), certs.server_key_path());
-            let (cert, key, ca) = (cert.display(), key.display(), certs.ca_path());
+            let cert = certs.server_cert_path();
+            let key = certs.server_key_path();
+            let cert = cert.display();
+            let key = key.display();
+            let ca = certs.ca_path();
             let ca = ca.display();
             let _ = writeln!(
                 conf,
@@ -94,7 +96,7 @@ impl NatsServer {
         drop(gone);
     }
 
-    /// Lets it do nothing until it is thawed: connections stay open and nobody answers.
+    /// Lets it do nothing until it is thawed: connections stay open without answers.
     pub fn freeze(&self) {
         self.signal(Signal::SIGSTOP);
     }

@@ -1,13 +1,13 @@
-//! Programs of others that a test talks to: a Python script that prints JSON lines, and ends with its [`Peer`].
+//! Programs of others that a test talks to: a Python script that prints JSON lines, and ends with
+//! its [`Peer`].
 
+use crate::bins::tool;
+use crate::server::process::{spawn_from_lasting_thread, tied_to_us};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-
-use crate::bins::tool;
-use crate::server::process::{spawn_from_lasting_thread, tied_to_us};
 
 /// The Python that has the peers' libraries.
 ///
@@ -51,7 +51,7 @@ impl Peer {
     /// Everything that it has printed so far.
     ///
     /// # Panics
-    /// If it has ended although nobody asked it to.
+    /// If it has ended although the test did not ask it to.
     pub fn lines(&mut self) -> Vec<String> {
         let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let ended = self.child.try_wait().expect("a child can be waited for");

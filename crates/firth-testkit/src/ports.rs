@@ -1,13 +1,12 @@
 //! Ports that stay ours.
 //!
 //! Asking the OS for a free port and letting it go again loses races: the port can become the
-//! source port of somebody's outgoing connection before the server binds it, and again whenever the
+//! source port of an outgoing connection before the server binds it, and again whenever the
 //! server is restarted. So a [`Port`] keeps a bound socket that never listens. With `SO_REUSEADDR`
 //! on both sides Linux lets the server listen on the same port beside it, refuses connections while
-//! no server does, and gives the port to nobody else until the `Port` is dropped.
+//! no server does, and gives the port to no other process until the `Port` is dropped.
 
 use std::net::{Ipv4Addr, SocketAddr};
-
 use tokio::net::{TcpListener, TcpSocket};
 
 /// A loopback TCP port reserved for as long as this value lives.

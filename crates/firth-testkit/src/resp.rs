@@ -5,7 +5,6 @@
 
 use std::fmt;
 use std::io;
-
 use tokio::io::{
     AsyncBufRead, AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader,
 };

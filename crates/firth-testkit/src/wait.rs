@@ -33,8 +33,8 @@ pub async fn until_some<T>(limit: Duration, mut attempt: impl AsyncFnMut() -> Op
     }
 }
 
-/// The pace and the deadline of a polling loop, for loops whose future must be `Send` (async closures
-/// cannot promise that).
+/// The pace and the deadline of a polling loop, for loops whose future must be `Send` (async
+/// closures cannot promise that).
 #[derive(Debug)]
 pub struct Poll {
     limit: Duration,

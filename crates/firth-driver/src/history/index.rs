@@ -1,4 +1,5 @@
-//! A timeline sorted by what the laws ask about: sends, and per group deliveries with their verdicts.
+//! A timeline sorted by what the laws ask about: sends, and per group deliveries with their
+//! verdicts.
 
 use super::{Entry, Fault, What};
 use crate::protocol::{Command, Event};
@@ -114,7 +115,8 @@ impl<'t> Run<'t> {
             (What::Fault(Fault::Server), _) => self.server_broken = true,
             (What::Fault(Fault::Process), _) => drop(self.broken.insert(source)),
             (What::Input(input), _) => {
-                let (key, sha) = (input.key.as_deref(), input.sha.as_str());
+                let key = input.key.as_deref();
+                let sha = input.sha.as_str();
                 let send = Send { pos, source, key, sha, outcome: Outcome::Unknown, answered: None };
                 self.sends.insert(&input.id, send);
             }
@@ -148,8 +150,10 @@ impl<'t> Group<'t> {
             Event::Delivered { id, key, partition, epoch, sha, token, .. } => {
                 self.own(pos, source, (*partition, *epoch));
                 self.by_token.insert((source, *token), self.deliveries.len());
-                let (key, verdicts) = (key.as_deref(), Vec::new());
-                let (partition, epoch) = (*partition, *epoch);
+                let key = key.as_deref();
+                let verdicts = Vec::new();
+                let partition = *partition;
+                let epoch = *epoch;
                 self.deliveries.push(Delivered { pos, source, id, key, sha, partition, epoch, verdicts });
             }
             Event::AckOk { id } => self.answer(pos, (source, id), Outcome::Done),

@@ -41,7 +41,7 @@ impl<'r> View<'r> {
             .collect();
         acknowledged.sort_unstable();
         for id in acknowledged.into_iter().filter(|id| !self.group.dead.contains(id)) {
-            let (id, group) = (id, group.clone());
+            let group = group.clone();
             match by_id.get(id) {
                 None => found.push(Violation::Lost { id: id.to_owned(), group }),
                 Some(deliveries)
@@ -57,7 +57,8 @@ impl<'r> View<'r> {
     /// What arrives was sent, and is what was sent.
     pub(super) fn arrivals(&self, found: &mut Vec<Violation>) {
         for delivery in &self.group.deliveries {
-            let (id, group) = (delivery.id.to_owned(), self.group_name());
+            let id = delivery.id.to_owned();
+            let group = self.group_name();
             match self.run.sends.get(delivery.id) {
                 None => found.push(Violation::Ghost { id, group }),
                 Some(send) if send.outcome == Outcome::Refused => found.push(Violation::Ghost { id, group }),
@@ -87,8 +88,8 @@ impl<'r> View<'r> {
         }
     }
 
-    /// Whether a process that slept told late of a delivery that was no longer its own: others had it under the same ownership, and nothing that it asked
-    /// for came of it.
+    /// Whether a process that slept told late of a delivery that was no longer its own: others had
+    /// it under the same ownership, and nothing that it asked for came of it.
     fn is_late_line(&self, delivery: &Delivered<'_>) -> bool {
         let shared = self
             .group
@@ -109,12 +110,13 @@ impl<'r> View<'r> {
         refused || given_back || self.run.server_broken || self.run.broken.contains(delivery.source)
     }
 
-    /// Whoever was replaced settles nothing, and nobody shares an epoch if owners are `exclusive`.
+    /// A replaced owner settles nothing; if owners are `exclusive`, an epoch has one owner.
     pub(super) fn fencing(&self, exclusive: bool, found: &mut Vec<Violation>) {
         let mut newest = HashMap::<u32, Vec<(usize, u64)>>::new();
         for ((partition, epoch), owned) in &self.group.epochs {
             if exclusive && owned.owners.len() > 1 {
-                let (partition, epoch) = (*partition, *epoch);
+                let partition = *partition;
+                let epoch = *epoch;
                 found.push(Violation::TwoOwners { partition, group: self.group_name(), epoch });
             }
             newest.entry(*partition).or_default().push((owned.seen, *epoch));
@@ -125,7 +127,8 @@ impl<'r> View<'r> {
                 let newer =
                     epochs.iter().find(|(seen, epoch)| *epoch > delivery.epoch && *seen < verdict.pos);
                 if let Some((_, newer)) = newer {
-                    let (id, group) = (delivery.id.to_owned(), self.group_name());
+                    let id = delivery.id.to_owned();
+                    let group = self.group_name();
                     found.push(Violation::Fenced { id, group, epoch: delivery.epoch, newer: *newer });
                 }
             }

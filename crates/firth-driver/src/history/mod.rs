@@ -1,9 +1,10 @@
 //! The record of a run, and what it proves: [`check`] states every broken promise.
 //!
-//! One timeline holds what was handed to producers and consumers, what they said, and what was broken on purpose, in the order in which the
-//! outside program did and saw it. Two processes' lines may be seen in another order than they were written, so that each law only uses
-//! causes: what was asked after something was seen did happen after it. [`Entry`] reads and writes as a JSON line, so
-//! that records can be kept.
+//! One timeline holds what was handed to producers and consumers, what they said, and what was
+//! broken on purpose, in the order in which the outside program did and saw it. Two processes'
+//! lines may be seen in another order than they were written, so that each law only uses causes:
+//! what was asked after something was seen did happen after it. [`Entry`] reads and writes as a
+//! JSON line, so that records can be kept.
 //!
 //! | law | violation |
 //! |---|---|
@@ -12,7 +13,7 @@
 //! | payloads and keys arrive as they were sent | [`Violation::Altered`] |
 //! | a key's messages are delivered in order, also by the next owner | [`Violation::Order`] |
 //! | nothing comes twice unless a verdict or a failure says so | [`Violation::Duplicate`] |
-//! | whoever was replaced settles nothing | [`Violation::Fenced`] |
+//! | a replaced owner settles nothing | [`Violation::Fenced`] |
 //! | an epoch has one owner | [`Violation::TwoOwners`] |
 
 mod index;
@@ -86,14 +87,15 @@ pub enum Violation {
         /// The group.
         group: String,
     },
-    /// An acknowledged message was delivered, but it is gone although no verdict can have settled it.
+    /// An acknowledged message was delivered, but it is gone although no verdict can have settled
+    /// it.
     Unsettled {
         /// The message.
         id: String,
         /// The group.
         group: String,
     },
-    /// A message was delivered that nobody sent, or whose send certainly failed.
+    /// A delivered message that no producer sent, or whose send certainly failed.
     Ghost {
         /// The message.
         id: String,

@@ -1,9 +1,12 @@
-//! The order of a key: nothing is delivered before everything acknowledged ahead of it may have been settled, and no owner goes back.
+//! The order of a key: nothing is delivered before everything acknowledged ahead of it may have
+//! been settled, and no owner goes back.
 //!
-//! "Ahead" means: handed to the same producer earlier. Messages of two producers have no order, nor have sends of unknown outcome. A first
-//! delivery is compared with the moment when the verdict on its predecessor was asked for: it must be later, whoever owned the partition.
-//! A verdict that was refused counts only for the owner that had asked for it, and only where a failure had to do with it: that owner
-//! slept, or its server failed, and it went on in good faith. Its successor begins again with both.
+//! "Ahead" means: handed to the same producer earlier. Messages of two producers have no order, nor
+//! have sends of unknown outcome. A first delivery is compared with the moment when the verdict on
+//! its predecessor was asked for: it must be later, under any owner. A verdict that was
+//! refused counts only for the owner that had asked for it, and only where a failure had to do with
+//! it: that owner slept, or its server failed, and it went on in good faith. Its successor begins
+//! again with both.
 
 use super::Violation;
 use super::index::{Delivered, Outcome, Send};
@@ -35,7 +38,8 @@ pub(super) fn check(view: &View<'_>, found: &mut Vec<Violation>) {
     no_owner_goes_back(view, found);
 }
 
-/// Whether one of these deliveries of a message was settled, as far as anybody knew, before the next message was delivered.
+/// Whether one of these deliveries of a message was settled, as far as anybody knew, before the
+/// next message was delivered.
 fn in_time(view: &View<'_>, before: &[&Delivered<'_>], next: &Delivered<'_>) -> bool {
     before.iter().any(|one| {
         let failed = view.run.server_broken || view.run.broken.contains(one.source);
@@ -69,7 +73,8 @@ fn no_owner_goes_back(view: &View<'_>, found: &mut Vec<Violation>) {
         let Some(send) = view.run.sends.get(delivery.id) else { continue };
         let (Some(key), Outcome::Done) = (send.key, send.outcome) else { continue };
         let owner = delivery.owner();
-        // A server that failed may have lost it, and then the producer has sent it, and all that followed, again.
+        // A server that failed may have lost it, and then the producer has sent it, and all that
+        // followed, again.
         let again = view.run.server_broken && unpromised.contains(&(owner, delivery.id));
         if send.answered.is_some_and(|at| delivery.pos < at) {
             unpromised.insert((owner, delivery.id));
@@ -84,6 +89,7 @@ fn no_owner_goes_back(view: &View<'_>, found: &mut Vec<Violation>) {
 }
 
 fn overtaken(view: &View<'_>, key: &str, first: &str, second: &str) -> Violation {
-    let (key, group) = (key.to_owned(), view.group_name());
+    let key = key.to_owned();
+    let group = view.group_name();
     Violation::Order { key, first: first.to_owned(), second: second.to_owned(), group }
 }

@@ -1,4 +1,5 @@
-//! Histories with planted mistakes: each law catches its own, and a faultless history, with every failure that is allowed, passes.
+//! Histories with planted mistakes: each law catches its own, and a faultless history, with every
+//! failure that is allowed, passes.
 
 use super::{Entry, Fault, Promise, Violation, What, check};
 use crate::protocol::{Command, Event, Input, sha_of};
@@ -35,7 +36,8 @@ impl Plot {
     }
 
     fn arrived(self, source: &str, id: &str, (epoch, token): (u64, u64), sha: String) -> Self {
-        let (id, key) = (id.to_owned(), Some("k".to_owned()));
+        let id = id.to_owned();
+        let key = Some("k".to_owned());
         self.told(source, Event::Delivered { id, key, partition: 0, epoch, sha, attempt: 1, token })
     }
 

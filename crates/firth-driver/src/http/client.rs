@@ -1,4 +1,5 @@
-//! Requests and their answers. An error says whether the request may have happened: `false` is a promise.
+//! Requests and their answers. An error says whether the request may have happened: `false` is a
+//! promise.
 
 use bytes::Bytes;
 use firth::{Error, ErrorKind, Result};
@@ -139,7 +140,7 @@ pub(super) fn read<T: DeserializeOwned>(text: &[u8]) -> Result<T> {
         .map_err(|error| Error::new(ErrorKind::Unsupported, format!("the answer is not understood: {error}")))
 }
 
-/// A part of a path or a query, whatever it contains.
+/// A part of a path or a query, escaped.
 pub(super) fn escape(text: &str) -> impl std::fmt::Display {
     percent_encoding::utf8_percent_encode(text, percent_encoding::NON_ALPHANUMERIC)
 }

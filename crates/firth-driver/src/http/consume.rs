@@ -1,9 +1,10 @@
-//! `consume` over HTTP: a stream of deliveries, verdicts by `settle`, and `extend` in place of a lease's renewal, so that whoever sleeps past its
-//! lease loses what it had. Nothing is told as delivered without a renewal that is younger than the lease: what lies in the socket may be somebody
-//! else's by now.
+//! `consume` over HTTP: a stream of deliveries, verdicts by `settle`, and `extend` in place of a
+//! lease's renewal, so that a client that sleeps past its lease loses its deliveries. Nothing is
+//! told as delivered without a renewal that is younger than the lease: what lies in the socket may
+//! be another client's by now.
 //!
-//! The server owns the partitions. `assigned` tells under which epoch, and `revoked` that nothing of it is in hand any more; clients of one server
-//! share both.
+//! The server owns the partitions. `assigned` tells under which epoch, and `revoked` that nothing
+//! of it is in hand any more; clients of one server share both.
 
 use super::client::Api;
 use super::feed::{Delivered, News, listen};
@@ -128,7 +129,8 @@ impl Member {
                 }
             }
         };
-        // The stream stays until every verdict is answered; then the server gives the rest to others.
+        // The stream stays until every verdict is answered; then the server gives the rest to
+        // others.
         while settling.is_some() || !self.noted.is_empty() {
             let answers = match settling.take() {
                 Some(under_way) => under_way.await,
@@ -144,12 +146,14 @@ impl Member {
 
     async fn deliver(&mut self, delivered: Delivered) -> Result<()> {
         let Delivered { delivery, deadline_ms, epoch, record } = delivered;
-        // Whoever slept finds lines that are no deliveries any more. The server has given them to others, or will.
+        // After a sleep the socket holds lines whose lease is over: the server gives these
+        // deliveries to other clients.
         let fresh = self.renewed.is_some_and(|at| at.elapsed() < Duration::from_millis(self.lease_ms));
         if !fresh || deadline_ms <= unix_ms() {
             return Ok(());
         }
-        let (partition, id) = (record.partition, record.id());
+        let partition = record.partition;
+        let id = record.id();
         if self.announced.get(&partition).is_none_or(|known| *known < epoch) {
             let mut owned = self.announced.clone();
             owned.insert(partition, epoch);
@@ -159,7 +163,8 @@ impl Member {
         self.next_token += 1;
         let sha = sha_of(record.payload.as_bytes());
         self.in_hand.insert(token, Held { handle: delivery, id: id.clone(), epoch });
-        let (key, attempt) = (record.key, record.attempt);
+        let key = record.key;
+        let attempt = record.attempt;
         self.out.say(&Event::Delivered { id, key, partition, epoch, sha, attempt, token }).await
     }
 
@@ -218,11 +223,13 @@ impl Member {
         }
     }
 
-    /// Sends what is noted. Never again: a handle that is gone would not tell whether the first request settled it.
+    /// Sends what is noted. Never again: a handle that is gone would not tell whether the first
+    /// request settled it.
     fn settle(&mut self) -> BoxFuture<'static, Answers> {
         let rest = self.noted.split_off(self.noted.len().min(BATCH));
         let batch = std::mem::replace(&mut self.noted, rest);
-        let (api, path) = (self.api.clone(), format!("{}/settle", self.path));
+        let api = self.api.clone();
+        let path = format!("{}/settle", self.path);
         async move {
             let sent = api.send(Method::POST, &path, &verdicts(&batch)).await;
             answers(batch, sent.and_then(|report| super::client::read(report.to_string().as_bytes())))
@@ -232,10 +239,12 @@ impl Member {
 
     /// Asks for more time.
     fn extend(&self) -> BoxFuture<'static, Renewal> {
-        let (lease_ms, asked) = (self.lease_ms, Instant::now());
+        let lease_ms = self.lease_ms;
+        let asked = Instant::now();
         let extend =
             self.in_hand.values().map(|held| json!({ "delivery": held.handle, "lease_ms": lease_ms }));
-        let (api, path) = (self.api.clone(), format!("{}/settle", self.path));
+        let api = self.api.clone();
+        let path = format!("{}/settle", self.path);
         let body = json!({ "extend": extend.collect::<Vec<Value>>() });
         async move {
             let report = api.send(Method::POST, &path, &body).await.ok();
@@ -255,7 +264,8 @@ impl Member {
 
     /// The epochs of all partitions once each has one; after a pause.
     fn look(&self, pause: Duration) -> BoxFuture<'static, BTreeMap<u32, u64>> {
-        let (api, path) = (self.api.clone(), self.path.clone());
+        let api = self.api.clone();
+        let path = self.path.clone();
         async move {
             tokio::time::sleep(pause).await;
             let parts = api.get::<Group>(&path).await.map_or_else(|_| Vec::new(), |group| group.partitions);
@@ -287,7 +297,9 @@ fn unix_ms() -> u64 {
 }
 
 fn verdicts(batch: &[(Command, String)]) -> Value {
-    let (mut ack, mut nack, mut reject) = (Vec::<Value>::new(), Vec::<Value>::new(), Vec::<Value>::new());
+    let mut ack = Vec::<Value>::new();
+    let mut nack = Vec::<Value>::new();
+    let mut reject = Vec::<Value>::new();
     for (command, handle) in batch {
         match command {
             Command::Ack { .. } => ack.push(handle.as_str().into()),
@@ -304,7 +316,8 @@ fn answers(batch: Vec<(Command, String)>, sent: firth::Result<Report>) -> Answer
     let failed = match sent {
         Ok(report) => report.failed,
         Err(error) => {
-            let (definite, reason) = (!error.may_have_happened(), error.to_string());
+            let definite = !error.may_have_happened();
+            let reason = error.to_string();
             let failed = |(command, _): (Command, String)| Event::AckErr {
                 id: command.id().to_owned(),
                 definite,

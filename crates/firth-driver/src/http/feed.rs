@@ -1,4 +1,4 @@
-//! The stream of deliveries: opened again and again, for as long as somebody listens.
+//! The stream of deliveries: opened again after each end, while it has a listener.
 
 use super::client::{Api, Shown, read};
 use crate::PACE;
@@ -25,7 +25,7 @@ pub(super) struct Delivered {
 /// What comes of the stream.
 pub(super) enum News {
     Delivered(Box<Delivered>),
-    /// The connection is gone, and with it whatever it brought and is not settled.
+    /// The connection is gone, and with it its deliveries that are not settled.
     Broken,
 }
 

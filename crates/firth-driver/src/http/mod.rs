@@ -1,5 +1,5 @@
-//! The same commands over the HTTP API of a running `firth serve`, which is written here from its document alone: a driver that shared the
-//! server's types would never see that the wire changed.
+//! The same commands over the HTTP API of a running `firth serve`, which is written here from its
+//! document alone: a driver that shared the server's types would never see that the wire changed.
 
 mod client;
 mod consume;
@@ -11,7 +11,7 @@ use crate::protocol::Event;
 use crate::{patiently, tally};
 use anyhow::Result;
 use client::{Api, Shown, escape};
-use firth::Ordering;
+use firth::KeyOrdering;
 use hyper::Method;
 use serde::Deserialize;
 use serde_json::json;
@@ -33,7 +33,7 @@ pub(crate) async fn run(url: &str, args: Args) -> Result<()> {
             produce::run(&api, &topic).await
         }
         Args::Consume { consume, .. } => {
-            if consume.ordering == Ordering::Relaxed {
+            if consume.ordering == KeyOrdering::Relaxed {
                 tracing::warn!("a server's consumers are strict: a failed record holds back its key");
             }
             patiently(async || api.get::<Group>(&group_path(&consume.topic, &consume.group)).await).await?;
@@ -89,7 +89,8 @@ struct Letter {
 async fn take_tally(api: &Api, topic: &str, group: &str) -> firth::Result<Event> {
     let Group { lag, due, .. } = api.get(&group_path(topic, group)).await?;
     let list = format!("{}/dead?group={}&max={PAGE}", topic_path(topic), escape(group));
-    let (mut dead, mut after) = (Vec::new(), String::new());
+    let mut dead = Vec::new();
+    let mut after = String::new();
     loop {
         let page: Letters = api.get(&format!("{list}{after}")).await?;
         dead.extend(page.letters.iter().map(|letter| letter.record.id()));

@@ -1,5 +1,6 @@
-//! `produce` over HTTP: one request at a time, so that order holds, with everything that came meanwhile. A request whose answer is lost is
-//! sent again under its key, which the server takes once, also after it was killed and started anew.
+//! `produce` over HTTP: one request at a time, so that order holds, with everything that came
+//! meanwhile. A request whose answer is lost is sent again under its key, which the server takes
+//! once, also after it was killed and started anew.
 
 use super::client::Api;
 use super::topic_path;
@@ -17,8 +18,11 @@ const BATCH: usize = 500;
 const BATCH_BYTES: usize = 4 * 1024 * 1024;
 
 pub(super) async fn run(api: &Api, topic: &str) -> Result<()> {
-    let (mut input, out) = (lines::<Input>(std::io::stdin()), Out::new(std::io::stdout()));
-    let (path, mut taken, mut trouble) = (format!("{}/records", topic_path(topic)), Vec::new(), None);
+    let mut input = lines::<Input>(std::io::stdin());
+    let out = Out::new(std::io::stdout());
+    let path = format!("{}/records", topic_path(topic));
+    let mut taken = Vec::new();
+    let mut trouble = None;
     while trouble.is_none() && input.recv_many(&mut taken, BATCH).await > 0 {
         let mut batch = Vec::new();
         for line in taken.drain(..) {
@@ -74,7 +78,9 @@ async fn patient(api: &Api, path: &str, batch: &[Input]) -> Result<(), Failed> {
     let body: Vec<Value> = batch.iter().map(message).collect();
     let body = bytes::Bytes::from(Value::from(body).to_string());
     let key = format!("driver-{:032x}", fastrand::u128(..));
-    let (give_up, mut failures, mut definite) = (Instant::now() + PATIENCE, 0, true);
+    let give_up = Instant::now() + PATIENCE;
+    let mut failures = 0;
+    let mut definite = true;
     loop {
         let Err(error) = api.send_once(&key, path, body.clone()).await else { return Ok(()) };
         definite &= !error.may_have_happened();

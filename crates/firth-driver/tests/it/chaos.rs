@@ -1,5 +1,7 @@
-//! Runs in which consumers, producers and servers die at random under load. The seed names the blows and their order: `FIRTH_CHAOS_SEED`
-//! repeats them, `FIRTH_CHAOS_SECONDS` makes a run longer, `FIRTH_CHAOS_RECORD` names a file for the record of a run that broke a promise. `cargo xtask chaos` runs them for minutes, also on an engine of yours.
+//! Runs in which consumers, producers and servers die at random under load. The seed names the
+//! blows and their order: `FIRTH_CHAOS_SEED` repeats them, `FIRTH_CHAOS_SECONDS` makes a run
+//! longer, `FIRTH_CHAOS_RECORD` names a file for the record of a run that broke a promise.
+//! `cargo xtask chaos` runs them for minutes, also on an engine of yours.
 
 use crate::process::{Process, ack_all};
 use crate::stage::Stage;
@@ -12,7 +14,8 @@ use std::time::{Duration, Instant};
 const GROUPS: [&str; 2] = ["g", "h"];
 /// Short enough for a quick takeover, long enough for a busy machine.
 const LEASE_MS: u64 = 1000;
-/// How long blows fall in one run; with its end a run is about a third of a minute, and there are three.
+/// How long blows fall in one run; with its end a run is about a third of a minute, and there are
+/// three.
 const SECONDS: u64 = 15;
 
 struct Chaos {
@@ -138,7 +141,9 @@ fn setting(name: &str) -> Option<u64> {
 /// One run; the same seed deals the same blows.
 async fn run(stage: Stage, seed: u64, length: Duration) {
     println!("FIRTH_CHAOS_SEED={seed}");
-    let (mut chaos, until, mut blows) = (Chaos::new(stage, seed).await, Instant::now() + length, 0);
+    let mut chaos = Chaos::new(stage, seed).await;
+    let until = Instant::now() + length;
+    let mut blows = 0;
     while Instant::now() < until {
         chaos.round().await;
         blows += 1;
@@ -180,12 +185,14 @@ async fn random_deaths_and_failovers_in_a_cluster_break_no_promise() {
     run(Stage::cluster().await, seed(), length()).await;
 }
 
-/// Minute after minute on each stage in turn, or on `FIRTH_CHAOS_ENGINE`; a fresh topic and a fresh seed each time.
+/// Minute after minute on each stage in turn, or on `FIRTH_CHAOS_ENGINE`; a fresh topic and a fresh
+/// seed each time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "takes FIRTH_CHAOS_MINUTES: run it with `cargo xtask chaos`"]
 async fn minutes_of_random_deaths_break_no_promise() {
     let minutes = setting("FIRTH_CHAOS_MINUTES").unwrap_or(3);
-    let (first, engine) = (seed(), std::env::var("FIRTH_CHAOS_ENGINE").ok());
+    let first = seed();
+    let engine = std::env::var("FIRTH_CHAOS_ENGINE").ok();
     let until = Instant::now() + Duration::from_secs(60 * minutes);
     for turn in 0_u64.. {
         let left = until.saturating_duration_since(Instant::now());

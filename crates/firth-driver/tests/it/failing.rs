@@ -26,7 +26,8 @@ async fn a_killed_consumer_is_taken_over_without_loss_and_in_order() {
 #[tokio::test]
 async fn a_consumer_that_slept_past_its_lease_settles_nothing() {
     let world = World::new(1, &["g"]).await;
-    let (sleeper, producer) = (world.consumer("m1", "g", 500, silence()), world.producer("p"));
+    let sleeper = world.consumer("m1", "g", 500, silence());
+    let producer = world.producer("p");
     (0..10).for_each(|n| producer.send(message("p", n)));
     world.until("everything is in its hands", || sleeper.heard(is_delivered) == 10).await;
     sleeper.stop();

@@ -1,4 +1,5 @@
-//! The driver as an outside program sees it: real processes, a real server, and the history checker as the judge.
+//! The driver as an outside program sees it: real processes, a real server, and the history checker
+//! as the judge.
 
 #![allow(clippy::unwrap_used, reason = "a test has no better use for an error")]
 

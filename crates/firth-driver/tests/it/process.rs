@@ -1,4 +1,5 @@
-//! One driver process of a run: everything said to it and by it goes to the timeline, and whatever is delivered is answered by a policy.
+//! One driver process of a run: everything said to it and by it goes to the timeline, and a policy
+//! answers each delivery.
 
 use firth_driver::history::{Entry, Fault, What};
 use firth_driver::{Command, Event, Input};
@@ -36,7 +37,7 @@ pub(crate) fn ack_all() -> Policy {
     Box::new(|id, epoch, token, _| Some(Command::Ack { id: id.to_owned(), epoch: Some(epoch), token }))
 }
 
-/// Answers nothing: whatever comes stays in hand.
+/// Settles nothing: every delivery stays in hand.
 pub(crate) fn silence() -> Policy {
     Box::new(|_, _, _, _| None)
 }
@@ -79,7 +80,8 @@ impl Process {
 
     fn read(&mut self, policy: Policy) -> JoinHandle<()> {
         let lines = BufReader::new(self.child.stdout.take().unwrap()).lines();
-        let (pen, stdin) = (self.pen(), self.stdin.clone());
+        let pen = self.pen();
+        let stdin = self.stdin.clone();
         std::thread::spawn(move || {
             for line in lines.map_while(Result::ok) {
                 // A killed process may leave half a line.
@@ -163,12 +165,14 @@ struct Pen {
 
 impl Pen {
     fn note(&self, what: What) {
-        let (source, group) = (self.name.clone(), self.group.clone());
+        let source = self.name.clone();
+        let group = self.group.clone();
         self.timeline.lock().push(Entry { source, group, what });
     }
 }
 
-/// Notes a line and writes it, unless the process is told to end: what it cannot read was never asked.
+/// Notes a line and writes it, unless the process is told to end: what it cannot read was never
+/// asked.
 fn hand_over(pen: &Pen, stdin: &Mutex<Option<ChildStdin>>, what: What, line: &impl Serialize) {
     let mut line = serde_json::to_vec(line).unwrap();
     line.push(b'\n');

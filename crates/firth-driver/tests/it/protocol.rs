@@ -10,7 +10,7 @@ async fn two_members_and_two_groups_each_get_everything_once() {
     let world = World::new(4, &["g", "h"]).await;
     let members = [("g1", "g"), ("g2", "g"), ("h1", "h")]
         .map(|(name, group)| world.consumer(name, group, 5000, ack_all()));
-    // Whoever came first had everything for a while.
+    // The first member had all partitions for a while.
     let owns = |n: usize| members[n].heard(is_assigned).checked_sub(members[n].heard(is_revoked));
     world
         .until("all partitions have their owners", || [owns(0), owns(1), owns(2)] == [2, 2, 4].map(Some))
@@ -44,7 +44,8 @@ async fn two_members_and_two_groups_each_get_everything_once() {
 #[tokio::test]
 async fn a_graceful_end_hands_over_without_duplicates() {
     let world = World::new(2, &["g"]).await;
-    let (first, producer) = (world.consumer("m1", "g", 60_000, ack_all()), world.producer("p"));
+    let first = world.consumer("m1", "g", 60_000, ack_all());
+    let producer = world.producer("p");
     (0..200).for_each(|n| producer.send(message("p", n)));
     world.until("work is under way", || first.heard(is_delivered) > 20).await;
     let second = world.consumer("m2", "g", 60_000, ack_all());
@@ -61,7 +62,8 @@ async fn a_graceful_end_hands_over_without_duplicates() {
 #[tokio::test]
 async fn what_was_in_hand_at_a_graceful_end_comes_to_the_next_owner_as_the_same_attempt() {
     let world = World::new(1, &["g"]).await;
-    let (first, producer) = (world.consumer("m1", "g", 60_000, silence()), world.producer("p"));
+    let first = world.consumer("m1", "g", 60_000, silence());
+    let producer = world.producer("p");
     producer.send(message("p", 0));
     world.until("it is in hand", || first.heard(is_delivered) == 1).await;
     assert!(first.finish());
@@ -84,14 +86,16 @@ async fn what_was_in_hand_at_a_graceful_end_comes_to_the_next_owner_as_the_same_
 async fn a_nack_tries_again_and_a_reject_ends_among_the_dead() {
     let world = World::new(1, &["g"]).await;
     let policy = |id: &str, epoch, token, attempt| {
-        let (own, reason) = (id.to_owned(), "never".to_owned());
+        let own = id.to_owned();
+        let reason = "never".to_owned();
         Some(match id {
             "p-1" if attempt < 3 => Command::Nack { id: own, token, after_ms: Some(1) },
             "p-2" => Command::Reject { id: own, token, reason },
             _ => Command::Ack { id: own, epoch: Some(epoch), token },
         })
     };
-    let (member, producer) = (world.consumer("m", "g", 5000, Box::new(policy)), world.producer("p"));
+    let member = world.consumer("m", "g", 5000, Box::new(policy));
+    let producer = world.producer("p");
     (0..4).for_each(|n| producer.send(message("p", n)));
     // Four settlements and two failed attempts are answered.
     world
@@ -115,10 +119,12 @@ async fn a_nack_tries_again_and_a_reject_ends_among_the_dead() {
 #[tokio::test]
 async fn a_verdict_that_makes_no_sense_is_refused_and_changes_nothing() {
     let world = World::new(1, &["g"]).await;
-    let (member, producer) = (world.consumer("m", "g", 5000, silence()), world.producer("p"));
+    let member = world.consumer("m", "g", 5000, silence());
+    let producer = world.producer("p");
     producer.send(message("p", 0));
     world.until("it is in hand", || member.heard(is_delivered) == 1).await;
-    let (id, epoch) = ("p-0".to_owned(), Some(1));
+    let id = "p-0".to_owned();
+    let epoch = Some(1);
     member.order(Command::Ack { id: id.clone(), epoch: None, token: 77 });
     member.order(Command::Ack { id: "other".into(), epoch: None, token: 1 });
     member.order(Command::Ack { id: id.clone(), epoch, token: 1 });

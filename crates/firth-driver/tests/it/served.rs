@@ -21,7 +21,8 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) fn start() -> Self {
-        let (port, dir) = (Port::reserve(), tempfile::tempdir().unwrap());
+        let port = Port::reserve();
+        let dir = tempfile::tempdir().unwrap();
         Self { child: Mutex::new(launch(&port, dir.path())), port, dir }
     }
 
@@ -106,14 +107,16 @@ async fn clients_of_a_server_share_the_work_of_each_group_and_keep_the_order_of_
 async fn over_http_too_a_nack_tries_again_and_a_reject_ends_among_the_dead() {
     let world = world(1, &["g"]).await;
     let policy = |id: &str, epoch, token, attempt| {
-        let (own, reason) = (id.to_owned(), "never".to_owned());
+        let own = id.to_owned();
+        let reason = "never".to_owned();
         Some(match id {
             "p-1" if attempt < 3 => Command::Nack { id: own, token, after_ms: Some(1) },
             "p-2" => Command::Reject { id: own, token, reason },
             _ => Command::Ack { id: own, epoch: Some(epoch), token },
         })
     };
-    let (member, producer) = (world.consumer("m", "g", 30_000, Box::new(policy)), world.producer("p"));
+    let member = world.consumer("m", "g", 30_000, Box::new(policy));
+    let producer = world.producer("p");
     (0..4).for_each(|n| producer.send(message("p", n)));
     world
         .until("everything is answered", || member.heard(|event| matches!(event, Event::AckOk { .. })) == 6)
@@ -129,7 +132,8 @@ async fn over_http_too_a_nack_tries_again_and_a_reject_ends_among_the_dead() {
 #[tokio::test]
 async fn a_client_that_slept_past_its_lease_settles_nothing() {
     let world = world(1, &["g"]).await;
-    let (sleeper, producer) = (world.consumer("m1", "g", 500, silence()), world.producer("p"));
+    let sleeper = world.consumer("m1", "g", 500, silence());
+    let producer = world.producer("p");
     (0..10).for_each(|n| producer.send(message("p", n)));
     world.until("everything is in its hands", || sleeper.heard(is_delivered) == 10).await;
     sleeper.stop();
@@ -154,7 +158,8 @@ async fn a_client_that_slept_past_its_lease_settles_nothing() {
 #[tokio::test]
 async fn a_killed_server_comes_back_with_everything_that_was_acknowledged() {
     let world = world(4, &["g"]).await;
-    let (member, producer) = (world.consumer("m", "g", 30_000, ack_all()), world.producer("p"));
+    let member = world.consumer("m", "g", 30_000, ack_all());
+    let producer = world.producer("p");
     (0..300).for_each(|n| producer.send(message("p", n)));
     world.until("work is under way", || member.heard(is_delivered) > 20).await;
     world.note_server_fault();

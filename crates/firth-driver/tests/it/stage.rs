@@ -1,8 +1,8 @@
-//! What a run stands on, and how its servers are broken: a server alone, a master under sentinels, a cluster, `firth serve` over HTTP, or an
-//! engine of somebody else's, whose servers are left alone.
+//! What a run stands on, and how its servers are broken: a server alone, a master under sentinels,
+//! a cluster, `firth serve` over HTTP, or a given engine, whose servers are left alone.
 //!
-//! A blow is over when the servers are whole again, so that the next one never meets a half-mended set: promises hold against one
-//! failure at a time.
+//! A blow is over when the servers are whole again, so that the next one never meets a half-mended
+//! set: promises hold against one failure at a time.
 
 use crate::served::Server;
 use firth_testkit::{Flavor, Persist, RedisCluster, RedisServer, SentinelSet};
@@ -10,7 +10,8 @@ use firth_testkit::{Flavor, Persist, RedisCluster, RedisServer, SentinelSet};
 pub(crate) enum Stage {
     /// Syncs before it answers; comes back with everything.
     Alone(RedisServer),
-    /// One master and one replica under three sentinels, nothing on disk: whatever is acknowledged lives in the replica.
+    /// One master and one replica under three sentinels, nothing on disk: acknowledged records
+    /// live in the replica.
     Watched(SentinelSet),
     /// Three masters with a replica each, nothing on disk.
     Cluster(RedisCluster),
@@ -57,7 +58,8 @@ impl Stage {
         matches!(self, Self::Served(_))
     }
 
-    /// What an acknowledgement must mean, so that no blow can take it back; `None`: what the URL says.
+    /// What an acknowledgement must mean, so that no blow can take it back; `None`: what the URL
+    /// says.
     pub(crate) fn durability(&self) -> Option<&'static str> {
         match self {
             Self::Alone(_) => Some("synced"),

@@ -7,7 +7,8 @@ use firth_driver::{Event, Input, sha_of};
 use firth_testkit::{Flavor, wait};
 use std::time::Duration;
 
-/// Longer than all retries of a record take: a delivery whose client died counts as a failed attempt, and the fifth comes after 15 s and more.
+/// Longer than all retries of a record take: a delivery whose client died counts as a failed
+/// attempt, and the fifth comes after 15 s and more.
 pub(crate) const LIMIT: Duration = Duration::from_secs(120);
 
 pub(crate) struct World {
@@ -25,7 +26,8 @@ impl World {
     }
 
     pub(crate) async fn on(stage: Stage, topic: &str, partitions: u32, groups: &[&'static str]) -> Self {
-        let (url, topic) = (stage.url(), topic.to_owned());
+        let url = stage.url();
+        let topic = topic.to_owned();
         let world = Self { stage, timeline: Timeline::default(), url, topic, groups: groups.to_vec() };
         let partitions = partitions.to_string();
         let option = world.stage.option();
@@ -43,7 +45,8 @@ impl World {
     }
 
     pub(crate) fn consumer(&self, name: &str, group: &str, lease_ms: u64, policy: Policy) -> Process {
-        let (url, lease) = (self.url.as_str(), lease_ms.to_string());
+        let url = self.url.as_str();
+        let lease = lease_ms.to_string();
         let args = [
             "consume",
             self.stage.option(),
@@ -113,7 +116,7 @@ impl World {
         assert!(found.is_empty(), "{} violations:\n{}", found.len(), story.join("\n"));
     }
 
-    /// Leaves nothing on an engine of somebody else's.
+    /// Leaves nothing behind on a given engine.
     pub(crate) async fn clean_up(&self) {
         if !self.stage.can_be_struck() {
             let broker = firth::Broker::connect(&self.url).await.unwrap();
@@ -131,7 +134,8 @@ impl World {
 /// The `n`th message of a producer, one of ten keys.
 pub(crate) fn message(producer: &str, n: usize) -> Input {
     let body = format!("body {n} of {producer}");
-    let (id, key) = (format!("{producer}-{n}"), format!("key-{}", n % 10));
+    let id = format!("{producer}-{n}");
+    let key = format!("key-{}", n % 10);
     Input { id, key: Some(key), sha: sha_of(body.as_bytes()), body }
 }
 

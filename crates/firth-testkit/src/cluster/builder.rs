@@ -61,9 +61,10 @@ impl ClusterBuilder {
         self
     }
 
-    /// Puts a [`crate::Proxy`] before each node and lets the cluster announce the proxies' addresses,
-    /// so that clients that follow redirections stay behind them. Replicas follow their master through
-    /// its proxy too (servers announce one port for both); the cluster bus is never proxied.
+    /// Puts a [`crate::Proxy`] before each node and lets the cluster announce the proxies'
+    /// addresses, so that clients that follow redirections stay behind them. Replicas follow their
+    /// master through its proxy too (servers announce one port for both); the cluster bus is never
+    /// proxied.
     pub fn announce_through_proxies(mut self, through: bool) -> Self {
         self.proxies = through;
         self

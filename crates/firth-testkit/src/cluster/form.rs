@@ -1,12 +1,5 @@
 //! Forming a cluster: start the nodes, deal out the slots, introduce everyone, attach the replicas.
 
-use std::ops::RangeInclusive;
-use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, RwLock};
-use std::time::{Duration, Instant};
-
-use tokio::task::JoinSet;
-
 use super::node::ClusterNode;
 use super::{ClusterBuilder, RedisCluster};
 use crate::isolation::source_address;
@@ -14,6 +7,11 @@ use crate::ports::Port;
 use crate::proxy::Proxy;
 use crate::server::{RedisServer, RedisServerBuilder};
 use crate::wait::{PATIENCE, Poll};
+use std::ops::RangeInclusive;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, RwLock};
+use std::time::{Duration, Instant};
+use tokio::task::JoinSet;
 
 const SLOTS: usize = 16384;
 /// A greeting that has had no effect for so long was lost.
@@ -28,7 +26,8 @@ impl RedisCluster {
         }
         for (index, node) in nodes.iter().take(plan.masters).enumerate() {
             let range = share(index, plan.masters);
-            let (first, last) = (range.start().to_string(), range.end().to_string());
+            let first = range.start().to_string();
+            let last = range.end().to_string();
             node.server.order(&["CLUSTER", "ADDSLOTSRANGE", &first, &last]).await;
         }
         for node in &nodes[1..] {
@@ -74,12 +73,13 @@ pub(super) async fn start_node(plan: &ClusterBuilder, shard: usize) -> ClusterNo
         .arg("cluster-port", bus.number().to_string())
         .arg("cluster-node-timeout", plan.node_timeout_ms.to_string())
         .arg("cluster-announce-ip", "127.0.0.1")
-        // so that its calls can be told from those of clients; Redis 7.0 takes only 127.0.0.1 for this machine
+        // so that its calls can be told from those of clients; Redis 7.0 takes only 127.0.0.1 for
+        // this machine
         .arg("protected-mode", "no")
         .arg("bind-source-addr", source_address(port.number()))
         .arg("cluster-announce-port", announced.to_string())
         .arg("cluster-announce-bus-port", bus.number().to_string())
-        // a replica may always stand for election, and nobody changes sides unless a test says so
+        // a replica may always stand for election, and no node changes sides unless a test says so
         .arg("cluster-replica-validity-factor", "0")
         .arg("cluster-allow-replica-migration", "no");
     if let Some(password) = &plan.password {
@@ -100,11 +100,13 @@ pub(super) async fn start_node(plan: &ClusterBuilder, shard: usize) -> ClusterNo
 
 /// Lets `host` greet `guest`; gossip spreads the news.
 pub(super) async fn introduce(host: &ClusterNode, guest: &ClusterNode) {
-    let (port, bus) = (guest.server.port().to_string(), guest.bus.number().to_string());
+    let port = guest.server.port().to_string();
+    let bus = guest.bus.number().to_string();
     host.server.order(&["CLUSTER", "MEET", "127.0.0.1", &port, &bus]).await;
 }
 
-/// Waits until `host` knows `guest`. A greeting can be lost when both are starved of time, so it is repeated.
+/// Waits until `host` knows `guest`. A greeting can be lost when both are starved of time, so it is
+/// repeated.
 pub(super) async fn make_known(host: &ClusterNode, guest: &ClusterNode) {
     let mut poll = Poll::new(PATIENCE);
     let mut greeted = Instant::now();

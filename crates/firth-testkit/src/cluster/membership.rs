@@ -1,9 +1,8 @@
 //! Nodes that join and leave.
 
-use std::sync::atomic::Ordering;
-
 use super::RedisCluster;
 use super::form::{attach, introduce, make_known, start_node};
+use std::sync::atomic::Ordering;
 
 impl RedisCluster {
     /// Adds an empty master and waits until all know it; returns its index.
@@ -20,8 +19,8 @@ impl RedisCluster {
         index
     }
 
-    /// Makes all others forget a node without slots and without replicas, and ends it. Its index stays
-    /// taken.
+    /// Makes all others forget a node without slots and without replicas, and ends it. Its index
+    /// stays taken.
     ///
     /// # Panics
     /// If the node still owns slots or has replicas: migrate or remove them first.

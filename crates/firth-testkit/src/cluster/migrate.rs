@@ -3,14 +3,13 @@
 //! The classic way goes step by step ([`Migration`]), so that a test can stop in the middle, where
 //! clients meet `ASK` and `TRYAGAIN`. Valkey 9 also moves whole ranges atomically.
 
-use std::ops::RangeInclusive;
-use std::sync::Arc;
-
 use super::RedisCluster;
 use super::node::ClusterNode;
 use crate::resp::Reply;
 use crate::server::conf::{CONTROL_PASSWORD, CONTROL_USER};
 use crate::wait::{PATIENCE, Poll};
+use std::ops::RangeInclusive;
+use std::sync::Arc;
 
 const BATCH: usize = 16;
 
@@ -30,7 +29,8 @@ impl RedisCluster {
 
     /// Opens the move of one slot: from now on the source answers `ASK` for keys that it lacks.
     pub async fn begin_migration(&self, slot: u16, from: usize, to: usize) -> Migration<'_> {
-        let (source, target) = (self.node(from), self.node(to));
+        let source = self.node(from);
+        let target = self.node(to);
         let migration = Migration { cluster: self, slot, source, target };
         migration.set_slot(&migration.target, &["IMPORTING", migration.source.id()]).await;
         migration.set_slot(&migration.source, &["MIGRATING", migration.target.id()]).await;
@@ -42,8 +42,10 @@ impl RedisCluster {
     /// # Panics
     /// If the servers are not Valkey, or the move fails.
     pub async fn migrate_atomic(&self, slots: RangeInclusive<u16>, from: usize, to: usize) {
-        let (source, target) = (self.node(from), self.node(to));
-        let (first, last) = (slots.start().to_string(), slots.end().to_string());
+        let source = self.node(from);
+        let target = self.node(to);
+        let first = slots.start().to_string();
+        let last = slots.end().to_string();
         let order = ["CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", &first, &last, "NODE", target.id()];
         source.server.order(&order).await;
         let mut poll = Poll::new(PATIENCE);
@@ -69,7 +71,8 @@ pub struct Migration<'a> {
 impl Migration<'_> {
     /// Moves up to `count` of the keys that are still with the source; returns how many it moved.
     pub async fn move_keys(&self, count: usize) -> usize {
-        let (slot, count) = (self.slot.to_string(), count.to_string());
+        let slot = self.slot.to_string();
+        let count = count.to_string();
         let keys = self.source.server.order(&["CLUSTER", "GETKEYSINSLOT", &slot, &count]).await;
         let Reply::Array(keys) = keys else { panic!("GETKEYSINSLOT answers with a list, not {keys:?}") };
         if keys.is_empty() {
@@ -111,8 +114,8 @@ impl Migration<'_> {
         }
     }
 
-    /// Gives up: both sides forget the migration. Keys that have moved are lost to clients until moved
-    /// back, so use it only before [`Migration::move_keys`].
+    /// Gives up: both sides forget the migration. Keys that have moved are lost to clients until
+    /// moved back, so use it only before [`Migration::move_keys`].
     pub async fn cancel(self) {
         self.set_slot(&self.source, &["STABLE"]).await;
         self.set_slot(&self.target, &["STABLE"]).await;

@@ -1,13 +1,12 @@
 //! One member of a cluster fixture.
 
-use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
-
 use super::view::View;
 use crate::ports::Port;
 use crate::proxy::Proxy;
 use crate::resp::Reply;
 use crate::server::RedisServer;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A server of a [`super::RedisCluster`], and the proxy in front of it if there is one.
 #[derive(Debug)]

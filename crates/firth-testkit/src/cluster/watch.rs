@@ -1,18 +1,17 @@
 //! Waiting for a cluster to agree, and making it change masters.
 
-use std::time::{Duration, Instant};
-
 use super::RedisCluster;
 use super::node::ClusterNode;
 use super::view::View;
 use crate::wait::{PATIENCE, Poll};
+use std::time::{Duration, Instant};
 
 /// Servers give a failover up that starved nodes did not agree on within 5 seconds.
 const ORDER_AGAIN: Duration = Duration::from_secs(6);
 
 impl RedisCluster {
-    /// Waits until all live nodes call the cluster whole, agree on members, roles and slots, and all
-    /// live replicas of live masters are in step. A cluster that lacks slots never settles.
+    /// Waits until all live nodes call the cluster whole, agree on members, roles and slots, and
+    /// all live replicas of live masters are in step. A cluster that lacks slots never settles.
     ///
     /// # Panics
     /// If that does not come about in time.
@@ -40,7 +39,8 @@ impl RedisCluster {
         self.settle().await;
     }
 
-    /// Waits until another node of its shard has taken over from a dead or frozen master; returns who.
+    /// Waits until another node of its shard has taken over from a dead or frozen master; returns
+    /// who.
     pub async fn wait_promoted(&self, old: usize) -> usize {
         let mut poll = Poll::new(PATIENCE);
         loop {

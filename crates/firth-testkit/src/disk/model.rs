@@ -78,7 +78,9 @@ impl Disk {
     /// All that lies in `root`, safe.
     pub(super) fn of(root: &Path) -> Self {
         let random = fastrand::Rng::with_seed(0);
-        let (open, handles, syncing) = (HashMap::new(), Vec::new(), HashMap::new());
+        let open = HashMap::new();
+        let handles = Vec::new();
+        let syncing = HashMap::new();
         let mut disk = Self { nodes: vec![Node::Dir(Dir::default())], open, handles, syncing, random };
         disk.load(0, root);
         disk
@@ -300,7 +302,8 @@ fn assert_same(real: &Path, image: &Path) {
     };
     assert_eq!(list(real), list(image), "the recording misses something in {}", real.display());
     for name in list(real) {
-        let (real, image) = (real.join(&name), image.join(&name));
+        let real = real.join(&name);
+        let image = image.join(&name);
         match real.is_dir() {
             true => assert_same(&real, &image),
             false => {

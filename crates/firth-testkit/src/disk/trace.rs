@@ -88,7 +88,8 @@ struct Parser {
 impl Parser {
     fn line(&mut self, line: &str) {
         let Some((thread, call)) = line.split_once(' ') else { return };
-        let (thread, call) = (thread.parse().expect("a line begins with its thread"), call.trim_start());
+        let thread = thread.parse().expect("a line begins with its thread");
+        let call = call.trim_start();
         if call.starts_with("+++") || call.starts_with("---") {
             return;
         }

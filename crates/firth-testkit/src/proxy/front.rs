@@ -2,15 +2,13 @@
 //!
 //! Orders are answered when they have taken effect, so that a test never races with the proxy.
 
+use super::{Shared, link};
+use crate::ports::Port;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
-
-use super::{Shared, link};
-use crate::ports::Port;
 
 /// What the handle asks for; answered when done.
 pub(super) enum Order {
@@ -49,7 +47,7 @@ impl Front {
     async fn serve(mut self) {
         loop {
             tokio::select! {
-                // connections first: whoever connected before a cut was ordered is cut by it
+                // connections first: a cut also ends connections that came before it
                 biased;
                 accepted = accept(self.listener.as_ref()) => self.welcome(accepted),
                 order = self.orders.recv() => match order {

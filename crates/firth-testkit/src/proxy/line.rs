@@ -1,21 +1,19 @@
 //! One direction of a link: reads, shapes as the plan says, writes.
 //!
-//! Without faults a buffer goes straight through. With faults, chunks wait in a queue that is bounded
-//! by [`QUEUE_BYTES`]: beyond it the line stops reading, as a full network would.
-
-use std::collections::VecDeque;
-use std::future::pending;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
-
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::tcp::{ReadHalf, WriteHalf};
-use tokio::sync::watch;
-use tokio::time::{Instant, sleep_until};
+//! Without faults a buffer goes straight through. With faults, chunks wait in a queue that is
+//! bounded by [`QUEUE_BYTES`]: beyond it the line stops reading, as a full network would.
 
 use super::Shared;
 use super::link::Reset;
 use super::plan::{Direction, Plan, Shape};
+use std::collections::VecDeque;
+use std::future::pending;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{ReadHalf, WriteHalf};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
 
 const BUFFER: usize = 128 * 1024;
 const QUEUE_BYTES: usize = 16 * 1024 * 1024;
@@ -151,7 +149,8 @@ impl<'a> Line<'a> {
         Ok(())
     }
 
-    /// Moves the time of the next piece on. A late piece may be caught up with, an idle hour may not.
+    /// Moves the time of the next piece on. A late piece may be caught up with, an idle hour may
+    /// not.
     fn rest(&mut self, pause: Duration) {
         let now = Instant::now();
         let earliest = now.checked_sub(pause).unwrap_or(now);

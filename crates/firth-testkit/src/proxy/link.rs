@@ -1,14 +1,12 @@
 //! One proxied connection: two sockets, two lines, and how they end.
 
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
-
-use tokio::net::TcpStream;
-use tokio::sync::watch;
-
 use super::Shared;
 use super::line::Line;
 use super::plan::Direction;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use tokio::net::TcpStream;
+use tokio::sync::watch;
 
 /// A line ended in a way that must not look like a normal close.
 #[derive(Debug)]

@@ -124,7 +124,8 @@ impl Shape {
         self.truncate.is_some_and(|limit| done >= limit)
     }
 
-    /// Inverts the marked byte if it lies in `piece`, which starts `done` bytes after the plan was set.
+    /// Inverts the marked byte if it lies in `piece`, which starts `done` bytes after the plan was
+    /// set.
     pub(super) fn corrupt(&self, piece: &mut [u8], done: u64) {
         let index =
             self.flip.and_then(|offset| offset.checked_sub(done)).and_then(|at| usize::try_from(at).ok());

@@ -86,7 +86,8 @@ impl RedisServerBuilder {
         self.with_tls(certs, false)
     }
 
-    /// Speaks only TLS on the port, and only with clients whose certificate the CA signed. Redis only.
+    /// Speaks only TLS on the port, and only with clients whose certificate the CA signed. Redis
+    /// only.
     pub fn mutual_tls(self, certs: &Certs) -> Self {
         self.with_tls(certs, true)
     }

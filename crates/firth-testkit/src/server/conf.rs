@@ -1,12 +1,11 @@
 //! What a server is like, and the configuration file that says so.
 
-use std::ffi::OsString;
-use std::fmt::Write;
-use std::path::Path;
-
 use super::builder::Persist;
 use crate::bins::Flavor;
 use crate::certs::Certs;
+use std::ffi::OsString;
+use std::fmt::Write;
+use std::path::Path;
 
 /// The user under which the fixture itself talks to the server.
 pub(crate) const CONTROL_USER: &str = "firth-testkit";

@@ -2,9 +2,12 @@
 //!
 //! Dropping a [`Process`] kills and reaps it, also during a panic. When this process itself is
 //! killed, the kernel ends the child: it is started through `setpriv --pdeathsig` where that exists
-//! (no unsafe code needed), from a thread that lives as long as the process does, because the kernel
-//! watches the thread that forked.
+//! (no unsafe code needed), from a thread that lives as long as the process does, because the
+//! kernel watches the thread that forked.
 
+use crate::bins::on_path;
+use nix::sys::signal::{self, Signal};
+use nix::unistd::Pid;
 use std::ffi::OsString;
 use std::fs::OpenOptions;
 use std::io;
@@ -12,11 +15,6 @@ use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{OnceLock, mpsc};
 use std::thread;
-
-use nix::sys::signal::{self, Signal};
-use nix::unistd::Pid;
-
-use crate::bins::on_path;
 
 type Job = (Command, mpsc::Sender<io::Result<Child>>);
 

@@ -3,18 +3,18 @@
 //! Ready when every sentinel knows the master, all replicas and all other sentinels, so that a
 //! failover can start at once. Timings are short: a dead master is replaced in about three seconds.
 
-use std::collections::HashMap;
-use std::net::SocketAddr;
-
 use super::{RedisServer, RedisServerBuilder};
 use crate::bins::Flavor;
 use crate::resp::Reply;
 use crate::wait::{PATIENCE, Poll};
+use std::collections::HashMap;
+use std::net::SocketAddr;
 
 const MASTER_NAME: &str = "firth-master";
 const DOWN_AFTER_MS: u32 = 1000;
 const FAILOVER_TIMEOUT_MS: u32 = 3000;
-/// A sentinel that was starved for two seconds, or whose clock jumped, trusts nothing that it sees for a while: half a minute if nobody says otherwise.
+/// A sentinel that was starved for two seconds, or whose clock jumped, trusts nothing that it sees
+/// for a while: half a minute by default.
 const TILT_MS: &str = "1000";
 
 /// A replicated server under sentinels.
@@ -165,7 +165,7 @@ impl SentinelSet {
         true
     }
 
-    /// Whether a sentinel's view of the master misses nobody.
+    /// Whether a sentinel knows all replicas and sentinels of the master.
     fn is_complete(&self, view: &Reply) -> bool {
         let known = |field: &str| view.field(field).map_or(0, Reply::int);
         known("num-slaves") + 1 >= self.data.len() as i64

@@ -1,9 +1,8 @@
 //! Clusters form, fail over, grow, shrink and move slots.
 
-use std::time::{Duration, Instant};
-
 use firth_testkit::resp::Conn;
 use firth_testkit::{Flavor, Persist, RedisCluster, on_both, slot_of, wait};
+use std::time::{Duration, Instant};
 use tokio::net::TcpStream;
 
 on_both!(
@@ -92,7 +91,8 @@ async fn a_slot_on_its_way_asks_for_what_has_moved(flavor: Flavor) {
     let cluster = RedisCluster::builder().flavor(flavor).replicas_per_master(0).start().await;
     let slot = slot_of("{tag}");
     let from = cluster.master_of_slot(slot).await;
-    let (source, to) = (cluster.node(from), (from + 1) % 3);
+    let source = cluster.node(from);
+    let to = (from + 1) % 3;
     for n in 0..10 {
         source.server().order(&["SET", &format!("{{tag}}{n}"), "v"]).await;
     }
@@ -161,7 +161,8 @@ async fn clients_are_sent_to_the_proxies(flavor: Flavor) {
 async fn a_cluster_works_behind_a_password(flavor: Flavor) {
     let cluster = RedisCluster::builder().flavor(flavor).masters(3).password("p w").start().await;
     assert!(cluster.url().starts_with("redis+cluster://:p%20w@127.0.0.1:"));
-    let (slot, from) = (slot_of("k"), cluster.master_of_key("k").await);
+    let slot = slot_of("k");
+    let from = cluster.master_of_key("k").await;
     let to = (from + 1) % 3;
     cluster.node(from).server().order(&["SET", "k", "v"]).await;
     cluster.migrate_slot(slot, from, to).await;

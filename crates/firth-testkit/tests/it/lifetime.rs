@@ -1,11 +1,10 @@
 //! No fixture leaves a process or a file behind, however the test ends.
 
+use firth_testkit::{Flavor, RedisServer, on_both, wait};
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
-
-use firth_testkit::{Flavor, RedisServer, on_both, wait};
 
 const CHILD_MODE: &str = "FIRTH_TESTKIT_CHILD_MODE";
 
@@ -17,7 +16,8 @@ on_both!(
 
 async fn a_dropped_server_leaves_no_process_and_no_file(flavor: Flavor) {
     let server = RedisServer::start(flavor).await;
-    let (pid, dir) = (server.pid(), server.data_dir());
+    let pid = server.pid();
+    let dir = server.data_dir();
     assert!(is_alive(pid) && dir.exists());
     drop(server);
     assert!(!is_alive(pid));

@@ -1,10 +1,9 @@
 //! Each fault does what its method says, and nothing else.
 
-use std::io::ErrorKind;
-use std::time::{Duration, Instant};
-
 use firth_testkit::resp::Conn;
 use firth_testkit::{Direction, Flavor, Proxy, RedisServer, on_both, wait};
+use std::io::ErrorKind;
+use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -176,7 +175,9 @@ async fn split_bytes_arrive_in_order_and_apart() {
     proxy.split(1);
     let sent: Vec<u8> = (0..2000u16).map(|n| n.to_le_bytes()[0]).collect();
     stream.write_all(&sent).await.unwrap();
-    let (mut received, mut reads, mut buffer) = (Vec::new(), 0, [0; 4096]);
+    let mut received = Vec::new();
+    let mut reads = 0;
+    let mut buffer = [0; 4096];
     while received.len() < sent.len() {
         let count = tokio::time::timeout(LONG, stream.read(&mut buffer)).await.unwrap().unwrap();
         received.extend_from_slice(&buffer[..count]);
@@ -224,7 +225,8 @@ async fn a_flipped_byte_is_the_only_one_that_changes() {
 
 #[tokio::test]
 async fn a_retargeted_proxy_sends_new_connections_elsewhere() {
-    let (one, two) = (RedisServer::start(Flavor::Redis).await, RedisServer::start(Flavor::Redis).await);
+    let one = RedisServer::start(Flavor::Redis).await;
+    let two = RedisServer::start(Flavor::Redis).await;
     two.command(&["SET", "name", "two"]).await;
     let proxy = Proxy::start(one.addr()).await;
     let mut old = Conn::over(TcpStream::connect(proxy.addr()).await.unwrap());

@@ -1,8 +1,7 @@
 //! A proxy without faults must not be what a test measures.
 
-use std::time::Instant;
-
 use firth_testkit::Proxy;
+use std::time::Instant;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -21,7 +20,8 @@ async fn a_healthy_proxy_forwards_over_100_mb_per_second() {
     });
     let mut stream = TcpStream::connect(proxy.addr()).await.unwrap();
     let start = Instant::now();
-    let (mut received, mut buffer) = (0, vec![0; 256 * 1024]);
+    let mut received = 0;
+    let mut buffer = vec![0; 256 * 1024];
     while received < TOTAL {
         received += stream.read(&mut buffer).await.unwrap();
     }

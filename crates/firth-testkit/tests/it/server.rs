@@ -1,9 +1,8 @@
 //! Starting, killing, freezing and restarting servers.
 
-use std::time::Duration;
-
 use firth_testkit::resp::Conn;
 use firth_testkit::{Flavor, Persist, RedisServer, Reply, on_both};
+use std::time::Duration;
 use tokio::net::{TcpStream, UnixStream};
 
 on_both!(
@@ -30,7 +29,8 @@ async fn a_server_answers_on_its_port_and_on_its_socket(flavor: Flavor) {
 
 async fn a_killed_server_is_gone_and_comes_back_on_its_port(flavor: Flavor) {
     let server = RedisServer::start(flavor).await;
-    let (port, pid) = (server.port(), server.pid());
+    let port = server.port();
+    let pid = server.pid();
     server.kill().await;
     assert!(!server.is_running());
     assert!(TcpStream::connect(("127.0.0.1", port)).await.is_err());

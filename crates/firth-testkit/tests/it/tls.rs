@@ -1,12 +1,11 @@
 //! TLS servers and the certificates made for them. The packaged Valkey has no TLS, so Redis only.
 
-use std::sync::Arc;
-
 use firth_testkit::resp::Conn;
 use firth_testkit::{Certs, Flavor, Identity, RedisServer};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
+use std::sync::Arc;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 

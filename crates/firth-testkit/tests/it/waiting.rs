@@ -1,9 +1,8 @@
 //! The polling helper and the port reservations.
 
-use std::time::{Duration, Instant};
-
 use firth_testkit::ports::Port;
 use firth_testkit::wait;
+use std::time::{Duration, Instant};
 use tokio::net::TcpStream;
 
 #[tokio::test]

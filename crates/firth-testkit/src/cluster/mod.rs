@@ -1,6 +1,6 @@
 //! A real cluster as a test fixture: formed, broken and reshaped by its own commands.
 //!
-//! Nodes keep their index for the life of the cluster, whatever role they take: after
+//! Nodes keep their index for the life of the cluster, in any role: after
 //! `RedisCluster::builder().masters(3).replicas_per_master(1)` nodes 0 to 2 are the masters and
 //! node 3 replicates node 0, node 4 node 1, and so on. "Live" means running and not frozen; all
 //! waiting asks live nodes only.
@@ -75,7 +75,7 @@ impl RedisCluster {
     /// The index of the master that owns a slot, as the live nodes see it.
     ///
     /// # Panics
-    /// If nobody owns it.
+    /// If no node owns it.
     pub async fn master_of_slot(&self, slot: u16) -> usize {
         let view = self.view().await;
         let owner = view.owner(slot).unwrap_or_else(|| panic!("nobody owns slot {slot}"));
@@ -106,7 +106,8 @@ impl RedisCluster {
         self.node(index).server().kill().await;
     }
 
-    /// Starts a killed node again with its identity and data; the cluster takes it back as it sees fit.
+    /// Starts a killed node again with its identity and data; the cluster takes it back as it sees
+    /// fit.
     pub async fn restart(&self, index: usize) {
         self.node(index).server().restart().await;
     }

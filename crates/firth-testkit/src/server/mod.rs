@@ -2,7 +2,7 @@
 //!
 //! Each server has its own port (kept across restarts, see [`crate::ports`]), its own temporary
 //! folder and its own Unix socket, through which the fixture itself talks to it as a user of its
-//! own: so [`RedisServer::command`] works whatever password, ACL or TLS the test has set. The
+//! own: so [`RedisServer::command`] works with any password, ACL or TLS that the test sets. The
 //! process ends with the value, with the test process, and on panic, whichever comes first.
 
 mod builder;
@@ -10,6 +10,7 @@ pub(crate) mod conf;
 pub(crate) mod process;
 pub(crate) mod sentinel;
 
+use nix::sys::signal::Signal;
 use std::collections::HashMap;
 use std::fs;
 use std::io;
@@ -18,8 +19,6 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
-
-use nix::sys::signal::Signal;
 use tempfile::TempDir;
 use tokio::net::UnixStream;
 
@@ -34,7 +33,8 @@ use crate::wait::{PATIENCE, Poll};
 /// How long one control command may take; longer means that the server hangs.
 const COMMAND_LIMIT: Duration = Duration::from_secs(20);
 
-/// A running server, ended with this value. Commands of the fixture itself bypass passwords and TLS.
+/// A running server, ended with this value. Commands of the fixture itself bypass passwords and
+/// TLS.
 #[derive(Debug)]
 pub struct RedisServer {
     settings: Settings,
@@ -82,8 +82,8 @@ impl RedisServer {
         self.port.addr()
     }
 
-    /// Where clients connect: over the Unix socket if the builder asked for it, else over TLS or TCP.
-    /// Carries the default user's password.
+    /// Where clients connect: over the Unix socket if the builder asked for it, else over TLS or
+    /// TCP. Carries the default user's password.
     pub fn url(&self) -> String {
         if self.settings.prefer_unix { self.unix_url() } else { self.tcp_url() }
     }
@@ -152,15 +152,15 @@ impl RedisServer {
         self.frozen.store(false, Ordering::Relaxed);
     }
 
-    /// Starts the server again on the same port and data, after `kill -9` if it still runs, and waits
-    /// until it has loaded its data.
+    /// Starts the server again on the same port and data, after `kill -9` if it still runs, and
+    /// waits until it has loaded its data.
     pub async fn restart(&self) {
         self.relaunch().await;
         self.ready().await;
     }
 
-    /// As [`RedisServer::restart`], but returns as soon as the server accepts connections: it may still
-    /// answer `LOADING`.
+    /// As [`RedisServer::restart`], but returns as soon as the server accepts connections: it may
+    /// still answer `LOADING`.
     pub async fn relaunch(&self) {
         self.kill().await;
         self.spawn();
@@ -170,8 +170,8 @@ impl RedisServer {
         }
     }
 
-    /// As [`RedisServer::restart`], as a replica of this server: a master that comes back without its data must never be
-    /// followed.
+    /// As [`RedisServer::restart`], as a replica of this server: a master that comes back without
+    /// its data must never be followed.
     pub async fn restart_as_replica_of(&self, master: &Self) {
         self.kill().await;
         let mut conf = fs::read_to_string(self.conf_path()).expect("the configuration file is readable");
@@ -235,7 +235,8 @@ impl RedisServer {
         fields(&self.command(&["INFO", section]).await.text())
     }
 
-    /// As [`RedisServer::info`] for servers that change their role, and drop their clients when they do.
+    /// As [`RedisServer::info`] for servers that change their role, and drop their clients when
+    /// they do.
     ///
     /// # Errors
     /// When the server cannot be reached or does not answer.
@@ -283,9 +284,10 @@ impl RedisServer {
         }
     }
 
-    /// One more turn of a loop that waits for the server; fails at once if the process has ended. One that died while it rewrote its append-only file may
-    /// refuse a start, and a later one is right: if the file has a torn end, which it mends then, and while the rewriting child still
-    /// has the port. Whoever runs servers starts them again, and so does this.
+    /// One more turn of a loop that waits for the server; fails at once if the process has ended.
+    /// One that died while it rewrote its append-only file may refuse a start, and a later one is
+    /// right: if the file has a torn end, which it mends then, and while the rewriting child still
+    /// has the port. A supervisor starts such servers again, and so does this.
     async fn still_waiting(&self, poll: &mut Poll, what: &str) {
         let comes_again = |tail: &str| {
             tail.contains("the truncated file is not the last file")

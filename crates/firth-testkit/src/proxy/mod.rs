@@ -4,26 +4,24 @@
 //! bends its timing. Without faults it forwards whole buffers (well over 100 MB/s). Faults add up
 //! until [`Proxy::heal`]; those that count bytes or act on connections say so on their method.
 //!
-//! `accept loop (front)` → one `link` per connection → two `line`s, one per direction, each shaped by
-//! the `plan` that the test sets.
+//! `accept loop (front)` → one `link` per connection → two `line`s, one per direction, each shaped
+//! by the `plan` that the test sets.
 
 mod front;
 mod line;
 mod link;
 mod plan;
 
+use self::front::{Front, Order};
+use self::plan::Plan;
+pub use self::plan::{Direction, Fault};
+use crate::ports::Port;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
-
 use tokio::sync::{mpsc, oneshot, watch};
-
-use self::front::{Front, Order};
-use self::plan::Plan;
-pub use self::plan::{Direction, Fault};
-use crate::ports::Port;
 
 /// What the proxy's thread and its handle share.
 #[derive(Debug)]
@@ -94,7 +92,8 @@ impl Proxy {
         self.order(Order::Listen).await;
     }
 
-    /// Resets (RST) every connection on both sides; returns when all are gone. New ones are welcome.
+    /// Resets (RST) every connection on both sides; returns when all are gone. New ones are
+    /// welcome.
     pub async fn cut(&self) {
         self.order(Order::Cut).await;
     }
@@ -129,8 +128,8 @@ impl Proxy {
         self.set(Fault::Split(size));
     }
 
-    /// Resets each connection once `bytes` have gone to its client, counted from now (from its start
-    /// for later connections). With 0 the first byte resets it.
+    /// Resets each connection once `bytes` have gone to its client, counted from now (from its
+    /// start for later connections). With 0 the first byte resets it.
     pub fn truncate_after(&self, bytes: u64) {
         self.set(Fault::TruncateAfter(bytes));
     }
