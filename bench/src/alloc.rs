@@ -1,17 +1,18 @@
-//! The global allocator: the system's or the server program's, with counters that are off unless a round asks for them.
+//! The global allocator: the system's or the server program's, with counters that are off unless a
+//! round asks for them.
 //!
-//! A library runs on whatever its user has, so peers and firth are measured on the system's allocator; what is part of the program `firth` runs on
-//! the program's, mimalloc. A process takes the one that its environment names ([`NAME`]) and keeps to it.
-//! Timed rounds run with the counters off, so that a subject that allocates much is charged for the
-//! allocations themselves and not for our counting; a separate round counts. This is the only file of
-//! the workspace with `unsafe`: every call is handed to the chosen allocator unchanged.
+//! A library runs on its user's allocator, so peers and firth are measured on the system's; parts
+//! of the program `firth` are measured on the program's own, mimalloc. A process takes the one that
+//! its environment names ([`NAME`]) and keeps to it. Timed rounds run with the counters off, so
+//! that a subject that allocates much is charged for the allocations themselves and not for our
+//! counting; a separate round counts. This is the only file of the workspace with `unsafe`: every
+//! call is handed to the chosen allocator unchanged.
 #![allow(unsafe_code)]
-
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU64, Ordering::Relaxed};
 
 use mimalloc::MiMalloc;
 use nix::libc;
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU64, Ordering::Relaxed};
 
 /// The variable that is set, to anything, for processes that run on the program's allocator.
 pub(crate) const NAME: &str = "BENCH_MIMALLOC";
@@ -35,7 +36,8 @@ static GLOBAL: Counting = Counting;
 fn is_program() -> bool {
     match CHOICE.load(Relaxed) {
         0 => {
-            // SAFETY: the name ends with a zero, and the first allocation is before any thread that could change the environment.
+            // SAFETY: the name ends with a zero, and the first allocation is before any thread that
+            // could change the environment.
             let is_named = unsafe { !libc::getenv(NAME_C.as_ptr()).is_null() };
             CHOICE.store(if is_named { PROGRAM } else { SYSTEM }, Relaxed);
             is_named
@@ -56,7 +58,8 @@ fn signed(size: usize) -> i64 {
     i64::try_from(size).unwrap_or(i64::MAX)
 }
 
-// SAFETY: each method forwards its arguments to one allocator, always the same, and returns what it returned.
+// SAFETY: each method forwards its arguments to one allocator, always the same, and returns what it
+// returned.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         note(1, signed(layout.size()));

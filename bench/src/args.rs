@@ -1,11 +1,9 @@
 //! The command line: parsed by hand, since it is a handful of options shared by all benches.
 
-use std::path::PathBuf;
-
+use crate::server;
 use anyhow::{Context, Result, bail, ensure};
 use firth_testkit::Flavor;
-
-use crate::server;
+use std::path::PathBuf;
 
 pub(crate) const USAGE: &str = "\
 usage: bench <BENCH> [options]
@@ -24,6 +22,8 @@ benches:
   edge      one message to 1 000 and 10 000 WebSocket clients, and many coalesced, beside bare writes
   router    matching with 1 000, 100 000 and 1 000 000 subscriptions; events from a topic to a gateway over HTTP/2 and gRPC, beside the
             bare wire; latency
+  connect   PostgreSQL's change stream to a topic, a gateway and a browser; a snapshot, a transaction of a million
+            rows, a source at rest; beside pg_recvlogical and COPY
   claims    holding 1 000 to 50 000 claims at rest, beside a lock per unit; takeover when 2 of 10 workers die
 
 options:
@@ -78,7 +78,8 @@ impl Options {
         Ok(options)
     }
 
-    /// The workloads that `--only` leaves, in their own order; an entry that names none is an error.
+    /// The workloads that `--only` leaves, in their own order; an entry that names none is an
+    /// error.
     pub(crate) fn chosen_workloads(&self, all: &[&'static str]) -> Result<Vec<&'static str>> {
         let matches =
             |wanted: &str, name: &str| name == wanted || (wanted.ends_with('/') && name.starts_with(wanted));

@@ -1,18 +1,18 @@
-//! One measurement in a process of its own: the parent starts this binary again with a [`Cell`], the
-//! child measures and prints one [`Row`]. So CPU, heap and runtime of a subject hold nothing of another.
+//! One measurement in a process of its own: the parent starts this binary again with a [`Cell`],
+//! the child measures and prints one [`Row`]. So CPU, heap and runtime of a subject hold nothing of
+//! another.
 //!
-//! A child that fails or outlives its deadline costs its own row only: the parent ends it and goes on.
+//! A child that fails or outlives its deadline costs its own row only: the parent ends it and goes
+//! on.
 
+use crate::measure::Row;
+use crate::{alloc, router};
+use anyhow::{Context, Result, bail};
+use serde::{Deserialize, Serialize};
 use std::io::Read;
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
-
-use anyhow::{Context, Result, bail};
-use serde::{Deserialize, Serialize};
-
-use crate::measure::Row;
-use crate::{alloc, router};
 
 /// How much longer than its rounds a child may take to connect, prepare and end.
 const GRACE: Duration = Duration::from_secs(30);
@@ -68,7 +68,7 @@ impl Cell {
         std::thread::spawn(move || {
             let mut text = String::new();
             let read = stdout.read_to_string(&mut text).map(|_| text);
-            // The receiver is gone when the deadline has passed; then nobody wants the text.
+            // The receiver is gone when the deadline has passed; then the text is dropped.
             drop(sender.send(read));
         });
         let deadline = self.rounds.total() + GRACE;

@@ -1,11 +1,13 @@
-//! Benches of firth beside its peers. `bench <BENCH> [options]` starts its own server, measures every
-//! subject in a process of its own (`bench cell …`, see [`cell`]) and prints a table or JSON lines.
+//! Benches of firth beside its peers. `bench <BENCH> [options]` starts its own server, measures
+//! every subject in a process of its own (`bench cell …`, see [`cell`]) and prints a table or JSON
+//! lines.
 
 mod alloc;
 mod args;
 mod cell;
 mod claims;
 mod client;
+mod connect;
 mod edge;
 mod engine;
 mod measure;
@@ -23,12 +25,10 @@ mod table;
 mod turns;
 mod verdict;
 
-use std::process::ExitCode;
-
 use anyhow::{Result, bail};
-
 use args::{Options, USAGE};
 use cell::Cell;
+use std::process::ExitCode;
 
 fn main() -> ExitCode {
     match run(std::env::args().skip(1)) {
@@ -52,6 +52,7 @@ fn run(mut args: impl Iterator<Item = String>) -> Result<()> {
         Some("bare-server") => serving::serve_bare(),
         Some(edge::NAME) => edge::suite().run(&Options::parse(args)?),
         Some("edge-server") => edge::serve(args),
+        Some(connect::NAME) => connect::suite().run(&Options::parse(args)?),
         Some(router::NAME) => router::suite().run(&Options::parse(args)?),
         Some(claims::NAME) => claims::suite().run(&Options::parse(args)?),
         Some("publish") => pubsub::publish(args),
@@ -81,6 +82,7 @@ fn measure(cell: &Cell) -> Result<measure::Row> {
         serving::NAME => serving::measure(cell),
         claims::NAME => claims::measure(cell),
         router::NAME => router::measure(cell),
+        connect::NAME => connect::measure(cell),
         other => bail!("no bench {other}"),
     }
 }

@@ -1,15 +1,15 @@
-//! What one measured round is worth: CPU time by getrusage, sampled latencies, and the row they make.
+//! What one measured round is worth: CPU time by getrusage, sampled latencies, and the row they
+//! make.
 //!
-//! Drivers call [`Clock::start`] when every task stands ready and [`Clock::stop`] when the last one has
-//! ended, so that work begun in a round is paid for in that round.
-
-use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+//! Drivers call [`Clock::start`] when every task stands ready and [`Clock::stop`] when the last one
+//! has ended, so that work begun in a round is paid for in that round.
 
 use anyhow::{Context, Result};
 use hdrhistogram::Histogram;
 use nix::sys::resource::{UsageWho, getrusage};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
 /// One result as it is printed by `--json`; every bench of the project prints this shape.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

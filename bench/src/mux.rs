@@ -1,17 +1,16 @@
-//! `bench mux`: the steps of the multiplexer by themselves, without peers: the slot of a name, a call to
-//! subscribe, a call to unsubscribe, a callback, and a pool of workers that serves many subscriptions.
-
-use std::collections::BTreeMap;
-use std::hint::black_box;
-use std::time::{Duration, Instant};
-
-use anyhow::{Context, Result, bail, ensure};
-use firth_redis::mux::{Mux, Subscription};
-use firth_redis::{Client, Pipe, cmd, slot};
+//! `bench mux`: the steps of the multiplexer by themselves, without peers: the slot of a name, a
+//! call to subscribe, a call to unsubscribe, a callback, and a pool of workers that serves many
+//! subscriptions.
 
 use crate::cell::Cell;
 use crate::measure::{Clock, Row, Samples, Spent, percentiles, precise};
 use crate::suite::{Plan, Suite};
+use anyhow::{Context, Result, bail, ensure};
+use firth_redis::mux::{Mux, Subscription};
+use firth_redis::{Client, Pipe, cmd, slot};
+use std::collections::BTreeMap;
+use std::hint::black_box;
+use std::time::{Duration, Instant};
 
 /// Name of this bench in the JSON lines.
 pub(crate) const NAME: &str = "mux";
@@ -155,7 +154,8 @@ impl Stage {
         Ok(())
     }
 
-    /// Publishes in pipelines and waits until the callbacks have run; the cost of publishing is part of it.
+    /// Publishes in pipelines and waits until the callbacks have run; the cost of publishing is
+    /// part of it.
     async fn callbacks(&mut self, subscriptions: usize, until: Duration) -> Result<()> {
         let mut held = Vec::new();
         for name in &self.names[..subscriptions] {

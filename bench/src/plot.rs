@@ -1,11 +1,11 @@
-//! The table as a picture: per workload one block of bars, CPU per op on the left, rate on the right.
+//! The table as a picture: per workload one block of bars, CPU per op on the left, rate on the
+//! right.
 //!
 //! Written by hand as SVG, pure text in and out. Bars are scaled within their block, because the
 //! workloads lie two orders of magnitude apart; the figure stands beside its bar.
 
-use std::fmt::Write as _;
-
 use crate::measure::Row;
+use std::fmt::Write as _;
 
 const WIDTH: f64 = 920.0;
 const LEFT: f64 = 130.0;
@@ -63,7 +63,8 @@ impl Panel {
     fn draw(&self, canvas: &mut Canvas, y: f64, rows: &[Row]) {
         let longest = rows.iter().map(self.figure).fold(f64::MIN_POSITIVE, f64::max);
         for (at, row) in rows.iter().enumerate() {
-            let (value, y) = ((self.figure)(row), y + small(at) * LINE);
+            let value = (self.figure)(row);
+            let y = y + small(at) * LINE;
             let width = (value / longest * BAR).max(1.0);
             canvas.bar((self.x, y), (width, LINE - 3.0), &row.subject);
             canvas.label((self.x + width + 5.0, y + LINE * 0.66), Style::Figure, &(self.label)(value));
@@ -103,13 +104,15 @@ impl Canvas {
     }
 
     fn label(&mut self, (x, y): (f64, f64), style: Style, text: &str) {
-        let (attributes, text) = (style.attributes(), escape(text));
+        let attributes = style.attributes();
+        let text = escape(text);
         self.put(format_args!(r#"<text x="{x:.1}" y="{y:.1}" {attributes}>{text}</text>"#));
     }
 
     /// A rectangle in the subject's colour; its name shows when it is pointed at.
     fn bar(&mut self, (x, y): (f64, f64), (width, height): (f64, f64), subject: &str) {
-        let (fill, name) = (colour(subject), escape(subject));
+        let fill = colour(subject);
+        let name = escape(subject);
         self.put(format_args!(
             r#"<rect x="{x:.1}" y="{y:.1}" width="{width:.1}" height="{height:.1}" fill="{fill}"><title>{name}</title></rect>"#
         ));

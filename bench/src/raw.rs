@@ -1,12 +1,11 @@
 //! The limit: RESP written and read by hand over one blocking socket, with nothing in between.
 //!
-//! What a library can reach at best on this machine: appends are one prepared run of bytes per 128 records, reads are walked without
-//! copying. Shared by the benches that compare with it.
-
-use std::io::{Read, Write};
-use std::net::TcpStream;
+//! What a library can reach at best on this machine: appends are one prepared run of bytes per 128
+//! records, reads are walked without copying. Shared by the benches that compare with it.
 
 use anyhow::{Context, Result, bail, ensure};
+use std::io::{Read, Write};
+use std::net::TcpStream;
 
 /// Commands that travel together.
 pub(crate) const PIPELINE: usize = 128;
@@ -38,8 +37,9 @@ impl Raw {
         Ok(())
     }
 
-    /// Reads on in `streams` after their positions, storing `commits` (positions of the last turn) in the same round trip;
-    /// calls `each` for every record with its stream's index and payload. Returns how many there were.
+    /// Reads on in `streams` after their positions, storing `commits` (positions of the last turn)
+    /// in the same round trip; calls `each` for every record with its stream's index and payload.
+    /// Returns how many there were.
     pub(crate) fn read(
         &mut self,
         streams: &mut [Cursor],
@@ -74,7 +74,8 @@ impl Raw {
         Ok(records)
     }
 
-    /// Reads on as the one consumer of a group, and acknowledges what came; calls `each` for every payload. Returns how many there were.
+    /// Reads on as the one consumer of a group, and acknowledges what came; calls `each` for every
+    /// payload. Returns how many there were.
     pub(crate) fn read_group(
         &mut self,
         stream: &str,
@@ -125,7 +126,8 @@ impl Raw {
     fn write_read(&mut self, streams: &mut [Cursor], block_ms: Option<u64>) -> Result<usize> {
         self.read.clear();
         let commits = write_commits(&mut self.read, streams);
-        let (count, block) = (BATCH.to_string(), block_ms.map(|ms| ms.to_string()));
+        let count = BATCH.to_string();
+        let block = block_ms.map(|ms| ms.to_string());
         let mut parts: Vec<&[u8]> = vec![b"XREAD", b"COUNT", count.as_bytes()];
         if let Some(block) = &block {
             parts.extend([&b"BLOCK"[..], block.as_bytes()]);
@@ -170,7 +172,8 @@ impl Raw {
         loop {
             let found = self.buffer[self.start + looked..self.end].iter().position(|byte| *byte == b'\n');
             if let Some(at) = found {
-                let (from, to) = (self.start, self.start + looked + at - 1);
+                let from = self.start;
+                let to = self.start + looked + at - 1;
                 self.start = to + 2;
                 return Ok((from, to));
             }

@@ -1,9 +1,5 @@
-//! Prints what the benches measured: JSON lines as they come, or a table with ratios to the best peer
-//! and, over several runs, medians and in how many runs a target was met.
-
-use std::fmt::Write as _;
-
-use anyhow::{Context, Result, bail};
+//! Prints what the benches measured: JSON lines as they come, or a table with ratios to the best
+//! peer and, over several runs, medians and in how many runs a target was met.
 
 use crate::args::Options;
 use crate::measure::{Row, median};
@@ -11,6 +7,8 @@ use crate::plot;
 use crate::table::{Table, heading};
 use crate::turns::Failure;
 use crate::verdict::{Limit, Verdict};
+use anyhow::{Context, Result, bail};
+use std::fmt::Write as _;
 
 /// One workload of one run, or of all runs together.
 pub(crate) struct Group {

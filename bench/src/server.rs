@@ -1,10 +1,10 @@
-//! The server under the benches: a redis-server or valkey-server of our own on a free port, nothing written to disk,
-//! ended on drop; and the side connection that prepares data and reads the server's CPU time.
-
-use std::time::Duration;
+//! The server under the benches: a redis-server or valkey-server of our own on a free port, nothing
+//! written to disk, ended on drop; and the side connection that prepares data and reads the
+//! server's CPU time.
 
 use anyhow::{Context, Result};
 use firth_testkit::{Flavor, RedisServer};
+use std::time::Duration;
 
 /// The kind of server by its name on the command line and in a cell.
 pub(crate) fn named(name: &str) -> Result<Flavor> {

@@ -1,9 +1,6 @@
-//! What all benches share in the parent process: go through workloads, let the subjects take turns on a
-//! server of our own, judge, report. A bench states its [`Suite`]; its children do the measuring.
-
-use std::time::Duration;
-
-use anyhow::Result;
+//! What all benches share in the parent process: go through workloads, let the subjects take turns
+//! on a server of our own, judge, report. A bench states its [`Suite`]; its children do the
+//! measuring.
 
 use crate::args::Options;
 use crate::cell::{Cell, Rounds};
@@ -12,6 +9,8 @@ use crate::report::{Group, Report};
 use crate::table::Table;
 use crate::verdict::Verdict;
 use crate::{server, turns};
+use anyhow::Result;
+use std::time::Duration;
 
 /// Slices per cell in a full run for speed; `--quick` takes one.
 const SLICES: usize = 5;

@@ -1,10 +1,9 @@
-//! A workload's rows as text: which columns there are, what they are called, how figures are written.
-//! Pure; called by the report, which adds the verdicts.
-
-use std::fmt::Write as _;
+//! A workload's rows as text: which columns there are, what they are called, how figures are
+//! written. Pure; called by the report, which adds the verdicts.
 
 use crate::measure::Row;
 use crate::verdict::best_peer;
+use std::fmt::Write as _;
 
 /// Which columns a workload's table has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -170,10 +169,9 @@ fn put(text: &mut String, piece: std::fmt::Arguments<'_>) {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use super::*;
     use crate::measure::sample_row;
+    use std::collections::BTreeMap;
 
     fn cells(text: &str, subject: &str) -> Vec<String> {
         let line = text.lines().find(|line| line.trim_start().starts_with(subject)).unwrap();

@@ -1,11 +1,10 @@
 //! Who is measured when: subjects take turns, every turn starting with another one.
 //!
-//! Called by each bench with a function that measures one subject once; keeps the invariant that all
-//! subjects of a workload are measured equally often and within one stretch of time.
-
-use anyhow::Result;
+//! Called by each bench with a function that measures one subject once; keeps the invariant that
+//! all subjects of a workload are measured equally often and within one stretch of time.
 
 use crate::measure::Row;
+use anyhow::Result;
 
 /// What came of the turns: one median row per subject that never failed, and why others did.
 pub(crate) struct Taken {

@@ -1,6 +1,8 @@
-//! Whether firth reaches a target: a figure of firth beside the best figure of its peers in the same run.
+//! Whether firth reaches a target: a figure of firth beside the best figure of its peers in the
+//! same run.
 //!
-//! Pure. Each bench states its limits in a `targets.rs` of its own and asks here; the report prints.
+//! Pure. Each bench states its limits in a `targets.rs` of its own and asks here; the report
+//! prints.
 
 use crate::measure::Row;
 
@@ -20,9 +22,9 @@ pub(crate) enum Limit {
     RateOf(&'static str, f64),
     /// The server's CPU per op at most this many times that of one peer.
     ServerOf(&'static str, f64),
-    /// A figure of the row, at most this much, whatever the peers do.
+    /// A figure of the row, at most this much, independent of the peers.
     AtMost(&'static str, f64),
-    /// A figure of the row, at least this much, whatever the peers do.
+    /// A figure of the row, at least this much, independent of the peers.
     AtLeast(&'static str, f64),
 }
 

@@ -1,17 +1,15 @@
-//! The peer at rest: a lock per unit, each extended by a call of its own, as in the design that claims replace. Pipelined, which is
-//! kinder than one task per unit.
-
-use std::collections::BTreeMap;
-
-use anyhow::Result;
-use firth_redis::resp::Ignore;
-use firth_redis::{Client, cmd, pipe};
+//! The peer at rest: a lock per unit, each extended by a call of its own, as in the design that
+//! claims replace. Pipelined, which is kinder than one task per unit.
 
 use super::rest::{Load, TTL, row};
 use crate::alloc::Count;
 use crate::cell::Cell;
 use crate::measure::{Clock, Row, precise};
 use crate::server::Admin;
+use anyhow::Result;
+use firth_redis::resp::Ignore;
+use firth_redis::{Client, cmd, pipe};
+use std::collections::BTreeMap;
 
 /// Calls that travel together.
 const PAGE: usize = 500;
@@ -32,7 +30,8 @@ pub(super) fn measure(cell: &Cell, load: Load) -> Result<Row> {
             client.pipeline::<Vec<Ignore>>(page).await?;
         }
         let (calls, commands) = super::server_counts(&mut admin)?;
-        let (server, clock) = (admin.server_cpu()?, Clock::start()?);
+        let server = admin.server_cpu()?;
+        let clock = Clock::start()?;
         let ticks = (cell.rounds.timed.as_secs_f64() / (TTL.as_secs_f64() / 3.0)).round();
         let mut tick = tokio::time::interval(TTL / 3);
         for _ in 0..ticks as u64 {
@@ -48,7 +47,8 @@ pub(super) fn measure(cell: &Cell, load: Load) -> Result<Row> {
         let server = admin.server_cpu()?.saturating_sub(server);
         let (calls_after, commands_after) = super::server_counts(&mut admin)?;
         client.close().await;
-        let (seconds, claims) = (spent.wall.as_secs_f64(), precise(load.claims));
+        let seconds = spent.wall.as_secs_f64();
+        let claims = precise(load.claims);
         let extra = BTreeMap::from([
             ("calls_per_s".to_owned(), (calls_after - calls) / seconds),
             ("calls_per_tick".to_owned(), (calls_after - calls) / (ticks * precise(load.workers))),

@@ -1,20 +1,18 @@
-//! `bench claims`: what it costs to hold many claims at rest, beside a lock per unit, and how long a takeover takes when two of ten
-//! workers die.
+//! `bench claims`: what it costs to hold many claims at rest, beside a lock per unit, and how long
+//! a takeover takes when two of ten workers die.
 
 mod locks;
 mod rest;
 mod takeover;
 mod targets;
 
-use std::time::Duration;
-
-use anyhow::{Result, bail};
-
 use crate::cell::{Cell, Rounds};
 use crate::measure::Row;
 use crate::server::Admin;
 use crate::suite::{Plan, Suite};
 use crate::table::Table;
+use anyhow::{Result, bail};
+use std::time::Duration;
 
 /// Name of this bench in the JSON lines.
 pub(crate) const NAME: &str = "claims";

@@ -1,17 +1,15 @@
 //! Holding claims while nothing happens: calls to the server, CPU on both sides, heap per claim.
 
-use std::collections::BTreeMap;
-use std::time::Duration;
-
-use anyhow::{Context, Result};
-use firth::Broker;
-use firth::claims::Claims;
-use tokio::task::JoinHandle;
-
 use crate::alloc::Count;
 use crate::cell::Cell;
 use crate::measure::{Clock, Row, precise};
 use crate::server::Admin;
+use anyhow::{Context, Result};
+use firth::Broker;
+use firth::claims::Claims;
+use std::collections::BTreeMap;
+use std::time::Duration;
+use tokio::task::JoinHandle;
 
 /// How many claims on how many workers.
 #[derive(Debug, Clone, Copy)]
@@ -51,13 +49,15 @@ pub(super) fn measure(cell: &Cell, load: Load) -> Result<Row> {
         drop(count);
         tokio::time::sleep(TTL).await;
         let (calls, commands) = super::server_counts(&mut admin)?;
-        let (server, clock) = (admin.server_cpu()?, Clock::start()?);
+        let server = admin.server_cpu()?;
+        let clock = Clock::start()?;
         tokio::time::sleep(cell.rounds.timed).await;
         let spent = clock.stop()?;
         let server = admin.server_cpu()?.saturating_sub(server);
         let (calls_after, commands_after) = super::server_counts(&mut admin)?;
         readers.iter().for_each(JoinHandle::abort);
-        let (seconds, claims) = (spent.wall.as_secs_f64(), precise(load.claims));
+        let seconds = spent.wall.as_secs_f64();
+        let claims = precise(load.claims);
         let ticks = seconds / (TTL.as_secs_f64() / 3.0) * precise(load.workers);
         let extra = BTreeMap::from([
             ("calls_per_s".to_owned(), (calls_after - calls) / seconds),
@@ -101,7 +101,8 @@ pub(super) async fn offer(claims: &Claims, count: u64) -> Result<()> {
 
 /// Workers that together have everything, each with a reader of its events.
 async fn fill(brokers: &[Broker], service: &str, load: Load) -> Result<Vec<JoinHandle<()>>> {
-    let (mut handles, mut readers) = (Vec::new(), Vec::new());
+    let mut handles = Vec::new();
+    let mut readers = Vec::new();
     for (n, broker) in brokers.iter().enumerate() {
         let mut worker = broker.claims(service).worker(format!("w{n}")).ttl(TTL).await.context("join")?;
         handles.push(worker.handle());

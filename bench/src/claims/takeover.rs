@@ -1,16 +1,15 @@
-//! Two of ten workers die without a word: how long until each of their claims is in somebody's hands again.
-
-use std::collections::BTreeMap;
-use std::time::Duration;
-
-use anyhow::{Context, Result, ensure};
-use firth::claims::{Event, Worker};
-use tokio::sync::mpsc;
-use tokio::time::Instant;
+//! Two of ten workers die without a word: how long until each of their claims has an owner
+//! again.
 
 use super::rest::{connect, offer};
 use crate::cell::Cell;
 use crate::measure::{Clock, Row, precise};
+use anyhow::{Context, Result, ensure};
+use firth::claims::{Event, Worker};
+use std::collections::BTreeMap;
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
 
 const WORKERS: u64 = 10;
 const KILLED: usize = 2;
@@ -52,7 +51,8 @@ pub(super) fn measure(cell: &Cell, load: Takeover) -> Result<Row> {
         let even = load.claims / WORKERS;
         settle(&handles, load.claims, even).await;
         let doomed: u64 = handles.drain(..KILLED).map(|handle| handle.claim_count()).sum();
-        let (killed, clock) = (Instant::now(), Clock::start()?);
+        let killed = Instant::now();
+        let clock = Clock::start()?;
         tasks.drain(..KILLED).for_each(|task| task.abort());
         let mut times = Vec::new();
         while (times.len() as u64) < doomed {
@@ -62,7 +62,8 @@ pub(super) fn measure(cell: &Cell, load: Takeover) -> Result<Row> {
         let spent = clock.stop()?;
         times.sort_unstable();
         let at = |share: f64| times[((times.len() - 1) as f64 * share) as usize].as_secs_f64() * 1e6;
-        let (first, last) = (at(0.0), at(1.0));
+        let first = at(0.0);
+        let last = at(1.0);
         ensure!(doomed > 0, "somebody had claims");
         let ttl_us = load.ttl.as_secs_f64() * 1e6;
         let extra = BTreeMap::from([

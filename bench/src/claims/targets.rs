@@ -1,4 +1,5 @@
-//! The targets of claims: at most two calls per tick and shard however many claims there are, takeover at most 300 ms after the TTL.
+//! The targets of claims: at most two calls per tick and shard however many claims there are,
+//! takeover at most 300 ms after the TTL.
 
 use crate::measure::Row;
 use crate::verdict::{self, Limit, Verdict};

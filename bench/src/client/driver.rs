@@ -4,21 +4,19 @@
 //! The driver is in every figure, so it stays thin: a step is chosen at compile time, a task counts
 //! in a local variable, and busy workloads read the clock in every 32nd step only.
 
-use std::collections::BTreeMap;
-use std::future::Future;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
-
-use anyhow::{Context, Result, ensure};
-use tokio::sync::Barrier;
-
 use super::subject::{Subject, check};
 use super::workload::{self, BATCH, Data, Key, Kind, LARGE, SMALL, Workload};
 use crate::alloc::Count;
 use crate::cell::Cell;
 use crate::measure::{Clock, Row, Samples, Spent, percentiles, precise};
 use crate::server::Admin;
+use anyhow::{Context, Result, ensure};
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::sync::Barrier;
 
 /// Latency samples kept per round, over all tasks.
 const SAMPLES: usize = 1 << 20;
@@ -65,7 +63,8 @@ fn key(keys: &[Key], n: usize) -> &Key {
     &keys[n & (keys.len() - 1)]
 }
 
-/// One step of a task; gives the number of ops that it did. `n` differs from step to step and task to task.
+/// One step of a task; gives the number of ops that it did. `n` differs from step to step and task
+/// to task.
 trait Step: Send + 'static {
     fn step<S: Subject>(
         shared: &Shared<S>,
@@ -211,7 +210,9 @@ impl<S: Subject, P: Step> Run<S, P> {
         let gate = Arc::new(Barrier::new(self.workload.tasks + 1));
         let stop = Arc::new(AtomicBool::new(false));
         let tasks = (0..self.workload.tasks).map(|seat| {
-            let (shared, gate, stop) = (self.shared.clone(), gate.clone(), stop.clone());
+            let shared = self.shared.clone();
+            let gate = gate.clone();
+            let stop = stop.clone();
             let samples = Samples::with_capacity(SAMPLES / self.workload.tasks);
             let every = if self.workload.tasks >= BUSY_TASKS { SAMPLE_EVERY } else { 1 };
             tokio::spawn(async move {

@@ -1,12 +1,11 @@
 //! Subject `firth`: one `Client`, cloned for every task, with its default configuration.
 
+use super::subject::{Subject, check};
+use super::workload::{APPENDED, BATCH, CONSUMER, FIELD, GROUP, Key, READ};
 use anyhow::Result;
 use bytes::Bytes;
 use firth_redis::resp::StreamEntry;
 use firth_redis::{Client, Unpack, cmd, pipe};
-
-use super::subject::{Subject, check};
-use super::workload::{APPENDED, BATCH, CONSUMER, FIELD, GROUP, Key, READ};
 
 #[derive(Clone)]
 pub(crate) struct Firth(Client);

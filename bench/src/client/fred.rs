@@ -3,15 +3,14 @@
 //! Keys and values are given as `Bytes`, which fred takes without a copy, and replies are read as
 //! `Bytes`; TCP_NODELAY is on.
 
+use super::subject::{Subject, check};
+use super::workload::{APPENDED, BATCH, CONSUMER, FIELD, GROUP, Key, READ};
 use anyhow::Result;
 use bytes::Bytes;
 use fred::bytes_utils::Str;
 use fred::prelude::*;
 use fred::types::Key as FredKey;
 use fred::types::config::TcpConfig;
-
-use super::subject::{Subject, check};
-use super::workload::{APPENDED, BATCH, CONSUMER, FIELD, GROUP, Key, READ};
 
 #[derive(Clone)]
 pub(crate) struct Fred(Client);

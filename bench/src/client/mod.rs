@@ -1,7 +1,8 @@
 //! `bench client`: client libraries side by side on one server, one TCP connection each.
 //!
-//! For each workload the subjects take turns in short slices, each slice in a fresh process and each
-//! turn in another order, so that noise of the machine hits all alike; a figure is the median of its slices.
+//! For each workload the subjects take turns in short slices, each slice in a fresh process and
+//! each turn in another order, so that noise of the machine hits all alike; a figure is the median
+//! of its slices.
 
 mod driver;
 mod firth;
@@ -12,13 +13,11 @@ mod subject;
 mod targets;
 mod workload;
 
-use std::time::Duration;
-
-use anyhow::{Context, Result, bail};
-
 use crate::cell::Cell;
 use crate::measure::Row;
 use crate::suite::{Plan, Suite};
+use anyhow::{Context, Result, bail};
+use std::time::Duration;
 use workload::Workload;
 
 /// Name of this bench in the JSON lines.

@@ -1,5 +1,5 @@
-//! Subjects `redis` (the newest stable release) and `redis-rc` (the next major, a release candidate):
-//! one `MultiplexedConnection`, cloned for every task, as the crate's guide advises.
+//! Subjects `redis` (the newest stable release) and `redis-rc` (the next major, a release
+//! candidate): one `MultiplexedConnection`, cloned for every task, as the crate's guide advises.
 //!
 //! Both versions share this text by a macro, because their types are unrelated to the compiler.
 //! TCP_NODELAY is on (the stable one leaves it off by default, which would only hurt it), and the
@@ -8,16 +8,14 @@
 macro_rules! redis_subject {
     ($module:ident, $crate_name:ident, $sized_pipeline:expr) => {
         pub(crate) mod $module {
-            use std::time::Duration;
-
+            use crate::client::subject::{Subject, check};
+            use crate::client::workload::{APPENDED, BATCH, CONSUMER, FIELD, GROUP, Key, READ};
             use anyhow::Result;
             use bytes::Bytes;
+            use std::time::Duration;
             use $crate_name::aio::MultiplexedConnection;
             use $crate_name::io::tcp::TcpSettings;
             use $crate_name::{AsyncConnectionConfig, Client, IntoConnectionInfo, Pipeline, cmd};
-
-            use crate::client::subject::{Subject, check};
-            use crate::client::workload::{APPENDED, BATCH, CONSUMER, FIELD, GROUP, Key, READ};
 
             #[derive(Clone)]
             pub(crate) struct Redis(MultiplexedConnection);

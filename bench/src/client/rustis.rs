@@ -1,13 +1,12 @@
 //! Subject `rustis`: one multiplexed client, cloned for every task, with the crate's own commands.
 
+use super::subject::{Subject, check};
+use super::workload::{APPENDED, BATCH, CONSUMER, FIELD, GROUP, Key, READ};
 use anyhow::Result;
 use bytes::Bytes;
 use rustis::client::{BatchPreparedCommand, Client};
 use rustis::commands::{StreamCommands, StringCommands, XAddOptions, XReadGroupOptions};
 use rustis::resp::{BulkString, RefBulkString};
-
-use super::subject::{Subject, check};
-use super::workload::{APPENDED, BATCH, CONSUMER, FIELD, GROUP, Key, READ};
 
 #[derive(Clone)]
 pub(crate) struct Rustis(Client);

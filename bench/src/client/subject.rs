@@ -1,16 +1,16 @@
 //! What a client library must offer to be measured: one connection, shared by clones, and the five
-//! calls of the workloads. Each subject implements it in a file of its own, in its documented best way.
-
-use std::future::Future;
-
-use anyhow::{Result, ensure};
-use bytes::Bytes;
+//! calls of the workloads. Each subject implements it in a file of its own, in its documented best
+//! way.
 
 use super::workload::Key;
+use anyhow::{Result, ensure};
+use bytes::Bytes;
+use std::future::Future;
 
 /// One library with one open connection. A clone is what a task holds, and holds alone.
 ///
-/// Every call waits for the server's answer and checks it, so that no subject is fast by being wrong.
+/// Every call waits for the server's answer and checks it, so that no subject is fast by being
+/// wrong.
 pub(crate) trait Subject: Clone + Send + Sync + Sized + 'static {
     /// Opens the one connection to the server on loopback.
     fn connect(port: u16) -> impl Future<Output = Result<Self>> + Send;
@@ -27,8 +27,8 @@ pub(crate) trait Subject: Clone + Send + Sync + Sized + 'static {
     /// XADD of one record to the appended stream, the server choosing the id.
     fn append(&mut self, value: &Bytes) -> impl Future<Output = Result<()>> + Send;
 
-    /// XREADGROUP of up to a batch of new records, then XACK of their ids; gives how many there were.
-    /// Ids and values must be at hand as owned values, as a consumer needs them.
+    /// XREADGROUP of up to a batch of new records, then XACK of their ids; gives how many there
+    /// were. Ids and values must be at hand as owned values, as a consumer needs them.
     fn read_and_ack(&mut self) -> impl Future<Output = Result<usize>> + Send;
 }
 

@@ -1,12 +1,11 @@
 //! The client workloads by their names in the JSON lines, and the data they run on.
 //!
-//! A workload is a kind of step, a number of tasks that repeat it over one connection, and a runtime:
-//! `st` = current-thread, `mt` = multi-thread with two workers.
-
-use anyhow::Result;
-use bytes::Bytes;
+//! A workload is a kind of step, a number of tasks that repeat it over one connection, and a
+//! runtime: `st` = current-thread, `mt` = multi-thread with two workers.
 
 use crate::server::Admin;
+use anyhow::Result;
+use bytes::Bytes;
 
 /// What one step of a task does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -109,7 +108,7 @@ impl Data {
         }
     }
 
-    /// Puts on the server what `kind` needs, whatever was there before.
+    /// Replaces the server's keys by those that `kind` needs.
     pub(crate) fn prepare(&self, kind: Kind, admin: &mut Admin) -> Result<()> {
         match kind {
             Kind::Get | Kind::Set | Kind::Pipeline => fill(&self.small, SMALL, admin),

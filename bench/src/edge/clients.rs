@@ -1,14 +1,13 @@
-//! Many WebSocket clients as cheap as can be: they speak the protocol's opening, then one thread reads all of them and holds the number of each
-//! event against the one before.
+//! Many WebSocket clients as cheap as can be: they speak the protocol's opening, then one thread
+//! reads all of them and holds the number of each event against the one before.
 
+use anyhow::{Context, Result, bail, ensure};
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use std::io::{ErrorKind, Read};
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
-
-use anyhow::{Context, Result, bail, ensure};
-use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::Semaphore;
 
@@ -16,10 +15,11 @@ use tokio::sync::Semaphore;
 const AT_A_TIME: usize = 64;
 /// How long all messages may take.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// What one read takes: more than ever waits, so that a read that is not full has emptied the socket.
+/// What one read takes: more than ever waits, so that a read that is not full has emptied the
+/// socket.
 const READ: usize = 256 << 10;
 
-const OPENING: &str = "GET /v1/ws HTTP/1.1\r\nhost: bench\r\nconnection: upgrade\r\nupgrade: websocket\r\n\
+const OPENING: &str = "GET /v1/ws HTTP/1.1\r\nhost: localhost\r\nconnection: upgrade\r\nupgrade: websocket\r\n\
     sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
 const WORDS: [&str; 2] = [
     r#"{"type":"auth","version":1}"#,
@@ -51,7 +51,8 @@ impl Clients {
             let (socket, frames) = one.await??;
             sockets.push((socket.into_std()?, frames));
         }
-        let (received, failed) = (Arc::new(AtomicUsize::new(0)), Arc::new(OnceLock::new()));
+        let received = Arc::new(AtomicUsize::new(0));
+        let failed = Arc::new(OnceLock::new());
         let clients = Self { count, received: received.clone(), failed: failed.clone() };
         std::thread::spawn(move || {
             if let Err(error) = read_all(sockets, &received) {
@@ -84,7 +85,7 @@ impl Clients {
 }
 
 /// Opens a WebSocket, subscribes, and waits for the two answers.
-pub(super) async fn open(port: u16) -> Result<(tokio::net::TcpStream, Frames)> {
+pub(crate) async fn open(port: u16) -> Result<(tokio::net::TcpStream, Frames)> {
     let mut socket = tokio::net::TcpStream::connect(("127.0.0.1", port)).await.context("connect")?;
     socket.write_all(OPENING.as_bytes()).await?;
     let mut head = Vec::new();
@@ -99,7 +100,9 @@ pub(super) async fn open(port: u16) -> Result<(tokio::net::TcpStream, Frames)> {
         frame.extend_from_slice(words.as_bytes());
         socket.write_all(&frame).await?;
     }
-    let (mut frames, mut buffer, mut answers) = (Frames::default(), [0; 1024], 0);
+    let mut frames = Frames::default();
+    let mut buffer = [0; 1024];
+    let mut answers = 0;
     while answers < WORDS.len() {
         let read = socket.read(&mut buffer).await?;
         ensure!(read > 0, "closed instead of an answer");
@@ -108,7 +111,7 @@ pub(super) async fn open(port: u16) -> Result<(tokio::net::TcpStream, Frames)> {
     Ok((socket, frames))
 }
 
-/// Reads whatever socket has something, for ever.
+/// Reads every socket that has data, for ever.
 fn read_all(mut sockets: Vec<(TcpStream, Frames)>, received: &AtomicUsize) -> Result<()> {
     let ready = Epoll::new(EpollCreateFlags::empty())?;
     for (at, (socket, _)) in sockets.iter().enumerate() {
@@ -116,7 +119,8 @@ fn read_all(mut sockets: Vec<(TcpStream, Frames)>, received: &AtomicUsize) -> Re
         let when = EpollFlags::EPOLLIN | EpollFlags::EPOLLET;
         ready.add(socket, EpollEvent::new(when, u64::try_from(at)?))?;
     }
-    let (mut buffer, mut told) = (vec![0; READ], [EpollEvent::empty(); 512]);
+    let mut buffer = vec![0; READ];
+    let mut told = [EpollEvent::empty(); 512];
     loop {
         let count = ready.wait(&mut told, EpollTimeout::NONE)?;
         for event in &told[..count] {
@@ -143,7 +147,7 @@ const NUMBER_AT: usize = EVENT.len() + 17;
 
 /// Reads a stream of unmasked frames, however it is cut.
 #[derive(Default)]
-pub(super) struct Frames {
+pub(crate) struct Frames {
     /// The begin of a frame that has not come as a whole.
     rest: Vec<u8>,
     /// The number of the newest event.
@@ -229,7 +233,8 @@ mod tests {
         let mut stream = vec![0x81, 3, 1, 2, 3, 0x89, 0];
         stream.extend([event(9), event(10), vec![0x81, 1, 9]].concat());
         for size in 1..stream.len() {
-            let (mut frames, mut sum) = (Frames::default(), Heard::default());
+            let mut frames = Frames::default();
+            let mut sum = Heard::default();
             for chunk in stream.chunks(size) {
                 let heard = frames.read(chunk).unwrap();
                 sum = Heard { texts: sum.texts + heard.texts, events: sum.events + heard.events };

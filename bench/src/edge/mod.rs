@@ -1,30 +1,30 @@
-//! `bench edge`: one gateway, many WebSocket clients. `firth` is the gateway; `raw` writes the same bytes to as many sockets with nothing
-//! between, which is the limit.
+//! `bench edge`: one gateway, many WebSocket clients. `firth` is the gateway; `raw` writes the same
+//! bytes to as many sockets with nothing between, which is the limit.
 //!
-//! The gateway runs in a process of its own (`bench edge-server`), the clients in the measuring one: their memory and CPU are not mixed, and
-//! each has its own file descriptors. An operation is one message at one client.
+//! The gateway runs in a process of its own (`bench edge-server`), the clients in the measuring
+//! one: their memory and CPU are not mixed, and each has its own file descriptors. An operation is
+//! one message at one client.
 //!
-//! `latency/topic` and `latency/router` are the way of one event from a topic to a client, without and with a router between.
+//! `latency/topic` and `latency/router` are the way of one event from a topic to a client, without
+//! and with a router between.
 //!
-//! `fanout` has two rounds: one message to all, again and again, timed until the last client has it; then 16 messages at a time, which an edge should
-//! carry in one write.
+//! `fanout` has two rounds: one message to all, again and again, timed until the last client has
+//! it; then 16 messages at a time, which an edge should carry in one write.
 
-mod clients;
-mod path;
+pub(crate) mod clients;
+pub(crate) mod path;
 mod server;
-
-use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
-
-use anyhow::{Context, Result};
 
 use crate::cell::Cell;
 use crate::measure::{Row, median};
 use crate::suite::{Plan, Suite};
 use crate::verdict::{self, Limit};
+use anyhow::{Context, Result};
 use clients::Clients;
 use server::Server;
 pub(crate) use server::serve;
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
 /// Name of this bench in the JSON lines.
 pub(crate) const NAME: &str = "edge";
@@ -50,7 +50,8 @@ pub(crate) fn suite() -> Suite {
     }
 }
 
-/// 8 KiB for a client, 120 ms for one message to all, 1.5 million messages a second; 200 ms from the source to a client.
+/// 8 KiB for a client, 120 ms for one message to all, 1.5 million messages a second; 200 ms from
+/// the source to a client.
 fn limits(workload: &str) -> &'static [Limit] {
     match workload {
         "fanout/10000" => &[
@@ -89,12 +90,15 @@ pub(crate) fn measure(cell: &Cell) -> Result<Row> {
         std::thread::sleep(Duration::from_millis(20));
     }
     singles.sort_by(f64::total_cmp);
-    let (cpu, begun, mut messages) = (server.cpu()?, Instant::now(), 0);
+    let cpu = server.cpu()?;
+    let begun = Instant::now();
+    let mut messages = 0;
     while begun.elapsed() < cell.rounds.timed {
         publish(&mut server, &clients, AT_ONCE)?;
         messages += AT_ONCE * count;
     }
-    let (wall, cpu) = (begun.elapsed().as_secs_f64(), server.cpu()? - cpu);
+    let wall = begun.elapsed().as_secs_f64();
+    let cpu = server.cpu()? - cpu;
     let loaded = (server.memory()?.saturating_sub(empty)) as f64 / count as f64;
     let extra = [
         ("bytes_per_item", per_client),

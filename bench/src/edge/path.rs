@@ -1,16 +1,16 @@
-//! From a topic to a client, one event at a time: read by the gateway itself, or matched and delivered by a router.
+//! From a topic to a client, one event at a time: read by the gateway itself, or matched and
+//! delivered by a router.
 //!
-//! Everything runs in one process, so that one clock measures: producer, topic in memory, router, HTTP/2, gateway, WebSocket, client.
+//! Everything runs in one process, so that one clock measures: producer, topic in memory, router,
+//! HTTP/2, gateway, WebSocket, client.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
-
+use super::clients::open;
+use crate::cell::Cell;
+use crate::measure::{Clock, Row, Samples, percentiles, precise};
 use anyhow::{Context, Result, ensure};
 use firth::Broker;
 use firth_edge::auth::{Keys, Origins};
 use firth_edge::{Config, Edge, Hub, RouterFeed, TopicFeed};
-use firth_engine::Engine;
 use firth_router::config::{Protocol, RoutingConfig};
 use firth_router::deliver::{Bearer, ByProtocol, HttpDeliverer, HttpOptions};
 use firth_router::event::{Document, Event, Operation};
@@ -19,12 +19,11 @@ use firth_router::registry::{Gateway, Registry, Subscription};
 use firth_router::routing::Target;
 use firth_router::{GatewayId, SubscriptionId, Tenant};
 use serde_json::json;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 use tokio::io::AsyncReadExt;
 use tokio::net::{TcpListener, TcpStream};
-
-use super::clients::open;
-use crate::cell::Cell;
-use crate::measure::{Clock, Row, Samples, percentiles, precise};
 
 const TOPIC: &str = "changes";
 /// Events a second.
@@ -33,12 +32,11 @@ const MARK: &[u8] = b"\"mark\":";
 const TOKEN: &str = "bench";
 
 pub(super) async fn measure(cell: &Cell, by_router: bool) -> Result<Row> {
-    let engine = Engine::memory();
-    let broker = Broker::with_engine(engine.clone());
+    let broker = Broker::memory();
     broker.create_topic(TOPIC).partitions(1).await?;
     let hub = Hub::start(Config::default())?;
     let (node, _feed) = match by_router {
-        true => (Some(routed(&broker, engine, &hub).await?), None),
+        true => (Some(routed(&broker, &hub).await?), None),
         false => (None, Some(TopicFeed::start(hub.clone(), &broker, TOPIC, "gateway").await?)),
     };
     let listener = TcpListener::bind("127.0.0.1:0").await?;
@@ -46,7 +44,8 @@ pub(super) async fn measure(cell: &Cell, by_router: bool) -> Result<Row> {
     let edge = Edge::new(hub, Keys::open(tenant()?), Origins::same_host());
     tokio::spawn(edge.serve(listener, std::future::pending(), Duration::ZERO));
     let (mut socket, _) = open(port).await?;
-    let (base, producer) = (Instant::now(), broker.producer(TOPIC).await?);
+    let base = Instant::now();
+    let producer = broker.producer(TOPIC).await?;
     let mut ticks = tokio::time::interval(Duration::from_micros(1_000_000 / PACE));
     let (clock, begun, mut samples, mut sent) =
         (Clock::start()?, Instant::now(), Samples::with_capacity(4096), 0);
@@ -78,14 +77,15 @@ pub(super) async fn measure(cell: &Cell, by_router: bool) -> Result<Row> {
 }
 
 /// A router that delivers what the gateway wants, by HTTP/2.
-async fn routed(broker: &Broker, engine: Engine, hub: &Hub) -> Result<(Router, Registry)> {
+pub(crate) async fn routed(broker: &Broker, hub: &Hub) -> Result<(Router, Registry)> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let endpoint = format!("http://{}", listener.local_addr()?);
     let routes = RouterFeed::new(hub.clone(), TOKEN).routes();
     tokio::spawn(async move { axum::serve(listener, routes).await });
-    let registry = Registry::open(engine, RoutingConfig::default().subscriptions).await?;
+    let registry = Registry::open(broker, RoutingConfig::default().subscriptions).await?;
     registry.register_gateway(Gateway::new(GatewayId::new("gw")?, endpoint)).await?;
-    let (id, target) = (SubscriptionId::new("s")?, Target::Direct(GatewayId::new("gw")?));
+    let id = SubscriptionId::new("s")?;
+    let target = Target::Direct(GatewayId::new("gw")?);
     registry.register(Subscription::new(id, tenant()?, "orders", target)).await?;
     let timeout = Duration::from_secs(10);
     let http =
@@ -105,8 +105,9 @@ fn event(number: u64, mark: u64) -> Result<Event> {
 }
 
 /// The mark of the next event.
-async fn received(socket: &mut TcpStream) -> Result<u64> {
-    let (mut heard, mut buffer) = (Vec::new(), [0; 4096]);
+pub(crate) async fn received(socket: &mut TcpStream) -> Result<u64> {
+    let mut heard = Vec::new();
+    let mut buffer = [0; 4096];
     loop {
         let read = tokio::time::timeout(Duration::from_secs(20), socket.read(&mut buffer)).await??;
         ensure!(read > 0, "the gateway closed");

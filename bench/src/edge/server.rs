@@ -1,14 +1,14 @@
-//! The gateway's process: serves, and publishes so many messages for each line on its input. [`Server`] is the handle of the measuring process.
-
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, Command, Stdio};
-use std::time::Duration;
+//! The gateway's process: serves, and publishes so many messages for each line on its input.
+//! [`Server`] is the handle of the measuring process.
 
 use anyhow::{Context, Result, bail};
 use firth_edge::auth::{Keys, Origins};
 use firth_edge::{Config, Edge, Hub, Limits};
 use firth_router::Tenant;
 use firth_router::event::{Document, Event, Operation};
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::net::tcp::OwnedWriteHalf;
@@ -51,7 +51,8 @@ impl Server {
     pub(crate) fn cpu(&self) -> Result<f64> {
         let stat = self.proc("stat")?;
         let fields: Vec<&str> = stat.rsplit(')').next().context("stat")?.split_ascii_whitespace().collect();
-        let (user, system): (f64, f64) = (fields[11].parse()?, fields[12].parse()?);
+        let user: f64 = fields[11].parse()?;
+        let system: f64 = fields[12].parse()?;
         Ok((user + system) / 100.0)
     }
 
@@ -135,7 +136,8 @@ async fn raw(listener: TcpListener) -> Result<()> {
                 let _request = read.read(&mut buffer).await?;
                 write.write_all(b"HTTP/1.1 101 Switching Protocols\r\n\r\n").await?;
                 write.write_all(&[0x81, 1, b'0', 0x81, 1, b'0']).await?;
-                // Dropping this half would close nothing, but end the reading of what the client says.
+                // Dropping this half would close nothing, but end the reading of what the client
+                // says.
                 std::mem::forget(read);
                 let _ = sender.send(write);
                 std::io::Result::Ok(())
@@ -143,7 +145,9 @@ async fn raw(listener: TcpListener) -> Result<()> {
         }
     });
     let mut all: Vec<OwnedWriteHalf> = Vec::new();
-    let (mut orders, tenant, mut number) = (orders(), Tenant::new("bench")?, 0);
+    let mut orders = orders();
+    let tenant = Tenant::new("bench")?;
+    let mut number = 0;
     while let Some(messages) = orders.recv().await {
         while let Ok(socket) = sockets.try_recv() {
             all.push(socket);

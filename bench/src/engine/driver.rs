@@ -1,16 +1,15 @@
-//! Runs the workers of one subject inside a measuring process: each repeats its step until a shared flag says stop.
+//! Runs the workers of one subject inside a measuring process: each repeats its step until a shared
+//! flag says stop.
 
+use super::place::Place;
+use crate::cell::Cell;
+use crate::measure::{Clock, Row, Samples, Spent, percentiles, precise};
+use anyhow::{Context, Result, ensure};
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
-
-use anyhow::{Context, Result, ensure};
-
-use super::place::Place;
-use crate::cell::Cell;
-use crate::measure::{Clock, Row, Samples, Spent, percentiles, precise};
 
 /// Latency samples kept per worker.
 const SAMPLES: usize = 1 << 16;
@@ -65,7 +64,9 @@ async fn round<W: Worker>(workers: Vec<W>, length: Duration) -> Result<(Round, V
         std::thread::sleep(length);
         stop.store(true, Relaxed);
     });
-    let (mut ops, mut samples, mut workers) = (0, vec![], vec![]);
+    let mut ops = 0;
+    let mut samples = vec![];
+    let mut workers = vec![];
     for task in tasks {
         let (worker, done, latencies) = task.await.context("a worker panicked")??;
         ops += done;
@@ -79,7 +80,8 @@ async fn round<W: Worker>(workers: Vec<W>, length: Duration) -> Result<(Round, V
 }
 
 async fn repeat<W: Worker>(mut worker: W, stop: Arc<AtomicBool>) -> Result<(W, u64, Samples)> {
-    let (mut ops, mut samples) = (0, Samples::with_capacity(SAMPLES));
+    let mut ops = 0;
+    let mut samples = Samples::with_capacity(SAMPLES);
     while !stop.load(Relaxed) {
         let began = Instant::now();
         ops += worker.step().await?;

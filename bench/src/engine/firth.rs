@@ -1,18 +1,16 @@
 //! The engine itself, through its facets and nothing above them.
 
-use std::time::Duration;
-
+use super::driver::Worker;
+use super::place::Place;
+use super::workload::{APPENDED, Kind, LEASES, Payloads, READ, RECORDS, Site, Workload};
 use anyhow::{Context, Result, bail, ensure};
-use firth_engine::facet::{Acquire, Append, From, Max, TakeDue};
+use firth_engine::facet::{Acquire, Append, ReadLimit, StartPosition, TakeDue};
 use firth_engine::{
     Commit, Content, Dead, Engine, GroupName, Hold, HolderName, LeaseName, MemberName, Partition, PoolName,
     Record, RecordId, Retry, TopicName,
 };
 use futures_util::future::try_join_all;
-
-use super::driver::Worker;
-use super::place::Place;
-use super::workload::{APPENDED, Kind, LEASES, Payloads, READ, RECORDS, Site, Workload};
+use std::time::Duration;
 
 const HOUR: Duration = Duration::from_secs(3600);
 /// Callers that share a sync on files: one alone would measure the disk's latency and nothing else.
@@ -109,7 +107,7 @@ impl Firth {
     /// Reads a batch and commits the one before in the same round trip, as the raw limit does.
     async fn settle(&mut self) -> Result<u64> {
         let reader = self.reader.as_mut().context("a reader has a group")?;
-        let read = self.engine.read(&self.at, reader.position, Max::records(READ));
+        let read = self.engine.read(&self.at, reader.position, ReadLimit::records(READ));
         let commit = async {
             match reader.position {
                 RecordId::ZERO => Ok(()),
@@ -132,13 +130,14 @@ impl Firth {
     /// Reads a batch and settles it; a group that has seen everything is followed by a fresh one.
     async fn work(&mut self) -> Result<u64> {
         let reader = self.reader.as_mut().context("a reader has a group")?;
-        let records = self.engine.read(&self.at, reader.position, Max::records(READ)).await?;
+        let records = self.engine.read(&self.at, reader.position, ReadLimit::records(READ)).await?;
         let Some(last) = records.last() else {
             self.next_group().await?;
             return Ok(0);
         };
         reader.position = last.id;
-        let (count, frontier) = (records.len() as u64, last.id);
+        let count = records.len() as u64;
+        let frontier = last.id;
         let commit = match self.kind {
             Kind::Retry => {
                 Commit { frontier, retries: records.iter().map(retry).collect(), ..Commit::default() }
@@ -164,12 +163,13 @@ impl Firth {
         self.groups += 1;
         let group = GroupName::new(format!("group-{}", self.groups))?;
         if let Some(former) = self.reader.take() {
-            // Its dead letters would fill the server: what is measured is giving records up, not keeping them.
+            // Its dead letters would fill the server: what is measured is giving records up, not
+            // keeping them.
             self.engine.delete_group(&self.at, &former.group, None).await?;
         }
         let wish = Acquire::new(LeaseName::group(&self.at, &group), HolderName::new("bench")?, HOUR);
         let hold = self.engine.acquire(wish).await?.granted().context("the lease is free")?;
-        self.engine.open(&self.at, &group, From::Start, &hold).await?;
+        self.engine.open(&self.at, &group, StartPosition::Start, &hold).await?;
         self.reader = Some(Reader { group, hold, position: RecordId::ZERO });
         Ok(())
     }
@@ -178,7 +178,8 @@ impl Firth {
         let pool = PoolName::new("bench")?;
         for from in (0..LEASES).step_by(500) {
             let acquire = |n: usize| {
-                let (engine, pool) = (self.engine.clone(), pool.clone());
+                let engine = self.engine.clone();
+                let pool = pool.clone();
                 async move {
                     let name = LeaseName::pool(&pool, &MemberName::new(format!("claim-{n}"))?);
                     let wish = Acquire::new(name, HolderName::new("bench")?, HOUR);

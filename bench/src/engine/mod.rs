@@ -1,7 +1,8 @@
 //! `bench engine`: the storage engines, and beside each the raw limit of what it stands on.
 //!
-//! A workload is an operation at a place: `append/redis`, `settle/file-fast`. Every measurement has a server or a data directory of
-//! its own, so that memory and disk per record are those of that measurement.
+//! A workload is an operation at a place: `append/redis`, `settle/file-fast`. Every measurement has
+//! a server or a data directory of its own, so that memory and disk per record are those of that
+//! measurement.
 
 mod driver;
 mod firth;
@@ -12,14 +13,12 @@ mod restart;
 mod targets;
 mod workload;
 
-use std::time::Duration;
-
-use anyhow::{Result, bail};
-
 use crate::cell::{Cell, Rounds};
 use crate::measure::Row;
 use crate::suite::{Plan, Suite};
 use crate::table::Table;
+use anyhow::{Result, bail};
+use std::time::Duration;
 use workload::{Kind, Workload};
 
 /// Name of this bench in the JSON lines.

@@ -1,14 +1,13 @@
-//! Where a measurement happens: a server or a data directory of its own, and what it costs there in memory, disk and CPU.
-
-use std::path::{Path, PathBuf};
-use std::time::Duration;
-
-use anyhow::{Context, Result};
-use firth_testkit::{Persist, RedisServer};
-use nix::unistd::{SysconfVar, sysconf};
+//! Where a measurement happens: a server or a data directory of its own, and what it costs there in
+//! memory, disk and CPU.
 
 use super::workload::Site;
 use crate::server;
+use anyhow::{Context, Result};
+use firth_testkit::{Persist, RedisServer};
+use nix::unistd::{SysconfVar, sysconf};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// A place, gone when it is dropped.
 pub(crate) enum Place {

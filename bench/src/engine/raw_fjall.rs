@@ -1,12 +1,11 @@
-//! The raw limit on files: plain batches of the storage library, with a sync per batch where the engine syncs too; a scan and
-//! one stored position.
-
-use anyhow::{Result, bail};
-use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
+//! The raw limit on files: plain batches of the storage library, with a sync per batch where the
+//! engine syncs too; a scan and one stored position.
 
 use super::driver::Worker;
 use super::place::Place;
 use super::workload::{APPENDED, Kind, Payloads, READ, RECORDS, Workload};
+use anyhow::{Result, bail};
+use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
 
 /// One log and one position.
 pub(crate) struct Raw {
@@ -28,7 +27,8 @@ impl Raw {
         let db =
             Database::builder(dir.0.join("raw")).cache_size(32 << 20).manual_journal_persist(true).open()?;
         let options = || KeyspaceCreateOptions::default().max_memtable_size(32 << 20);
-        let (log, state) = (db.keyspace("log", options)?, db.keyspace("state", options)?);
+        let log = db.keyspace("log", options)?;
+        let state = db.keyspace("state", options)?;
         let mode = if *synced { PersistMode::SyncData } else { PersistMode::Buffer };
         let reads = workload.kind == Kind::Settle;
         let mut raw = Self { db, log, state, payloads: Payloads::new(), mode, reads, last: 0, position: 0 };

@@ -1,12 +1,11 @@
-//! The raw limit on Redis: XADD in pipelines of 128, XREAD of 100 with a stored cursor, or XREADGROUP of 100 and XACK; no fencing, no
-//! retries, nothing but the server and a socket.
-
-use anyhow::{Result, bail};
+//! The raw limit on Redis: XADD in pipelines of 128, XREAD of 100 with a stored cursor, or
+//! XREADGROUP of 100 and XACK; no fencing, no retries, nothing but the server and a socket.
 
 use super::driver::Worker;
 use super::place::Place;
 use super::workload::{Kind, Payloads, RECORDS};
 use crate::raw::{self, Cursor, PIPELINE, put_append, put_command};
+use anyhow::{Result, bail};
 
 const STREAM: &str = "raw:stream";
 const GROUP: &str = "readers";

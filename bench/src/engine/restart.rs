@@ -1,16 +1,14 @@
 //! How long a directory full of records takes to open, and how much disk it needs.
 
-use std::collections::BTreeMap;
-use std::time::Instant;
-
-use anyhow::{Result, ensure};
-use firth_engine::{Engine, Partition, TopicName};
-
 use super::firth::fill;
 use super::place::Place;
 use super::workload::PAYLOAD;
 use crate::cell::Cell;
 use crate::measure::{Clock, Row, precise};
+use anyhow::{Result, ensure};
+use firth_engine::{Engine, Partition, TopicName};
+use std::collections::BTreeMap;
+use std::time::Instant;
 
 const PARTITIONS: usize = 4;
 const RECORDS: usize = 10_000_000;
@@ -32,7 +30,8 @@ pub(crate) async fn measure(cell: &Cell, place: &Place) -> Result<Row> {
     drop(engine);
     let disk = place.bytes().await?;
 
-    let (clock, began) = (Clock::start()?, Instant::now());
+    let clock = Clock::start()?;
+    let began = Instant::now();
     let engine = Engine::at(&place.url()).await?;
     let took = began.elapsed();
     let spent = clock.stop()?;
@@ -42,7 +41,8 @@ pub(crate) async fn measure(cell: &Cell, place: &Place) -> Result<Row> {
     }
     ensure!(found == (records / PARTITIONS * PARTITIONS) as u64, "{found} of {records} records are there");
     engine.close().await?;
-    let (ops, micros) = (precise(found), took.as_secs_f64() * 1e6);
+    let ops = precise(found);
+    let micros = took.as_secs_f64() * 1e6;
     Ok(Row {
         bench: cell.bench.clone(),
         workload: cell.workload.clone(),

@@ -1,4 +1,5 @@
-//! The engine's targets: what it may cost beside the raw limit of the same run, and what a record may weigh.
+//! The engine's targets: what it may cost beside the raw limit of the same run, and what a record
+//! may weigh.
 
 use crate::measure::Row;
 use crate::verdict::{self, Limit, Verdict};

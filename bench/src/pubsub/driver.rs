@@ -1,15 +1,8 @@
-//! Runs one subject as a subscriber inside a measuring process: rounds of one task that takes message
-//! after message and grants the publisher new credit as they come.
+//! Runs one subject as a subscriber inside a measuring process: rounds of one task that takes
+//! message after message and grants the publisher new credit as they come.
 //!
 //! A subject that loses messages does not stop the bench: a watch writes off what does not come and
 //! grants anew, and the share that was lost is part of the row.
-
-use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::time::{Duration, Instant};
-
-use anyhow::{Context, Result, ensure};
 
 use super::publisher::{self, BATCH, Publisher};
 use super::subject::Subject;
@@ -18,13 +11,18 @@ use crate::alloc::Count;
 use crate::cell::Cell;
 use crate::measure::{Clock, Row, Samples, Spent, percentiles, precise};
 use crate::server::Admin;
+use anyhow::{Context, Result, ensure};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
 
 /// Batches on their way at most: 20 000 messages, about 2 MB in the server's output buffer.
 pub(crate) const WINDOW: u8 = 200;
 /// Batches granted at a time.
 const GRANT: u8 = 20;
-/// Without a message for this long, those that were granted are taken for lost. Far longer than a busy
-/// machine keeps a process waiting: a window granted too early would stay on the way for good.
+/// Without a message for this long, those that were granted are taken for lost. Far longer than a
+/// busy machine keeps a process waiting: a window granted too early would stay on the way for good.
 const STALL: Duration = Duration::from_millis(500);
 /// How often the watch looks.
 const LOOK: Duration = Duration::from_millis(20);
@@ -169,7 +167,8 @@ impl Watch {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
         let thread = std::thread::spawn(move || {
-            let (mut before, mut since) = (0, Instant::now());
+            let mut before = 0;
+            let mut since = Instant::now();
             while !stopped.load(Relaxed) {
                 std::thread::sleep(LOOK);
                 let received = line.received.load(Relaxed);

@@ -3,13 +3,12 @@
 //! The buffer holds a whole window, as fred's does; with the default of 1 MiB the oldest would be
 //! dropped (and `Lagged` signalled) whenever the consumer is kept waiting under full load.
 
+use super::subject::Subject;
 use anyhow::{Context, Result, bail};
 use firth_redis::Client;
-use firth_redis::mux::{Buffer, Event, Message, Overflow, Signal, Subscription};
+use firth_redis::mux::{Buffer, Event, Message, OverflowPolicy, Signal, Subscription};
 
-use super::subject::Subject;
-
-const BUFFER: Buffer = Buffer { bytes: 16 << 20, overflow: Overflow::DropOldest };
+const BUFFER: Buffer = Buffer { bytes: 16 << 20, overflow: OverflowPolicy::DropOldest };
 
 pub(crate) struct Firth {
     client: Client,

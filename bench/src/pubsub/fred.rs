@@ -1,18 +1,18 @@
 //! Subject `fred` as a subscriber: a client and its broadcast receiver of messages.
 //!
 //! Its broadcast channel holds 32 messages by default and then drops the oldest, which would lose
-//! nearly all of this load; here it holds a whole window, so that fred is measured and not its loss.
+//! nearly all of this load; here it holds a whole window, so that fred is measured and not its
+//! loss.
 
+use super::driver::WINDOW;
+use super::publisher::BATCH;
+use super::subject::Subject;
 use anyhow::Result;
 use fred::prelude::*;
 use fred::types::Message;
 use fred::types::config::TcpConfig;
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
-
-use super::driver::WINDOW;
-use super::publisher::BATCH;
-use super::subject::Subject;
 
 pub(crate) struct Fred {
     client: Client,

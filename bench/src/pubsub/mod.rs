@@ -1,5 +1,5 @@
-//! `bench pubsub`: client libraries side by side as subscribers of 1, 1 000 and 10 000 channels, and of
-//! sharded channels while their cluster changes ([`change`]).
+//! `bench pubsub`: client libraries side by side as subscribers of 1, 1 000 and 10 000 channels,
+//! and of sharded channels while their cluster changes ([`change`]).
 //!
 //! A publisher process of its own feeds the measured one through the server, so that a figure holds
 //! the receiving side alone; subjects take turns as in `bench client`.
@@ -15,13 +15,11 @@ mod subject;
 mod targets;
 mod workload;
 
-use std::time::Duration;
-
-use anyhow::{Context, Result, bail};
-
 use crate::cell::Cell;
 use crate::measure::Row;
 use crate::suite::{Plan, Suite};
+use anyhow::{Context, Result, bail};
+use std::time::Duration;
 
 pub(crate) use publisher::publish;
 

@@ -1,20 +1,18 @@
 //! The publisher: a process of its own, so that its work is not in the subscriber's figures.
 //!
-//! It publishes by credit. The subscriber grants batches through the publisher's stdin, one byte for
-//! 1 to 255 batches, as messages arrive; so at most a window of messages is on its way, a slow
+//! It publishes by credit. The subscriber grants batches through the publisher's stdin, one byte
+//! for 1 to 255 batches, as messages arrive; so at most a window of messages is on its way, a slow
 //! subscriber is not cut off by the server for its full output buffer, and none is starved.
 
+use super::workload::{PAYLOAD, channel};
+use anyhow::{Context, Result, bail, ensure};
+use nix::time::{ClockId, clock_gettime};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
-
-use anyhow::{Context, Result, bail, ensure};
-use nix::time::{ClockId, clock_gettime};
-
-use super::workload::{PAYLOAD, channel};
 
 /// Messages per credit; the first of a batch carries its time of sending.
 pub(crate) const BATCH: u64 = 100;

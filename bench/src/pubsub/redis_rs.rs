@@ -1,16 +1,16 @@
-//! Subjects `redis` and `redis-rc` as subscribers: a `PubSub` connection and its stream of messages.
-//! Both versions share this text by a macro, because their types are unrelated to the compiler.
+//! Subjects `redis` and `redis-rc` as subscribers: a `PubSub` connection and its stream of
+//! messages. Both versions share this text by a macro, because their types are unrelated to the
+//! compiler.
 
 macro_rules! redis_subject {
     ($module:ident, $crate_name:ident) => {
         pub(crate) mod $module {
+            use crate::pubsub::subject::Subject;
             use anyhow::{Context, Result};
             use futures_util::StreamExt;
             use $crate_name::aio::{PubSubSink, PubSubStream};
             use $crate_name::io::tcp::TcpSettings;
             use $crate_name::{Client, IntoConnectionInfo, Msg};
-
-            use crate::pubsub::subject::Subject;
 
             pub(crate) struct Redis {
                 sink: PubSubSink,

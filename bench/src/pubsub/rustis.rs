@@ -1,10 +1,9 @@
 //! Subject `rustis` as a subscriber: a client and its pub/sub stream.
 
+use super::subject::Subject;
 use anyhow::{Context, Result};
 use futures_util::StreamExt;
 use rustis::client::{Client, PubSubMessage, PubSubStream};
-
-use super::subject::Subject;
 
 pub(crate) struct Rustis {
     _client: Client,

@@ -1,9 +1,8 @@
 //! What a client library must offer to be measured as a subscriber. Each subject implements it in a
 //! file of its own, in its documented best way: one consumer of all its channels.
 
-use std::future::Future;
-
 use anyhow::Result;
+use std::future::Future;
 
 /// One library, connected, with one consumer.
 pub(crate) trait Subject: Send + Sized + 'static {

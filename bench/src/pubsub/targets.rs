@@ -1,5 +1,5 @@
-//! The pub/sub targets: ratios to the best Rust peer in the same run, the heap of a channel, and what a
-//! change of the cluster may cost: a short silence, and no loss that is not signalled.
+//! The pub/sub targets: ratios to the best Rust peer in the same run, the heap of a channel, and
+//! what a change of the cluster may cost: a short silence, and no loss that is not signalled.
 
 use crate::measure::Row;
 use crate::verdict::{self, Limit, Verdict};

@@ -1,18 +1,17 @@
-//! apalis-redis without task locks, in bulk both ways; `apalis-bare` also gives up the results and events that it keeps of each task. A
-//! backlog of some ten thousand stops it, so the sender keeps near.
-
-use std::sync::Arc;
-use std::time::Duration;
-
-use anyhow::{Context, Result, anyhow};
-use apalis::prelude::{BoxDynError, Data, TaskSink, WorkerBuilder};
-use apalis_redis::{Config, RedisStorage};
-use tokio::sync::Notify;
+//! apalis-redis without task locks, in bulk both ways; `apalis-bare` also gives up the results and
+//! events that it keeps of each task. A backlog of some ten thousand stops it, so the sender keeps
+//! near.
 
 use super::meter::Meter;
 use super::place::Place;
 use super::subject::{Pace, Subject};
 use super::workload::PAYLOAD;
+use anyhow::{Context, Result, anyhow};
+use apalis::prelude::{BoxDynError, Data, TaskSink, WorkerBuilder};
+use apalis_redis::{Config, RedisStorage};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::Notify;
 
 const BULK: usize = 500;
 /// How far the sender runs ahead of a worker.
@@ -47,7 +46,9 @@ impl Subject for Apalis {
         if let Pace::Every(_) = pace {
             return Err(anyhow!("apalis stalls at a paced rate"));
         }
-        let (mut storage, payload, mut sent) = (self.storage.clone(), "x".repeat(PAYLOAD), 0);
+        let mut storage = self.storage.clone();
+        let payload = "x".repeat(PAYLOAD);
+        let mut sent = 0;
         while sent < meter.goal() {
             let count = (BULK as u64).min(meter.goal() - sent);
             let bulk = (0..count).map(|_| payload.clone()).collect();

@@ -1,16 +1,14 @@
 //! BullMQ in a Node.js process of its own, which measures itself; see `bullmq.mjs`.
 
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::time::Duration;
-
-use anyhow::{Context, Result, bail, ensure};
-use serde::Deserialize;
-
 use super::meter::Measured;
 use super::place::Place;
 use super::workload::Act;
 use crate::measure::Spent;
+use anyhow::{Context, Result, bail, ensure};
+use serde::Deserialize;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/queue/bullmq.mjs");
 

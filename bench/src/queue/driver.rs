@@ -1,11 +1,5 @@
 //! Runs one workload on one subject inside a measuring process.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::time::Duration;
-
-use anyhow::{Context, Result, bail};
-
 use super::meter::{Measured, Meter};
 use super::place::Place;
 use super::subject::{Pace, Subject};
@@ -13,6 +7,10 @@ use super::workload::{Act, Workload, messages};
 use super::{apalis, bullmq, firth, jetstream, limit, special};
 use crate::cell::Cell;
 use crate::measure::{Row, precise};
+use anyhow::{Context, Result, bail};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
 
 /// One message a millisecond.
 const PACE: Duration = Duration::from_millis(1);
@@ -88,7 +86,8 @@ impl Run<'_> {
 pub(super) fn row(cell: &Cell, measured: &Measured) -> Row {
     let messages = precise(measured.messages);
     let per_message = |time: Duration| time.as_secs_f64() * 1e6 / messages;
-    let (client, server) = (per_message(measured.spent.cpu), per_message(measured.server));
+    let client = per_message(measured.spent.cpu);
+    let server = per_message(measured.server);
     Row {
         bench: cell.bench.clone(),
         workload: cell.workload.clone(),

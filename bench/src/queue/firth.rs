@@ -1,18 +1,16 @@
 //! firth itself: the whole library with handlers and metrics, as a program would use it.
 
-use std::collections::VecDeque;
-use std::sync::Arc;
-use std::time::Duration;
-
-use anyhow::{Context, Result};
-use bytes::Bytes;
-use firth::{Broker, Message, Nack, RetryPolicy};
-use tokio::sync::Notify;
-
 use super::meter::Meter;
 use super::place::Place;
 use super::subject::{Pace, Subject};
 use super::workload::PAYLOAD;
+use anyhow::{Context, Result};
+use bytes::Bytes;
+use firth::{Broker, Message, Nack, RetryPolicy};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::Notify;
 
 pub(crate) const TOPIC: &str = "bench";
 pub(crate) const GROUP: &str = "group";
@@ -37,8 +35,8 @@ impl Firth {
         Ok(Self { broker, fails: false, beyond: None })
     }
 
-    /// The same with handlers of which every twentieth fails once, or none. Some messages are sent beyond the goal, so that there is work while
-    /// the last failures wait for their time.
+    /// The same with handlers of which every twentieth fails once, or none. Some messages are sent
+    /// beyond the goal, so that there is work while the last failures wait for their time.
     pub(crate) fn failing(self, fails: bool) -> Self {
         Self { fails, beyond: Some(50), ..self }
     }
@@ -56,7 +54,7 @@ impl Subject for Firth {
     async fn produce(&self, meter: &Arc<Meter>, pace: Pace, counts: bool) -> Result<()> {
         let producer = self.broker.producer(TOPIC).await?;
         let payload = Bytes::from(vec![b'x'; PAYLOAD]);
-        let mut tickets = VecDeque::with_capacity(WINDOW);
+        let mut pending = VecDeque::with_capacity(WINDOW);
         let count = |answers: u64| counts.then(|| meter.add(answers));
         let mut ticks = match pace {
             Pace::Full => None,
@@ -70,15 +68,15 @@ impl Subject for Firth {
                     Message::new(meter.stamped())
                 }
             };
-            if tickets.len() == WINDOW {
-                let first: firth::Ticket = tickets.pop_front().context("the window is full")?;
+            if pending.len() == WINDOW {
+                let first: firth::SendFuture = pending.pop_front().context("the window is full")?;
                 first.await?;
                 count(1);
             }
-            tickets.push_back(producer.enqueue(message).await?);
+            pending.push_back(producer.enqueue(message).await?);
         }
-        for ticket in tickets {
-            ticket.await?;
+        for sending in pending {
+            sending.await?;
             count(1);
         }
         producer.close().await?;
@@ -86,12 +84,15 @@ impl Subject for Firth {
     }
 
     async fn consume(&self, meter: &Arc<Meter>, stamped: bool) -> Result<()> {
-        let (done, fails) = (Arc::new(Notify::new()), self.fails);
+        let done = Arc::new(Notify::new());
+        let fails = self.fails;
         let consumer =
             self.broker.consumer(TOPIC, GROUP).retry(RetryPolicy::fixed(5, Duration::from_millis(100)));
-        let (finished, meter) = (done.clone(), meter.clone());
+        let finished = done.clone();
+        let meter = meter.clone();
         let handler = move |record: firth::Record| {
-            let (done, meter) = (done.clone(), meter.clone());
+            let done = done.clone();
+            let meter = meter.clone();
             async move {
                 if fails && record.attempt() == 1 && record.id().seq.is_multiple_of(FAILS) {
                     return Err(Nack::retry("asked for"));

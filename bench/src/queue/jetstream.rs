@@ -1,18 +1,17 @@
-//! NATS JetStream by async-nats: publishes with a window of 1 000 acknowledgements, pulls 1 000 at a time, acknowledges each message.
-
-use std::collections::VecDeque;
-use std::future::IntoFuture;
-use std::sync::Arc;
-
-use anyhow::{Context, Result, anyhow};
-use async_nats::jetstream::{self, consumer, stream};
-use bytes::Bytes;
-use futures_util::StreamExt;
+//! NATS JetStream by async-nats: publishes with a window of 1 000 acknowledgements, pulls 1 000 at
+//! a time, acknowledges each message.
 
 use super::meter::Meter;
 use super::place::Place;
 use super::subject::{Pace, Subject};
 use super::workload::PAYLOAD;
+use anyhow::{Context, Result, anyhow};
+use async_nats::jetstream::{self, consumer, stream};
+use bytes::Bytes;
+use futures_util::StreamExt;
+use std::collections::VecDeque;
+use std::future::IntoFuture;
+use std::sync::Arc;
 
 const SUBJECT: &str = "bench";
 const WINDOW: usize = 1000;

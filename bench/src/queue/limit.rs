@@ -1,15 +1,14 @@
-//! The limit as a subject: XADD in pipelines of 128, XREAD of 100 with a plain position stored per 100, from two blocking threads.
-
-use std::sync::Arc;
-use std::time::Instant;
-
-use anyhow::{Context, Result};
+//! The limit as a subject: XADD in pipelines of 128, XREAD of 100 with a plain position stored per
+//! 100, from two blocking threads.
 
 use super::meter::Meter;
 use super::place::Place;
 use super::subject::{Pace, Subject};
 use super::workload::PAYLOAD;
 use crate::raw::{Cursor, PIPELINE, Raw, put_append};
+use anyhow::{Context, Result};
+use std::sync::Arc;
+use std::time::Instant;
 
 pub(crate) struct Limit {
     port: u16,
@@ -24,11 +23,14 @@ impl Limit {
 
 impl Subject for Limit {
     async fn produce(&self, meter: &Arc<Meter>, pace: Pace, counts: bool) -> Result<()> {
-        let (port, streams, meter) = (self.port, self.streams.clone(), meter.clone());
+        let port = self.port;
+        let streams = self.streams.clone();
+        let meter = meter.clone();
         let run = move || match pace {
             Pace::Full => at_full_speed(port, &streams, &meter, counts),
             Pace::Every(every) => {
-                let (mut raw, begun) = (Raw::connect(port)?, Instant::now());
+                let mut raw = Raw::connect(port)?;
+                let begun = Instant::now();
                 for number in 0..u32::try_from(meter.goal())? {
                     std::thread::sleep((begun + every * number).saturating_duration_since(Instant::now()));
                     let mut command = Vec::new();
@@ -42,7 +44,9 @@ impl Subject for Limit {
     }
 
     async fn consume(&self, meter: &Arc<Meter>, stamped: bool) -> Result<()> {
-        let (port, streams, meter) = (self.port, self.streams.clone(), meter.clone());
+        let port = self.port;
+        let streams = self.streams.clone();
+        let meter = meter.clone();
         let run = move || {
             let mut raw = Raw::connect(port)?;
             let mut streams: Vec<Cursor> = streams.iter().map(|name| Cursor::start(name)).collect();
@@ -61,7 +65,8 @@ impl Subject for Limit {
 }
 
 fn at_full_speed(port: u16, streams: &[String], meter: &Meter, counts: bool) -> Result<()> {
-    let (mut raw, payload) = (Raw::connect(port)?, vec![b'x'; PAYLOAD]);
+    let mut raw = Raw::connect(port)?;
+    let payload = vec![b'x'; PAYLOAD];
     let batches: Vec<Vec<u8>> = streams
         .iter()
         .map(|stream| {

@@ -1,14 +1,13 @@
-//! Counts messages inside a measuring process and takes the time between the end of the warm-up and the end.
-
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
-
-use anyhow::{Context, Result};
+//! Counts messages inside a measuring process and takes the time between the end of the warm-up and
+//! the end.
 
 use super::place::Place;
 use super::workload::PAYLOAD;
 use crate::measure::{Clock, Samples, Spent, percentiles};
+use anyhow::{Context, Result};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 /// A share of the messages is not measured: connections, leases, caches.
 const WARM_UP: u64 = 10;
@@ -37,7 +36,9 @@ impl Meter {
     /// Counts to `goal`.
     pub(crate) fn new(place: &Arc<Place>, goal: u64) -> Arc<Self> {
         let samples = Mutex::new(Samples::with_capacity(SAMPLES));
-        let (seen, begun, birth) = (AtomicU64::new(0), Mutex::new(None), Instant::now());
+        let seen = AtomicU64::new(0);
+        let begun = Mutex::new(None);
+        let birth = Instant::now();
         let place = place.clone();
         Arc::new(Self { place, goal, warm: goal / WARM_UP, seen, begun, samples, birth })
     }

@@ -1,6 +1,8 @@
-//! `bench queue`: firth's queue beside the raw limit, NATS JetStream, apalis and BullMQ; messages of 256 bytes.
+//! `bench queue`: firth's queue beside the raw limit, NATS JetStream, apalis and BullMQ; messages
+//! of 256 bytes.
 //!
-//! Each measurement runs in a fresh process with a server or folder of its own; subjects take turns as in the other benches.
+//! Each measurement runs in a fresh process with a server or folder of its own; subjects take turns
+//! as in the other benches.
 
 mod apalis;
 mod bullmq;
@@ -16,11 +18,10 @@ mod subject;
 mod targets;
 mod workload;
 
-use std::time::Duration;
-
 use crate::cell::Rounds;
 use crate::suite::{Plan, Suite};
 use crate::table::Table;
+use std::time::Duration;
 use workload::{Act, Workload};
 
 pub(crate) use driver::measure;

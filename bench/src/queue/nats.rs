@@ -1,14 +1,12 @@
 //! A nats-server with JetStream of our own on a free port, ended with this value.
 
+use super::place::{cpu_of, folder_bytes, resident};
+use anyhow::{Context, Result, bail};
 use std::io::Read;
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-
-use anyhow::{Context, Result, bail};
-
-use super::place::{cpu_of, folder_bytes, resident};
 
 pub(crate) struct Nats {
     child: Child,
@@ -51,7 +49,7 @@ impl Nats {
         let deadline = Instant::now() + Duration::from_secs(10);
         while Instant::now() < deadline {
             if let Ok(mut socket) = TcpStream::connect(("127.0.0.1", self.port)) {
-                // It greets whoever connects.
+                // The server greets each connection.
                 let mut hello = [0; 4];
                 if socket.read_exact(&mut hello).is_ok() && hello == *b"INFO" {
                     return Ok(());

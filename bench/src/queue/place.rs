@@ -1,14 +1,13 @@
-//! Where messages lie: a server or folder of its own for each measurement, so that none sees what another left; and what it costs there.
-
-use std::path::{Path, PathBuf};
-use std::time::Duration;
-
-use anyhow::{Context, Result};
-use firth_testkit::{Persist, RedisServer};
+//! Where messages lie: a server or folder of its own for each measurement, so that none sees what
+//! another left; and what it costs there.
 
 use super::nats::Nats;
 use super::workload::{Engine, Workload};
 use crate::server::{self, Admin};
+use anyhow::{Context, Result};
+use firth_testkit::{Persist, RedisServer};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 pub(crate) enum Place {
     Redis(Box<RedisServer>),
@@ -86,7 +85,8 @@ impl Place {
 /// The bytes that the files of a folder take on disk.
 pub(crate) fn folder_bytes(dir: &Path) -> Result<f64> {
     use std::os::unix::fs::MetadataExt;
-    let (mut folders, mut blocks) = (vec![PathBuf::from(dir)], 0);
+    let mut folders = vec![PathBuf::from(dir)];
+    let mut blocks = 0;
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(&folder).with_context(|| format!("look into {}", folder.display()))? {
             let entry = entry?;

@@ -1,13 +1,5 @@
-//! What only firth is asked: what failing messages cost, what an idle group costs, how fast a dead owner is replaced.
-
-use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader};
-use std::process::{Command, Stdio};
-use std::sync::Arc;
-use std::time::{Duration, Instant};
-
-use anyhow::{Context, Result, ensure};
-use firth::Broker;
+//! What only firth is asked: what failing messages cost, what an idle group costs, how fast a dead
+//! owner is replaced.
 
 use super::driver::{Run, row};
 use super::firth::{Firth, GROUP, TOPIC};
@@ -16,13 +8,23 @@ use super::place::Place;
 use super::workload::{Workload, messages};
 use crate::cell::Cell;
 use crate::measure::{Clock, Row, Spent, median};
+use anyhow::{Context, Result, ensure};
+use firth::Broker;
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-/// How often messages with failures are measured beside those without: one turn scatters by eight hundredths, about as much as is allowed.
+/// How often messages with failures are measured beside those without: one turn scatters by eight
+/// hundredths, about as much as is allowed.
 const TURNS: usize = 21;
 
 /// End to end with and without failures, in turns; the row is that with failures.
 pub(super) async fn failing(cell: &Cell, workload: Workload) -> Result<Row> {
-    let (mut rates, mut costs, mut last) = ([vec![], vec![]], vec![], None);
+    let mut rates = [vec![], vec![]];
+    let mut costs = vec![];
+    let mut last = None;
     // Turn by turn: what a machine does to both of a turn is not taken for the cost of failures.
     for turn in 0..TURNS {
         let mut of_turn = [0.0; 2];
@@ -60,9 +62,11 @@ pub(super) async fn idle(cell: &Cell, workload: Workload) -> Result<Row> {
     handle.assigned(|owned| owned.len() == all).await.context("the consumer ended")?;
     // What belongs to the beginning ends.
     tokio::time::sleep(Duration::from_secs(2)).await;
-    let (clock, before) = (Clock::start()?, place.cpu()?);
+    let clock = Clock::start()?;
+    let before = place.cpu()?;
     tokio::time::sleep(Duration::from_secs(if cell.quick { 10 } else { 20 })).await;
-    let (spent, server) = (clock.stop()?, place.cpu()?.saturating_sub(before));
+    let spent = clock.stop()?;
+    let server = place.cpu()?.saturating_sub(before);
     handle.close();
     running.await.context("the consumer's task")??;
     let percent = |time: Duration| 100.0 * time.as_secs_f64() / spent.wall.as_secs_f64();

@@ -1,4 +1,5 @@
-//! The queue's targets: ratios to the limit and to other queues in the same run, and a few figures that stand by themselves.
+//! The queue's targets: ratios to the limit and to other queues in the same run, and a few figures
+//! that stand by themselves.
 
 use crate::measure::Row;
 use crate::verdict::{self, Limit, Verdict};

@@ -135,7 +135,7 @@ pub(crate) fn messages(subject: &str, workload: Workload, quick: bool) -> u64 {
         ("apalis" | "apalis-bare", Act::EndToEnd) => 60_000,
         ("apalis" | "apalis-bare" | "bullmq", _) => 12_000,
         ("jetstream-memory" | "jetstream-file", _) => 100_000,
-        // Many, because journals take up to 128 MiB of disk whatever else there is.
+        // Many, because journals take up to 128 MiB of disk in any case.
         ("firth", Act::Produce) if workload.engine == Engine::Embedded => return 4_000_000,
         // Long, because the first ones that fail come again only after a while.
         (_, Act::Failing) => return 2_000_000,

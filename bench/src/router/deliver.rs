@@ -1,12 +1,10 @@
 //! From a topic to a gateway, at full speed and at rest.
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, PoisonError};
-use std::time::{Duration, Instant};
-
+use super::gateway::Taker;
+use crate::cell::Cell;
+use crate::measure::{Clock, Row, Samples, percentiles, precise};
 use anyhow::{Context, Result, bail};
 use firth::Broker;
-use firth_engine::Engine;
 use firth_router::config::{NatsAck, Protocol, RoutingConfig};
 use firth_router::deliver::{
     ByProtocol, Deliverer, GrpcDeliverer, GrpcOptions, HttpDeliverer, HttpOptions, NatsDeliverer, NatsOptions,
@@ -19,10 +17,9 @@ use firth_router::routing::Target;
 use firth_router::{GatewayId, SubscriptionId, Tenant};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use serde_json::json;
-
-use super::gateway::Taker;
-use crate::cell::Cell;
-use crate::measure::{Clock, Row, Samples, percentiles, precise};
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
 
 pub(super) const TOPIC: &str = "changes";
 const SUBSCRIPTIONS: usize = 100_000;
@@ -33,7 +30,8 @@ const WINDOW: usize = 32;
 const PACE: u64 = 500;
 
 pub(super) fn wires(wire: &str) -> ByProtocol {
-    let (node, timeout) = ("bench".to_owned(), Duration::from_secs(10));
+    let node = "bench".to_owned();
+    let timeout = Duration::from_secs(10);
     let http = HttpOptions { node: node.clone(), timeout, bearer: None, signing: None };
     let grpc = GrpcOptions { node, timeout, bearer: None };
     let mut nats = NatsOptions::new("bench", timeout);
@@ -70,12 +68,11 @@ struct World {
 
 impl World {
     async fn new(wire: &str, base: Instant) -> Result<Self> {
-        let engine = Engine::memory();
-        let broker = Broker::with_engine(engine.clone());
+        let broker = Broker::memory();
         broker.create_topic(TOPIC).partitions(1).await?;
         let mut quotas = RoutingConfig::default().subscriptions;
         (quotas.per_gateway, quotas.per_tenant) = (SUBSCRIPTIONS, SUBSCRIPTIONS);
-        let registry = Registry::open(engine, quotas).await?;
+        let registry = Registry::open(&broker, quotas).await?;
         let gateway = Taker::start(wire, "gw", base).await?;
         registry.register_gateway(gateway.registration.clone()).await?;
         for number in 0..SUBSCRIPTIONS {
@@ -85,7 +82,8 @@ impl World {
     }
 
     async fn node(&self) -> Result<Router> {
-        let (options, wires) = (RouterOptions::new(TOPIC), Arc::new(wires(&self.wire)));
+        let options = RouterOptions::new(TOPIC);
+        let wires = Arc::new(wires(&self.wire));
         Ok(Router::start(&self.broker, self.registry.clone(), wires, options).await?)
     }
 
@@ -100,19 +98,23 @@ impl World {
 async fn delivered(node: &Router, count: u64) -> Result<()> {
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {
-        let books = node.books().into_values().fold(Default::default(), firth_router::lane::Books::plus);
-        if books.delivered >= count {
+        let accounting = node
+            .accounting()
+            .into_values()
+            .fold(Default::default(), firth_router::lane::LaneAccounting::plus);
+        if accounting.delivered >= count {
             return Ok(());
         }
         if Instant::now() > deadline || !node.is_running() {
-            bail!("only {books:?} of {count}");
+            bail!("only {accounting:?} of {count}");
         }
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
 }
 
 pub(super) async fn routed(cell: &Cell, wire: &str) -> Result<Row> {
-    // Long enough that what else a node does now and then, such as comparing its registry with the catalog, counts as much as it does in a long run.
+    // Long enough that what else a node does now and then, such as comparing its registry with the
+    // catalog, counts as much as it does in a long run.
     let count = if cell.quick { 400_000 } else { 1_000_000 };
     let world = World::new(wire, Instant::now()).await?;
     let producer = world.broker.producer(TOPIC).await?;
@@ -130,7 +132,8 @@ pub(super) async fn routed(cell: &Cell, wire: &str) -> Result<Row> {
 }
 
 pub(super) async fn raw(cell: &Cell, wire: &str) -> Result<Row> {
-    let (taker, wires) = (Taker::start(wire, "gw", Instant::now()).await?, wires(wire));
+    let taker = Taker::start(wire, "gw", Instant::now()).await?;
+    let wires = wires(wire);
     let gateway = &taker.registration;
     let wanted = Wanted { subscription: Arc::new(subscription(1)?), leaves: false };
     let item = |number: usize| -> Result<Item> {
@@ -139,7 +142,9 @@ pub(super) async fn raw(cell: &Cell, wire: &str) -> Result<Row> {
     };
     let items = (0..BATCH).map(item).collect::<Result<Vec<_>>>()?;
     let batch = Batch { id: 1, topic: "events".into(), items: Arc::new(items), gap: None };
-    let (clock, begun, mut batches) = (Clock::start()?, Instant::now(), 0_u64);
+    let clock = Clock::start()?;
+    let begun = Instant::now();
+    let mut batches = 0_u64;
     let mut sending = FuturesUnordered::new();
     while begun.elapsed() < cell.rounds.timed {
         while sending.len() < WINDOW {
@@ -161,7 +166,9 @@ pub(super) async fn latency(cell: &Cell, wire: &str) -> Result<Row> {
     let node = world.node().await?;
     let producer = world.broker.producer(TOPIC).await?;
     let mut ticks = tokio::time::interval(Duration::from_micros(1_000_000 / PACE));
-    let (clock, begun, mut sent) = (Clock::start()?, Instant::now(), 0);
+    let clock = Clock::start()?;
+    let begun = Instant::now();
+    let mut sent = 0;
     while begun.elapsed() < cell.rounds.timed {
         ticks.tick().await;
         let mark = u64::try_from(base.elapsed().as_nanos())?;

@@ -1,9 +1,7 @@
-//! The gateway under the bench: takes every batch without looking into it more than it must, and notes when marked events came.
+//! The gateway under the bench: takes every batch without looking into it more than it must, and
+//! notes when marked events came.
 
-use std::convert::Infallible;
-use std::sync::{Arc, Mutex};
-use std::time::Instant;
-
+use crate::queue::nats::Nats;
 use anyhow::{Context, Result};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use firth_router::GatewayId;
@@ -18,10 +16,11 @@ use hyper::service::service_fn;
 use hyper::{HeaderMap, Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use prost::Message;
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
-
-use crate::queue::nats::Nats;
 
 type Body = UnsyncBoxBody<Bytes, Infallible>;
 
@@ -57,10 +56,10 @@ struct Seen {
 }
 
 /// A listening gateway; ends with the runtime.
-pub(super) struct Taker {
-    pub(super) registration: Gateway,
+pub(crate) struct Taker {
+    pub(crate) registration: Gateway,
     /// How long marked events took, in nanoseconds.
-    pub(super) took: Arc<Mutex<Vec<u64>>>,
+    pub(crate) took: Arc<Mutex<Vec<u64>>>,
     /// While it is set it takes requests and answers none.
     pub(super) stalled: watch::Sender<bool>,
     /// The server between, for NATS.
@@ -74,7 +73,7 @@ const HEAD: usize = 5;
 pub(super) const MARK: &[u8] = b"\"mark\":";
 
 impl Taker {
-    pub(super) async fn start(wire: &str, name: &str, base: Instant) -> Result<Self> {
+    pub(crate) async fn start(wire: &str, name: &str, base: Instant) -> Result<Self> {
         let (stalled, is_stalled) = watch::channel(false);
         let seen = Seen { base, took: Arc::default(), stalled: is_stalled };
         let protocol = match wire {
@@ -101,7 +100,8 @@ impl Taker {
         Ok(Self { registration, took, stalled, _nats: None })
     }
 
-    /// Behind a server of its own. What JetStream stores is delivered, so nobody reads it.
+    /// Behind a server of its own. What JetStream stores counts as delivered, so no consumer reads
+    /// it.
     async fn behind_nats(
         name: &str,
         answers: bool,

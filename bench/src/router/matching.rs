@@ -1,18 +1,16 @@
 //! The index alone: subscribing, matching, unsubscribing.
 
-use std::collections::BTreeMap;
-use std::hint::black_box;
-use std::time::Instant;
-
+use crate::cell::Cell;
+use crate::measure::{Clock, Row, Samples, percentiles, precise};
 use anyhow::Result;
 use firth_router::event::{Document, Event, Operation};
 use firth_router::filter::Filter;
 use firth_router::matching::{Index, Interest};
 use firth_router::{SubscriptionId, Tenant};
 use serde_json::json;
-
-use crate::cell::Cell;
-use crate::measure::{Clock, Row, Samples, percentiles, precise};
+use std::collections::BTreeMap;
+use std::hint::black_box;
+use std::time::Instant;
 
 /// How many subscriptions want each event.
 const WANTED: usize = 300;
@@ -37,7 +35,9 @@ pub(super) fn measure(cell: &Cell, count: usize) -> Result<Row> {
     let subscribe_us = begun.elapsed().as_secs_f64() * 1e6 / precise(count as u64);
     let bytes = precise(resident()?.saturating_sub(empty) as u64) / precise(count as u64);
     let events = (0..EVENTS).map(|n| event(n * 7919 % customers)).collect::<Result<Vec<_>>>()?;
-    let (mut hits, mut asked, mut found) = (Vec::new(), 0_u64, 0_u64);
+    let mut hits = Vec::new();
+    let mut asked = 0_u64;
+    let mut found = 0_u64;
     let mut samples = Samples::with_capacity(1 << 16);
     let until = Instant::now() + cell.rounds.warm;
     for event in events.iter().cycle() {
@@ -46,7 +46,8 @@ pub(super) fn measure(cell: &Cell, count: usize) -> Result<Row> {
             break;
         }
     }
-    let (clock, begun) = (Clock::start()?, Instant::now());
+    let clock = Clock::start()?;
+    let begun = Instant::now();
     for (turn, event) in events.iter().cycle().enumerate() {
         if turn % 16 == 0 {
             if begun.elapsed() > cell.rounds.timed {

@@ -1,28 +1,33 @@
-//! `bench router`: which subscriptions want an event, and how fast events go from a topic to a gateway.
+//! `bench router`: which subscriptions want an event, and how fast events go from a topic to a
+//! gateway.
 //!
-//! - `match/N`: one index with N subscriptions of one collection, about 300 of which want each event. An operation is one event.
-//! - `deliver/WIRE`: a topic that is full, one node with 100 000 subscriptions, one gateway that takes batches of 100. An operation is one event, accepted by
-//!   the gateway and settled. `raw` hands ready batches to the same wire with nothing before it, which is the limit.
-//! - `deliver/nats` is request and reply through a nats-server of its own, `deliver/jetstream` ends when JetStream has stored the batch.
-//! - `stall/64`: 2000 events a second in turn for 64 gateways, one of which takes batches and answers none, for two seconds out of four: the others'
-//!   latency then, beside that of the other two; 24 turns, the median over spans of a quarter of a second.
-//! - `latency/WIRE`: 500 events a second through the same node, from before the send until the gateway has it.
+//! - `match/N`: one index with N subscriptions of one collection, about 300 of which want each
+//!   event. An operation is one event.
+//! - `deliver/WIRE`: a topic that is full, one node with 100 000 subscriptions, one gateway that
+//!   takes batches of 100. An operation is one event, accepted by the gateway and settled. `raw`
+//!   hands ready batches to the same wire with nothing before it, which is the limit.
+//! - `deliver/nats` is request and reply through a nats-server of its own, `deliver/jetstream` ends
+//!   when JetStream has stored the batch.
+//! - `stall/64`: 2000 events a second in turn for 64 gateways, one of which takes batches and
+//!   answers none, for two seconds out of four: the others' latency then, beside that of the other
+//!   two; 24 turns, the median over spans of a quarter of a second.
+//! - `latency/WIRE`: 500 events a second through the same node, from before the send until the
+//!   gateway has it.
 //!
-//! Both ends share the process, as the ceilings in the targets were measured; it runs on the allocator of the program `firth`.
+//! Both ends share the process, as the ceilings in the targets were measured; it runs on the
+//! allocator of the program `firth`.
 
 mod deliver;
-mod gateway;
+pub(crate) mod gateway;
 mod matching;
 mod stall;
-
-use std::time::Duration;
-
-use anyhow::{Result, bail};
 
 use crate::cell::Cell;
 use crate::measure::Row;
 use crate::suite::{Plan, Suite};
 use crate::verdict::{self, Limit};
+use anyhow::{Result, bail};
+use std::time::Duration;
 
 /// Name of this bench in the JSON lines.
 pub(crate) const NAME: &str = "router";
@@ -60,7 +65,8 @@ pub(crate) fn suite() -> Suite {
     }
 }
 
-/// 2.5 µs for an event at a million subscriptions and 10 µs for a subscription; 300 000 events a second by gRPC; 1 ms when there is little to do.
+/// 2.5 µs for an event at a million subscriptions and 10 µs for a subscription; 300 000 events a
+/// second by gRPC; 1 ms when there is little to do.
 fn limits(workload: &str) -> &'static [Limit] {
     match workload {
         "match/1000000" => &[Limit::AtLeast("ops_per_s", 400_000.0), Limit::AtMost("subscribe_us", 10.0)],

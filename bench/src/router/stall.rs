@@ -1,11 +1,11 @@
 //! Many gateways of one node, one of which stands still: what the others notice of it.
 
-use std::sync::{Arc, PoisonError};
-use std::time::{Duration, Instant};
-
+use super::deliver::{TOPIC, row, wires};
+use super::gateway::Taker;
+use crate::cell::Cell;
+use crate::measure::{Clock, Row, Samples, median, percentiles, precise};
 use anyhow::{Result, bail};
 use firth::Broker;
-use firth_engine::Engine;
 use firth_router::config::RoutingConfig;
 use firth_router::event::{Document, Event, Operation};
 use firth_router::node::{Router, RouterOptions, message};
@@ -13,12 +13,9 @@ use firth_router::registry::{Registry, Subscription};
 use firth_router::routing::Target;
 use firth_router::{GatewayId, SubscriptionId, Tenant};
 use serde_json::json;
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
 use tokio::time::MissedTickBehavior;
-
-use super::deliver::{TOPIC, row, wires};
-use super::gateway::Taker;
-use crate::cell::Cell;
-use crate::measure::{Clock, Row, Samples, median, percentiles, precise};
 
 const GATEWAYS: usize = 64;
 /// Every so often some events are sent, in turn for each gateway. Timers are no finer.
@@ -47,10 +44,10 @@ struct World {
 
 impl World {
     async fn new() -> Result<Self> {
-        let (engine, base) = (Engine::memory(), Instant::now());
-        let broker = Broker::with_engine(engine.clone());
+        let broker = Broker::memory();
+        let base = Instant::now();
         broker.create_topic(TOPIC).partitions(1).await?;
-        let registry = Registry::open(engine, RoutingConfig::default().subscriptions).await?;
+        let registry = Registry::open(&broker, RoutingConfig::default().subscriptions).await?;
         let mut takers = Vec::new();
         for number in 0..GATEWAYS {
             let name = format!("gw{number}");
@@ -62,18 +59,22 @@ impl World {
             registry.register(Subscription { filter, ..wish }).await?;
             takers.push(taker);
         }
-        let (options, wires) = (RouterOptions::new(TOPIC), Arc::new(wires("grpc")));
+        let options = RouterOptions::new(TOPIC);
+        let wires = Arc::new(wires("grpc"));
         let node = Router::start(&broker, registry, wires, options).await?;
         Ok(Self { broker, node, takers, base, sent: 0 })
     }
 
-    /// Sends for a while; answers median and 99th percentile of the latencies of all gateways but the first, in microseconds, span by span.
+    /// Sends for a while; answers median and 99th percentile of the latencies of all gateways but
+    /// the first, in microseconds, span by span.
     async fn pace(&mut self, time: Duration) -> Result<Vec<(f64, f64)>> {
         let producer = self.broker.producer(TOPIC).await?;
         let mut ticks = tokio::time::interval(TICK);
         // What the machine held up does not come as a burst, which would be slow by itself.
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let (begun, mut expected, mut spans) = (Instant::now(), 0, vec![Samples::with_capacity(EXPECTED)]);
+        let begun = Instant::now();
+        let mut expected = 0;
+        let mut spans = vec![Samples::with_capacity(EXPECTED)];
         while begun.elapsed() < time {
             ticks.tick().await;
             for _ in 0..AT_ONCE {
@@ -99,7 +100,8 @@ impl World {
         spans.into_iter().map(|span| percentiles(&[span])).collect()
     }
 
-    /// Moves what has arrived at all gateways but the first into a span; answers how many there were.
+    /// Moves what has arrived at all gateways but the first into a span; answers how many there
+    /// were.
     fn collect(&self, span: Option<&mut Samples>) -> usize {
         let take =
             |taker: &Taker| std::mem::take(&mut *taker.took.lock().unwrap_or_else(PoisonError::into_inner));
@@ -112,7 +114,8 @@ impl World {
 
     /// The next one, for the gateway whose turn it is, with the time.
     fn event(&self) -> Result<Event> {
-        let (customer, mark) = (self.sent % GATEWAYS, u64::try_from(self.base.elapsed().as_nanos())?);
+        let customer = self.sent % GATEWAYS;
+        let mark = u64::try_from(self.base.elapsed().as_nanos())?;
         let document = Document::from_value(&json!({ "customer": customer, "mark": mark }))?;
         let event = Event::new(Operation::Insert, Tenant::new("acme")?, "orders", self.sent.to_string());
         Ok(event.with_after(document))
@@ -131,13 +134,15 @@ impl World {
     }
 }
 
-/// With and without turn about, so that what else the machine does meets both alike. A hiccup of the machine is longer than one event in a hundred:
-/// so the 99th percentile is that of a short span, and the median of all spans is judged. `disturbed` is the share of spans in which it was twice as
-/// high as that, with and (`calm_disturbed`) without the gateway that stands still.
+/// With and without turn about, so that what else the machine does meets both alike. A hiccup of
+/// the machine is longer than one event in a hundred: so the 99th percentile is that of a short
+/// span, and the median of all spans is judged. `disturbed` is the share of spans in which it was
+/// twice as high as that, with and (`calm_disturbed`) without the gateway that stands still.
 pub(super) async fn measure(cell: &Cell) -> Result<Row> {
     let mut world = World::new().await?;
     world.pace(cell.rounds.warm).await?;
-    let (clock, mut spans) = (Clock::start()?, [vec![], vec![]]);
+    let clock = Clock::start()?;
+    let mut spans = [vec![], vec![]];
     for turn in 0..TURNS {
         for stalls in [turn % 2 == 1, turn % 2 == 0] {
             world.takers[0].stalled.send_replace(stalls);

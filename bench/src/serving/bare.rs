@@ -1,9 +1,9 @@
-//! The limit: a server that reads requests and answers what a produce is answered, without parsing or storing anything.
-
-use anyhow::Result;
-use tokio::net::TcpListener;
+//! The limit: a server that reads requests and answers what a produce is answered, without parsing
+//! or storing anything.
 
 use super::wire::Connection;
+use anyhow::Result;
+use tokio::net::TcpListener;
 
 /// Serves until it is killed.
 pub(crate) fn serve() -> Result<()> {
@@ -27,7 +27,8 @@ async fn answer(mut connection: Connection) -> Result<()> {
             body.len()
         )
     };
-    let (single, batch) = (reply(1), reply(100));
+    let single = reply(1);
+    let batch = reply(100);
     while let Some(body) = connection.message().await? {
         let reply = if body.starts_with(b"[") { &batch } else { &single };
         connection.write(reply.as_bytes()).await?;

@@ -1,18 +1,16 @@
-//! A crowd: as many producers as consumers, each on a connection of its own, for the whole timed round. Not one error is
-//! allowed, and the server's memory has a limit.
-
-use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::time::{Duration, Instant};
-
-use anyhow::{Context, Result, ensure};
-use serde_json::Value;
+//! A crowd: as many producers as consumers, each on a connection of its own, for the whole timed
+//! round. Not one error is allowed, and the server's memory has a limit.
 
 use super::process::Process;
 use super::wire::{Connection, request};
 use crate::cell::Cell;
 use crate::measure::{Clock, Row, Samples, percentiles, precise};
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
 
 const TOPICS: usize = 10;
 const GROUPS: usize = 10;
@@ -32,8 +30,10 @@ pub(crate) async fn measure(cell: &Cell, members: usize) -> Result<Row> {
     for topic in 0..TOPICS {
         connection.ask(&request("PUT", &format!("/v1/topics/crowd-{topic}"), r#"{"partitions": 4}"#)).await?;
     }
-    let (counts, until) = (Arc::new(Counts::default()), Instant::now() + cell.rounds.timed);
-    let (clock, cpu) = (Clock::start()?, server.cpu()?);
+    let counts = Arc::new(Counts::default());
+    let until = Instant::now() + cell.rounds.timed;
+    let clock = Clock::start()?;
+    let cpu = server.cpu()?;
     let mut tasks = Vec::new();
     for seat in 0..members {
         tasks.push(tokio::spawn(produce(server.address, seat, until, counts.clone())));
@@ -43,8 +43,10 @@ pub(crate) async fn measure(cell: &Cell, members: usize) -> Result<Row> {
     for task in tasks {
         samples.push(task.await.context("a member of the crowd failed")??);
     }
-    let (spent, server_cpu) = (clock.stop()?, server.cpu()?.saturating_sub(cpu));
-    let (produced, settled) = (counts.produced.load(Relaxed), counts.settled.load(Relaxed));
+    let spent = clock.stop()?;
+    let server_cpu = server.cpu()?.saturating_sub(cpu);
+    let produced = counts.produced.load(Relaxed);
+    let settled = counts.settled.load(Relaxed);
     ensure!(settled > 0, "nothing was settled");
     let ops = precise(produced + settled);
     let (p50_us, p99_us) = percentiles(&samples)?;
@@ -72,7 +74,8 @@ async fn produce(
     counts: Arc<Counts>,
 ) -> Result<Samples> {
     let mut connection = Connection::open(to).await?;
-    let (mut samples, topic) = (Samples::with_capacity(1 << 10), seat % TOPICS);
+    let mut samples = Samples::with_capacity(1 << 10);
+    let topic = seat % TOPICS;
     let body = format!(r#"{{"key":"k{seat}","payload":"{}"}}"#, "p".repeat(256));
     let request = request("POST", &format!("/v1/topics/crowd-{topic}/records"), &body);
     while Instant::now() < until {

@@ -1,15 +1,14 @@
-//! Produce over 32 connections: each sends a prepared request, waits for its answer, and sends the next.
-
-use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
-
-use anyhow::{Context, Result, ensure};
-use tokio::time::timeout_at;
+//! Produce over 32 connections: each sends a prepared request, waits for its answer, and sends the
+//! next.
 
 use super::process::Process;
 use super::wire::{Connection, PATIENCE, request};
 use crate::cell::Cell;
 use crate::measure::{Clock, Row, Samples, percentiles, precise};
+use anyhow::{Context, Result, ensure};
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+use tokio::time::timeout_at;
 
 const CONNECTIONS: usize = 32;
 const PAYLOAD: usize = 256;
@@ -24,9 +23,11 @@ pub(crate) async fn measure(cell: &Cell, batch: usize) -> Result<Row> {
     }
     connections[0].ask(&request("PUT", TOPIC, r#"{"partitions": 4}"#)).await?;
     let (connections, _, _) = round(connections, batch, cell.rounds.warm).await?;
-    let (clock, cpu) = (Clock::start()?, server.cpu()?);
+    let clock = Clock::start()?;
+    let cpu = server.cpu()?;
     let (_, requests, samples) = round(connections, batch, cell.rounds.timed).await?;
-    let (spent, server_cpu) = (clock.stop()?, server.cpu()?.saturating_sub(cpu));
+    let spent = clock.stop()?;
+    let server_cpu = server.cpu()?.saturating_sub(cpu);
     let ops = precise(requests * batch as u64);
     let (p50_us, p99_us) = percentiles(&samples)?;
     let per_op = |time: Duration| time.as_secs_f64() * 1e6 / ops;
@@ -67,7 +68,8 @@ async fn round(
     let tasks = connections.into_iter().enumerate().map(|(seat, mut connection)| {
         let request = prepared(seat, batch);
         tokio::spawn(async move {
-            let (mut requests, mut samples) = (0_u64, Samples::with_capacity(1 << 15));
+            let mut requests = 0_u64;
+            let mut samples = Samples::with_capacity(1 << 15);
             while Instant::now() < until {
                 let began = Instant::now();
                 let answer = connection.exchange(&request).await?;
@@ -78,7 +80,9 @@ async fn round(
             Ok::<_, anyhow::Error>((connection, requests, samples))
         })
     });
-    let (mut connections, mut requests, mut samples) = (Vec::new(), 0, Vec::new());
+    let mut connections = Vec::new();
+    let mut requests = 0;
+    let mut samples = Vec::new();
     for task in tasks.collect::<Vec<_>>() {
         let ended = timeout_at((until + PATIENCE).into(), task).await.context("no answer in time")?;
         let (connection, done, latencies) = ended.context("a connection failed")??;

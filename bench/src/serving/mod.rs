@@ -1,7 +1,9 @@
-//! `bench server`: the program `firth` as a process of its own, loaded over HTTP on loopback; beside `raw`, a hand-written server
-//! that reads the same requests and answers without parsing or storing, as the limit of this machine.
+//! `bench server`: the program `firth` as a process of its own, loaded over HTTP on loopback;
+//! beside `raw`, a hand-written server that reads the same requests and answers without parsing or
+//! storing, as the limit of this machine.
 //!
-//! Load and server share the machine's cores, so the load is as cheap as it can be: prepared requests, one thread.
+//! Load and server share the machine's cores, so the load is as cheap as it can be: prepared
+//! requests, one thread.
 
 mod bare;
 mod crowd;
@@ -11,16 +13,14 @@ mod rest;
 mod targets;
 mod wire;
 
-use std::time::Duration;
-
-use anyhow::{Result, bail};
-
 use crate::args::Options;
 use crate::cell::Cell;
 use crate::measure::Row;
 use crate::report::{Group, Report};
 use crate::suite::Plan;
 use crate::turns;
+use anyhow::{Result, bail};
+use std::time::Duration;
 
 pub(crate) use bare::serve as serve_bare;
 
@@ -34,7 +34,8 @@ const CROWD: &str = "crowd/1000";
 const WORKLOADS: [&str; 4] = [BATCH, SINGLE, REST, CROWD];
 const SUBJECTS: [&str; 2] = ["firth", "raw"];
 
-/// Runs what the options choose and prints it. Each measuring process starts the server that it loads.
+/// Runs what the options choose and prints it. Each measuring process starts the server that it
+/// loads.
 pub(crate) fn run(options: &Options) -> Result<()> {
     let workloads = options.chosen_workloads(&WORKLOADS)?;
     let subjects = options.chosen_subjects(&SUBJECTS)?;

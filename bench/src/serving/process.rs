@@ -1,11 +1,11 @@
-//! The server under load: a process on a free port, ended on drop; its CPU time and memory from /proc.
+//! The server under load: a process on a free port, ended on drop; its CPU time and memory from
+//! /proc.
 
+use anyhow::{Context, Result, bail};
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-
-use anyhow::{Context, Result, bail};
 use tempfile::TempDir;
 
 /// Ticks of /proc/PID/stat per second: fixed on Linux.

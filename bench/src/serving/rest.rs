@@ -1,13 +1,12 @@
-//! A server at rest: how fast it is there, what it costs to do nothing, with some topics and groups in it.
-
-use std::collections::BTreeMap;
-
-use anyhow::Result;
+//! A server at rest: how fast it is there, what it costs to do nothing, with some topics and groups
+//! in it.
 
 use super::process::Process;
 use super::wire::{Connection, request};
 use crate::cell::Cell;
 use crate::measure::{Clock, Row, median};
+use anyhow::Result;
+use std::collections::BTreeMap;
 
 const STARTS: usize = 5;
 const TOPICS: usize = 10;
@@ -26,9 +25,11 @@ pub(crate) async fn measure(cell: &Cell) -> Result<Row> {
         connection.ask(&request("POST", &format!("{path}/groups/g/fetch"), r#"{"wait_ms": 1000}"#)).await?;
     }
     tokio::time::sleep(cell.rounds.warm).await;
-    let (clock, cpu) = (Clock::start()?, server.cpu()?);
+    let clock = Clock::start()?;
+    let cpu = server.cpu()?;
     tokio::time::sleep(cell.rounds.timed).await;
-    let (spent, cpu) = (clock.stop()?, server.cpu()?.saturating_sub(cpu));
+    let spent = clock.stop()?;
+    let cpu = server.cpu()?.saturating_sub(cpu);
     let start_ms = median(starts);
     Ok(Row {
         bench: cell.bench.clone(),

@@ -1,9 +1,9 @@
-//! As much of HTTP/1.1 as a load needs: prepared requests, and messages read by their content length.
-
-use std::net::SocketAddr;
-use std::time::Duration;
+//! As much of HTTP/1.1 as a load needs: prepared requests, and messages read by their content
+//! length.
 
 use anyhow::{Context, Result, bail, ensure};
+use std::net::SocketAddr;
+use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -44,7 +44,8 @@ impl Connection {
         Self { stream, buffer: Vec::with_capacity(64 * 1024), read: 0 }
     }
 
-    /// Sends a request and reads its answer, which must be a success and come in time; gives the body.
+    /// Sends a request and reads its answer, which must be a success and come in time; gives the
+    /// body.
     pub(crate) async fn ask(&mut self, request: &[u8]) -> Result<&[u8]> {
         tokio::time::timeout(PATIENCE, self.exchange(request)).await.context("no answer in time")?
     }
@@ -53,7 +54,8 @@ impl Connection {
     pub(crate) async fn exchange(&mut self, request: &[u8]) -> Result<&[u8]> {
         self.write(request).await?;
         let Message { start, end } = self.receive().await?.context("the server closed the connection")?;
-        let (status, body) = (&self.buffer[9..12], &self.buffer[start..end]);
+        let status = &self.buffer[9..12];
+        let body = &self.buffer[start..end];
         let shown = String::from_utf8_lossy;
         ensure!(status.starts_with(b"2"), "status {}: {}", shown(status), shown(body));
         Ok(body)

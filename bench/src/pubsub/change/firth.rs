@@ -1,13 +1,11 @@
 //! Subject `firth`: the cluster client's mux and one sharded subscription to all channels.
 
-use std::net::SocketAddr;
-
+use super::subject::{Follower, Heard, numbers};
 use anyhow::{Context, Result};
 use bytes::Bytes;
 use firth_redis::mux::{Event, Signal, Subscription};
 use firth_redis::{Client, cmd};
-
-use super::subject::{Follower, Heard, numbers};
+use std::net::SocketAddr;
 
 pub(crate) struct Firth {
     client: Client,
@@ -34,7 +32,8 @@ impl Follower for Firth {
             Event::Message(message) => Heard::message(&message.channel, &message.payload)?,
             Event::Signal(Signal::Gap { channels, .. }) => Heard::Gap(named(&channels)),
             Event::Signal(Signal::Resumed { channels, .. }) => Heard::Resumed(named(&channels)),
-            // A buffer that overflows would show as messages lost without a word: it must not at this rate.
+            // A buffer that overflows would show as messages lost without a word: it must not at
+            // this rate.
             Event::Signal(_) => Heard::Else,
         })
     }

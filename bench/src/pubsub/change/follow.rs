@@ -1,11 +1,5 @@
-//! Runs one subject through one change inside a measuring process: the subject on this thread, the stage
-//! on another. CPU is that of this thread alone.
-
-use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
-
-use anyhow::{Context, Result, ensure};
-use tokio::time::timeout;
+//! Runs one subject through one change inside a measuring process: the subject on this thread, the
+//! stage on another. CPU is that of this thread alone.
 
 use super::Change;
 use super::account::{Figures, Log, figures, latencies};
@@ -15,6 +9,10 @@ use super::subject::{Follower, Heard};
 use crate::cell::Cell;
 use crate::measure::{Clock, Row, Samples, Spent, percentiles, precise};
 use crate::pubsub::publisher::now;
+use anyhow::{Context, Result, ensure};
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+use tokio::time::timeout;
 
 /// How long a subject may take to connect and subscribe.
 const SUBSCRIBE: Duration = Duration::from_secs(15);

@@ -1,17 +1,15 @@
-//! Subject `fred`: its subscriber client, which subscribes anew after it has reconnected, over RESP3 so
-//! that it can make requests too. The buffer of messages is large, as in `deliver`.
+//! Subject `fred`: its subscriber client, which subscribes anew after it has reconnected, over
+//! RESP3 so that it can make requests too. The buffer of messages is large, as in `deliver`.
 
-use std::net::SocketAddr;
-
+use super::subject::{Follower, Heard};
 use anyhow::{Context, Result};
 use fred::clients::SubscriberClient;
 use fred::prelude::*;
 use fred::types::config::TcpConfig;
 use fred::types::{Message, RespVersion};
+use std::net::SocketAddr;
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
-
-use super::subject::{Follower, Heard};
 
 /// Messages that wait for the consumer at most.
 const BUFFER: usize = 20_000;

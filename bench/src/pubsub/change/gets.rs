@@ -1,16 +1,15 @@
-//! Requests beside the subscriptions, on the same client: a change of the cluster must not disturb them.
+//! Requests beside the subscriptions, on the same client: a change of the cluster must not disturb
+//! them.
 //!
 //! Each key holds its own name, so every reply can be judged. The keys' slots never move.
 
+use super::subject::Follower;
+use anyhow::{Context, Result};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
-
-use anyhow::{Context, Result};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
-
-use super::subject::Follower;
 
 /// Tasks that ask, each one request at a time.
 const TASKS: usize = 4;

@@ -1,9 +1,10 @@
-//! `migrate` and `failover`: what a subscriber of sharded channels goes through when its cluster changes.
+//! `migrate` and `failover`: what a subscriber of sharded channels goes through when its cluster
+//! changes.
 //!
-//! Sixty channels on a cluster of three masters with a replica each, fifty numbered messages per second
-//! on each; then the slots of one master's channels move to another one, or that master is killed. The
-//! stage (a thread of its own, see [`stage`]) keeps the books of what the servers accepted, the subject
-//! those of what it heard, and [`account`] compares them.
+//! Sixty channels on a cluster of three masters with a replica each, fifty numbered messages per
+//! second on each; then the slots of one master's channels move to another one, or that master is
+//! killed. The stage (a thread of its own, see [`stage`]) keeps the books of what the servers
+//! accepted, the subject those of what it heard, and [`account`] compares them.
 
 mod account;
 mod firth;
@@ -17,14 +18,12 @@ mod rustis;
 mod stage;
 mod subject;
 
-use std::time::Duration;
-
-use anyhow::{Context, Result, bail};
-
 use crate::cell::{Cell, Rounds};
 use crate::measure::Row;
 use crate::suite::Plan;
 use crate::table::Table;
+use anyhow::{Context, Result, bail};
+use std::time::Duration;
 
 /// Sharded channels of every subject.
 const CHANNELS: usize = 60;

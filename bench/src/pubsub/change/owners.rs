@@ -1,19 +1,19 @@
-//! Commands to whoever owns a slot, over raw connections of the test kit: independent of every subject.
+//! Commands to the owner of a slot, over raw connections of the test kit: independent of every
+//! subject.
 //!
-//! Only masters of the beginning and nodes named by a redirection are asked, never a replica on the off
-//! chance: a replica takes `SPUBLISH` without owning the slot, and that must not count as accepted.
+//! Only masters of the beginning and nodes named by a redirection are asked, never a replica on the
+//! off chance: a replica takes `SPUBLISH` without owning the slot, and that must not count as
+//! accepted.
 
+use crate::pubsub::publisher::now;
+use firth_testkit::Reply;
+use firth_testkit::resp::Conn;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::io;
 use std::time::Duration;
-
-use firth_testkit::Reply;
-use firth_testkit::resp::Conn;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
-
-use crate::pubsub::publisher::now;
 
 /// Nodes asked per command at most.
 const TRIES: usize = 4;
@@ -42,8 +42,8 @@ impl Owners {
         Self { masters, connections: HashMap::new() }
     }
 
-    /// Sends a command to the node that was the owner last and follows redirections; `None` if no node took
-    /// the command, or if that is not known.
+    /// Sends a command to the node that was the owner last and follows redirections; `None` if no
+    /// node took the command, or if that is not known.
     pub(crate) async fn call(&mut self, last: u16, command: &[&[u8]]) -> Option<Taken> {
         let mut port = last;
         for attempt in 0..TRIES {
@@ -51,7 +51,7 @@ impl Owners {
             match self.ask(port, command).await {
                 Ok(Reply::Error(text)) => port = moved_to(&text)?,
                 Ok(reply) => return Some(Taken { reply, at, by: port }),
-                // Perhaps it is gone, and somebody else knows the new owner.
+                // Perhaps it is gone: ask another master for the new owner.
                 Err(_) => port = *self.masters.iter().filter(|master| **master != port).nth(attempt % 2)?,
             }
         }

@@ -1,18 +1,16 @@
 //! The publisher: numbered messages on every channel at an even pace, and a book of those that the
 //! owner of the slot accepted. What no server accepted was not published and cannot be lost.
 
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
-
-use firth_testkit::Reply;
-use tokio::task::JoinHandle;
-use tokio::time::{MissedTickBehavior, interval};
-
 use super::CHANNELS;
 use super::owners::{Owners, Taken};
 use crate::pubsub::publisher::now;
 use crate::pubsub::workload::PAYLOAD;
+use firth_testkit::Reply;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::task::JoinHandle;
+use tokio::time::{MissedTickBehavior, interval};
 
 /// Three messages every millisecond: 3 000 per second, 50 on each of 60 channels.
 const PACE: Duration = Duration::from_millis(1);

@@ -1,22 +1,20 @@
-//! Subjects `redis` and `redis-rc`: a cluster connection over RESP3 with a push sender, which also makes
-//! the requests. Both versions share this text by a macro, because their types are unrelated.
+//! Subjects `redis` and `redis-rc`: a cluster connection over RESP3 with a push sender, which also
+//! makes the requests. Both versions share this text by a macro, because their types are unrelated.
 //!
-//! The library says nothing of gaps, but hands on the server's `sunsubscribe` of a channel that moves
-//! away; that is counted as a signal, since a user could act on it.
+//! The library says nothing of gaps, but hands on the server's `sunsubscribe` of a channel that
+//! moves away; that is counted as a signal, since a user could act on it.
 
 macro_rules! redis_subject {
     ($module:ident, $crate_name:ident) => {
         pub(crate) mod $module {
-            use std::net::SocketAddr;
-
+            use crate::pubsub::change::subject::{Follower, Heard, numbers};
             use anyhow::{Context, Result};
+            use std::net::SocketAddr;
             use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
             use $crate_name::cluster::ClusterClientBuilder;
             use $crate_name::cluster_async::ClusterConnection;
             use $crate_name::io::tcp::TcpSettings;
             use $crate_name::{ProtocolVersion, PushInfo, PushKind, Value, cmd};
-
-            use crate::pubsub::change::subject::{Follower, Heard, numbers};
 
             pub(crate) struct Redis {
                 connection: ClusterConnection,

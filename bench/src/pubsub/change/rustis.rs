@@ -1,14 +1,12 @@
 //! Subject `rustis`: a cluster client, its pub/sub stream, and its own automatic resubscription.
 
-use std::net::SocketAddr;
-
+use super::subject::{Follower, Heard};
 use anyhow::{Context, Result};
 use futures_util::StreamExt;
 use rustis::client::{Client, PubSubStream};
 use rustis::commands::StringCommands;
 use rustis::resp::Value;
-
-use super::subject::{Follower, Heard};
+use std::net::SocketAddr;
 
 pub(crate) struct Rustis {
     client: Client,

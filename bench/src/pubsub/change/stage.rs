@@ -1,17 +1,6 @@
-//! The stage: a thread with its own runtime that owns the cluster, publishes, and makes the change while
-//! the subject, on the main thread, listens. Everything ends with the thread, also when the subject fails.
-
-use std::collections::BTreeSet;
-use std::net::SocketAddr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::time::{Duration, Instant};
-
-use anyhow::{Context, Result, bail, ensure};
-use firth_testkit::wait::Poll;
-use firth_testkit::{RedisCluster, Reply, slot_of};
-use tokio::sync::oneshot;
-use tokio::time::sleep;
+//! The stage: a thread with its own runtime that owns the cluster, publishes, and makes the change
+//! while the subject, on the main thread, listens. Everything ends with the thread, also when the
+//! subject fails.
 
 use super::owners::{Owners, Taken};
 use super::publisher::{Book, Publisher, Sent};
@@ -20,6 +9,16 @@ use crate::cell::{Cell, Rounds};
 use crate::pubsub::publisher::now;
 use crate::pubsub::workload::channel;
 use crate::server;
+use anyhow::{Context, Result, bail, ensure};
+use firth_testkit::wait::Poll;
+use firth_testkit::{RedisCluster, Reply, slot_of};
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+use tokio::sync::oneshot;
+use tokio::time::sleep;
 
 /// Keys for the requests beside the subscriptions.
 const KEYS: usize = 90;
@@ -32,7 +31,8 @@ const FIRST_MESSAGES: Duration = Duration::from_secs(5);
 const PROMOTION: Duration = Duration::from_secs(30);
 /// How often a promotion is looked for.
 const LOOK: Duration = Duration::from_millis(1);
-/// What happens on a channel for this long after it is back belongs to the change; a quick watch ends then.
+/// What happens on a channel for this long after it is back belongs to the change; a quick watch
+/// ends then.
 pub(crate) const AFTERMATH: Duration = Duration::from_secs(1);
 /// How long messages may be on their way at the end.
 const LAST_WAIT: Duration = Duration::from_millis(500);
@@ -84,7 +84,8 @@ impl Stage {
         let (subscribed, confirmed) = oneshot::channel();
         let (over_sender, over) = oneshot::channel();
         let (leave, left) = oneshot::channel();
-        let (cell, heard) = (cell.clone(), progress.clone());
+        let cell = cell.clone();
+        let heard = progress.clone();
         let thread = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             runtime.block_on(async {
@@ -116,7 +117,8 @@ struct Play {
 
 impl Play {
     async fn prepare(cell: &Cell, change: Change, heard: Progress) -> Result<Self> {
-        let (quick, flavor) = (cell.quick, server::named(&cell.server)?);
+        let quick = cell.quick;
+        let flavor = server::named(&cell.server)?;
         let node_timeout = if quick { 1000 } else { 2000 };
         let cluster = RedisCluster::builder().flavor(flavor).node_timeout(node_timeout).start().await;
         let masters: Vec<u16> =
@@ -191,7 +193,8 @@ impl Play {
         Ok(())
     }
 
-    /// Lets time pass; a quick run needs no more of it once all channels have been back for a while.
+    /// Lets time pass; a quick run needs no more of it once all channels have been back for a
+    /// while.
     async fn watch(&self, length: Duration, back: impl Fn() -> bool) {
         let mut watch = Poll::new(length);
         let mut back_since = None;

@@ -1,12 +1,11 @@
-//! What a client library must offer to be watched while its cluster changes. Each subject implements it
-//! in a file of its own, in its documented best way to keep sharded subscriptions alive.
-
-use std::future::Future;
-use std::net::SocketAddr;
-
-use anyhow::{Context, Result};
+//! What a client library must offer to be watched while its cluster changes. Each subject
+//! implements it in a file of its own, in its documented best way to keep sharded subscriptions
+//! alive.
 
 use crate::pubsub::workload::number_of;
+use anyhow::{Context, Result};
+use std::future::Future;
+use std::net::SocketAddr;
 
 /// One library, connected to a cluster, with one consumer of all its channels.
 pub(crate) trait Follower: Send + Sized + 'static {
@@ -16,7 +15,8 @@ pub(crate) trait Follower: Send + Sized + 'static {
     /// Connects to the cluster by the addresses of all its nodes.
     fn connect(nodes: &[SocketAddr]) -> impl Future<Output = Result<Self>> + Send;
 
-    /// Subscribes to all sharded channels and returns when the library says that they are confirmed.
+    /// Subscribes to all sharded channels and returns when the library says that they are
+    /// confirmed.
     fn subscribe(&mut self, channels: &[String]) -> impl Future<Output = Result<()>> + Send;
 
     /// Waits for what the library says next; an error means that it will say no more.

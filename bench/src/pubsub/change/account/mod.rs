@@ -1,17 +1,16 @@
 //! Compares what was published with what a subject heard. Pure: two books in, figures out.
 //!
-//! A message is lost if the owner of its slot accepted it and the subject never heard it. It is lost
-//! silently if no gap was told around it, that is between the last message heard before it and the first
-//! one heard after it.
-
-use std::collections::HashMap;
-use std::time::Duration;
+//! A message is lost if the owner of its slot accepted it and the subject never heard it. It is
+//! lost silently if no gap was told around it, that is between the last message heard before it and
+//! the first one heard after it.
 
 use super::Change;
 use super::publisher::{PER_CHANNEL, Sent};
 use super::stage::{AFTERMATH, Story};
 use super::subject::Heard;
 use crate::measure::precise;
+use std::collections::HashMap;
+use std::time::Duration;
 
 /// The result of a change for one subject. Times are those of the worst channel.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -30,13 +29,14 @@ pub(crate) struct Figures {
     pub(crate) gaps_signalled: usize,
     /// Affected channels on which nothing of the new owner was heard.
     pub(crate) never_resumed: usize,
-    /// The longest time without a message, from the same moment on as `published` until a second after the
-    /// channel is back. Where the publisher paused, only its pace counts: there is nothing to hear.
+    /// The longest time without a message, from the same moment on as `published` until a second
+    /// after the channel is back. Where the publisher paused, only its pace counts: there is
+    /// nothing to hear.
     pub(crate) silence: Duration,
     /// The longest time without an accepted message.
     pub(crate) publish_gap: Duration,
-    /// From the promotion, or from the first message that the new owner took, to the first one of the new
-    /// owner that was heard; to the end of the watch if there is none.
+    /// From the promotion, or from the first message that the new owner took, to the first one of
+    /// the new owner that was heard; to the end of the watch if there is none.
     pub(crate) live_again: Duration,
 }
 
@@ -115,8 +115,9 @@ impl Story {
     }
 }
 
-/// The longest time without a message between `since` and `end`, less what the publisher paused: a message
-/// was there to be heard when it was heard, or else when its server said that it had taken it.
+/// The longest time without a message between `since` and `end`, less what the publisher paused: a
+/// message was there to be heard when it was heard, or else when its server said that it had taken
+/// it.
 fn silence(window: &[&Sent], ear: &Ear, since: Duration, end: Duration) -> Duration {
     let there = |one: &&Sent| ear.heard.get(&one.number).map_or(one.taken, |heard| one.taken.min(*heard));
     let mut offered: Vec<Duration> = window.iter().map(there).collect();
@@ -130,7 +131,8 @@ fn silence(window: &[&Sent], ear: &Ear, since: Duration, end: Duration) -> Durat
     longest
 }
 
-/// How much longer than its pace the publisher paused between two moments; being a little late is no pause.
+/// How much longer than its pace the publisher paused between two moments; being a little late is
+/// no pause.
 fn paused(offered: &[Duration], start: Duration, end: Duration) -> Duration {
     let within =
         &offered[offered.partition_point(|at| *at <= start)..offered.partition_point(|at| *at <= end)];
