@@ -1,8 +1,7 @@
 //! `cargo xtask check`: builds what no test builds, so that it cannot rot.
 
-use std::fs;
-
 use crate::shell::{self, Outcome, cargo};
+use std::fs;
 
 /// Builds the documentation, every feature set, and the workspaces that stand apart.
 pub(crate) fn run() -> Outcome {

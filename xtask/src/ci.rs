@@ -1,9 +1,8 @@
 //! `cargo xtask ci`: what must hold before a merge.
 
-use std::time::Instant;
-
 use crate::shell::{self, Outcome, cargo};
-use crate::{check, fuzz, test, tidy};
+use crate::{check, fuzz, sanitize, stress, test, tidy};
+use std::time::Instant;
 
 /// Runs every step and stops at the first that fails.
 pub(crate) fn run() -> Outcome {
@@ -26,6 +25,8 @@ pub(crate) fn run() -> Outcome {
     test::run(&[])?;
     check::run()?;
     fuzz::run(&[])?;
+    sanitize::run(&[])?;
+    stress::run(&["-p", "firth-redis", "--times", "5", "mux::"].map(str::to_owned))?;
     dependency_rules()?;
     eprintln!("\nall checks passed in {} s", start.elapsed().as_secs());
     Ok(())

@@ -2,11 +2,10 @@
 //!
 //! Needs that a machine may lack stand in the same file; `firth_testkit::cannot_run` reads those.
 
+use crate::shell::{self, Outcome};
 use std::fmt::Write as _;
 use std::fs;
 use std::path::PathBuf;
-
-use crate::shell::{self, Outcome};
 
 /// Writes the configuration under `target/` and returns its path.
 pub(crate) fn nextest_config() -> Outcome<PathBuf> {

@@ -3,10 +3,9 @@
 //! cargo-fuzz is installed into `.tools/`, private to this tree. `RUSTC_BOOTSTRAP` lets a stable
 //! compiler build with the sanitizer.
 
+use crate::shell::{self, Outcome, cargo, program};
 use std::fs;
 use std::path::PathBuf;
-
-use crate::shell::{self, Outcome, cargo, program};
 
 /// How long each target runs unless told otherwise.
 const SECONDS: u64 = 60;

@@ -4,16 +4,19 @@ mod bench;
 mod chaos;
 mod check;
 mod ci;
+mod coverage;
+mod dist;
 mod exceptions;
 mod fuzz;
+mod sanitize;
 mod setup;
 mod shell;
+mod stress;
 mod test;
 mod tidy;
 
-use std::process::ExitCode;
-
 use crate::shell::Outcome;
+use std::process::ExitCode;
 
 const HELP: &str = "\
 cargo xtask COMMAND
@@ -22,11 +25,17 @@ cargo xtask COMMAND
   test [ARGS…]       setup, then all tests and doctests; ARGS go to the test runner instead
   check              build what tests do not: docs, feature sets, bench/ and fuzz/
   ci                 everything that must hold before a merge: format, lints, tests, `check`,
-                     `fuzz`, dependency rules
-  bench NAME [ARGS…] run a benchmark of bench/ in release mode (`bench --help` lists them)
+                     `fuzz`, `sanitize`, a short `stress`, dependency rules
+  bench NAME [ARGS…] run a benchmark of bench/ as the product ships (`bench --help` lists them)
   chaos [ARGS…]      kill consumers, producers and servers at random for minutes and judge the history
                      (--minutes N, --engine URL, --seed S)
   fuzz [TARGET] [S]  run the fuzz targets, or one, for S seconds each (60)
+  stress FILTER      repeat tests side by side on a busy machine, without retries
+                     (-p CRATE, --times N, --jobs J)
+  coverage [ARGS…]   run the tests with counters and show which share of the lines they run
+  sanitize [KIND]    run unit tests under the address sanitizer, or `leak` or `thread` (-p CRATE)
+  dist [--try]       make what a release ships: archive, Debian package, list of crates, checksums;
+                     --try installs, uses and purges the package in a clean Debian root
   tidy               check the source tree's own rules (also part of `test`)
 ";
 
@@ -52,6 +61,10 @@ fn dispatch(command: Option<&str>, rest: &[String]) -> Outcome {
         Some("bench") => bench::run(rest),
         Some("chaos") => chaos::run(rest),
         Some("fuzz") => fuzz::run(rest),
+        Some("stress") => stress::run(rest),
+        Some("coverage") => coverage::run(rest),
+        Some("dist") => dist::run(rest),
+        Some("sanitize") => sanitize::run(rest),
         Some("tidy") => tidy::run(),
         None | Some("help" | "-h" | "--help") => {
             print!("{HELP}");

@@ -3,14 +3,16 @@
 use crate::shell::{self, Outcome, cargo};
 use crate::{exceptions, setup};
 
-/// Installs the servers, then runs all tests and doctests. With arguments, only the test runner runs
-/// and takes them (`cargo xtask test -p firth-redis`), since doctests know other filters.
+/// Installs the servers, then runs all tests and doctests. With arguments, only the test runner
+/// runs and takes them (`cargo xtask test -p firth-redis`), since doctests know other filters.
 pub(crate) fn run(args: &[String]) -> Outcome {
     setup::run()?;
     shell::run(runner()?.args(args))?;
     if !args.is_empty() {
         return Ok(());
     }
+    // What is off by default because it is heavy.
+    shell::run(runner()?.args(["--package", "firth-connect", "--features", "mongodb", "mongo"]))?;
     shell::run(&mut cargo(&["test", "--workspace", "--doc", "--locked"]))
 }
 

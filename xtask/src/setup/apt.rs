@@ -1,16 +1,15 @@
 //! Installing Debian packages, where we may.
 
+use crate::shell::{self, Outcome, on_path, program};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-
-use crate::shell::{self, Outcome, on_path, program};
 
 /// Asked by Debian's package scripts before they start a service; 101 means "do not".
 const POLICY: &str = "/usr/sbin/policy-rc.d";
 
 /// Installs packages without starting the services that they bring.
-pub(super) fn install(packages: &[&str]) -> Outcome {
+pub(crate) fn install(packages: &[&str]) -> Outcome {
     if on_path("apt-get").is_none() || !is_root() {
         return Err(format!(
             "missing: {0}\n\

@@ -1,11 +1,11 @@
-//! A Python environment of its own under `.tools/`, with pinned packages. Nothing of it enters the product.
-
-use std::env;
-use std::fs;
-use std::path::{Path, PathBuf};
+//! A Python environment of its own under `.tools/`, with pinned packages. Nothing of it enters the
+//! product.
 
 use super::apt;
 use crate::shell::{self, Outcome, program};
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
 
 pub(super) struct Environment {
     /// What it is for, in words.

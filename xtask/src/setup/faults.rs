@@ -4,10 +4,9 @@
 //! A machine where they cannot be installed is told, not refused: the tests that need them say so,
 //! and fail under CI.
 
-use std::path::Path;
-
 use super::apt;
 use crate::shell::on_path;
+use std::path::Path;
 
 /// Packages and the programs that they bring.
 const PROGRAMS: [(&str, &str); 6] = [

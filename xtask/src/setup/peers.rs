@@ -1,5 +1,5 @@
-//! What `bench queue` compares with: nats-server out of a Python package, BullMQ from the npm registry. Neither is needed: a bench leaves out
-//! what is missing.
+//! What `bench queue` compares with: nats-server out of a Python package, BullMQ from the npm
+//! registry. Neither is needed: a bench leaves out what is missing.
 
 use super::nats::NATS;
 use crate::shell::{self, Outcome, on_path, program};

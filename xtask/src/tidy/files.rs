@@ -1,9 +1,8 @@
 //! The files that belong to the project: what git tracks or would add, else a walk of the folders.
 
+use crate::shell::{self, Outcome, program};
 use std::fs;
 use std::path::Path;
-
-use crate::shell::{self, Outcome, program};
 
 const NOT_OURS: [&str; 4] = [".git", ".tools", "target", "node_modules"];
 

