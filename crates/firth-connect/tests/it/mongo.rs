@@ -282,6 +282,8 @@ async fn another_cluster_and_a_single_server_are_told() {
     let broker = topic(1).await;
     let config = source(server.url(), &server.name, &json!({}));
     let sources = start(&broker, "one", &config).await;
+    // A document that is inserted while the source starts is both copied and streamed.
+    becomes(&sources, Condition::Streaming).await;
     insert(&database, 1, 1).await;
     wait::until(PATIENCE, "it is told", async || events(&broker).await.len() == 1).await;
     sources.close().await;
