@@ -48,7 +48,7 @@ async fn read(broker: &Broker, deaths: usize) -> Result<bool> {
     Ok(false)
 }
 
-/// Follows the log, and dies after so many steps; true if there is nothing more to read.
+/// Follows the log, and dies after `steps` steps; true if there is nothing more to read.
 async fn follow(broker: &Broker, claim: &Claim, mut steps: usize) -> Result<bool> {
     let producer = broker.producer("changes").await?;
     // Up to `done` everything is in the topic, up to `sending` it may be.

@@ -34,7 +34,7 @@ pub(crate) struct Clients {
 }
 
 impl Clients {
-    /// Connects so many, each subscribed and told so.
+    /// Connects `count` clients; each is subscribed and has its confirmation.
     pub(crate) async fn connect(port: u16, count: usize) -> Result<Self> {
         let room = Arc::new(Semaphore::new(AT_A_TIME));
         let mut opened = Vec::with_capacity(count);

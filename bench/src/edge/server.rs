@@ -1,4 +1,4 @@
-//! The gateway's process: serves, and publishes so many messages for each line on its input.
+//! The gateway's process: serves, and publishes as many messages as each line of its input names.
 //! [`Server`] is the handle of the measuring process.
 
 use anyhow::{Context, Result, bail};

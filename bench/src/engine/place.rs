@@ -94,7 +94,7 @@ impl Drop for Directory {
     }
 }
 
-/// Bytes on disk under `dir`; what vanishes meanwhile counts as nothing.
+/// Bytes on disk under `dir`; a file that vanishes during the walk counts as nothing.
 fn used(dir: &Path) -> u64 {
     use std::os::unix::fs::MetadataExt;
     let Ok(entries) = std::fs::read_dir(dir) else { return 0 };

@@ -16,13 +16,13 @@ pub(crate) const TOPIC: &str = "bench";
 pub(crate) const GROUP: &str = "group";
 /// Messages without an answer.
 const WINDOW: usize = 8192;
-/// One in so many fails at its first attempt, where failures are asked for.
+/// One message in this many fails at its first attempt, where failures are asked for.
 const FAILS: u64 = 20;
 
 pub(crate) struct Firth {
     broker: Broker,
     fails: bool,
-    /// One in so many messages is sent beyond what is counted.
+    /// One message in this many is sent beyond what is counted.
     beyond: Option<u64>,
 }
 

@@ -94,7 +94,7 @@ impl World {
     }
 }
 
-/// Waits until so many events are accepted.
+/// Waits until the gateways accepted this many events.
 async fn delivered(node: &Router, count: u64) -> Result<()> {
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {

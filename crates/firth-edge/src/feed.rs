@@ -21,7 +21,7 @@ use tokio::time::Instant;
 /// How long a start waits for the leases of a predecessor that crashed.
 const PREDECESSOR: Duration = Duration::from_secs(30);
 /// How long a gateway that crashed keeps its group from the next one of its name. Short: only that
-/// one waits for it, and a reader that loses its partitions meanwhile takes them back.
+/// one waits for it, and a reader that loses its partitions to it takes them back.
 const LEASE: Duration = Duration::from_secs(4);
 /// The pause between two looks at them.
 const PAUSE: Duration = Duration::from_millis(250);
@@ -31,7 +31,7 @@ const LOOK: Duration = Duration::from_millis(10);
 /// A topic with more partitions is not followed: a position would be too long, in every message.
 const FOLLOWED: usize = 64;
 
-/// So many records of a partition are given to clients in one go.
+/// Records of a partition that are given to clients in one go.
 const BURST: usize = 256;
 
 /// How often a feed looks for groups that crashed gateways left.

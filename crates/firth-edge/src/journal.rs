@@ -13,13 +13,13 @@ use std::time::{Duration, Instant};
 /// How much is kept for clients that come back, per tenant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
-    /// At most so many events.
+    /// At most this many events.
     pub events: usize,
-    /// At most so many bytes.
+    /// At most this many bytes.
     pub bytes: usize,
     /// None older than this. A tenant without clients is forgotten after this time.
     pub age: Duration,
-    /// At most so many bytes for all tenants together. The tenant whose event finds no room gives
+    /// At most this many bytes for all tenants together. The tenant whose event finds no room gives
     /// up its own oldest.
     pub total_bytes: usize,
 }

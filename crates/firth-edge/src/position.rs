@@ -60,7 +60,7 @@ impl Hash for Offsets {
 }
 
 impl Offsets {
-    /// Before the first record of so many partitions.
+    /// Before the first record of this many partitions.
     pub(crate) fn of(partitions: usize) -> Self {
         Self { seqs: smallvec::smallvec![0; partitions], ..Self::default() }
     }

@@ -67,7 +67,7 @@ pub struct Retry {
 }
 
 /// A record to give up. It carries its content, because a lossy topic may have trimmed it
-/// meanwhile.
+/// since.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dead {
     /// The record as it was delivered.

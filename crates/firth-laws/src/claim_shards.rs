@@ -13,7 +13,7 @@ fn name(n: usize) -> OfferName {
     OfferName::new(format!("unit-{n}")).unwrap()
 }
 
-/// A claim shard with so many offers.
+/// A claim shard with `offers` offers.
 async fn claim_shard(engine: &Engine, offers: usize) -> ClaimShard {
     let claim_shard = ClaimShard::new(ServiceName::new(fresh("service")).unwrap(), 0);
     offer(engine, &claim_shard, offers).await;

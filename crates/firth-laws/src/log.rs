@@ -335,7 +335,7 @@ pub async fn racing_promoters_move_each_message_once(engine: Engine) {
     assert_eq!(numbers(&read_all(&engine, &at).await), (0..20).collect::<Vec<_>>());
 }
 
-/// At most so many records and bytes, but always one.
+/// At most this many records and bytes, but always one.
 pub async fn a_read_respects_both_limits(engine: Engine) {
     let at = partition(&engine).await;
     engine.append(&at, Append::new(vec![Content::new(vec![b'x'; 1000]); 20])).await.unwrap();

@@ -26,7 +26,7 @@ pub fn crash_source() -> SourceName {
     SourceName::new("crash").unwrap()
 }
 
-/// Its mark once the log holds so many records.
+/// Its mark once the log holds this many records.
 pub fn crash_mark(records: u64) -> Bytes {
     Bytes::copy_from_slice(&records.to_be_bytes())
 }

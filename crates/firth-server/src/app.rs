@@ -26,7 +26,7 @@ const MAX_PRODUCERS: usize = 1024;
 /// all are forgotten.
 const MAX_KEYS: usize = 10_000;
 
-/// Small bodies have room for one in so many of the bytes that all have, on top.
+/// Small bodies have room for one in this many of the bytes that all have, on top.
 const SMALL_SHARE: usize = 8;
 
 fn take(room: &Arc<Semaphore>, bytes: usize) -> Option<OwnedSemaphorePermit> {
@@ -97,7 +97,7 @@ pub(crate) struct Sending {
     pub(crate) topic: String,
     /// What an acknowledgement means.
     pub(crate) durability: Option<Durability>,
-    /// Payloads of more than so many bytes are compressed.
+    /// Payloads of more than this many bytes are compressed.
     pub(crate) compress_above: Option<usize>,
 }
 
@@ -241,7 +241,7 @@ impl App {
         *self.0.limits.write().expect("nothing panics under this lock") = Arc::new(limits);
     }
 
-    /// Room for so many bytes of a body, or `None` if there is none now.
+    /// Room for this many bytes of a body, or `None` if there is none now.
     pub(crate) fn room_for(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
         take(&self.0.room, bytes)
     }

@@ -31,7 +31,7 @@ const FRESH: Duration = Duration::from_secs(5);
 const PATIENCE: Duration = Duration::from_secs(2);
 /// How often the engine is looked at, at most.
 const EVERY: Duration = Duration::from_secs(1);
-/// Looking takes at most this share of the time: 1 in so many.
+/// Looking takes at most this share of the time: 1 in this many.
 const SHARE: u32 = 10;
 
 /// The feed; clones share it.

@@ -31,7 +31,7 @@ impl NatsServer {
         Self::launch(None, None, "").await
     }
 
-    /// A server that takes messages of at most so many bytes.
+    /// A server that takes messages of at most this many bytes.
     pub async fn with_max_payload(bytes: usize) -> Self {
         Self::launch(None, None, &format!("max_payload: {bytes}\n")).await
     }

@@ -41,12 +41,12 @@ impl ProducerMeter {
         self.waited.record(time.as_secs_f64());
     }
 
-    /// The engine lost so many messages that it had acknowledged.
+    /// The engine lost `count` messages that it had acknowledged.
     pub(crate) fn lost(&self, count: u64) {
         self.lost.increment(count);
     }
 
-    /// An append of so many messages took this long, with all its tries.
+    /// An append of `count` messages took this long, with all its tries.
     pub(crate) fn sent(&self, count: usize, took: Duration, ok: bool) {
         if ok { &self.sent } else { &self.failed }.increment(count as u64);
         self.batch.record(count as f64);
@@ -70,7 +70,7 @@ impl SourceMeter {
         }
     }
 
-    /// An append of so many messages took this long, with all its tries; `answer` says whether the
+    /// An append of `count` messages took this long, with all its tries; `answer` says whether the
     /// log had it already.
     pub(crate) fn appended(&self, count: usize, took: Duration, answer: Result<bool, ErrorKind>) {
         match answer {

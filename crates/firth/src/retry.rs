@@ -52,8 +52,8 @@ impl RetryPolicy {
         Verdict::Retry { after, reason: nack.reason, keep: !in_order && after > KEEP_ASIDE }
     }
 
-    /// Whether records are handed out one at a time after so many owners vanished, to find the one
-    /// that takes them down. There is no point in it if no record is ever given up for that.
+    /// Whether records are handed out one at a time after `crashes` owners vanished, to find the
+    /// one that takes them down. There is no point in it if no record is ever given up for that.
     pub(crate) fn isolates(&self, crashes: u32) -> bool {
         self.max_crashes > 0 && crashes > 0
     }

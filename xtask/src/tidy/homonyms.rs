@@ -6,7 +6,7 @@
 use super::code;
 use std::collections::BTreeMap;
 
-/// Of a hundred type names of the product, at most so many have several definitions.
+/// Of a hundred type names of the product, at most this many have several definitions.
 const MAX_PERCENT: usize = 8;
 
 /// Crates whose types are counted together.

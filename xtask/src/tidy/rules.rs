@@ -19,7 +19,7 @@ pub(super) fn violations(path: &str, text: &str) -> Vec<String> {
     let mut found = machine_paths(text);
     found.extend(merge_markers(text));
     found.extend(wide_text(path, text));
-    found.extend(words::nameless_subjects(path, text));
+    found.extend(words::nameless_words(path, text));
     if path.ends_with(".rs") {
         found.extend(rust_violations(path, text));
     }

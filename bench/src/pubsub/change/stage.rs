@@ -44,7 +44,7 @@ pub(crate) struct Scene {
     pub(crate) keys: Arc<[String]>,
 }
 
-/// What happened, and what was published meanwhile.
+/// What happened, and what was published during the change.
 pub(crate) struct Story {
     pub(crate) change: Change,
     /// Channels of the victim.

@@ -1,5 +1,5 @@
 //! `produce` over HTTP: one request at a time, so that order holds, with everything that came
-//! meanwhile. A request whose answer is lost is sent again under its key, which the server takes
+//! in between. A request whose answer is lost is sent again under its key, which the server takes
 //! once, also after it was killed and started anew.
 
 use super::client::Api;

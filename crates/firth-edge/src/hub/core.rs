@@ -374,7 +374,7 @@ struct BurstBudget {
     made: usize,
 }
 
-/// So many of them in one tick cost little.
+/// Most of them that one tick handles: few enough to cost little.
 const BURST_WRITES: usize = 128;
 
 impl BurstBudget {

@@ -9,7 +9,7 @@ use crate::outbox::{EncodedEvent, FrameBatch};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
-/// So many deliveries at most are gathered.
+/// Most deliveries that are gathered.
 const ROOM: usize = 1 << 18;
 
 /// How many messages that differ, and how many ways to go on, are looked through for each event

@@ -537,7 +537,7 @@ async fn who_comes_in_the_middle_of_a_burst_gets_what_comes_behind() {
     assert_eq!((numbers(&mut stays), numbers(&mut comes)), (vec![1, 2, 3, 4], vec![2, 3]));
 }
 
-/// A socket that takes so many bytes.
+/// A socket that takes this many bytes.
 #[derive(Default)]
 struct Pipe {
     room: Mutex<usize>,

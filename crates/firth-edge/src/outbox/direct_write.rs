@@ -141,12 +141,12 @@ mod tests {
     /// What happens to an outbox.
     #[derive(Clone, Debug)]
     enum Turn {
-        /// So many events.
+        /// This many events.
         Come(u64),
         Say,
-        /// The socket has room for so many bytes.
+        /// The socket has room for this many bytes.
         ConnectionPermit(usize),
-        /// The task takes so many bytes, and writes so many of them for now.
+        /// The task takes bytes, and writes only the second number of them for now.
         Take(usize, usize),
         /// And the rest.
         Write,

@@ -340,7 +340,7 @@ impl Outbox {
         self.accounting.queued += events;
     }
 
-    /// Notes that these events are written. Those of a connection that was cut meanwhile count as
+    /// Notes that these events are written. Those of a connection that was cut since count as
     /// left behind.
     pub(crate) fn sent(&mut self, events: u64) {
         if !self.is_cut() {

@@ -151,7 +151,7 @@ fn of_a_room_only_the_newest_state_waits() {
     assert_eq!(outbox.take(usize::MAX, now).presence, [(name, "new".into())]);
 }
 
-/// A socket with room for so many bytes.
+/// A socket with room for this many bytes.
 pub(super) fn pipe<'a>(
     room: &'a Cell<usize>,
     bytes: &'a RefCell<Vec<u8>>,
@@ -177,7 +177,7 @@ enum Act {
     Push(u8, u8),
     /// Events with these keys together.
     PushBatch(Vec<u8>),
-    /// A line that takes so many bytes.
+    /// A line that takes this many bytes.
     ConnectionPermit(usize),
     Take(usize),
     Written,

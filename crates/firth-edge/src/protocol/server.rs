@@ -115,7 +115,7 @@ pub(crate) fn presence(name: &str, tail: &str) -> Packet {
     Packet::new(&[r#"{"type":"presence","sub":"#, name, ",", tail.strip_prefix('{').unwrap_or(tail)])
 }
 
-/// An event for these subscriptions of a client that stands at `at` then; it stands for so many
+/// An event for these subscriptions of a client that stands at `at` then; it stands for this many
 /// older ones as well. A control is the order to load their collection again: to a client that does
 /// not know the field `subs` there, everything.
 pub(crate) fn event(frame: &Frame, at: &Position, marks: &[Mark], replaced: u32) -> Packet {

@@ -41,7 +41,7 @@ const AT_A_TIME: usize = 64;
 const BEAT: Duration = Duration::from_secs(5);
 /// The pauses after a sign of life that did not arrive: they double, with jitter.
 const PAUSES: std::ops::Range<Duration> = Duration::from_millis(500)..Duration::from_secs(8);
-/// Clients that missed events hear of it together, so many at once or after this time.
+/// Clients that missed events hear of it together, this many at once or after this time.
 const TOLD_TOGETHER: (usize, Duration) = (256, Duration::from_millis(50));
 
 /// What a router says to a sign of life.

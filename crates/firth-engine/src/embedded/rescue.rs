@@ -72,7 +72,7 @@ impl<'a> Journals<'a> {
         self.secure(number, &active, &bytes, &journal).map_err(failed)
     }
 
-    /// The library's lock, so that no former handle of this process writes meanwhile.
+    /// The library's lock, so that no former handle of this process writes during the rescue.
     fn closed(&self) -> Result<Option<File>> {
         let Ok(lock) = OpenOptions::new().read(true).write(true).open(self.store.join("lock")) else {
             return Ok(None);

@@ -142,7 +142,7 @@ pub struct Committed {
 /// Which due records to take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TakeDue<'a> {
-    /// At most so many.
+    /// Largest number of records in the answer.
     pub max: usize,
     /// The owner still has the content of these: it is not read again.
     pub known: &'a [RecordId],

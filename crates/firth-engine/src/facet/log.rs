@@ -285,7 +285,7 @@ pub enum TrimTo {
     Id(RecordId),
     /// Keep this many of the newest records.
     Keep(u64),
-    /// Keep the newest records that are together at most so many bytes of packed content.
+    /// Keep the newest records that are together at most this many bytes of packed content.
     KeepBytes(u64),
     /// Remove what is older than this.
     OlderThan(Duration),

@@ -52,7 +52,7 @@ pub(crate) enum MarkJudgement {
 }
 
 impl NewMark {
-    /// Checks everything that needs no stored state, for an append of so many records.
+    /// Checks everything that needs no stored state, for an append of `records` records.
     pub(crate) fn check(&self, records: usize) -> Result<()> {
         let size = self.upto.len();
         if size > MAX_MARK {

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 /// Appends follow each other closely if none of them comes later than this after the one before.
 const CLOSE: Duration = Duration::from_secs(1);
-/// So many of them show that more will come.
+/// Conflicts that show that more will come.
 const STEADY: u32 = 4;
-/// So many that went well make up for what went wrong before.
+/// Successes that make up for earlier conflicts.
 const FORGIVEN: u32 = 64;
 /// After each failure in a row the common way is kept for longer.
 const COOLDOWN: Backoff = Backoff::exponential(Duration::from_millis(50), Duration::from_secs(10));

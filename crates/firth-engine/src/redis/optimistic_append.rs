@@ -40,8 +40,8 @@ use tokio::task::JoinSet;
 
 /// How many partitions have such a line at a time: each holds a connection.
 const AT_ONCE: usize = 8;
-/// A line without appends is given up after about this long. Meanwhile signs of life gather in its
-/// open transaction.
+/// A line without appends is given up after about this long. Until then signs of life gather in
+/// its open transaction.
 const IDLE: Duration = Duration::from_secs(2);
 /// How long the server's time is reckoned from what it said last.
 const FRESH: Duration = Duration::from_secs(1);

@@ -2,9 +2,9 @@
 //! stops at the byte limit.
 //!
 //! Plain ranges cost the server half of what a script does, but know no byte limit. A partition
-//! remembers its largest blob; while so many of them fit the limit, a plain range cannot break it.
-//! Each answer refreshes what is known, and what was learned more than a moment ago does not count:
-//! bigger records may have come meanwhile.
+//! remembers its largest blob. While the wanted number of such blobs fits the limit, a plain range
+//! cannot break it. Each answer refreshes what is known, and what was learned more than a moment
+//! ago does not count: bigger records may have come since.
 
 use super::RedisEngine;
 use super::blob;

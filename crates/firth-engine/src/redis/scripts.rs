@@ -11,7 +11,7 @@ use crate::limits::{MAX_DUE, MAX_PRODUCERS, MAX_SOURCES, PRODUCER_WINDOW};
 use firth_redis::Script;
 use std::sync::LazyLock;
 
-/// Records of one batch of retries have numbers from one page of so many (see `lua/lib/due.lua`).
+/// Records of one batch of retries have numbers from one page of this many (see `lua/lib/due.lua`).
 pub(super) const PAGE: u64 = 4096;
 
 const WRITES: &str = "#!lua\n";

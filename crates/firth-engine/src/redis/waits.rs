@@ -38,7 +38,7 @@ const UNPOISONED: &str = "nothing panics while it holds this lock";
 /// What has to be proven.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Promise {
-    /// So many replicas have it.
+    /// This many replicas have it.
     Replicas(u32),
     /// The server's disk has it: the server syncs before it answers.
     Disk,

@@ -20,11 +20,11 @@ const GROUPS: [&str; 2] = ["red", "blue"];
 /// One operation. Groups are chosen by number; positions and counts are taken modulo what is there.
 #[derive(Clone, Debug)]
 pub enum Op {
-    /// Append so many records.
+    /// Append this many records.
     Append(u8),
     /// Append a batch of an idempotent producer, and send it again.
     AppendTwice(u8),
-    /// Delay so many messages by an hour.
+    /// Delay this many messages by an hour.
     Delay(u8),
     /// Cancel the n-th delayed message, or deliver it now.
     ChangeDelayed(u8, bool),
@@ -40,7 +40,7 @@ pub enum Op {
     Work(u8, u8, Vec<u8>),
     /// A former owner tries everything.
     Zombie(u8),
-    /// Keep so many records.
+    /// Keep this many records.
     Trim(u8),
     /// Replay the n-th dead letter, to the group or to everyone.
     Replay(u8, u8, bool),

@@ -173,7 +173,7 @@ impl NodeConnections {
         }
     }
 
-    /// A reconnection may take long, so the node does not count as usable meanwhile.
+    /// A reconnection may take long, so the node does not count as usable until it ends.
     fn is_usable(&self) -> bool {
         matches!(
             self.lanes.shared().state(),

@@ -148,7 +148,7 @@ async fn back_off(shared: &ConnectionShared, cause: &LostCause, failures: u32, r
     shared.retry()
 }
 
-/// Runs a step unless the connection is closed meanwhile.
+/// Runs a step unless the connection is closed first.
 async fn unless_closed<T>(shared: &ConnectionShared, step: impl Future<Output = T>) -> Option<T> {
     let mut status = shared.watch_status();
     tokio::select! {

@@ -294,7 +294,7 @@ impl<'a> ConnectionDriver<'a> {
     fn poll_probe(&mut self, cx: &mut Context<'_>) -> bool {
         let active = self.search.as_ref().is_some_and(|search| search.active);
         if !active && !self.liveness.is_probing() {
-            // The peer sent bytes meanwhile.
+            // The peer sent bytes since the last check.
             self.probe = None;
         }
         let Some(probe) = &mut self.probe else { return false };

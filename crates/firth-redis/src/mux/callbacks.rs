@@ -98,7 +98,7 @@ impl CallbackJob {
         let waker = Waker::from(self.clone());
         match self.mailbox.poll_take(&Context::from_waker(&waker), &mut pending) {
             Poll::Ready(true) if !self.scheduled.swap(true, Ordering::AcqRel) => pending.pop_front(),
-            // Another worker has queued the job meanwhile; its events wait in `pending`.
+            // Another worker has queued the job by now; its events wait in `pending`.
             Poll::Ready(_) | Poll::Pending => None,
         }
     }

@@ -71,8 +71,8 @@ pub(crate) struct Link {
     pub(crate) ops: VecDeque<PendingOp>,
     /// Channels that are served here, or requested.
     pub(crate) load: usize,
-    /// Messages that a full mailbox with policy `Block` has not taken yet; nothing is read
-    /// meanwhile.
+    /// Messages that a full mailbox with policy `Block` has not taken yet. Until it has,
+    /// nothing is read.
     pub(crate) blocked: VecDeque<BlockedMessages>,
     /// The server may hold subscriptions here that only closing the connection ends.
     pub(crate) has_stale_subscriptions: bool,

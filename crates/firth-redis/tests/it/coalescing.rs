@@ -1,4 +1,4 @@
-//! One write carries what many callers ask for meanwhile, and a lone caller never waits for
+//! One write carries what many callers ask for at once, and a lone caller never waits for
 //! company.
 
 use crate::support::*;

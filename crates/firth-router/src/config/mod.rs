@@ -124,7 +124,7 @@ pub struct Breaker {
     pub failures: u32,
     /// How long it stays open before one probe goes out.
     pub open_for: Duration,
-    /// At most so many percent of the gateways count as unreachable at the same time, but always
+    /// At most this percentage of the gateways count as unreachable at the same time, but always
     /// one may.
     pub max_ejected: u8,
 }
@@ -190,8 +190,8 @@ pub struct RoutingConfig {
     pub backpressure: Backpressure,
     /// Delivery.
     pub delivery: Delivery,
-    /// At most so many gateways get a broadcast event; more gateways than that are an error, never
-    /// a random choice.
+    /// At most this many gateways get a broadcast event; more gateways than that are an error,
+    /// never a random choice.
     pub max_fanout: usize,
     /// Quotas.
     pub subscriptions: Subscriptions,

@@ -30,7 +30,7 @@ pub(super) async fn wait(
     }
 }
 
-/// What a status that is no success says of a batch of so many events. `retry_after` is the header
+/// What a status that is no success says of a batch of `events` events. `retry_after` is the header
 /// of that name.
 pub(super) fn of_status(status: u16, retry_after: Option<&str>, events: usize) -> Result<Outcome> {
     let pause = retry_after.and_then(|text| pause(text.trim(), SystemTime::now()));

@@ -6,8 +6,8 @@
 //! ```
 //! A gateway whose breaker is open or half open is *ejected*, and holds a slot of the few that
 //! there are. Without a free slot the breaker stays closed. After each failure but the first it
-//! rests for a time that grows; batches that fail meanwhile were on their way together, and count
-//! as one.
+//! rests for a time that grows; batches that fail during the rest were on their way together, and
+//! count as one.
 //!
 //! The first ejection is short, each further one lasts twice as long, up to the configured time: a
 //! gateway that only restarted is soon found again. A sign of life from the gateway lets a probe
@@ -97,7 +97,7 @@ impl Breaker {
         self.rest_until = None;
     }
 
-    /// The gateway was not reached. `rest` is how long to wait after so many failures in a row.
+    /// The gateway was not reached. `rest` is how long to wait after a number of failures in a row.
     pub(super) fn unreached(&mut self, now: Instant, rest: impl FnOnce(u32) -> Duration) {
         let is_resting = self.rest_until.is_some_and(|until| until > now);
         if is_resting || matches!(self.state, Circuit::Open { .. }) {

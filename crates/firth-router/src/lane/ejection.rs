@@ -20,7 +20,7 @@ struct EjectionSlots {
 pub(super) struct EjectionPermit(Ejections);
 
 impl Ejections {
-    /// There are so many gateways, of which so many percent may be ejected.
+    /// Notes the number of gateways, and the percentage that may be ejected.
     pub fn resize(&self, gateways: usize, percent: u8) {
         self.lock().total = gateways * usize::from(percent) / 100;
     }

@@ -133,7 +133,7 @@ impl Gap {
 }
 
 impl Lane {
-    /// So many events of a partition were removed from the topic before they were routed: a marker
+    /// `count` events of a partition were removed from the topic before they were routed: a marker
     /// says that anyone may have missed some.
     pub fn lose(&mut self, partition: u32, count: u64, now: Instant) {
         self.partitions.lose(partition, count);

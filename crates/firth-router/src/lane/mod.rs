@@ -63,7 +63,7 @@ pub type BatchId = u64;
 
 /// The most bytes of one batch, unless it is a single event.
 const MAX_BATCH_BYTES: usize = 4 << 20;
-/// Every so many batches begin with the least urgent events.
+/// One batch in this many begins with the least urgent events.
 const FAIR_TURN: u64 = 16;
 
 /// Events for a gateway, to be accepted or refused one by one.
@@ -396,7 +396,7 @@ impl Lane {
             .min()
     }
 
-    /// Whether events that were just taken are worth a look of the driver, if so many were ready
+    /// Whether events that were just taken are worth a look of the driver, if `before` were ready
     /// before them: the first ones that wait, some that may go at once, or some that make a batch
     /// full. The others ride along.
     pub fn is_due(&self, before: usize) -> bool {

@@ -81,7 +81,7 @@ struct Entry<T> {
 }
 
 impl<T> Index<T> {
-    /// An empty index that lets each tenant have so many filters that no index answers.
+    /// An empty index. Each tenant may have `max_slow_per_tenant` filters that no index answers.
     pub fn new(max_slow_per_tenant: usize) -> Self {
         Self {
             tenants: HashMap::default(),

@@ -120,7 +120,7 @@ impl Lanes {
     }
 
     /// Ends the lanes of gateways that are gone and have nothing to wait for. Called where no event
-    /// is put into lanes meanwhile: a catch-up reader does so only for a gateway that is owed
+    /// is put into lanes at that time: a catch-up reader does so only for a gateway that is owed
     /// something.
     pub(super) fn forget_gone(&self) {
         let mut slots = self.lock();

@@ -83,8 +83,8 @@ impl Reader {
                 deliveries = consumer.next_many(CHUNK) => match deliveries {
                     Some(Ok(deliveries)) => {
                         self.route(deliveries).await;
-                        // Drivers send this while another worker goes on reading; pieces that come
-                        // meanwhile are taken as one.
+                        // Drivers send this while another worker goes on reading; pieces that
+                        // come during the yield are taken as one.
                         tokio::task::yield_now().await;
                     }
                     Some(Err(error)) => break Err(error.into()),

@@ -57,7 +57,7 @@ impl Default for Inbox {
 }
 
 impl Inbox {
-    /// An inbox that remembers so many events of each partition.
+    /// An inbox that remembers `events` events of each partition.
     pub fn remembering(events: usize) -> Self {
         Self { topics: HashMap::new(), remembered: events.max(1), went_back: false }
     }

@@ -26,7 +26,7 @@ const PATIENCE: Duration = Duration::from_secs(8);
 const AGAIN: Duration = Duration::from_millis(250);
 /// Registrations in one round: one message of the bus.
 const BATCH: usize = 100;
-/// Rounds at a time. More registrations gather meanwhile.
+/// Rounds at a time. More registrations gather during a round.
 const ROUNDS: usize = 4;
 /// Registrations that wait for a round.
 const WAITING: usize = 10_000;

@@ -23,7 +23,7 @@ pub(crate) struct Destinations {
     pub(crate) refused: Option<Box<Error>>,
 }
 
-/// The registry as it is now. Nothing in it changes meanwhile.
+/// The registry as it is now. Nothing in it changes while this lives.
 pub(crate) struct Finder<'a> {
     state: RwLockReadGuard<'a, State>,
     hits: Vec<Hit>,

@@ -77,7 +77,7 @@ impl MemberState {
         self.lock().as_ref().map_or(0, |own| own.lapses)
     }
 
-    /// Everything was read; it counts unless the entry was late again meanwhile.
+    /// Everything was read; it counts unless the entry was late again during the reading.
     pub(super) fn has_read(&self, lapses: u64) {
         if let Some(own) = self.lock().as_mut().filter(|own| own.lapses == lapses) {
             own.is_whole = true;

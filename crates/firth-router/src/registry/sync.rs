@@ -137,8 +137,8 @@ impl Sync {
         Ok(())
     }
 
-    /// What was known before the reading began and is not in it was removed. What was learned
-    /// meanwhile is left alone. Most is known already, and is not read again.
+    /// What was known before the reading began and is not in it was removed. What is learned
+    /// during the reading is left alone. Most is known already, and is not read again.
     async fn read_shard(&self, shard: u64) -> Result<()> {
         let before: Vec<_> = {
             let state = self.read();
@@ -196,7 +196,7 @@ impl Sync {
                     self.store.tell(&[News::gateway(&id, version)]).await;
                 }
                 Put::Conflict(None) => self.write().forget_gateway(&id, version),
-                // It gave a sign of life meanwhile.
+                // It gave a sign of life since it was read.
                 Put::Conflict(Some(_)) => self.read_gateways().await?,
             }
         }

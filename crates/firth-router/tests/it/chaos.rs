@@ -35,8 +35,8 @@ pub(crate) async fn books_close(node: &Router, events: u64) {
     assert!(delivered >= events, "{delivered} of {events} were delivered");
 }
 
-/// Waits until a node has nothing on its way. Then its accounting must balance, with so many events
-/// delivered at least, and so many given up.
+/// Waits until a node has nothing on its way. Then its accounting must balance, with at least
+/// `delivered` events delivered, and `dead` given up.
 pub(crate) async fn books_tell(node: &Router, (delivered, dead): (u64, u64)) {
     until(PATIENCE * 4, "nothing is on its way", async || {
         node.accounting().values().all(|accounting| accounting.held == 0) && node.open_records() == 0

@@ -1,5 +1,5 @@
 //! A node that loses partitions and wins them again, itself or after another owner: nothing is
-//! lost, nothing stands still, and gateways that were parked meanwhile get what every owner has
+//! lost, nothing stands still, and gateways that were parked get what every owner has
 //! left out for them.
 
 use crate::chaos::{books_close, nothing_was_given_up};

@@ -50,7 +50,7 @@ async fn r17_a_limited_caller_replaces_nothing_of_others_that_its_node_has_not_h
         let stored = later.subscription(&tenant("t"), &sub_id(id)).unwrap();
         assert_eq!(stored.gateway(), Some(&gateway("core")), "{id}");
     }
-    // What came to it meanwhile is its own.
+    // Fields that came since are its own.
     one.register(wish("theirs", "doc.n == 1", "edge-2")).await.unwrap();
     limited.heartbeat(&tenant("t"), &sub_id("theirs")).await.unwrap();
     let limited = later.limited(&access);

@@ -20,7 +20,7 @@ use tokio::task::JoinHandle;
 
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What a gateway took in, in order; it refuses document d3 so many times first.
+/// What a gateway took in, in order; it refuses document d3 this many times first.
 #[derive(Default)]
 pub(crate) struct Seen {
     events: Mutex<Vec<(String, u64)>>,

@@ -49,7 +49,7 @@ impl Scene {
         until(PATIENCE * 2, what, async || self.node.lanes().iter().any(is_it)).await;
     }
 
-    /// The picky gateway takes everything now, letters too, and so many events in all have arrived
+    /// The picky gateway takes everything now, letters too, and `count` events in all have arrived
     /// there.
     async fn end(self, count: u64) {
         self.picky.set(Mood::Fine);

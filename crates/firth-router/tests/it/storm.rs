@@ -1,6 +1,6 @@
 //! Storms: under load, nodes in processes of their own are killed, sleep past their leases, end
 //! gracefully and come back, gateways crash, hang, answer nonsense and recover, and the server is
-//! killed, all at random. Meanwhile a steady gateway must get everything; in the end everyone has
+//! killed, all at random. A steady gateway must get everything; in the end everyone has
 //! every event once, those of a document in order, nothing was given up, no group is left, and the
 //! accounting of every node that ever ran balance.
 //!

@@ -36,7 +36,7 @@ struct BatchAck {
 /// What the server does on one call; after the last of them it takes everything.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Mood {
-    /// Answers so many batches, takes so many more in without a word, and breaks the call.
+    /// Answers some batches, takes some more in without a word, and breaks the call.
     Breaks { answers: usize, unanswered: usize },
     /// Ends the call with this status when the first batch comes.
     Ends(u32),

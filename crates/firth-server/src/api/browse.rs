@@ -35,7 +35,7 @@ pub(crate) struct Page {
     /// Go on after this record.
     #[param(pattern = "^[0-9]{1,18}-[0-9]{1,18}$")]
     after: Option<String>,
-    /// At most so many; 100 unless set.
+    /// At most this many; 100 unless set.
     #[param(minimum = 1, maximum = 500)]
     max: Option<u64>,
     /// The newest ones instead of those that follow; with `key`, `contains` or `filter`, of the

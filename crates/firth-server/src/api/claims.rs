@@ -47,7 +47,7 @@ pub(crate) async fn status(
     Ok(Json(ServiceStatus::new(service, &status)))
 }
 
-/// Makes a service with so many shards, or confirms that it is there as wanted
+/// Makes a service with this many shards, or confirms that it is there as wanted
 #[utoipa::path(put, path = "/v1/claims/{service}", tag = "claims", params(("service" = String, Path)), request_body = NewService,
     responses((status = 200, body = ServiceStatus, description = "It is there as wanted"), (status = 201, body = ServiceStatus),
         (status = 409, body = Problem, description = "It is there with another number of shards")))]
@@ -83,7 +83,7 @@ pub(crate) struct OfferPage {
     /// Go on after this name.
     #[param(min_length = 1, max_length = 128, pattern = "^[A-Za-z0-9_-]+(\\.[A-Za-z0-9_-]+)*$")]
     after: Option<String>,
-    /// At most so many; 100 unless set.
+    /// At most this many; 100 unless set.
     #[param(minimum = 1, maximum = 1000)]
     max: Option<u64>,
 }

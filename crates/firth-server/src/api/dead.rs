@@ -55,7 +55,7 @@ filter!(Wanted {
     /// Go on after this one.
     #[param(pattern = "^[A-Za-z0-9_-]{1,64}/[0-9]{1,4}/[0-9]{1,18}-[0-9]{1,18}$")]
     after: Option<String>,
-    /// At most so many; 100 unless set.
+    /// At most this many; 100 unless set.
     #[param(minimum = 1, maximum = 500)]
     max: Option<u64>,
 });

@@ -73,7 +73,7 @@ pub(crate) async fn topics(
     Ok(Json(DeadTopics { topics, next }))
 }
 
-/// A topic's letters by group; nothing if it has none, or went away meanwhile. An engine that
+/// A topic's letters by group; nothing if it has none, or went away since. An engine that
 /// cannot tell is an error: no letters would be a wrong answer.
 async fn look(app: &App, topic: String) -> Result<Option<DeadTopic>> {
     let admin = &app.broker().admin();
@@ -90,7 +90,7 @@ async fn look(app: &App, topic: String) -> Result<Option<DeadTopic>> {
     Ok((count > 0).then(|| DeadTopic { topic, count, groups, counted: 0, reasons: Vec::new() }))
 }
 
-/// Nothing instead of an error for what was deleted meanwhile.
+/// Nothing instead of an error for what was deleted since it was listed.
 fn unless_gone<T>(found: Result<T>) -> Result<Option<T>> {
     match found {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
@@ -106,7 +106,7 @@ async fn count_reasons(app: &App, topic: &mut DeadTopic, budget: &mut usize) -> 
     while read < LETTERS && *budget > 0 {
         let page = match letters.list(after.as_ref(), PAGE.min(LETTERS - read).min(*budget)).await {
             Ok(page) => page,
-            // The topic was deleted meanwhile.
+            // The topic was deleted since it was listed.
             Err(error) if error.kind() == ErrorKind::NotFound => break,
             Err(error) => return Err(error.into()),
         };

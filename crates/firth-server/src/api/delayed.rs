@@ -27,7 +27,7 @@ pub(crate) struct DelayedQuery {
     /// Go on after this place: `next` of the answer before.
     #[param(pattern = "^[0-9]{1,18}-[0-9]{1,18}$")]
     after: Option<String>,
-    /// At most so many; 100 unless set.
+    /// At most this many; 100 unless set.
     #[param(minimum = 1, maximum = 500)]
     max: Option<u64>,
 }

@@ -159,7 +159,7 @@ pub(crate) struct Wanted {
     sort: Option<Sort>,
     /// Largest first.
     descending: Option<bool>,
-    /// Only records with at least so many attempts, the next one included.
+    /// Only records with at least this many attempts, the next one included.
     #[param(minimum = 0, maximum = 4_294_967_295_u64)]
     min_attempt: Option<u32>,
     /// Only records that were sent at least this long ago.

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-/// A burst of so many seconds' requests is taken at once.
+/// A burst of this many seconds' requests is taken at once.
 const BURST_SECONDS: f64 = 2.0;
 /// When a sender shall come again to a paused webhook.
 const PAUSED: Duration = Duration::from_secs(60);

@@ -1,8 +1,7 @@
 //! What is counted of every request: handles are made at the first request of a kind and kept, so
 //! that counting costs a look into a table.
 //!
-//! Bounded without a limit of its own: the API has so many routes, and answers with so many
-//! statuses.
+//! Bounded without a limit of its own: the API has a fixed number of routes and statuses.
 
 use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
 use std::collections::HashMap;

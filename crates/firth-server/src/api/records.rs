@@ -89,7 +89,7 @@ pub(crate) struct HowSent {
     /// promises unless set.
     #[param(pattern = "^(fast|synced|replicated(:[1-9])?)$")]
     durability: Option<String>,
-    /// Compress payloads of more than so many bytes, unless they hardly shrink; none unless set.
+    /// Compress payloads of more than this many bytes, unless they hardly shrink; none unless set.
     #[param(maximum = 16_777_216)]
     compress_above: Option<u64>,
 }

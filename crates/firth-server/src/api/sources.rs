@@ -67,7 +67,7 @@ async fn remove(
 
 /// Lets the reader of a source rest, until it is resumed
 ///
-/// The database keeps its log for the source meanwhile.
+/// The database keeps its log for the source until it goes on.
 #[utoipa::path(post, path = "/v1/sources/{source}/pause", tag = "sources", params(("source" = String, Path)),
     responses((status = 200, body = SourceShown)))]
 async fn pause(State(app): State<App>, Path(source): Path<String>) -> Answer<Json<SourceShown>> {

@@ -101,13 +101,13 @@ pub(super) trait AsyncNext<S>: Send + 'static {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct How {
-    /// At most so many unsettled deliveries of this stream at a time; 16 unless set.
+    /// At most this many unsettled deliveries of this stream at a time; 16 unless set.
     #[param(minimum = 1, maximum = 500)]
     max: Option<u64>,
     /// How long each may take; 30 s unless set.
     #[param(minimum = 100, maximum = 43_200_000)]
     lease_ms: Option<u64>,
-    /// End after so many deliveries, once they are settled.
+    /// End after this many deliveries, once they are settled.
     #[param(minimum = 1, maximum = 9_007_199_254_740_991_u64)]
     limit: Option<u64>,
     /// End after this long, once everything is settled.

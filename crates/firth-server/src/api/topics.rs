@@ -61,7 +61,7 @@ pub(crate) async fn list(
     let looks = stream::iter(names).map(|name| async move { admin.topic(name.as_str()).await });
     let looks = looks.buffered(TOPICS_AT_ONCE).filter_map(|look| async move {
         match look {
-            // It was deleted meanwhile.
+            // It was deleted since it was listed.
             Err(error) if error.kind() == ErrorKind::NotFound => None,
             look => Some(look.map(Topic::from)),
         }

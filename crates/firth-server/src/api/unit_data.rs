@@ -116,7 +116,7 @@ pub(crate) struct FromWhere {
     /// The last `place` that was seen; 0, the default, tells everything that is not settled.
     #[param(maximum = 9_007_199_254_740_991_u64)]
     after: Option<u64>,
-    /// At most so many unsettled records at a time; 100 unless set.
+    /// At most this many unsettled records at a time; 100 unless set.
     #[param(minimum = 1, maximum = 500)]
     max: Option<u64>,
     /// End after this long.

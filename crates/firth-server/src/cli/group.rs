@@ -335,7 +335,7 @@ pub(crate) struct PendingArgs {
     /// At most this many
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=1000))]
     max: u64,
-    /// Pass over so many first
+    /// Pass over this many first
     #[arg(long, value_name = "N", default_value_t = 0)]
     skip: usize,
 }

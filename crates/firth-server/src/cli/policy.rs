@@ -29,7 +29,7 @@ pub(crate) struct PolicyArgs {
     /// No wait is longer than this
     #[arg(long, value_name = "DURATION", value_parser = units::duration)]
     max_backoff: Option<Duration>,
-    /// Each wait is so many times the one before
+    /// Each wait is this many times the one before
     #[arg(long, value_name = "X")]
     factor: Option<f64>,
     /// Each wait is changed by up to this share, up or down

@@ -65,7 +65,7 @@ impl RunningCommand {
     /// To the command and all that it started.
     pub(super) fn signal(&self, signal: Signal) {
         if let Some(group) = self.group {
-            // It may have ended meanwhile.
+            // It may have ended by now.
             let _ = kill_process_group(group, signal);
         }
     }

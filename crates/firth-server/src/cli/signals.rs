@@ -28,7 +28,7 @@ impl Signals {
         }
     }
 
-    /// Runs `work` to its end, and tells whether a signal came meanwhile.
+    /// Runs `work` to its end, and tells whether a signal came before the end.
     pub(super) async fn finish<T>(&mut self, work: impl Future<Output = T>) -> (T, bool) {
         let mut work = std::pin::pin!(work);
         tokio::select! {

@@ -53,7 +53,7 @@ pub(crate) enum TopicCommand {
         /// At most this many of each partition
         #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]
         max: u64,
-        /// The newest so many of each partition
+        /// This many of the newest of each partition
         #[arg(long, value_name = "N", conflicts_with = "max", value_parser = clap::value_parser!(u32).range(1..=500))]
         last: Option<u32>,
         /// Only records with exactly this key
@@ -117,7 +117,7 @@ pub(crate) enum TopicCommand {
     Trim {
         /// Its name
         topic: String,
-        /// Keep so many of the newest records of each partition
+        /// Keep this many of the newest records of each partition
         #[arg(long, value_name = "N", required_unless_present = "older_than", conflicts_with = "older_than")]
         keep: Option<u64>,
         /// Remove what is older than this

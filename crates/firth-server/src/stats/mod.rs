@@ -181,7 +181,7 @@ fn disk(dir: &Path) -> Option<(u64, u64)> {
             match entry.metadata() {
                 Ok(about) if about.is_dir() => folders.push(entry.path()),
                 Ok(about) => used += about.len(),
-                // It went away meanwhile.
+                // It went away since it was listed.
                 Err(_) => {}
             }
         }

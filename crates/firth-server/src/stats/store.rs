@@ -308,7 +308,7 @@ impl<F, const N: usize> KeptSeries<F, N> {
     }
 }
 
-/// Milliseconds of each of so many deliveries.
+/// Mean milliseconds of `count` deliveries.
 fn per_delivery(count: u64, took: Duration) -> f32 {
     (took.as_secs_f64() * 1000.0 / count as f64) as f32
 }

@@ -215,7 +215,7 @@ pub(crate) struct Poll {
     #[schema(maximum = 9_007_199_254_740_991_u64)]
     #[serde(deserialize_with = "whole")]
     pub(crate) after: u64,
-    /// At most so many; 100 unless set.
+    /// At most this many; 100 unless set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 500)]
     #[serde(deserialize_with = "maybe_whole")]

@@ -75,7 +75,7 @@ pub(crate) enum SystemEvent {
         group: String,
         per_second: f64,
     },
-    /// This listener was too slow: so many events are missing here.
+    /// This listener was too slow: this many events are missing here.
     Missed {
         count: u64,
     },

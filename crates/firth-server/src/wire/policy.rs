@@ -27,7 +27,7 @@ pub(crate) struct GroupPolicy {
     #[schema(minimum = 1, maximum = 86_400_000)]
     #[serde(deserialize_with = "maybe_whole")]
     pub(crate) max_backoff_ms: Option<u64>,
-    /// Each wait is so many times the one before, 1 to 100; 2 unless set.
+    /// Each wait is this many times the one before, 1 to 100; 2 unless set.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 100)]
     pub(crate) factor: Option<f64>,

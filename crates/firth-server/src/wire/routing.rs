@@ -196,7 +196,7 @@ pub(crate) struct GatewayShown {
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub(crate) struct LaneShown {
     pub(crate) held: usize,
-    /// Batches on their way, of so many that may be.
+    /// Batches on their way, and how many may be.
     pub(crate) batches: usize,
     pub(crate) window: usize,
     pub(crate) pressure: String,

@@ -21,14 +21,14 @@ pub(crate) struct TopicSpec {
     #[schema(maximum = 3_155_760_000_000_u64)]
     #[serde(deserialize_with = "given_or_null")]
     pub(crate) retention_ms: Option<Option<u64>>,
-    /// All but the newest so many records of each partition are removed, once every group has
+    /// All but this many of the newest records of each partition are removed, once every group has
     /// settled them; null: no more.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(maximum = 9_007_199_254_740_991_u64)]
     #[serde(deserialize_with = "given_or_null")]
     pub(crate) retention_records: Option<Option<u64>>,
-    /// All but the newest so many bytes of each partition are removed, once every group has settled
-    /// them; null: no more.
+    /// All but this many of the newest bytes of each partition are removed, once every group has
+    /// settled them; null: no more.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(maximum = 9_007_199_254_740_991_u64)]
     #[serde(deserialize_with = "given_or_null")]

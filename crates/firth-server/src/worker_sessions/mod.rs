@@ -108,7 +108,7 @@ impl WorkerSessions {
     }
 
     /// News after a place, at most `max`, waiting up to `wait` for the first, but never so long
-    /// that the client's time runs out meanwhile. `show` sees each with its place and handle.
+    /// that the client's time runs out. `show` sees each with its place and handle.
     pub(crate) async fn news<T>(
         &self,
         session: &WorkerSession,

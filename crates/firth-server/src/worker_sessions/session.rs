@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-/// So many rows may wait to be seen; then the worker is granted nothing more.
+/// Rows that may wait to be seen. At this number the worker is granted nothing more.
 const MAX_UNSEEN: usize = 1000;
 
 /// Why a session ended.

@@ -88,7 +88,7 @@ impl SessionData {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WhenFull {
     Refuse,
-    /// Wait until some are settled; so many count as full.
+    /// Wait until some are settled; this number counts as full.
     Wait(usize),
 }
 

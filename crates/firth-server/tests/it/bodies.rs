@@ -25,7 +25,7 @@ fn send(server: &Server, bytes: usize) -> u16 {
         .status
 }
 
-/// Waits until so many uploads are under way.
+/// Waits until this many uploads are under way.
 async fn running(server: &Server, count: usize) {
     let wanted = format!("firth_http_requests_running{{route=\"/v1/topics/{{topic}}/records\"}} {count}\n");
     until(PATIENCE, "the uploads are under way", async || {

@@ -47,7 +47,7 @@ impl Run {
         }
     }
 
-    /// Waits until so many more requests were answered.
+    /// Waits until this many more requests were answered.
     fn progress(&self, more: usize) {
         let (start, deadline) =
             (self.count.load(Ordering::Acquire), std::time::Instant::now() + crate::world::PATIENCE);

@@ -320,7 +320,7 @@ impl Dir {
         self.changes.push(change);
     }
 
-    /// The names after so many changes.
+    /// The names after this many changes.
     fn after(&self, changes: usize) -> BTreeMap<String, usize> {
         let mut names = self.first.clone();
         self.changes[..changes].iter().for_each(|change| change.apply(&mut names));

@@ -118,7 +118,7 @@ impl Proxy {
         self.set(Fault::Delay(by));
     }
 
-    /// Limits each direction of each connection to so many bytes per second.
+    /// Limits each direction of each connection to this many bytes per second.
     pub fn throttle(&self, bytes_per_second: u64) {
         self.set(Fault::Throttle(bytes_per_second));
     }

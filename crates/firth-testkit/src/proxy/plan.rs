@@ -33,7 +33,7 @@ pub enum Fault {
     Throttle(u64),
     /// Size of the pieces in which bytes are forwarded.
     Split(usize),
-    /// Reset after so many bytes to the client.
+    /// Reset after this many bytes to the client.
     TruncateAfter(u64),
     /// Invert the byte at this offset of what goes to the client.
     Flip(u64),

@@ -25,7 +25,7 @@ pub struct SentinelSet {
 }
 
 impl SentinelSet {
-    /// One master with so many replicas, watched by so many sentinels; a majority of them decides.
+    /// One master with this many replicas and sentinels; a majority of the sentinels decides.
     pub async fn start(flavor: Flavor, replicas: usize, sentinels: usize) -> Self {
         Self::start_with(flavor, replicas, sentinels, None).await
     }

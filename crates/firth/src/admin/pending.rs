@@ -16,7 +16,7 @@ pub struct PendingQuery {
     pub sort: PendingSort,
     /// Largest first.
     pub descending: bool,
-    /// Only records with at least so many attempts, the next one included.
+    /// Only records with at least this many attempts, the next one included.
     pub min_attempt: u32,
     /// Only records that were sent at least this long ago.
     pub min_age: Duration,

@@ -17,7 +17,7 @@ pub struct WorkerConfig {
     /// Take an even share of the free and orphaned units. Off: the worker gets only the units that
     /// it asks for by name, and it is told of orphans.
     pub automatic: bool,
-    /// How many grants wait for a slow reader; when there are so many, nothing more is granted to
+    /// How many grants wait for a slow reader; at this number nothing more is granted to
     /// this worker.
     pub buffer: usize,
     /// How long the holder of a recalled claim may take to give it back; after that it is taken.

@@ -261,8 +261,8 @@ impl ClaimCoordinator {
                 break;
             }
         }
-        // Something of ours happened meanwhile: pages may have shifted. The suspicion stays, the
-        // next pulse tries again.
+        // Claims of ours changed during the reading: pages may have shifted. The suspicion stays,
+        // and the next heartbeat tries again.
         let is_still = {
             let table = shard.table();
             table.changes == changes && table.busy == 0
@@ -358,7 +358,7 @@ impl ClaimCoordinator {
     }
 
     /// Begins a new session after the last one ended, unless another process took over the name;
-    /// `None` if the worker closes meanwhile.
+    /// `None` if the worker closes first.
     async fn rejoin(&mut self, last: &Arc<ShardSession>) -> Result<Option<Arc<ShardSession>>> {
         let common = self.shard.common.clone();
         let request = Join { after: Some(last.membership.number), ..self.shard.request() };

@@ -19,7 +19,7 @@ const GAP: Duration = Duration::from_millis(4);
 #[derive(Clone, Debug, Default)]
 pub(crate) struct HeartbeatReply {
     pub(crate) status: ClaimShardStatus,
-    /// How many claims the table held; `None` if it changed meanwhile.
+    /// How many claims the table held; `None` if it changed since.
     pub(crate) believed: Option<u64>,
 }
 

@@ -93,7 +93,7 @@ pub(crate) struct VerdictBatch {
 }
 
 impl VerdictBatch {
-    /// An empty batch for the chunk of this delivery, with room for so many verdicts.
+    /// An empty batch for the chunk of this delivery, with room for `room` verdicts.
     pub(crate) fn beside(delivery: &Delivery, room: usize) -> Self {
         Self { list: Vec::with_capacity(room), end: delivery.end.clone() }
     }
@@ -247,7 +247,7 @@ impl fmt::Debug for Delivery {
 /// certainly changed nothing and never will.
 ///
 /// A lost reply of the engine is no error here: the lane starts over, sees in its group's progress
-/// what became of the verdict, and answers then. Only when the lease has run out meanwhile is the
+/// what became of the verdict, and answers then. Only if the lease has run out by then is the
 /// outcome reported as unknown.
 ///
 /// The verdict counts whether or not this is awaited; drop it to go on at full speed.

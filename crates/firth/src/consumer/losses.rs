@@ -23,7 +23,7 @@ struct Inner {
 const MAX: usize = 1024;
 
 impl Losses {
-    /// So many records before `next` are gone. The same loss may be seen again after a lane has
+    /// This many records before `next` are gone. The same loss may be seen again after a lane has
     /// started over.
     pub(crate) fn note(&self, partition: u32, next: u64, count: u64) {
         let losses = &mut self.inner().losses;

@@ -120,7 +120,7 @@ impl Follow {
             let found = self.letters.engine().dead(at, group, before, PAGE).await?;
             let Some(last) = found.last().map(|letter| letter.id) else { return Ok(()) };
             for letter in found {
-                // Passes over what is gone meanwhile.
+                // Passes over letters that are gone by now.
                 while rest.next_if(|id| *id < letter.id).is_some() {}
                 if rest.peek() != Some(&letter.id) || pass.is_full() {
                     continue;

@@ -16,9 +16,9 @@ pub struct BatchPolicy {
     /// Wait this long for company. Zero: never wait; batches then form only while an earlier one is
     /// on its way.
     pub linger: Duration,
-    /// At most so many messages, up to 1 000.
+    /// At most this many messages, up to 1 000.
     pub max_records: usize,
-    /// At most so many bytes, up to 8 MiB; a larger message travels alone.
+    /// At most this many bytes, up to 8 MiB; a larger message travels alone.
     pub max_bytes: usize,
 }
 

@@ -63,7 +63,7 @@ impl ProducerBuilder {
     /// outcomes can be retried.
     ///
     /// Each partition remembers the producer for at least twice its [`timeout`](Self::timeout),
-    /// however many `send_once` names and `Idempotency-Key` requests come meanwhile, while fewer
+    /// however many `send_once` names and `Idempotency-Key` requests come, while fewer
     /// than 10 000 idempotent producers send to it in that time. If the server lost its last
     /// moments in a crash, the producer goes on, a send that may have been among them fails as in
     /// doubt ([`may_have_happened`](crate::Error::may_have_happened)), and
@@ -91,9 +91,9 @@ impl ProducerBuilder {
         self
     }
 
-    /// Compresses payloads of more than so many bytes, unless they hardly shrink; none unless set.
-    /// Consumers need no setting: a record says itself that it is compressed, and everybody gets
-    /// its original. The topic's limit is on the original.
+    /// Compresses payloads of more than this many bytes, unless they hardly shrink; none unless
+    /// set. Consumers need no setting: a record says itself that it is compressed, and every
+    /// consumer gets its original. The topic's limit is on the original.
     pub fn compress_above(mut self, bytes: usize) -> Self {
         self.compress_above = bytes;
         self

@@ -156,7 +156,7 @@ impl SourceWriter {
         })
     }
 
-    /// Compresses payloads of more than so many bytes, as
+    /// Compresses payloads of more than this many bytes, as
     /// [`ProducerBuilder::compress_above`](crate::ProducerBuilder::compress_above) does.
     #[must_use]
     pub fn compress_above(mut self, bytes: usize) -> Self {
@@ -310,7 +310,7 @@ impl Shared {
         loop {
             let known = self.partitions.load(Ordering::Relaxed);
             self.note_epoch(count..known).await?;
-            // An older reader may have begun to take in what was added meanwhile.
+            // An older reader may have begun to take in what was added since.
             self.refresh().await?;
             count = known;
             if self.partitions.load(Ordering::Relaxed) == count {

@@ -117,10 +117,10 @@ pub enum Retention {
     Forever,
     /// Records older than this.
     For(Duration),
-    /// All but the newest so many of each partition.
+    /// All but this many of the newest of each partition.
     Newest(u64),
-    /// All but the newest so many bytes of each partition, counted as they are stored: key, headers
-    /// and (compressed) payload.
+    /// All but this many of the newest bytes of each partition, counted as they are stored: key,
+    /// headers and (compressed) payload.
     Bytes(u64),
     /// Records that break any of several limits.
     Within(Limits),

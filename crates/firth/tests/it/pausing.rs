@@ -1,5 +1,4 @@
-//! A paused consumer rests: what happens meanwhile does not wake it, and is all there when it goes
-//! on.
+//! A paused consumer rests: new records do not wake it, and are all there when it goes on.
 
 use crate::world::soon;
 use firth::Broker;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-/// The lane's own poll comes every five seconds: it would need longer for so many.
+/// The lane's own poll comes every five seconds: it would need longer for this many.
 const IN_TIME: Duration = Duration::from_secs(8);
 const IN_A_ROW: u64 = 4;
 

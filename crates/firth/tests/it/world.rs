@@ -75,7 +75,7 @@ impl Diary {
         self.0.lock().unwrap().len()
     }
 
-    /// Waits until so many records were handled.
+    /// Waits until this many records were handled.
     pub(crate) async fn reaches(&self, count: usize) {
         eventually(&format!("{count} records handled"), async || self.len() >= count).await;
     }

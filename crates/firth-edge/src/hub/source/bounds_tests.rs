@@ -7,7 +7,7 @@ use std::time::Duration;
 
 const TIME: u64 = 1_000_000;
 
-/// A record that was appended so many seconds after the first.
+/// A record that was appended this many seconds after the first.
 fn record(seq: u64, seconds: u64) -> RecordId {
     RecordId::new(TIME + 1000 * seconds, seq)
 }

@@ -36,10 +36,10 @@ pub(super) struct Source {
     times: Vec<VecDeque<(u64, u64)>>,
 }
 
-/// Records that were appended within so many milliseconds count as of one time. A server is not
+/// Records that were appended within this many milliseconds count as of one time. A server is not
 /// started again in less.
 const MOMENT: u64 = 20;
-/// So many moments are known of each partition.
+/// Moments that are known of each partition.
 const MOMENTS: usize = 10_000;
 
 impl Source {
@@ -64,7 +64,7 @@ impl Source {
     }
 
     /// Whether some partition got the record with its offset only after the offsets were given:
-    /// then it went back meanwhile.
+    /// then it went back in between.
     fn went_back(&self, offsets: &Offsets) -> bool {
         let is_later = |(partition, times): (u32, &VecDeque<(u64, u64)>)| {
             if offsets.time_of(partition) == 0 {

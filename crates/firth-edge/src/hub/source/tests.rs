@@ -26,9 +26,9 @@ type Log = Vec<Vec<u8>>;
 enum Act {
     /// A record of some kind, at the end of a partition.
     Append(usize, u8),
-    /// A gateway reads so many records of a partition.
+    /// A gateway reads some records of a partition.
     Read(usize, usize, usize),
-    /// A gateway starts anew, with so many records of the past.
+    /// A gateway starts anew, with some records of the past.
     Restart(usize, usize),
     /// The client reads what waits.
     Hear,

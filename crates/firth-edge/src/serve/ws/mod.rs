@@ -34,7 +34,7 @@ type Socket = WebSocketStream<Wire>;
 /// What one read of a socket takes. Clients say little.
 const READ_BUFFER: usize = 1 << 10;
 
-/// So many frames may come before a client says who it is.
+/// Frames that may come before a client says who it is.
 const FIRST_FRAMES: usize = 32;
 
 /// Close codes.

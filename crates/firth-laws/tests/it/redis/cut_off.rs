@@ -62,7 +62,7 @@ impl Writer {
         Self { acknowledged, stop, task }
     }
 
-    /// Waits until so many more are acknowledged.
+    /// Waits until this many more are acknowledged.
     async fn goes_on(&self, more: usize) {
         let before = self.acknowledged.load(Ordering::Relaxed);
         let count = || self.acknowledged.load(Ordering::Relaxed);

@@ -35,7 +35,7 @@ impl MuxCore {
                     (begun, channel.informed) = (begun + 1, 0);
                 }
             }
-            // An open gap goes on; subscribers that came meanwhile were not told of it.
+            // An open gap goes on; subscribers that came since were not told of it.
             news.push((id, channel.informed..listeners));
             channel.informed = listeners;
             self.place_at(id, Placement::None);

@@ -131,7 +131,7 @@ async fn scripts_are_sent_in_full_only_where_they_are_unknown(client: &Client) {
 async fn a_blocking_command_holds_nobody_up(client: &Client) {
     let pop = client.call::<(String, String)>(cmd("BLPOP").key("jobs").arg(0));
     let push = async {
-        // The same node answers others meanwhile.
+        // The same node answers other requests during the wait.
         for _ in 0..50 {
             client.call::<()>(cmd("LLEN").key("jobs")).timeout(SOON).await.unwrap();
         }

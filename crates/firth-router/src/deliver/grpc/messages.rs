@@ -113,8 +113,7 @@ pub(super) struct BatchAck {
 }
 
 impl BatchAck {
-    /// What it says of a batch of so many events. An answer without results is a subscription for a
-    /// pause.
+    /// What it says of a batch of `events` events. An answer without results asks for a pause.
     pub(super) fn outcome(self, events: usize) -> Outcome {
         match self.ack {
             Some(ack) => ack.outcome(events),
@@ -201,7 +200,7 @@ impl From<&crate::lane::Item> for StreamerEvent {
 }
 
 impl DeliveryAck {
-    /// What it says of a batch of so many events.
+    /// What it says of a batch of `events` events.
     pub(super) fn outcome(self, events: usize) -> Outcome {
         if self.rejected == 0 && self.rejections.is_empty() && usize::try_from(self.accepted) == Ok(events) {
             return Outcome::Accepted;

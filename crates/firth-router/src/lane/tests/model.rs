@@ -21,7 +21,7 @@ enum Step {
     },
     Wait(u16),
     Park(bool),
-    /// So many events are gone before they were routed.
+    /// This many events are gone before they were routed.
     Lose(u8),
 }
 

@@ -359,7 +359,7 @@ impl Manager {
     }
 
     /// Removes the mark of a group that is gone from a partition. A partition that was added
-    /// meanwhile may have the group without a mark: it gets one first, so that its owner ends it.
+    /// since may have the group without a mark: it gets one first, so that its owner ends it.
     async fn unmark(
         &self,
         side: &SideGroups,

@@ -118,7 +118,7 @@ impl Reader {
                 closed?;
                 return Ok(FeedRound::Again);
             }
-            // If the gateway was parked again meanwhile, this catch-up reader goes on where it is.
+            // If the gateway was parked again since, this catch-up reader goes on where it is.
             let actions = self.apply(CatchUpEvent::Drained { epoch });
             if actions.iter().any(|action| matches!(action, CatchUpAction::CloseReader)) {
                 let ended = self.close(consumer, &group).await;
@@ -302,7 +302,7 @@ impl Reader {
 
     /// Whether the gateway is silent while events wait for it. What it does not take is not read
     /// for it either: that would cost as much as reading for all the others. So the consumer is
-    /// paused meanwhile, and not woken by what happens.
+    /// paused, and no event wakes it.
     fn rests(&self, consumer: &ConsumerHandle) -> bool {
         let is_stuck = self.slot.lane().is_stuck(Instant::now(), self.catch_up.options.stall_timeout);
         match (is_stuck, consumer.is_paused()) {
@@ -404,7 +404,7 @@ impl Reader {
     }
 
     /// Returns the gateways that want an event. While a subscription wants it and no gateway can be
-    /// named, waits. Returns `None` if the ownership ends or the node closes meanwhile.
+    /// named, waits. Returns `None` if the ownership ends or the node closes first.
     async fn destinations(&self, event: &Event) -> Result<Option<Destinations>> {
         let lanes = &self.catch_up.lanes;
         let max_fanout = self.catch_up.options.routing.max_fanout;

@@ -42,7 +42,7 @@ pub(crate) struct Wanted {
     /// Go on after this one.
     #[param(pattern = "^[A-Za-z0-9_:@-]{1,128}/[A-Za-z0-9_:@-]{1,128}$")]
     after: Option<String>,
-    /// At most so many; 100 unless set.
+    /// At most this many; 100 unless set.
     #[param(minimum = 1, maximum = 1000)]
     max: Option<u64>,
 }

@@ -63,7 +63,7 @@ pub(crate) enum ConnectCommand {
         /// The source's name; all that the server is configured for unless given
         source: Option<String>,
     },
-    /// Let the reader of a source rest; the database keeps its log for it meanwhile
+    /// Let the reader of a source rest; the database keeps its log for it
     #[command(after_help = "Example:\n  firth connect pause shop")]
     Pause {
         /// The source's name

@@ -11,7 +11,7 @@ use std::collections::{HashSet, VecDeque};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Nothing is removed before so many entries.
+/// Entries below which nothing is removed.
 const LEAST: usize = 1024;
 
 /// A record that a handler or a caller of `next` has.

@@ -262,7 +262,7 @@ impl LaneState {
             self.schedule.looked = now;
             self.schedule.due_looked = now;
             // Room for all records that are known to be due and for some others, but no more:
-            // places are kept free for them meanwhile.
+            // places are kept free for them until they arrive.
             let limit = self.rules.config.max_in_flight;
             let known = self.retry_cache.ask(now, room.min((limit / 2).max(1)));
             let max = room.min(known.len().max(limit / 4).max(1));

@@ -146,7 +146,7 @@ impl LaneState {
     }
 
     /// Ends a session with an error; the lane waits until no record is out, and keeps the verdicts
-    /// that come meanwhile.
+    /// that come until then.
     pub(super) fn fail(&mut self, now: Instant, error: Error, actions: &mut Vec<LaneAction>) {
         match self.phase {
             Phase::Losing { .. } | Phase::Over(_) => {}

@@ -1,7 +1,7 @@
 //! Verdicts on their way into the engine: which wait for more, which go now, and what an answer
 //! means.
 //!
-//! One commit is on its way at a time; records are handed out meanwhile. If the answer does not
+//! One commit is on its way at a time; records are handed out during it. If the answer does not
 //! come, the outcome is unknown: the session ends and the next one opens the group again.
 
 use super::{LaneAction, LaneState, Phase};
