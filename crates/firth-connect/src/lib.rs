@@ -66,4 +66,4 @@ pub use error::{Error, ErrorKind, Result};
 pub use intake::Intake;
 pub use outlets::Outlets;
 pub use progress::{Condition, Progress, SnapshotProgress, Status};
-pub use state::{Allowed, Keep, State};
+pub use state::{Allowed, Keep, Resync, State};

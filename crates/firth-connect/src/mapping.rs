@@ -115,6 +115,16 @@ impl Mapping {
         self.collection.replace("{schema}", schema).replace("{table}", table)
     }
 
+    /// Whom a control about a table is for: its tenant, if all rows have the same, and collection.
+    pub(crate) fn scope(&self, schema: &str, table: &str) -> Result<(Option<Tenant>, String)> {
+        let tenant = match &self.tenant {
+            Tenancy::Constant(tenant) => Some(tenant.clone()),
+            Tenancy::Schema => Some(schema_tenant(schema, &format!("{schema}.{table}"))?),
+            Tenancy::Column(_) => None,
+        };
+        Ok((tenant, self.collection(schema, table)))
+    }
+
     /// Whether documents of another of these tables, `schema.table` each, lie in this one's
     /// collection.
     pub(crate) fn shares_collection(&self, tables: &HashSet<String>, schema: &str, table: &str) -> bool {
@@ -142,6 +152,13 @@ impl Tenancy {
             Self::Constant(_) | Self::Schema => None,
         }
     }
+}
+
+/// A schema's name as a tenant.
+pub(crate) fn schema_tenant(schema: &str, table: &str) -> Result<Tenant> {
+    Tenant::new(schema).map_err(|error| {
+        Error::refused(format!("tenant.schema: the schema of {table} is no tenant: {error}"))
+    })
 }
 
 fn check_template(collection: &str) -> Result<()> {

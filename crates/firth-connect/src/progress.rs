@@ -120,6 +120,12 @@ pub struct Status {
     /// How often the source began anew after a loss.
     #[serde(skip_serializing_if = "is_zero")]
     pub resyncs: u64,
+    /// Why it did so last.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resync_reason: Option<String>,
+    /// When that was, in milliseconds of Unix time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resynced_ms: Option<u64>,
     /// When the newest change that was read was committed, in milliseconds of Unix time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_committed_ms: Option<u64>,
@@ -206,7 +212,9 @@ impl Progress {
     /// The source begins anew after a loss.
     pub(crate) fn resynced(&self, error: &Error) {
         self.refused(error);
-        self.lock().resyncs += 1;
+        let mut status = self.lock();
+        status.resyncs += 1;
+        (status.resync_reason, status.resynced_ms) = (Some(error.to_string()), Some(Self::now_ms()));
     }
 
     /// The source may miss changes.

@@ -5,8 +5,9 @@ use crate::error::{Error, Result};
 use crate::mapping::{ColumnRule, KeyRule, Mapping, TenantRule};
 use crate::pump::Limits;
 use crate::source::{OnLost, Policy, PolicyOptions};
+use firth_router::Tenant;
 use serde::Deserialize;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fmt;
 use std::path::PathBuf;
 
@@ -167,6 +168,19 @@ impl Config {
         self.outbox.iter().chain(&self.policy.dead_topic).cloned().collect()
     }
 
+    /// Whom the controls of a resync are for: each tenant, if tables have one, and collection.
+    pub(crate) fn scopes(&self) -> Result<Vec<(Option<Tenant>, String)>> {
+        let mut scopes = HashSet::new();
+        for (schema, table) in self.tables.iter().filter_map(|table| table.split_once('.')) {
+            scopes.insert(self.mapping.scope(schema, table)?);
+        }
+        let mut scopes: Vec<_> = scopes.into_iter().collect();
+        scopes.sort_by_cached_key(|(tenant, collection)| {
+            (tenant.as_ref().map(|tenant| tenant.as_str().to_owned()), collection.clone())
+        });
+        Ok(scopes)
+    }
+
     /// The slot's name.
     pub fn slot(&self) -> String {
         format!("firth_{}", self.name)
@@ -184,12 +198,16 @@ impl Config {
     }
 }
 
-/// A loss cannot be mended by the source itself yet.
+/// A loss is mended by a copy of all tables.
 fn policy(options: &Options) -> Result<Policy> {
-    if options.policy.on_lost == OnLost::Resync {
-        return Err(Error::invalid("on_lost is resync, which sources of PostgreSQL do not do: give stop"));
+    if options.policy.on_lost == OnLost::Resync && options.snapshot == SnapshotMode::Never {
+        return Err(Error::invalid(
+            "on_lost is resync, which copies all tables anew, but snapshot is never: give on_lost: stop, or \
+             snapshot: initial",
+        ));
     }
-    Policy::new(&options.policy, &options.topic, None)
+    // A resync names each collection.
+    Policy::new(&options.policy, &options.topic, Some(&options.collection))
 }
 
 /// The topics of the outbox: some, and not that of the events.
@@ -265,7 +283,7 @@ mod tests {
             ("shop", json!({ "snapshots": true }), "unknown field"),
             ("shop", json!({ "snapshot": "always" }), "unknown variant"),
             ("shop", json!({ "on_error": "skip" }), "unknown variant"),
-            ("shop", json!({ "on_lost": "resync" }), "on_lost is resync"),
+            ("shop", json!({ "on_lost": "resync", "snapshot": "never" }), "but snapshot is never"),
             ("shop", json!({ "outbox": ["changes"] }), "outbox names changes"),
             ("shop", json!({ "outbox": ["a b"] }), "outbox"),
             (
@@ -285,5 +303,21 @@ mod tests {
         assert_eq!(config.tables, ["public.orders", "shop.items"]);
         assert_eq!((config.slot(), &*config.publication), ("firth_shop".into(), "firth_shop"));
         assert!(config.application(u64::MAX).len() <= 63);
+    }
+
+    #[test]
+    fn a_resync_names_each_collection_and_tenant_once() {
+        let scopes = |change| {
+            let scopes = config("shop", change).unwrap().scopes().unwrap();
+            let shown = scopes.iter().map(|(tenant, collection)| {
+                format!("{}/{collection}", tenant.as_ref().map_or("*", |tenant| tenant.as_str()))
+            });
+            shown.collect::<Vec<_>>()
+        };
+        assert_eq!(scopes(json!({})), ["acme/items", "acme/orders"]);
+        assert_eq!(scopes(json!({ "collection": "all" })), ["acme/all"]);
+        let of_schema = json!({ "collection": "all", "tenant": { "schema": true } });
+        assert_eq!(scopes(of_schema), ["public/all", "shop/all"]);
+        assert_eq!(scopes(json!({ "collection": "all", "tenant": { "column": "t" } })), ["*/all"]);
     }
 }

@@ -4,12 +4,13 @@
 use super::catalog::{self, quoted, quoted_table};
 use super::config::{Config, SnapshotMode};
 use super::connection::{Connection, Purpose};
-use super::prepare;
 use super::shape::Shape;
 use super::target::Host;
+use super::{prepare, slot};
 use crate::doctor::Finding;
 use crate::doctor::Level::{Error, Note, Warning};
 use crate::error::{ErrorKind, Result};
+use crate::source::OnLost;
 
 /// What the doctor calls itself among the server's sessions.
 const APPLICATION: &str = "firth doctor";
@@ -55,7 +56,7 @@ async fn look(config: &Config, host: &Host) -> Result<Option<Vec<Finding>>> {
     if config.tables.iter().all(|name| tables.contains_key(name)) {
         found.extend(publication(config, &mut server).await?);
     }
-    found.extend(slot(config, &mut server).await?);
+    found.extend(look_at_slot(config, &mut server).await?);
     Ok(Some(found))
 }
 
@@ -198,14 +199,22 @@ async fn may_publish(config: &Config, server: &mut Connection) -> Result<bool> {
 }
 
 /// The slot, if it was made already.
-async fn slot(config: &Config, server: &mut Connection) -> Result<Vec<Finding>> {
+async fn look_at_slot(config: &Config, server: &mut Connection) -> Result<Vec<Finding>> {
     let name = config.slot();
-    let Some(slot) = catalog::slot(server, &name).await? else { return Ok(Vec::new()) };
-    if let Err(error) = prepare::check_slot(&name, &slot, &config.target.database) {
+    let Some(found) = catalog::slot(server, &name).await? else { return Ok(Vec::new()) };
+    if let Err(error) = slot::check_owner(&name, &found, &config.target.database) {
         return Ok(vec![Finding::new(Error, error.to_string(), [])]);
     }
-    if slot.wal_status == "unreserved" {
-        let problem = format!("slot {name} loses its log soon: {} bytes are kept for it", slot.retained);
+    if let Err(error) = slot::check_log(&name, &found) {
+        return Ok(vec![match config.policy.on_lost {
+            OnLost::Stop => Finding::new(Error, error.to_string(), []),
+            OnLost::Resync => {
+                Finding::new(Warning, format!("{error}; the source copies all tables anew"), [])
+            }
+        }]);
+    }
+    if found.wal_status == "unreserved" {
+        let problem = format!("slot {name} loses its log soon: {} bytes are kept for it", found.retained);
         return Ok(vec![Finding::new(Warning, problem, [])]);
     }
     Ok(Vec::new())

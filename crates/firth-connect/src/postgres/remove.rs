@@ -3,7 +3,7 @@
 
 use super::catalog::{self, quoted};
 use super::config::Config;
-use super::prepare;
+use super::{prepare, slot};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Drops the slot and the source's own publication. What is gone already is fine, so that a second
@@ -11,15 +11,14 @@ use crate::error::{Error, ErrorKind, Result};
 pub(crate) async fn remove(config: &Config, epoch: u64) -> Result<()> {
     let mut primary = prepare::primary(config, epoch).await?;
     let name = config.slot();
-    if let Some(slot) = catalog::slot(&mut primary.queries, &name).await? {
-        if slot.plugin != "pgoutput" || slot.database != config.target.database {
+    if let Some(found) = catalog::slot(&mut primary.queries, &name).await? {
+        if found.plugin != "pgoutput" || found.database != config.target.database {
             return Err(Error::refused(format!(
                 "slot {name} belongs to plugin {:?} in database {:?}: drop it by hand if nobody needs it",
-                slot.plugin, slot.database
+                found.plugin, found.database
             )));
         }
-        prepare::release_slot(config, &mut primary, &slot, epoch).await?;
-        primary.queries.query_with("SELECT pg_drop_replication_slot($1)", &[&name]).await?;
+        slot::drop_slot(config, &mut primary, &found, epoch).await?;
     }
     if config.own_publication {
         let sql = format!("DROP PUBLICATION IF EXISTS {}", quoted(&config.publication));

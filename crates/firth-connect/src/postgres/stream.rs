@@ -9,9 +9,11 @@ use super::connection::{Connection, Frame};
 use super::copying::Copying;
 use super::decode::Message as Decoded;
 use super::emitted::Emitted;
+use super::history;
 use super::position::{Lsn, Position};
 use super::prepare::{self, Primary};
 use super::server_error::ServerError;
+use super::slot;
 use super::snapshot::Copier;
 use super::value::Types;
 use super::watch::{Seen, Watch};
@@ -21,9 +23,10 @@ use crate::progress::Progress;
 use crate::pump::{Batch, Change, Pump};
 use crate::record::{RETRY, message, size_of};
 use crate::sink::Sink;
-use crate::state::{Allowed, Keep, State};
+use crate::state::{Allowed, Keep, Resync, State};
 use bytes::{Buf, Bytes};
 use firth::Message;
+use firth_router::event::{Event, Operation};
 use futures_util::future::BoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use std::sync::Arc;
@@ -44,15 +47,16 @@ pub(super) async fn follow<S: Sink, K: Keep>(reader: &Reader<'_, S, K>, state: &
     let Reader { config, sink, progress, .. } = reader;
     let session = async {
         let mut primary = prepare::primary(config, reader.epoch).await?;
-        let marks = prepare::history(&mut primary, state, &sink.marks().await?).await?;
+        let marks = history::check(&mut primary, state, &sink.marks().await?).await?;
         prepare::publication(config, &mut primary, state).await?;
-        let limit = prepare::limit(&mut primary, state, &marks).await?;
-        let was_read = state.has_slot || marks.iter().any(Option::is_some);
-        prepare::slot(config, reader.epoch, &mut primary, was_read).await?;
-        prepare::start(config, &mut primary).await?;
-        prepare::own_slot(config, &mut primary, reader.keep, state, limit).await?;
+        let limit = history::limit(&mut primary, state, &marks).await?;
+        slot::find(config, reader.epoch, &mut primary, state, &marks).await?;
+        slot::start(config, &mut primary).await?;
+        slot::own(config, &mut primary, reader.keep, state, (limit, &marks)).await?;
         progress.streaming();
-        Session::new(reader, primary, marks, state).run().await
+        let mut session = Session::new(reader, primary, marks, state);
+        session.tell_resync()?;
+        session.run().await
     };
     let ended: Result<std::convert::Infallible> = session.await;
     match ended {
@@ -86,6 +90,8 @@ pub(super) struct Session<'a, S, K> {
     appending: Appending,
     pub(super) copying: Copying<'a>,
     pub(super) progress: &'a Progress,
+    /// The transaction of the pump that holds the controls of a resync.
+    telling: Option<u64>,
     /// When the server was told last, and what.
     told: (Instant, Option<Lsn>),
     pub(super) heard: Instant,
@@ -129,6 +135,7 @@ impl<'a, S: Sink, K: Keep> Session<'a, S, K> {
             state,
             saving: None,
             saved: Instant::now(),
+            telling: None,
             told: (Instant::now(), None),
             heard: Instant::now(),
             outputs: Vec::new(),
@@ -137,6 +144,23 @@ impl<'a, S: Sink, K: Keep> Session<'a, S, K> {
             keep,
             progress,
         }
+    }
+
+    /// After a loss every partition is told, in front of all that follows.
+    fn tell_resync(&mut self) -> Result<()> {
+        let Some(Resync { reason, at: Some(at) }) = self.state.resync.clone() else { return Ok(()) };
+        let commit = Lsn(Resync::commit(at));
+        self.pump.begin();
+        for (index, (tenant, collection)) in (0..).zip(self.config.scopes()?) {
+            let event = Event::control(Operation::Resync, tenant, collection).with_reason(reason.clone());
+            let position = Position { commit, index, ..self.origin };
+            let headers =
+                [("firth-source", self.config.name.clone()), ("firth-position", position.to_string())];
+            self.progress.read(&event);
+            self.push_everywhere(position, &message(&event, None, headers));
+        }
+        self.telling = Some(self.pump.commit(Lsn(at)));
+        Ok(())
     }
 
     async fn run(mut self) -> Result<std::convert::Infallible> {
@@ -434,12 +458,16 @@ impl<'a, S: Sink, K: Keep> Session<'a, S, K> {
     fn allow(&mut self) {
         let is_due = self.may_save() && self.saved.elapsed() >= CONFIRM_EVERY;
         let copy = self.copying.copier.unsaved().filter(|_| self.saving.is_none());
-        if !is_due && copy.is_none() {
+        let is_told = self.saving.is_none() && self.telling.is_some_and(|txn| self.pump.is_stored(txn));
+        if !is_due && copy.is_none() && !is_told {
             return;
         }
         self.saved = Instant::now();
         let mut next = self.state.clone();
         next.copy = self.copying.copier.state().clone();
+        if is_told {
+            (self.telling, next.resync) = (None, None);
+        }
         if let Some(Lsn(lsn)) = self.pump.confirmed().filter(|confirmed| *confirmed > self.limit()) {
             next.allowed = Some(Allowed { timeline: self.origin.timeline, lsn });
         }

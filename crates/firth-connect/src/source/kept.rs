@@ -1,8 +1,8 @@
 //! [`Kept`]: what a reader leaves to the next one. Pure.
 
 use crate::error::{Error, Result};
+use crate::state::control_reason;
 use bytes::{BufMut, Bytes, BytesMut};
-use firth_router::event::MAX_CONTROL_REASON;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -42,11 +42,7 @@ impl<P: Serialize + DeserializeOwned> Kept<P> {
 
     /// The source after a loss.
     pub(crate) fn anew(&self, why: &str) -> Self {
-        let mut end = why.len().min(MAX_CONTROL_REASON);
-        while !why.is_char_boundary(end) {
-            end -= 1;
-        }
-        Self { history: self.history.saturating_add(1), resync: Some(why[..end].to_owned()), place: None }
+        Self { history: self.history.saturating_add(1), resync: Some(control_reason(why)), place: None }
     }
 
     /// A position of this history as a mark: those of later histories are greater.

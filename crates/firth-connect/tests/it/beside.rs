@@ -14,10 +14,10 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-type Rows = BTreeMap<(String, String), Value>;
+pub(crate) type Rows = BTreeMap<(String, String), Value>;
 
 /// The state of the tables as the events of all partitions tell it.
-fn rebuilt(topic: &Topic) -> Rows {
+pub(crate) fn rebuilt(topic: &Topic) -> Rows {
     topic.by_partition().iter().flat_map(|events| of_partition(events)).collect()
 }
 

@@ -69,24 +69,6 @@ async fn a_full_replica_identity_tells_old_rows_and_large_values() {
 }
 
 #[tokio::test]
-async fn a_large_value_that_did_not_change_is_absent_and_counted() {
-    let server = PostgresServer::start().await;
-    server
-        .sql_as_owner(
-            "CREATE TABLE docs (id int PRIMARY KEY, n int, body text);
-             ALTER TABLE docs ALTER body SET STORAGE EXTERNAL;",
-        )
-        .await;
-    let topic = Topic::new(1);
-    let reader = topic.read(&source(&server, &["docs"]));
-    reader.wait_until(Condition::Streaming).await;
-    server.sql("INSERT INTO docs VALUES (1, 0, repeat('x', 10000)); UPDATE docs SET n = 1;").await;
-    let events = topic.wait_for(2, &reader).await;
-    assert_eq!(shown(&events[1]), r#"update docs/1: - > {"id":1,"n":1}"#);
-    assert_eq!(reader.status().with_missing, 1);
-}
-
-#[tokio::test]
 async fn values_of_every_type_are_the_json_that_the_guide_names() {
     let server = PostgresServer::start().await;
     server

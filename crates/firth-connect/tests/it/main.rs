@@ -18,6 +18,8 @@ mod node;
 mod once;
 mod outbox;
 mod redis_keys;
+mod resync;
 mod slot;
 mod snapshot;
+mod toast;
 mod world;

@@ -64,6 +64,10 @@ pub(crate) struct SourceShown {
     pub(crate) dead: u64,
     /// How often it began anew after a loss.
     pub(crate) resyncs: u64,
+    /// Why it did so last.
+    pub(crate) resync_reason: Option<String>,
+    /// When that was, as Unix time.
+    pub(crate) resynced_ms: Option<u64>,
     /// When the newest change was committed, as Unix time.
     pub(crate) last_committed_ms: Option<u64>,
     /// From that commit, or from the last sign of life, until it was read.
@@ -169,6 +173,8 @@ impl SourceShown {
             gaps: status.gaps,
             dead: status.dead,
             resyncs: status.resyncs,
+            resync_reason: status.resync_reason,
+            resynced_ms: status.resynced_ms,
             last_committed_ms: status.last_committed_ms,
             lag_ms: status.lag_ms,
             heartbeat_ms: status.heartbeat_ms,

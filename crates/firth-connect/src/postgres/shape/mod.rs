@@ -3,7 +3,7 @@
 use super::decode::{Column, Identity, Old, Relation, Tuple, Value};
 use super::value::{Types, write_text};
 use crate::error::{Error, Result};
-use crate::mapping::{KeyRule, Mapping, Tenancy};
+use crate::mapping::{KeyRule, Mapping, Tenancy, schema_tenant};
 use firth_router::Tenant;
 use firth_router::event::{Document, Event, Operation, Text};
 
@@ -65,9 +65,7 @@ impl Shape {
         let key = key(mapping, relation, primary, &table)?;
         let tenant = match &mapping.tenant {
             Tenancy::Constant(tenant) => TenantSource::Fixed(tenant.clone()),
-            Tenancy::Schema => TenantSource::Fixed(Tenant::new(&relation.schema).map_err(|error| {
-                Error::refused(format!("tenant.schema: the schema of {table} is no tenant: {error}"))
-            })?),
+            Tenancy::Schema => TenantSource::Fixed(schema_tenant(&relation.schema, &table)?),
             Tenancy::Column(name) => TenantSource::Column(place(name).ok_or_else(|| {
                 Error::refused(format!("tenant.column: table {table} publishes no column {name}"))
             })?),

@@ -78,6 +78,8 @@ pub(super) fn whole(source: &SourceShown) -> Result<()> {
         ("lossy", source.lossy.then(|| format!("yes, gaps: {}", units::count(source.gaps)))),
         ("dead letters", Some(units::count(source.dead)).filter(|_| source.dead > 0)),
         ("resyncs", Some(units::count(source.resyncs)).filter(|_| source.resyncs > 0)),
+        ("last resync", source.resynced_ms.map(ago)),
+        ("its reason", source.resync_reason.clone()),
     ];
     for (name, value) in rows {
         if let Some(value) = value {

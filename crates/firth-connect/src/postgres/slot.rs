@@ -1,0 +1,170 @@
+//! The replication slot of a source: found, made, made anew after a loss, and started.
+
+use super::catalog::{self, Slot, quoted};
+use super::config::{Config, SnapshotMode};
+use super::position::{Lsn, Position};
+use super::prepare::Primary;
+use super::server_error::ServerError;
+use crate::copy_state::CopyState;
+use crate::error::{Error, ErrorKind, Result};
+use crate::state::{Allowed, Keep, Resync, State};
+
+/// Finds the slot, or makes it the first time. A slot that is gone is never made again silently:
+/// only if the state says that the history before is over, and then it replaces one that is there.
+pub(crate) async fn find(
+    config: &Config,
+    epoch: u64,
+    primary: &mut Primary,
+    state: &State,
+    marks: &[Option<Position>],
+) -> Result<()> {
+    let name = config.slot();
+    if let Some(slot) = catalog::slot(&mut primary.queries, &name).await? {
+        check_owner(&name, &slot, &config.target.database)?;
+        if !state.renew {
+            check_log(&name, &slot)?;
+            return release(config, primary, &slot, epoch).await;
+        }
+        drop_slot(config, primary, &slot, epoch).await?;
+    } else if !state.renew && (state.has_slot || marks.iter().any(Option::is_some)) {
+        return Err(lost(&name, "is gone"));
+    }
+    let options = if primary.version >= 150_000 { "(SNAPSHOT 'nothing')" } else { "NOEXPORT_SNAPSHOT" };
+    let sql = format!("CREATE_REPLICATION_SLOT {} LOGICAL pgoutput {options}", quoted(&name));
+    primary.stream.query(&sql).await.map(drop)
+}
+
+/// Drops the slot of a source. A session of an older reader that holds it is ended first.
+pub(super) async fn drop_slot(config: &Config, primary: &mut Primary, slot: &Slot, epoch: u64) -> Result<()> {
+    release(config, primary, slot, epoch).await?;
+    primary.queries.query_with("SELECT pg_drop_replication_slot($1)", &[&config.slot()]).await.map(drop)
+}
+
+fn lost(name: &str, why: &str) -> Error {
+    let text = format!(
+        "slot {name} {why}: changes after the last one in the topic may be gone; set on_lost: resync to copy \
+         all tables anew, or compare the tables with the topic, drop the slot if there is one, and give the \
+         source another name, under which it starts from now"
+    );
+    Error::new(ErrorKind::Lost, text)
+}
+
+/// Checks that the slot whose stream was just started is the one that was read before, and
+/// remembers it. No other slot can take its place while it streams.
+pub(crate) async fn own<K: Keep>(
+    config: &Config,
+    primary: &mut Primary,
+    keep: &K,
+    state: &mut State,
+    (limit, marks): (Option<Lsn>, &[Option<Position>]),
+) -> Result<()> {
+    let name = config.slot();
+    let slot = catalog::slot(&mut primary.queries, &name).await?;
+    let confirmed = slot.and_then(|slot| slot.confirmed);
+    let confirmed = confirmed.ok_or_else(|| Error::unavailable(format!("slot {name} is not ready yet")))?;
+    if let Some(limit) = limit.filter(|limit| confirmed > *limit) {
+        let why = match state.has_slot {
+            true => format!(
+                "was made anew or moved by another program (it stands at {confirmed}, this source allowed {limit})"
+            ),
+            false => {
+                format!("stands at {confirmed}, the topic at {limit}, and what the source saved is gone")
+            }
+        };
+        return Err(lost(&name, &why));
+    }
+    if let Some(mark) = marks.iter().flatten().max().filter(|_| state.renew)
+        && (mark.timeline, mark.commit.0) >= (primary.timeline, Resync::commit(confirmed.0))
+    {
+        return Err(Error::refused(format!(
+            "the topic has {mark} of this timeline, but the server's log ends at {confirmed}: it was restored \
+             to an earlier time, so give the source another name"
+        )));
+    }
+    let resync = state.resync.clone().map(|resync| match state.renew {
+        true => Resync { at: Some(confirmed.0), ..resync },
+        false => resync,
+    });
+    let next = State {
+        system: Some(primary.system),
+        has_slot: true,
+        tables: config.tables.iter().cloned().collect(),
+        allowed: Some(Allowed { timeline: primary.timeline, lsn: limit.unwrap_or(confirmed).0 }),
+        copy: to_copy(config, state),
+        renew: false,
+        resync,
+    };
+    if next != *state {
+        keep.save(&next).await?;
+        *state = next;
+    }
+    Ok(())
+}
+
+/// What is left to copy: new tables are added, those that are no longer named are left out.
+fn to_copy(config: &Config, state: &State) -> CopyState {
+    let mut copy = state.copy.clone();
+    copy.retain(|table| config.tables.iter().any(|wanted| wanted == table));
+    if config.snapshot != SnapshotMode::Never {
+        copy.add(config.tables.iter().filter(|table| !state.tables.contains(*table)));
+    }
+    copy
+}
+
+/// Checks that a slot is one of ours.
+pub(super) fn check_owner(name: &str, slot: &Slot, database: &str) -> Result<()> {
+    if slot.plugin == "pgoutput" && slot.database == database {
+        return Ok(());
+    }
+    Err(Error::refused(format!(
+        "slot {name} belongs to plugin {:?} in database {:?}: drop it, or give the source another name",
+        slot.plugin, slot.database
+    )))
+}
+
+/// Checks that the server has the log that the slot needs.
+pub(super) fn check_log(name: &str, slot: &Slot) -> Result<()> {
+    if slot.wal_status == "lost" {
+        return Err(Error::new(
+            ErrorKind::Lost,
+            format!("slot {name} is lost: the server removed the log that it needs (max_slot_wal_keep_size)"),
+        ));
+    }
+    Ok(())
+}
+
+/// Ends a session of an older reader of ours; never one of another program.
+async fn release(config: &Config, primary: &mut Primary, slot: &Slot, epoch: u64) -> Result<()> {
+    let Some((process, application)) = &slot.reader else { return Ok(()) };
+    let former =
+        application.strip_prefix(&config.application_prefix()).and_then(|rest| rest.parse::<u64>().ok());
+    match former {
+        Some(former) if former <= epoch => {
+            primary.queries.query_with("SELECT pg_terminate_backend($1::int)", &[process]).await?;
+            Err(Error::unavailable("a former reader held the slot; its session was ended"))
+        }
+        Some(_) => Err(Error::new(ErrorKind::Fenced, "a newer reader holds the slot")),
+        None => Err(Error::unavailable(format!(
+            "the slot is read by {application:?}, process {process}, which is not ours"
+        ))),
+    }
+}
+
+/// Starts the stream where the slot stands.
+pub(crate) async fn start(config: &Config, primary: &mut Primary) -> Result<()> {
+    let publication = quoted(&config.publication).replace('\'', "''");
+    // Older servers cannot send what `pg_logical_emit_message` wrote.
+    let messages = if primary.version >= 140_000 { ", messages 'true'" } else { "" };
+    let command = format!(
+        "START_REPLICATION SLOT {} LOGICAL 0/0 (proto_version '1', publication_names '{publication}'{messages})",
+        quoted(&config.slot()),
+    );
+    primary.stream.start_stream(&command).await.map_err(|error| match ServerError::code_of(&error) {
+        // The slot vanished, or it was invalidated, after it was looked at.
+        Some("42704" | "55000" | "58P01") => {
+            Error::new(ErrorKind::Lost, format!("the slot cannot be read any more: {error}"))
+                .with_source(error)
+        }
+        _ => error,
+    })
+}
