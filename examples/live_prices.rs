@@ -5,11 +5,10 @@
 //! `cargo run --example live_prices`. Set `REDIS_URL` for another one; `redis+cluster://host:port`
 //! is a cluster, and nothing else changes.
 
-use firth_redis::{
-    Client, cmd,
-    mux::{Event, Subscription},
-};
-use std::{error::Error, time::Duration};
+use firth_redis::mux::{Event, Subscription};
+use firth_redis::{Client, cmd};
+use std::error::Error;
+use std::time::Duration;
 
 const PRICES: usize = 30;
 

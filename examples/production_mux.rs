@@ -4,12 +4,12 @@
 //! `cargo run --example production_mux -- orders payments`, with `REDIS_URL` naming the server or
 //! cluster (`redis://localhost` unless set). Publish with `redis-cli SPUBLISH orders hello`.
 
-use firth_redis::{
-    Client,
-    mux::{Buffer, Event, Message, MuxConfig, OverflowPolicy, Signal},
-};
+use firth_redis::Client;
+use firth_redis::mux::{Buffer, Event, Message, MuxConfig, OverflowPolicy, Signal};
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
-use std::{error::Error, sync::Arc, time::Duration};
+use std::error::Error;
+use std::sync::Arc;
+use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 

@@ -12,7 +12,8 @@
 use mimalloc::MiMalloc;
 use nix::libc;
 use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU64};
+use std::sync::atomic::Ordering::Relaxed;
 
 /// The variable that is set, to anything, for processes that run on the program's allocator.
 pub(crate) const NAME: &str = "BENCH_MIMALLOC";

@@ -14,7 +14,8 @@ use crate::server::Admin;
 use anyhow::{Context, Result, ensure};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 /// Batches on their way at most: 20 000 messages, about 2 MB in the server's output buffer.

@@ -5,7 +5,8 @@ use super::place::Place;
 use super::workload::PAYLOAD;
 use crate::measure::{Clock, Samples, Spent, percentiles};
 use anyhow::{Context, Result};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 

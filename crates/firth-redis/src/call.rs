@@ -1,24 +1,20 @@
 //! Futures of [`Client`]: one command, a pipeline, a transaction. They convert
 //! frames into the caller's types in the caller's task.
 
-use crate::{
-    client::Client,
-    cluster::ClusterRequest,
-    command::Pipe,
-    connection::{PendingRequest, Replies, Request},
-    error::CallError,
-    error_origin::ErrorOrigin,
-    resp::{ConvertError, ConvertProblem, Execution, Frame, FromValue, ServerError, Value},
-    script::ScriptCall,
-};
-use std::{
-    borrow::Cow,
-    future::Future,
-    marker::PhantomData,
-    pin::Pin,
-    task::{Context, Poll, ready},
-    time::Duration,
-};
+use crate::client::Client;
+use crate::cluster::ClusterRequest;
+use crate::command::Pipe;
+use crate::connection::{PendingRequest, Replies, Request};
+use crate::error::CallError;
+use crate::error_origin::ErrorOrigin;
+use crate::resp::{ConvertError, ConvertProblem, Execution, Frame, FromValue, ServerError, Value};
+use crate::script::ScriptCall;
+use std::borrow::Cow;
+use std::future::Future;
+use std::marker::PhantomData;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
 use tokio::time::Instant;
 
 /// A request: over one connection, through a cluster, or refused before it was sent.

@@ -1,19 +1,19 @@
 //! The handle that users hold. It is cheap to clone, safe to share, and chooses the connection for
 //! each request.
 
-use crate::{
-    call::{Call, EvalCall, PipelineCall, RequestFuture},
-    cluster::{ClusterRouter, NodeInfo, slot},
-    command::{Command, CommandClass, Pipe},
-    config::{Config, IntoConfig, Server},
-    connection::{Connection, ConnectionEvents, ConnectionState, PendingRequest, Request, ServerInfo},
-    error::{ConnectError, LostCause},
-    lanes::{NodeLanes, session_command},
-    mux::{ClientMuxes, Mux, MuxConfig},
-    resp::{Frame, FromValue},
-    script::ScriptCall,
-};
-use std::{borrow::Cow, sync::Arc, time::Duration};
+use crate::call::{Call, EvalCall, PipelineCall, RequestFuture};
+use crate::cluster::{ClusterRouter, NodeInfo, slot};
+use crate::command::{Command, CommandClass, Pipe};
+use crate::config::{Config, IntoConfig, Server};
+use crate::connection::{Connection, ConnectionEvents, ConnectionState, PendingRequest, Request, ServerInfo};
+use crate::error::{ConnectError, LostCause};
+use crate::lanes::{NodeLanes, session_command};
+use crate::mux::{ClientMuxes, Mux, MuxConfig};
+use crate::resp::{Frame, FromValue};
+use crate::script::ScriptCall;
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::broadcast;
 
 /// A client of one server, of the master that sentinels name, or of a cluster.

@@ -3,7 +3,9 @@
 //! requests. Neither ever carries a password or a payload.
 
 use crate::resp::{ConvertError, Execution, ProtocolError, ServerError};
-use std::{io, sync::Arc, time::Duration};
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
 
 /// Why no connection to a server came about.
 #[derive(Debug, Clone, thiserror::Error)]

@@ -1,12 +1,10 @@
 //! Connections to one server: the shared one, and on demand one for bulk and some for blocking
 //! requests. No request waits behind a big or blocking request of another caller.
 
-use crate::{
-    command::CommandClass,
-    config::Config,
-    connection::{Connection, ConnectionState, Request, RequestRoute},
-    error::CallError,
-};
+use crate::command::CommandClass;
+use crate::config::Config;
+use crate::connection::{Connection, ConnectionState, Request, RequestRoute};
+use crate::error::CallError;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Idle connections of the blocking lane that are kept for the next blocking command.

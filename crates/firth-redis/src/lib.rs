@@ -23,22 +23,20 @@ mod secret;
 mod sentinel;
 mod trace;
 
-pub use self::{
-    backoff::Backoff,
-    call::{Call, EvalCall, FromReplies, PipelineCall, Unpack},
-    client::{Client, Push, Pushes, Session},
-    cluster::{NodeInfo, NodeRole, slot},
-    command::{Command, Pipe, cmd, pipe},
-    config::{Config, IntoConfig},
-    connection::{
-        ConnectionEvent, ConnectionEventKind, ConnectionEvents, ConnectionPhase, ConnectionState, ServerInfo,
-    },
-    error::{CallError, ConnectError, ConnectStage, Fault, LostCause},
-    resp::{FromValue, ServerError, ToArg},
-    script::{Script, ScriptCall},
-    secret::Secret,
-    trace::{RequestKind, RequestStart, RequestTrace, TraceHook},
+pub use self::backoff::Backoff;
+pub use self::call::{Call, EvalCall, FromReplies, PipelineCall, Unpack};
+pub use self::client::{Client, Push, Pushes, Session};
+pub use self::cluster::{NodeInfo, NodeRole, slot};
+pub use self::command::{Command, Pipe, cmd, pipe};
+pub use self::config::{Config, IntoConfig};
+pub use self::connection::{
+    ConnectionEvent, ConnectionEventKind, ConnectionEvents, ConnectionPhase, ConnectionState, ServerInfo,
 };
+pub use self::error::{CallError, ConnectError, ConnectStage, Fault, LostCause};
+pub use self::resp::{FromValue, ServerError, ToArg};
+pub use self::script::{Script, ScriptCall};
+pub use self::secret::Secret;
+pub use self::trace::{RequestKind, RequestStart, RequestTrace, TraceHook};
 
 /// The code of the README compiles.
 #[cfg(doctest)]

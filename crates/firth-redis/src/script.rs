@@ -1,10 +1,8 @@
 //! Lua scripts by their digest: sent as EVALSHA, and in full only when the server does not know
 //! them (NOSCRIPT).
 
-use crate::{
-    command::{Command, cmd},
-    resp::ToArg,
-};
+use crate::command::{Command, cmd};
+use crate::resp::ToArg;
 
 /// A script and its SHA-1 digest, computed once.
 #[derive(Clone)]

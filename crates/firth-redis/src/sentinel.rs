@@ -4,23 +4,17 @@
 //! many seconds before it is told so. So one connection of each client listens to a sentinel and
 //! tells the others when the master changes.
 
-use crate::{
-    command::{Command, cmd},
-    config::{Address, Config, Sentinels, Server},
-    connection::{Connection, Endpoint, Established, Replies, establish},
-    error::{ConnectError, ErrorChain},
-    resp::{Frame, FromValue},
-};
-use std::{
-    convert::Infallible,
-    sync::{Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
-use tokio::{
-    sync::watch,
-    task::JoinSet,
-    time::{sleep, timeout},
-};
+use crate::command::{Command, cmd};
+use crate::config::{Address, Config, Sentinels, Server};
+use crate::connection::{Connection, Endpoint, Established, Replies, establish};
+use crate::error::{ConnectError, ErrorChain};
+use crate::resp::{Frame, FromValue};
+use std::convert::Infallible;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
 
 /// If no sentinel has answered for this long, the next one is asked too.
 const NEXT_AFTER: Duration = Duration::from_secs(1);

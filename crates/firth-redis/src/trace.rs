@@ -4,13 +4,9 @@
 //! never in the connection's task (invariant 3). It sees names and sizes only, never arguments or
 //! answers (invariant 10).
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 /// Whose request it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -48,6 +48,8 @@ fn rust_violations(path: &str, text: &str) -> Vec<(usize, String)> {
         found.push((function.line, what));
     }
     found.extend(parted_imports(&bare));
+    found.extend(nested_imports(&bare));
+    found.extend(late_modules(&bare));
     for (index, line) in bare.lines().enumerate() {
         for word in UNFINISHED.iter().filter(|word| line.contains(**word)) {
             found.push((index + 1, format!("`{word}` is unfinished work")));
@@ -83,6 +85,43 @@ fn parted_imports(bare: &str) -> Vec<(usize, String)> {
         gap = line.trim().is_empty();
         after_import = begins || in_import || (after_import && gap);
         in_import = (begins || in_import) && !line.trim_end().ends_with(';');
+    }
+    found
+}
+
+/// Imports that name several modules: each module has a statement of its own, with names in braces.
+fn nested_imports(bare: &str) -> Vec<(usize, String)> {
+    let mut found = Vec::new();
+    for (at, _) in bare.match_indices("use ") {
+        let line_start = bare[..at].rfind('\n').map_or(0, |end| end + 1);
+        if !["", "pub ", "pub(crate) ", "pub(super) "].contains(&&bare[line_start..at]) {
+            continue;
+        }
+        let statement = bare[at..].split(';').next().unwrap_or_default();
+        let is_nested = statement.split_once('{').is_some_and(|(_, names)| names.contains(['{', ':']));
+        if is_nested {
+            let line = bare[..at].matches('\n').count() + 1;
+            found.push((line, "this import names several modules: write one `use` for each".into()));
+        }
+    }
+    found
+}
+
+/// Files of modules that are declared after an import. Tests stand last, so theirs may.
+fn late_modules(bare: &str) -> Vec<(usize, String)> {
+    let mut found = Vec::new();
+    let mut after_import = false;
+    let mut is_test = false;
+    for (index, line) in bare.lines().enumerate() {
+        after_import |= line.starts_with("use ");
+        let declared = line.split_once("mod ").filter(|(before, name)| {
+            name.ends_with(';') && (before.is_empty() || (before.starts_with("pub") && before.ends_with(' ')))
+        });
+        if declared.is_some() && after_import && !is_test {
+            found
+                .push((index + 1, "a module is declared behind an import: move it above all imports".into()));
+        }
+        is_test = line.starts_with("#[cfg(test)]") || (is_test && line.starts_with("#["));
     }
     found
 }
@@ -197,6 +236,21 @@ mod tests {
         assert_eq!(rules_broken("src/a.rs", exported), 0);
         assert_eq!(rules_broken("src/a.rs", "//! A.\n\nuse a;\n\nuse b;\n"), 1);
         assert_eq!(rules_broken("src/a.rs", "//! A.\n\nuse a::{\n    b,\n};\n\nuse c;\n"), 1);
+    }
+
+    #[test]
+    fn an_import_names_one_module() {
+        assert_eq!(rules_broken("src/a.rs", "//! A.\n\nuse a::b::{self, C, D as E};\npub use f::*;\n"), 0);
+        assert_eq!(rules_broken("src/a.rs", "//! A.\n\nuse a::{b::C, D};\n"), 1);
+        assert_eq!(rules_broken("src/a.rs", "//! A.\n\npub use a::{\n    b,\n    c::{D, E},\n};\n"), 1);
+        assert_eq!(rules_broken("src/a.rs", "//! A.\n\nfn f() {\n    use a::{b::C, D};\n}\n"), 0);
+    }
+
+    #[test]
+    fn modules_are_declared_above_imports() {
+        assert_eq!(rules_broken("src/a.rs", "//! A.\n\npub mod a;\nmod b;\n\nuse b::C;\n"), 0);
+        assert_eq!(rules_broken("src/a.rs", "//! A.\n\nuse b::C;\n\n#[cfg(test)]\nmod tests;\n"), 0);
+        assert_eq!(rules_broken("src/a.rs", "//! A.\n\nuse b::C;\n\npub(crate) mod b;\n"), 1);
     }
 
     #[test]

@@ -1,18 +1,16 @@
 //! How steps are run: on memory inside the caller's task, on files by the committer.
 
 use super::clock::Clock;
+#[cfg(feature = "embedded")]
+use super::committer::Committer;
+use super::file::FileStore;
 use super::hints::HintTable;
 use super::hooks::{Hooks, Mutation};
+use super::keys::{self, Space};
 use super::memory::MemoryStore;
+use super::step::KeyView;
 use super::step::{Now, Step};
-#[cfg(feature = "embedded")]
-use super::{
-    committer::Committer,
-    file::FileStore,
-    keys::{self, Space},
-    step::KeyView,
-    values::{KeptClock, Value},
-};
+use super::values::{KeptClock, Value};
 use crate::durability::Durability;
 use crate::error::{Error, ErrorKind, Result};
 use crate::name::Partition;

@@ -21,13 +21,14 @@
 //! nothing has happened. The append then goes by script, which reports what is wrong. Time is the
 //! partition's: the server's last answer to TIME, plus what has passed here since.
 
+use super::RedisEngine;
 use super::blob;
+use super::burst_detector::Pace;
 use super::error_mapping::{odd_answer, of_call};
 use super::keys::PartitionKeys;
 use super::reply_decoding::Parts;
 use super::scripts::SCRIPTS;
 use super::unit_clock::read_clock;
-use super::{RedisEngine, burst_detector::Pace};
 use crate::clock::LogicalClock;
 use crate::error::Result;
 use crate::id::RecordId;

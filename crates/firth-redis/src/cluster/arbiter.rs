@@ -4,7 +4,8 @@
 //! send requests back to a master that lost its slots. The refresh asks the arbiter about each
 //! answer.
 
-use super::{parse::NodeView, topology::Topology};
+use super::parse::NodeView;
+use super::topology::Topology;
 
 /// After this many refreshes in a row with an older configuration it is accepted: the cluster was
 /// created anew.

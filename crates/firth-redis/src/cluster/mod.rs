@@ -26,12 +26,8 @@ mod slot;
 pub(crate) mod topology;
 pub(crate) mod topology_cache;
 
-pub use self::{
-    info::{NodeInfo, NodeRole},
-    slot::slot,
-};
-pub(crate) use self::{
-    redirect::{RetryDecision, RetryReason},
-    request::ClusterRequest,
-    router::ClusterRouter,
-};
+pub use self::info::{NodeInfo, NodeRole};
+pub(crate) use self::redirect::{RetryDecision, RetryReason};
+pub(crate) use self::request::ClusterRequest;
+pub(crate) use self::router::ClusterRouter;
+pub use self::slot::slot;

@@ -4,13 +4,16 @@
 //! away), and happens at intervals without a hint. Refreshes are coalesced by a pause between them.
 //! The pause grows while refreshes fail, and while hints bring no change.
 
-use super::{arbiter::Arbiter, refresh::refresh, topology::Topology, topology_cache::TopologyCache};
-use crate::{backoff::Backoff, config::Config};
-use std::{sync::Arc, time::Duration};
-use tokio::{
-    sync::watch,
-    time::{Instant, sleep, timeout},
-};
+use super::arbiter::Arbiter;
+use super::refresh::refresh;
+use super::topology::Topology;
+use super::topology_cache::TopologyCache;
+use crate::backoff::Backoff;
+use crate::config::Config;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, timeout};
 
 /// Shortest time between the starts of two refreshes.
 const PAUSE: Duration = Duration::from_millis(25);

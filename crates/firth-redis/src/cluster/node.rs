@@ -2,21 +2,15 @@
 //! may answer have connections of their own (READONLY), so that a demoted master never answers an
 //! ordinary read.
 
-use crate::{
-    command::cmd,
-    config::{Address, Config, Server},
-    connection::{Connection, ConnectionState, Request, RequestRoute},
-    error::CallError,
-    lanes::NodeLanes,
-    resp::Frame,
-};
-use std::{
-    sync::{
-        Arc, OnceLock,
-        atomic::{AtomicUsize, Ordering},
-    },
-    time::Duration,
-};
+use crate::command::cmd;
+use crate::config::{Address, Config, Server};
+use crate::connection::{Connection, ConnectionState, Request, RequestRoute};
+use crate::error::CallError;
+use crate::lanes::NodeLanes;
+use crate::resp::Frame;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 use tokio::sync::broadcast;
 
 /// Longest backoff to a node. No other node serves its slots, so the client must find it soon after

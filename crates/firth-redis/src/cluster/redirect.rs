@@ -6,7 +6,8 @@
 //! all retries.
 
 use super::parse::host_and_port;
-use crate::{backoff::Backoff, error::CallError};
+use crate::backoff::Backoff;
+use crate::error::CallError;
 use std::time::Duration;
 use tokio::time::Instant;
 

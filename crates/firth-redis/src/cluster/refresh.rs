@@ -5,25 +5,21 @@
 //! **Time limits** are those of the configuration, so that far nodes have their time. Once a node
 //! has answered, the others get less time: they could only confirm its answer.
 
-use super::{
-    arbiter::{Arbiter, TopologyAnswer},
-    node::NodeClient,
-    parse::{self, TopologyReader},
-    topology::Topology,
-    topology_cache::TopologyCache,
-};
-use crate::{
-    command::{Command, Pipe, cmd, pipe},
-    config::{Address, Config, Server, Timeouts},
-    connection::{Connection, ConnectionState, Replies, Request},
-    error::{CallError, ConnectError, LostCause},
-    resp::{Frame, ServerError},
-};
-use std::{borrow::Cow, sync::Arc, time::Duration};
-use tokio::{
-    task::JoinSet,
-    time::{Instant, sleep},
-};
+use super::arbiter::{Arbiter, TopologyAnswer};
+use super::node::NodeClient;
+use super::parse::{self, TopologyReader};
+use super::topology::Topology;
+use super::topology_cache::TopologyCache;
+use crate::command::{Command, Pipe, cmd, pipe};
+use crate::config::{Address, Config, Server, Timeouts};
+use crate::connection::{Connection, ConnectionState, Replies, Request};
+use crate::error::{CallError, ConnectError, LostCause};
+use crate::resp::{Frame, ServerError};
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep};
 
 /// Once a node has answered inconclusively, the others have this much more time, or as much as that
 /// node took.

@@ -1,25 +1,19 @@
 //! Future of a request through a cluster. The first attempt is in place, without an allocation;
 //! retries are boxed.
 
-use super::{
-    one_node::{AskingRequest, decide, is_answered},
-    redirect::RetryBudget,
-    router::{ClusterRouter, RetryTarget, RoutePlan, address_of},
-    scatter,
-};
-use crate::{
-    call::ReplySet,
-    command::Atomicity,
-    config::Address,
-    connection::{PendingRequest, Replies, Request},
-    error::CallError,
-};
-use std::{
-    future::Future,
-    pin::Pin,
-    task::{Context, Poll},
-    time::Duration,
-};
+use super::one_node::{AskingRequest, decide, is_answered};
+use super::redirect::RetryBudget;
+use super::router::{ClusterRouter, RetryTarget, RoutePlan, address_of};
+use super::scatter;
+use crate::call::ReplySet;
+use crate::command::Atomicity;
+use crate::config::Address;
+use crate::connection::{PendingRequest, Replies, Request};
+use crate::error::CallError;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 type Retries<'c> = Pin<Box<dyn Future<Output = Result<ReplySet, CallError>> + Send + 'c>>;

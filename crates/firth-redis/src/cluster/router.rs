@@ -1,28 +1,26 @@
 //! Sends each request to the node that owns its slot. Holds the monitor and the topology cache;
 //! [`Client`](crate::Client) calls it.
 
-use super::{
-    info::{NodeInfo, NodeRole},
-    monitor::Monitor,
-    node::NodeClient,
-    one_node::common_slot,
-    parse::TopologyReader,
-    redirect::{AnnouncedAddress, RetryBudget, RetryDecision, RetryReason},
-    request::ClusterRequest,
-    routing_table::RoutingTable,
-    scatter::NodeBatch,
-    slot::slot,
-    topology_cache::{TopologyCache, TopologyHealth},
-};
-use crate::{
-    command::{Atomicity, Pipe},
-    config::{Address, Config, Server},
-    connection::{Connection, ConnectionEvents, ConnectionState, Request, RequestRoute, ServerInfo},
-    error::{CallError, ConnectError, LostCause},
-    resp::Frame,
-};
-use std::{sync::Arc, time::Duration};
-use tokio::{sync::broadcast, task::JoinSet};
+use super::info::{NodeInfo, NodeRole};
+use super::monitor::Monitor;
+use super::node::NodeClient;
+use super::one_node::common_slot;
+use super::parse::TopologyReader;
+use super::redirect::{AnnouncedAddress, RetryBudget, RetryDecision, RetryReason};
+use super::request::ClusterRequest;
+use super::routing_table::RoutingTable;
+use super::scatter::NodeBatch;
+use super::slot::slot;
+use super::topology_cache::{TopologyCache, TopologyHealth};
+use crate::command::{Atomicity, Pipe};
+use crate::config::{Address, Config, Server};
+use crate::connection::{Connection, ConnectionEvents, ConnectionState, Request, RequestRoute, ServerInfo};
+use crate::error::{CallError, ConnectError, LostCause};
+use crate::resp::Frame;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::broadcast;
+use tokio::task::JoinSet;
 
 /// Masters that a session is tried at, one after the other, while the cluster changes.
 const SESSION_TRIES: u32 = 3;

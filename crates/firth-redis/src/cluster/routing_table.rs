@@ -2,15 +2,12 @@
 //! replaced whole. Node clients are kept by address from one snapshot to the next, so that their
 //! connections stay open.
 
-use super::{node::NodeClient, topology::Topology};
+use super::node::NodeClient;
+use super::topology::Topology;
 use crate::config::{Address, ReadFrom};
-use std::{
-    collections::HashMap,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
-};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 pub(crate) struct RoutingTable {
     topology: Arc<Topology>,

@@ -4,27 +4,21 @@
 //! A redirected command is sent again with the other commands of its slot, in their order. Other
 //! commands are not touched, and a slow node does not delay redirections at other nodes.
 
-use super::{
-    node::NodeClient,
-    one_node::{AskingRequest, decide_command},
-    redirect::{RetryBudget, RetryDecision},
-    router::{ClusterRouter, RetryTarget},
-};
-use crate::{
-    call::ReplySet,
-    command::{Pipe, PipedCommand, pipe},
-    config::Address,
-    connection::{PendingRequest, Replies, Request, RequestRoute},
-    error::CallError,
-    resp::Frame,
-};
-use std::{
-    future::{Future, poll_fn},
-    pin::Pin,
-    sync::Arc,
-    task::Poll,
-    time::Duration,
-};
+use super::node::NodeClient;
+use super::one_node::{AskingRequest, decide_command};
+use super::redirect::{RetryBudget, RetryDecision};
+use super::router::{ClusterRouter, RetryTarget};
+use crate::call::ReplySet;
+use crate::command::{Pipe, PipedCommand, pipe};
+use crate::config::Address;
+use crate::connection::{PendingRequest, Replies, Request, RequestRoute};
+use crate::error::CallError;
+use crate::resp::Frame;
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 /// Commands of a pipeline that go to one node.

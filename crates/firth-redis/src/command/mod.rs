@@ -10,11 +10,9 @@ use std::ops::Range;
 
 pub use self::pipe::Pipe;
 pub(crate) use self::pipe::{Atomicity, PipedCommand};
-use crate::{
-    error_origin::ErrorOrigin,
-    inline_buffer::InlineBuffer,
-    resp::{ByteSink, ToArg, put_array_header, put_bulk},
-};
+use crate::error_origin::ErrorOrigin;
+use crate::inline_buffer::InlineBuffer;
+use crate::resp::{ByteSink, ToArg, put_array_header, put_bulk};
 
 /// Starts a command: `cmd("SET").key("greeting").arg("hello")`.
 ///

@@ -4,8 +4,10 @@
 //! it by node.
 
 use super::{Command, CommandClass, cmd, pipe};
-use crate::{error_origin::ErrorOrigin, resp::put_bulk};
-use std::{borrow::Cow, ops::Range};
+use crate::error_origin::ErrorOrigin;
+use crate::resp::put_bulk;
+use std::borrow::Cow;
+use std::ops::Range;
 
 /// Where one command of a pipeline stands in its wire form.
 #[derive(Debug, Clone)]

@@ -3,11 +3,16 @@
 
 mod url;
 
-use crate::{
-    backoff::Backoff, command::Command, error::ConnectError, resp::ReplyLimits, secret::Secret,
-    sentinel::SentinelResolver, trace::TraceHook,
-};
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use crate::backoff::Backoff;
+use crate::command::Command;
+use crate::error::ConnectError;
+use crate::resp::ReplyLimits;
+use crate::secret::Secret;
+use crate::sentinel::SentinelResolver;
+use crate::trace::TraceHook;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
 
 /// How to reach a server, who we are there, and what this client may use up.
 ///

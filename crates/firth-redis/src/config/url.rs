@@ -2,9 +2,11 @@
 //! Errors name the part and never repeat the URL itself, because it may hold a password.
 
 use super::{Address, Config, Sentinels, Server, TlsOptions};
-use crate::{error::ConnectError, secret::Secret};
+use crate::error::ConnectError;
+use crate::secret::Secret;
 use percent_encoding::percent_decode_str;
-use std::{path::PathBuf, time::Duration};
+use std::path::PathBuf;
+use std::time::Duration;
 
 const OPTIONS: &str = "db, name, connect_timeout, request_timeout, tls_ca, tls_cert, tls_key, tls_name, sentinel_user, sentinel_password";
 

@@ -1,27 +1,21 @@
 //! The task that owns a connection: connect, run until it breaks, wait, connect again. It runs no
 //! code of the user (invariant 3) and ends with the last handle (invariant 9).
 
-use super::{
-    driver::{ConnectionDriver, Exit},
-    events::ConnectionPhase,
-    handshake::{Established, establish},
-    pipeline::NEVER,
-    shared::ConnectionShared,
-    state::ConnectionState,
-    transport::Endpoint,
-};
-use crate::{
-    config::{Config, Server},
-    error::{ConnectError, ErrorChain, LostCause},
-    sentinel::SentinelResolver,
-};
-use std::{
-    future::Future,
-    pin::Pin,
-    sync::Arc,
-    task::{Context, Poll, Waker},
-    time::Duration,
-};
+use super::driver::{ConnectionDriver, Exit};
+use super::events::ConnectionPhase;
+use super::handshake::{Established, establish};
+use super::pipeline::NEVER;
+use super::shared::ConnectionShared;
+use super::state::ConnectionState;
+use super::transport::Endpoint;
+use crate::config::{Config, Server};
+use crate::error::{ConnectError, ErrorChain, LostCause};
+use crate::sentinel::SentinelResolver;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 use tokio::time::{Instant, Sleep, sleep, sleep_until};
 
 /// A connection that is lost sooner than this counts as a failed attempt, so that the backoff

@@ -6,34 +6,27 @@
 //! **Flush coalescing.** With more than one request in flight the task yields once before it
 //! writes, so that one write carries the requests of many callers. A lone caller never waits.
 
-use super::{
-    handshake::Established,
-    liveness::{LivenessAction, LivenessDetector, SlowRequest},
-    locked_state::LockedState,
-    pipeline::NEVER,
-    probe::{self, Probe, ProbeResult},
-    read_buffer::ReadBuffer,
-    shared::{ConnectionShared, millis},
-    state::ConnectionState,
-    transport::{Endpoint, Transport},
-};
-use crate::{
-    backoff::Backoff,
-    config::Server,
-    error::LostCause,
-    error_origin::is_demoted,
-    resp::{Decoder, Frame, ValueKind, pubsub::PubSubFrame},
-};
-use std::{
-    future::Future,
-    pin::Pin,
-    task::{Context, Poll, Waker},
-    time::Duration,
-};
-use tokio::{
-    io::AsyncWrite,
-    time::{Sleep, sleep_until},
-};
+use super::handshake::Established;
+use super::liveness::{LivenessAction, LivenessDetector, SlowRequest};
+use super::locked_state::LockedState;
+use super::pipeline::NEVER;
+use super::probe::{self, Probe, ProbeResult};
+use super::read_buffer::ReadBuffer;
+use super::shared::{ConnectionShared, millis};
+use super::state::ConnectionState;
+use super::transport::{Endpoint, Transport};
+use crate::backoff::Backoff;
+use crate::config::Server;
+use crate::error::LostCause;
+use crate::error_origin::is_demoted;
+use crate::resp::pubsub::PubSubFrame;
+use crate::resp::{Decoder, Frame, ValueKind};
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+use tokio::io::AsyncWrite;
+use tokio::time::{Sleep, sleep_until};
 use tokio_util::io::poll_read_buf;
 
 /// Most replies that are delivered under one lock: callers on other threads work between two

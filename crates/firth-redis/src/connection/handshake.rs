@@ -5,21 +5,17 @@
 //! that behind NOAUTH.
 
 use super::transport::{Endpoint, Transport, within};
-use crate::{
-    command::{Command, cmd},
-    config::Config,
-    error::{ConnectError, ConnectStage, LostCause},
-    resp::{Decoder, Frame, ServerError, Value},
-    secret::Secret,
-    trace::{RequestKind, RequestStart, RequestTrace, TraceHook, next_id},
-};
+use crate::command::{Command, cmd};
+use crate::config::Config;
+use crate::error::{ConnectError, ConnectStage, LostCause};
+use crate::resp::{Decoder, Frame, ServerError, Value};
+use crate::secret::Secret;
+use crate::trace::{RequestKind, RequestStart, RequestTrace, TraceHook, next_id};
 use bytes::BytesMut;
 use std::time::Duration;
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    sync::oneshot,
-    time::Instant,
-};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::oneshot;
+use tokio::time::Instant;
 
 /// A ready connection: the socket, what was read beyond the handshake, and the server's
 /// information.

@@ -5,7 +5,9 @@
 //! request waits that may take longer than usual, silence only starts a probe. The connection is
 //! dead if the probe finds that the server serves, or is gone.
 
-use super::{pipeline::NEVER, probe::ProbeResult, shared::millis};
+use super::pipeline::NEVER;
+use super::probe::ProbeResult;
+use super::shared::millis;
 use crate::config::Liveness;
 use std::time::Duration;
 

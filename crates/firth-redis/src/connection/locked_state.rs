@@ -2,16 +2,12 @@
 //! limits are parameters. `shared` holds the lock and publishes changes; the driver and the actor
 //! borrow it for a moment.
 
-use super::{
-    handshake::ServerInfo,
-    pipeline::{NEVER, Pipeline, RequestFailure, RequestMeta},
-    push_queue::{PushItem, PushQueue},
-    state::{ConnectionState, StateMachine},
-};
-use crate::{
-    config::{FullQueuePolicy, QueueLimits},
-    error::{CallError, LostCause},
-};
+use super::handshake::ServerInfo;
+use super::pipeline::{NEVER, Pipeline, RequestFailure, RequestMeta};
+use super::push_queue::{PushItem, PushQueue};
+use super::state::{ConnectionState, StateMachine};
+use crate::config::{FullQueuePolicy, QueueLimits};
+use crate::error::{CallError, LostCause};
 use std::task::Waker;
 
 /// A clock that is behind by more than this many ms is not good enough for deadlines.

@@ -22,33 +22,26 @@ mod state;
 mod tls;
 mod transport;
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::broadcast;
 
+pub use self::events::{ConnectionEvent, ConnectionEventKind, ConnectionEvents, ConnectionPhase};
+pub use self::handshake::ServerInfo;
+pub(crate) use self::handshake::{Established, establish};
+pub(crate) use self::pending_request::PendingRequest;
+pub(crate) use self::pipeline::Replies;
+use self::push_queue::PushQueue;
+pub(crate) use self::request::Request;
+use self::shared::{ConnectionShared, ConnectionStatus};
+pub use self::state::ConnectionState;
 #[cfg(feature = "tls")]
 pub(crate) use self::tls::{TlsCache, check as check_tls};
-pub use self::{
-    events::{ConnectionEvent, ConnectionEventKind, ConnectionEvents, ConnectionPhase},
-    handshake::ServerInfo,
-    state::ConnectionState,
-};
-pub(crate) use self::{
-    handshake::{Established, establish},
-    pending_request::PendingRequest,
-    pipeline::Replies,
-    request::Request,
-    transport::Endpoint,
-};
-use self::{
-    push_queue::PushQueue,
-    shared::{ConnectionShared, ConnectionStatus},
-};
-use crate::{
-    config::Config,
-    error::{CallError, ConnectError, LostCause},
-    lanes::PooledConnection,
-    resp::Frame,
-};
+pub(crate) use self::transport::Endpoint;
+use crate::config::Config;
+use crate::error::{CallError, ConnectError, LostCause};
+use crate::lanes::PooledConnection;
+use crate::resp::Frame;
 
 /// A handle on a connection. When the last one is dropped, the connection is closed at once.
 #[derive(Clone)]

@@ -3,26 +3,20 @@
 //! Dropping the future is safe at any point. The reply is then thrown away, and never given to
 //! another request.
 
-use super::{
-    RequestRoute,
-    locked_state::Submitted,
-    pipeline::{Replies, RequestFailure, RequestOutcome},
-    request::Request,
-};
-use crate::{
-    command::Pipe,
-    config::Server,
-    error::CallError,
-    resp::Frame,
-    trace::{RequestKind, RequestStart, RequestTrace, TraceHook, next_id},
-};
-use std::{
-    borrow::Cow,
-    future::Future,
-    pin::Pin,
-    task::{Context, Poll},
-    time::Duration,
-};
+use super::RequestRoute;
+use super::locked_state::Submitted;
+use super::pipeline::{Replies, RequestFailure, RequestOutcome};
+use super::request::Request;
+use crate::command::Pipe;
+use crate::config::Server;
+use crate::error::CallError;
+use crate::resp::Frame;
+use crate::trace::{RequestKind, RequestStart, RequestTrace, TraceHook, next_id};
+use std::borrow::Cow;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
 use tokio::time::Instant;
 
 enum PendingState {

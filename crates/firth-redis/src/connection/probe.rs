@@ -2,13 +2,16 @@
 //! busy server from a lost connection, and finds the successor of a demoted master behind the same
 //! name.
 
-use super::{handshake::establish, transport::Endpoint};
-use crate::{
-    command::cmd,
-    config::Config,
-    error::{ConnectError, LostCause},
-};
-use std::{future::Future, io, pin::Pin, sync::Arc, time::Duration};
+use super::handshake::establish;
+use super::transport::Endpoint;
+use crate::command::cmd;
+use crate::config::Config;
+use crate::error::{ConnectError, LostCause};
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
 
 /// Result of a probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

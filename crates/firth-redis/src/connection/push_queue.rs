@@ -5,12 +5,11 @@
 //! full the connection stops reading, so that TCP pushes back on the server.
 
 use super::handshake::ServerInfo;
-use crate::{error::LostCause, resp::pubsub::PubSubFrame};
-use std::{
-    collections::VecDeque,
-    sync::{Mutex, MutexGuard, PoisonError},
-    task::{Context, Poll, Waker},
-};
+use crate::error::LostCause;
+use crate::resp::pubsub::PubSubFrame;
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
 
 /// Item of the queue.
 #[derive(Debug)]

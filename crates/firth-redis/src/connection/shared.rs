@@ -2,31 +2,23 @@
 //! dozen nanoseconds. Callers encode straight into the output; the task swaps it out whole. Bounded
 //! by requests and bytes (invariant 4).
 
-use super::{
-    events::{self, ConnectionEvent, ConnectionEventKind, ConnectionPhase},
-    handshake::ServerInfo,
-    locked_state::{LockedState, Submitted},
-    pipeline::{NEVER, RequestFailure, RequestMeta, RequestOutcome},
-    push_queue::{PushItem, PushQueue},
-    request::Request,
-    state::ConnectionState,
-    transport::Endpoint,
-};
-use crate::{
-    config::Config,
-    error::{ErrorChain, LostCause},
-    metrics::ConnectionMeter,
-    resp::Frame,
-};
-use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    task::Waker,
-    time::Duration,
-};
-use tokio::{
-    sync::{Notify, broadcast, watch},
-    time::Instant,
-};
+use super::events::{self, ConnectionEvent, ConnectionEventKind, ConnectionPhase};
+use super::handshake::ServerInfo;
+use super::locked_state::{LockedState, Submitted};
+use super::pipeline::{NEVER, RequestFailure, RequestMeta, RequestOutcome};
+use super::push_queue::{PushItem, PushQueue};
+use super::request::Request;
+use super::state::ConnectionState;
+use super::transport::Endpoint;
+use crate::config::Config;
+use crate::error::{ErrorChain, LostCause};
+use crate::metrics::ConnectionMeter;
+use crate::resp::Frame;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+use std::time::Duration;
+use tokio::sync::{Notify, broadcast, watch};
+use tokio::time::Instant;
 
 /// Longer than any process lives, in ms.
 const FOR_EVER: u64 = 1 << 40;

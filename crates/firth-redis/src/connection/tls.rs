@@ -7,12 +7,14 @@
 //! all are read again. If the new files cannot be used (a certificate whose key is not there yet),
 //! the old ones stay in use.
 
-use crate::{config::TlsOptions, error::ConnectError};
-use rustls::{
-    ClientConfig, RootCertStore,
-    pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject},
-};
-use std::{path::Path, sync::Arc, time::SystemTime};
+use crate::config::TlsOptions;
+use crate::error::ConnectError;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::SystemTime;
 use tokio::sync::Mutex;
 use tokio_rustls::TlsConnector;
 

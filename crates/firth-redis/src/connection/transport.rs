@@ -1,24 +1,18 @@
 //! The socket under a connection: TCP, Unix or TLS, opened within its time limits. Used by
 //! `establish` only.
 
-use crate::{
-    config::{Address, Config},
-    error::{ConnectError, ConnectStage},
-};
-use std::{
-    future::Future,
-    io,
-    path::PathBuf,
-    pin::Pin,
-    sync::Arc,
-    task::{Context, Poll},
-    time::Duration,
-};
-use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
-    net::{TcpStream, UnixStream},
-    time::Instant,
-};
+use crate::config::{Address, Config};
+use crate::error::{ConnectError, ConnectStage};
+use std::future::Future;
+use std::io;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::time::Instant;
 
 /// An address that a socket can be opened to.
 #[derive(Debug, Clone, PartialEq, Eq)]

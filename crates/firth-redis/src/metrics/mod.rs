@@ -2,10 +2,12 @@
 //! takes a few nanoseconds, and next to nothing without a recorder. Labels are bounded: the lane,
 //! never an address or a key.
 
-use std::{
-    sync::atomic::{AtomicUsize, Ordering},
-    time::Duration,
-};
+#[cfg(not(feature = "metrics"))]
+mod off;
+
+use crate::cluster::{RetryDecision, RetryReason};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 #[cfg(feature = "metrics")]
 pub(crate) use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
@@ -14,11 +16,6 @@ pub(crate) use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
 pub(crate) use self::off::{
     NoCounter as Counter, NoGauge as Gauge, NoHistogram as Histogram, counter, gauge, histogram,
 };
-
-use crate::cluster::{RetryDecision, RetryReason};
-
-#[cfg(not(feature = "metrics"))]
-mod off;
 
 /// Handles of one connection. Updated once per turn of its task, not once per request.
 pub(crate) struct ConnectionMeter {

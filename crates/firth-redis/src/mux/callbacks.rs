@@ -5,28 +5,24 @@
 //! starve a quiet one. Panics are caught and counted. No worker waits for a stuck callback of
 //! another.
 
-use super::{
-    driver::MuxDriver,
-    event::{Event, SubscriptionKind},
-    mailbox::EventMailbox,
-    meter::CallbackMeter,
-    subscription::Subscription,
-};
+use super::driver::MuxDriver;
+use super::event::{Event, SubscriptionKind};
+use super::mailbox::EventMailbox;
+use super::meter::CallbackMeter;
+use super::subscription::Subscription;
 use crate::error::CallError;
 use bytes::Bytes;
-use std::{
-    collections::VecDeque,
-    future::Future,
-    panic::{AssertUnwindSafe, catch_unwind},
-    pin::Pin,
-    sync::{
-        Arc, Mutex, PoisonError, Weak,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
-    },
-    task::{Context, Poll, Wake, Waker},
-    time::Duration,
-};
-use tokio::{sync::Notify, task::JoinSet, time::Instant};
+use std::collections::VecDeque;
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 /// Events of one job before the next job has its turn.

@@ -2,40 +2,31 @@
 //!
 //! One task per node reads its frames. One more task watches the topology and the clock.
 
-use super::{
-    config::MuxConfig,
-    core::{MuxAction, MuxCore, MuxDeployment, SubscriberNames},
-    mailbox::EventMailbox,
-    meter::MuxMeter,
-    registry::LinkId,
-    stats::MuxStats,
-};
-use crate::{
-    backoff::Backoff,
-    cluster::{monitor::Monitor, topology::Topology, topology_cache::TopologyHealth},
-    config::{Address, Config, Server},
-    connection::{
-        Connection,
-        push_queue::{PushItem, PushQueue},
-    },
-    error::{CallError, LostCause},
-    resp::pubsub::PubSubFrame,
-};
-use std::{
-    collections::{HashMap, VecDeque},
-    future::{Future, poll_fn},
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicUsize, Ordering},
-    },
-    time::Duration,
-};
-use tokio::{
-    runtime::Handle,
-    sync::{Notify, watch},
-    time::Instant,
-};
-use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use super::config::MuxConfig;
+use super::core::{MuxAction, MuxCore, MuxDeployment, SubscriberNames};
+use super::mailbox::EventMailbox;
+use super::meter::MuxMeter;
+use super::registry::LinkId;
+use super::stats::MuxStats;
+use crate::backoff::Backoff;
+use crate::cluster::monitor::Monitor;
+use crate::cluster::topology::Topology;
+use crate::cluster::topology_cache::TopologyHealth;
+use crate::config::{Address, Config, Server};
+use crate::connection::Connection;
+use crate::connection::push_queue::{PushItem, PushQueue};
+use crate::error::{CallError, LostCause};
+use crate::resp::pubsub::PubSubFrame;
+use std::collections::{HashMap, VecDeque};
+use std::future::{Future, poll_fn};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::runtime::Handle;
+use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 /// Room that is kept between two batches of answers.
 const KEPT_ITEMS: usize = 64;

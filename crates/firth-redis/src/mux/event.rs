@@ -3,10 +3,8 @@
 use crate::config::Address;
 pub use crate::resp::pubsub::SubscriptionKind;
 use bytes::Bytes;
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 impl SubscriptionKind {
     /// All kinds, in the order of their index.

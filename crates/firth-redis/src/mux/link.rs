@@ -2,18 +2,16 @@
 //! answered yet. Answers come in order, so the first operation is the one that is being answered.
 //! Pure.
 
-use super::{
-    event::{Message, SubscriptionKind},
-    mailbox::EventMailbox,
-    registry::{ChannelId, Confirmation},
-};
-use crate::{
-    backoff::Backoff,
-    config::Address,
-    error::{CallError, LostCause},
-    resp::ServerError,
-};
-use std::{collections::VecDeque, sync::Arc, time::Duration};
+use super::event::{Message, SubscriptionKind};
+use super::mailbox::EventMailbox;
+use super::registry::{ChannelId, Confirmation};
+use crate::backoff::Backoff;
+use crate::config::Address;
+use crate::error::{CallError, LostCause};
+use crate::resp::ServerError;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
 use tokio::time::Instant;
 
 /// State of the connection to a node.

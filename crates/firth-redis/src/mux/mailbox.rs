@@ -4,18 +4,14 @@
 //! The subscriber swaps the whole content out at once. Only then there is room again, and a link
 //! that was refused waits for that.
 
-use super::{
-    config::{Buffer, OverflowPolicy},
-    event::{Event, Message, Signal},
-    meter::Backlog,
-    summary,
-};
+use super::config::{Buffer, OverflowPolicy};
+use super::event::{Event, Message, Signal};
+use super::meter::Backlog;
+use super::summary;
 use bytes::{Bytes, BytesMut};
-use std::{
-    collections::VecDeque,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    task::{Context, Poll, Waker},
-};
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
 
 /// What a queued message costs beside its payload and channel.
 const OVERHEAD: usize = std::mem::size_of::<Event>();

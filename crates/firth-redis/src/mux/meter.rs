@@ -3,15 +3,11 @@
 //! channel, a pattern or a slot. Gauges are told by how much they change, so that several muxes of
 //! one process add up, and fall back when a mux ends.
 
-use super::{
-    event::{GapReason, Message, SubscriptionKind},
-    stats::{MuxCounters, MuxStats},
-};
+use super::event::{GapReason, Message, SubscriptionKind};
+use super::stats::{MuxCounters, MuxStats};
 use crate::metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
-use std::sync::{
-    Arc, Mutex, PoisonError,
-    atomic::{AtomicUsize, Ordering},
-};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Handles made once per mux.
 pub(crate) struct MuxMeter {

@@ -50,19 +50,19 @@ mod subscription;
 mod summary;
 mod wire;
 
-use bytes::Bytes;
-use std::sync::{Arc, OnceLock, PoisonError, RwLock, atomic::Ordering};
-
+use self::callbacks::CallbackPool;
+pub use self::callbacks::CallbackSubscription;
 pub(crate) use self::client_muxes::ClientMuxes;
-use self::{callbacks::CallbackPool, driver::MuxDriver};
-pub use self::{
-    callbacks::CallbackSubscription,
-    config::{Buffer, MuxConfig, NodePreference, OverflowPolicy},
-    event::{Event, GapReason, Message, Names, Signal, SubscriptionKind},
-    stats::MuxStats,
-    subscription::{SubscribeCall, Subscription},
-};
-use crate::{cluster::monitor::Monitor, config::Config};
+pub use self::config::{Buffer, MuxConfig, NodePreference, OverflowPolicy};
+use self::driver::MuxDriver;
+pub use self::event::{Event, GapReason, Message, Names, Signal, SubscriptionKind};
+pub use self::stats::MuxStats;
+pub use self::subscription::{SubscribeCall, Subscription};
+use crate::cluster::monitor::Monitor;
+use crate::config::Config;
+use bytes::Bytes;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 /// A multiplexer of subscriptions. Cheap to clone; lives as long as a clone or a subscription does.
 ///

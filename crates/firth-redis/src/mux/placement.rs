@@ -4,7 +4,8 @@
 //! wanted. Among equals the least loaded node wins, so that load spreads first and then balances.
 
 use super::config::NodePreference;
-use crate::{cluster::topology::Topology, config::Address};
+use crate::cluster::topology::Topology;
+use crate::config::Address;
 
 /// What placement knows of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

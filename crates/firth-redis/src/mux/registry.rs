@@ -1,22 +1,22 @@
 //! Desired set of subscriptions, keyed by (kind, name): its listeners, and where each is served.
 //! Pure.
 
-use super::{
-    event::{GapReason, SubscriptionKind},
-    mailbox::EventMailbox,
-};
-use crate::{cluster::slot, config::Address, error::CallError};
+use super::event::{GapReason, SubscriptionKind};
+use super::mailbox::EventMailbox;
+use crate::cluster::slot;
+use crate::config::Address;
+use crate::error::CallError;
 use bytes::Bytes;
 use slab::Slab;
 use smallvec::SmallVec;
-use std::{
-    cell::Cell,
-    collections::{HashMap, hash_map::Entry},
-    num::NonZeroU32,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
-use tokio::{sync::Notify, time::Instant};
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::num::NonZeroU32;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::sync::Notify;
+use tokio::time::Instant;
 
 /// A refused channel that has subscribers is asked for again after this long, and longer each time.
 const REFUSAL_PAUSE: Duration = Duration::from_secs(1);

@@ -1,25 +1,22 @@
 //! The handles of subscribers: [`SubscribeCall`], the call in preparation, and [`Subscription`],
 //! the stream of events.
 
-use super::{
-    Mux, OpenMux,
-    callbacks::CallbackSubscription,
-    config::Buffer,
-    core::SubscriberNames,
-    event::{Event, SubscriptionKind},
-    mailbox::EventMailbox,
-    registry::Confirmation,
-};
+use super::callbacks::CallbackSubscription;
+use super::config::Buffer;
+use super::core::SubscriberNames;
+use super::event::{Event, SubscriptionKind};
+use super::mailbox::EventMailbox;
+use super::registry::Confirmation;
+use super::{Mux, OpenMux};
 use crate::error::CallError;
 use bytes::Bytes;
-use std::{
-    collections::VecDeque,
-    future::{Future, IntoFuture, poll_fn},
-    pin::Pin,
-    sync::{Arc, atomic::Ordering},
-    task::{Context, Poll, ready},
-    time::Duration,
-};
+use std::collections::VecDeque;
+use std::future::{Future, IntoFuture, poll_fn};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 /// Names in one call at most.

@@ -3,10 +3,8 @@
 
 use super::event::{Event, GapReason, Names, Signal};
 use bytes::Bytes;
-use std::{
-    collections::{HashMap, VecDeque},
-    time::{Duration, Instant},
-};
+use std::collections::{HashMap, VecDeque};
+use std::time::{Duration, Instant};
 
 /// Gaps of one name so far.
 struct NameGaps {

@@ -2,10 +2,8 @@
 //! frame is taken apart as soon as it is whole, so that its list of nodes is gone before the next
 //! one is made.
 
-use super::{
-    Frame, ReplyLimits, ServerError, Value, ValueKind,
-    quick::{Quick, quick},
-};
+use super::quick::{Quick, quick};
+use super::{Frame, ReplyLimits, ServerError, Value, ValueKind};
 use bytes::{Bytes, BytesMut};
 
 /// Which of the three kinds of subscription a name belongs to. Equal names of different kinds have

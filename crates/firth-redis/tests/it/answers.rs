@@ -3,10 +3,8 @@
 
 use crate::support::*;
 use bytes::Bytes;
-use firth_redis::{
-    CallError, Client, Unpack, cmd, pipe,
-    resp::{ConvertProblem, Frame, Ignore, StreamEntry, ValueKind},
-};
+use firth_redis::resp::{ConvertProblem, Frame, Ignore, StreamEntry, ValueKind};
+use firth_redis::{CallError, Client, Unpack, cmd, pipe};
 use firth_testkit::{Flavor, RedisServer, on_both};
 use std::collections::{BTreeMap, HashMap, HashSet};
 

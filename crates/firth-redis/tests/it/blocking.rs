@@ -1,7 +1,8 @@
 //! Blocking commands never hold up others, and a blocked command without a caller takes nothing.
 
 use crate::support::*;
-use firth_redis::{CallError, Unpack, cmd, pipe, resp::StreamEntry};
+use firth_redis::resp::StreamEntry;
+use firth_redis::{CallError, Unpack, cmd, pipe};
 use firth_testkit::{Flavor, RedisServer, on_both, wait};
 use std::time::Instant;
 

@@ -2,10 +2,8 @@
 //! failing or waiting.
 
 use crate::support::*;
-use firth_redis::{
-    CallError, Client, Config, Fault, cmd,
-    config::{FullQueuePolicy, QueueLimits},
-};
+use firth_redis::config::{FullQueuePolicy, QueueLimits};
+use firth_redis::{CallError, Client, Config, Fault, cmd};
 use firth_testkit::{Direction, Flavor, Proxy, RedisServer, on_both, wait};
 use std::time::Instant;
 

@@ -1,7 +1,8 @@
 //! The end of a client: drained on request, in time with any server, and with nothing left behind
 //! (invariant 9).
 
-use crate::{fake::Fake, support::*};
+use crate::fake::Fake;
+use crate::support::*;
 use firth_redis::{CallError, Client, ConnectError, ConnectionState, cmd, pipe};
 use firth_testkit::{Certs, Direction, Flavor, Proxy, RedisServer, on_both, wait};
 use std::time::Instant;

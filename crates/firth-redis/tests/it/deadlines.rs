@@ -1,6 +1,7 @@
 //! Deadlines per request, on tokio's paused clock where the server has nothing to say.
 
-use crate::{fake::Fake, support::*};
+use crate::fake::Fake;
+use crate::support::*;
 use firth_redis::{CallError, Client, ConnectionState, LostCause, Script, cmd, pipe};
 use firth_testkit::{Flavor, RedisServer};
 use std::time::Duration;

@@ -1,10 +1,8 @@
 //! A master that is demoted behind a name that leads elsewhere by now: the client follows the name,
 //! and a client that was given a replica on purpose is left alone.
 
-use crate::{
-    fake::{Fake, Peer},
-    support::*,
-};
+use crate::fake::{Fake, Peer};
+use crate::support::*;
 use firth_redis::{CallError, Client, ConnectionEventKind, ConnectionState, LostCause, Script, cmd};
 use firth_testkit::{Flavor, Proxy, RedisServer, on_both, wait};
 use std::sync::Arc;

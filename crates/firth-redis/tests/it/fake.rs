@@ -1,18 +1,12 @@
 //! A server made of a script, for what real servers never say.
 
-use std::{
-    future::Future,
-    net::SocketAddr,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
-};
-use tokio::{
-    io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
-    net::{TcpListener, TcpStream},
-    task::JoinHandle,
-};
+use std::future::Future;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinHandle;
 
 const GREETING: &[u8] =
     b"%5\r\n$6\r\nserver\r\n$4\r\nfake\r\n$7\r\nversion\r\n$5\r\n9.9.9\r\n$2\r\nid\r\n:7\r\n\

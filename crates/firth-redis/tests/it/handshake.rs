@@ -1,7 +1,8 @@
 //! From a bare socket to a ready connection: RESP3, RESP2, databases, names, Unix sockets, and what
 //! URLs say.
 
-use crate::{fake::Fake, support::*};
+use crate::fake::Fake;
+use crate::support::*;
 use firth_redis::{Client, ConnectError, cmd};
 use firth_testkit::{Flavor, RedisServer, on_both};
 

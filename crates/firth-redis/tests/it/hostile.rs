@@ -1,11 +1,10 @@
 //! Servers that lie: a protocol error, bounded memory and a fresh connection, never a panic, a hang
 //! or a shifted reply.
 
-use crate::{fake::Fake, support::*};
-use firth_redis::{
-    CallError, Client, ConnectionEventKind, LostCause, Push, Unpack, cmd, pipe,
-    resp::{ConvertProblem, ProtocolError},
-};
+use crate::fake::Fake;
+use crate::support::*;
+use firth_redis::resp::{ConvertProblem, ProtocolError};
+use firth_redis::{CallError, Client, ConnectionEventKind, LostCause, Push, Unpack, cmd, pipe};
 use firth_testkit::{Flavor, Proxy, RedisServer, wait};
 use std::collections::HashMap;
 

@@ -2,15 +2,12 @@
 //! request, and dropping futures at any point neither leaks nor shifts anything.
 
 use crate::support::*;
-use firth_redis::{Backoff, CallError, Client, Config, Unpack, cmd, config::QueueLimits, pipe};
+use firth_redis::config::QueueLimits;
+use firth_redis::{Backoff, CallError, Client, Config, Unpack, cmd, pipe};
 use firth_testkit::{Flavor, Proxy, RedisServer, on_both, wait};
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 on_both!(
     every_answer_belongs_to_its_request_under_repeated_cuts,

@@ -1,19 +1,16 @@
 //! FAILED refuses, RECONNECTING queues, tries keep their distance, and one loss starts one
 //! reconnection.
 
-use crate::{
-    fake::{Fake, Peer},
-    support::*,
-};
+use crate::fake::{Fake, Peer};
+use crate::support::*;
+use firth_redis::config::Liveness;
 use firth_redis::{
     Backoff, CallError, Client, ConnectError, ConnectionEventKind, ConnectionPhase, ConnectionState,
-    LostCause, cmd, config::Liveness,
+    LostCause, cmd,
 };
 use firth_testkit::{Direction, Flavor, Proxy, RedisServer, on_both, wait};
-use std::{
-    sync::{Arc, Mutex},
-    time::{Duration, Instant},
-};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 on_both!(
     while_failed_requests_are_refused_and_have_not_run,

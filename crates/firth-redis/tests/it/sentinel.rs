@@ -3,7 +3,8 @@
 
 use crate::support::*;
 use firth_redis::{CallError, Client, ConnectError, ConnectionState, cmd};
-use firth_testkit::{Flavor, RedisServer, SentinelSet, on_both, ports::Port, wait};
+use firth_testkit::ports::Port;
+use firth_testkit::{Flavor, RedisServer, SentinelSet, on_both, wait};
 
 on_both!(
     the_master_is_found_and_followed_through_failovers,

@@ -1,11 +1,11 @@
 //! What the laws here share: short configurations, waiting for a state, and the gathering of many
 //! requests.
 
-use firth_redis::{
-    Backoff, CallError, Client, Command, Config, ConnectionState, IntoConfig, cmd, config::Liveness,
-};
+use firth_redis::config::Liveness;
+use firth_redis::{Backoff, CallError, Client, Command, Config, ConnectionState, IntoConfig, cmd};
 use firth_testkit::wait;
-use std::{future::IntoFuture, time::Duration};
+use std::future::IntoFuture;
+use std::time::Duration;
 
 /// Longer than anything here takes, short enough for a test to fail in time.
 pub const LONG: Duration = Duration::from_secs(20);

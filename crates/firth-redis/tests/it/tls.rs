@@ -2,7 +2,8 @@
 //! packaged Valkey has no TLS, so Redis only.
 
 use crate::support::*;
-use firth_redis::{Client, ConnectError, cmd, config::TlsOptions};
+use firth_redis::config::TlsOptions;
+use firth_redis::{Client, ConnectError, cmd};
 use firth_testkit::{Certs, Proxy, RedisServer, wait};
 use metrics_util::debugging::DebugValue;
 

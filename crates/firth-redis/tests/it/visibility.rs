@@ -1,17 +1,17 @@
 //! What can be seen from outside: the trace hook sees every request but no argument, and no
 //! password ever shows.
 
-use crate::{fake::Fake, support::*};
+use crate::fake::Fake;
+use crate::support::*;
+use firth_redis::config::TlsOptions;
 use firth_redis::{
     CallError, Client, Config, ConnectError, RequestKind, RequestStart, RequestTrace, Secret, TraceHook, cmd,
-    config::TlsOptions, pipe,
+    pipe,
 };
 use firth_testkit::{Certs, Direction, Flavor, Proxy, RedisServer, on_both, wait};
 use metrics_util::debugging::DebugValue;
-use std::{
-    io::Write,
-    sync::{Arc, Mutex},
-};
+use std::io::Write;
+use std::sync::{Arc, Mutex};
 
 on_both!(the_hook_sees_every_request_and_no_argument);
 

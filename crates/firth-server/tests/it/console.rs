@@ -8,7 +8,8 @@ use crate::gateway::Events;
 use crate::talk::call;
 use crate::world::{PATIENCE, Server, engine, firth, json, run, stdout};
 use firth_testkit::ports::Port;
-use firth_testkit::{Flavor, PostgresServer, RedisServer, cannot_run, wait::until};
+use firth_testkit::wait::until;
+use firth_testkit::{Flavor, PostgresServer, RedisServer, cannot_run};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 

@@ -1,7 +1,8 @@
 //! A disk that is nearly full: what is sent is refused at once and clearly, and the rest goes on.
 
 use crate::world::{PATIENCE, Server, json, stdout};
-use firth_testkit::{cannot_run, wait::until};
+use firth_testkit::cannot_run;
+use firth_testkit::wait::until;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};

@@ -3,7 +3,8 @@
 
 use crate::gateway::Events;
 use crate::world::{PATIENCE, Server, Value, firth, json, run, side_by_side, stdout};
-use firth_testkit::{Flavor, RedisServer, wait::until};
+use firth_testkit::wait::until;
+use firth_testkit::{Flavor, RedisServer};
 use std::process::Stdio;
 
 fn ids(found: &Value) -> Vec<String> {

@@ -4,7 +4,8 @@
 
 use crate::talk::call;
 use crate::world::{PATIENCE, Server, json};
-use firth_testkit::{cannot_run, wait::until};
+use firth_testkit::cannot_run;
+use firth_testkit::wait::until;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::process::{Child, Command, Stdio};

@@ -2,7 +2,8 @@
 //! engine that comes back without its last moments says so to each reader.
 
 use crate::world::{PATIENCE, Server, firth, json};
-use firth_testkit::{Flavor, Persist, Proxy, RedisServer, wait::until};
+use firth_testkit::wait::until;
+use firth_testkit::{Flavor, Persist, Proxy, RedisServer};
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};

@@ -3,7 +3,8 @@
 use crate::world::{Diary, Reader, fails, lag, on_files, send, soon, with_topic};
 use firth::{Broker, Consumer, Delivery, ErrorKind, Message, Nack, RetryPolicy, StartAt};
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::time::Instant;

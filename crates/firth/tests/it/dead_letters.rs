@@ -3,7 +3,8 @@
 use crate::world::{Diary, Reader, eventually, fails, lag, send, soon, with_topic};
 use firth::{Broker, DeadId, ErrorKind, Message, Nack, Replay, Retention, RetryPolicy};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 /// A consumer of `group` that rejects while the switch is on.

@@ -7,7 +7,8 @@ use firth::{Broker, Message, Nack, Record, Replay, RetryPolicy};
 use firth_testkit::{Flavor, RedisCluster, RedisServer};
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
 /// Fails each tenth record once, and rejects number 13 while the switch is on.

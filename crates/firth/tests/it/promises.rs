@@ -6,7 +6,8 @@ use crate::faulty::process;
 use crate::world::{Diary, Reader, eventually, fails, lag, numbered, soon};
 use firth::{Broker, ErrorKind, Nack, Replay, RetryPolicy};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
 on_every_engine!(

@@ -5,7 +5,8 @@ use crate::world::{Diary, Reader, eventually};
 use firth::{Broker, Message, Nack, Record, Replay, RetryPolicy};
 use firth_testkit::{Flavor, RedisServer};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::{Duration, Instant};
 
 /// The lane's own poll comes every five seconds: it would need longer for this many.

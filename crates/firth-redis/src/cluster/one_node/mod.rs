@@ -3,14 +3,13 @@
 //! Decides by the replies whether the node refused all of it before anything ran, so that it may be
 //! sent again. Pure.
 
-use super::{redirect::RetryDecision, slot::slot};
-use crate::{
-    command::{Atomicity, Pipe, PipedCommand, pipe},
-    connection::{Replies, Request},
-    error::CallError,
-    error_origin::ErrorOrigin,
-    resp::Frame,
-};
+use super::redirect::RetryDecision;
+use super::slot::slot;
+use crate::command::{Atomicity, Pipe, PipedCommand, pipe};
+use crate::connection::{Replies, Request};
+use crate::error::CallError;
+use crate::error_origin::ErrorOrigin;
+use crate::resp::Frame;
 use std::borrow::Cow;
 
 /// Slot that all keys of the request share, or `None` without keys.

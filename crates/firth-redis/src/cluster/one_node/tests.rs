@@ -1,11 +1,9 @@
 //! Tables of replies and what they ask for.
 
 use super::*;
-use crate::{
-    cluster::redirect::{AnnouncedAddress, RetryReason},
-    command::cmd,
-    resp::{Decoder, ReplyLimits},
-};
+use crate::cluster::redirect::{AnnouncedAddress, RetryReason};
+use crate::command::cmd;
+use crate::resp::{Decoder, ReplyLimits};
 use bytes::BytesMut;
 
 fn replies(wire: &[&str]) -> Replies {

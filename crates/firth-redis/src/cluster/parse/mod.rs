@@ -1,10 +1,8 @@
 //! Parses CLUSTER SLOTS, CLUSTER SHARDS and CLUSTER INFO. Pure.
 
 use super::topology::{ClusterShard, Topology};
-use crate::{
-    config::{Address, AddressMap, Config, Server},
-    resp::Value,
-};
+use crate::config::{Address, AddressMap, Config, Server};
+use crate::resp::Value;
 use std::ops::RangeInclusive;
 
 /// How announced addresses become those that this client can reach.

@@ -1,10 +1,8 @@
 //! Replies as both servers send them.
 
 use super::*;
-use crate::{
-    cluster::topology::tests::node,
-    resp::{Decoder, Frame, ReplyLimits},
-};
+use crate::cluster::topology::tests::node;
+use crate::resp::{Decoder, Frame, ReplyLimits};
 use bytes::BytesMut;
 
 fn frame(wire: &str) -> Frame {

@@ -2,23 +2,20 @@
 //! topology. Refreshes and the callers' redirections both write here, and never wait for each
 //! other.
 
-use super::{diff::diff, node::NodeClient, routing_table::RoutingTable, topology::Topology};
-use crate::{
-    config::{Address, Config},
-    connection::{ConnectionEvent, ConnectionEventKind, ConnectionEvents, ConnectionPhase},
-    error::{ConnectError, LostCause},
-    metrics::ClusterMeter,
-    resp::Frame,
-};
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock},
-    time::Duration,
-};
-use tokio::{
-    sync::{Notify, broadcast, watch},
-    time::Instant,
-};
+use super::diff::diff;
+use super::node::NodeClient;
+use super::routing_table::RoutingTable;
+use super::topology::Topology;
+use crate::config::{Address, Config};
+use crate::connection::{ConnectionEvent, ConnectionEventKind, ConnectionEvents, ConnectionPhase};
+use crate::error::{ConnectError, LostCause};
+use crate::metrics::ClusterMeter;
+use crate::resp::Frame;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Duration;
+use tokio::sync::{Notify, broadcast, watch};
+use tokio::time::Instant;
 
 /// A redirection overrides refreshes for this long: the node that was asked may not know of the
 /// move yet.

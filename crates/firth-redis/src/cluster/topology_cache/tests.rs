@@ -1,10 +1,8 @@
 //! Effects of redirections and refreshes on the cache. Time is paused, and nothing is connected.
 
 use super::*;
-use crate::{
-    cluster::topology::tests::{node, shard},
-    config::Server,
-};
+use crate::cluster::topology::tests::{node, shard};
+use crate::config::Server;
 
 fn cache() -> TopologyCache {
     TopologyCache::new(Config::new(Server::Cluster(vec![node(1)])))

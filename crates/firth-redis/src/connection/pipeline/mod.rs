@@ -4,9 +4,11 @@
 //! Callers wait in slots of a slab, so that an operation allocates nothing. The queue keeps the
 //! order in which the server will answer.
 
-use crate::{error::LostCause, resp::Frame};
+use crate::error::LostCause;
+use crate::resp::Frame;
 use slab::Slab;
-use std::{collections::VecDeque, task::Waker};
+use std::collections::VecDeque;
+use std::task::Waker;
 
 /// The replies of one request: one command, or a pipeline of several.
 #[derive(Debug)]

@@ -3,9 +3,11 @@
 //! Each request gets its own replies or one failure, the output holds exactly what may still be
 //! sent, and in the end nothing is left.
 
-use super::{tests::frame, *};
+use super::tests::frame;
+use super::*;
 use proptest::prelude::*;
-use std::{collections::VecDeque, task::Waker};
+use std::collections::VecDeque;
+use std::task::Waker;
 
 #[derive(Debug, Clone)]
 enum ModelStep {

@@ -8,15 +8,11 @@
 //! subscribed only once.
 
 use super::MuxCore;
-use crate::{
-    config::Address,
-    mux::{
-        config::NodePreference,
-        event::SubscriptionKind,
-        placement::{self, NodeLoad},
-        registry::{Channel, ChannelId, LinkId, Placement},
-    },
-};
+use crate::config::Address;
+use crate::mux::config::NodePreference;
+use crate::mux::event::SubscriptionKind;
+use crate::mux::placement::{self, NodeLoad};
+use crate::mux::registry::{Channel, ChannelId, LinkId, Placement};
 use tokio::time::Instant;
 
 /// No fallback while more channels than this are unplaced.

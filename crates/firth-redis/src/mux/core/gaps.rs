@@ -1,17 +1,17 @@
 //! Gaps of subscriptions, and the signals about them. Signals are gathered per subscriber: one
 //! signal names all of its channels that the event touched.
 
-use super::{MuxCore, keyspace::is_node_local};
-use crate::{
-    config::Address,
-    mux::{
-        event::{GapReason, Names, Signal, SubscriptionKind},
-        mailbox::EventMailbox,
-        registry::{ChannelGap, ChannelId, LinkId, Placement},
-    },
-};
+use super::MuxCore;
+use super::keyspace::is_node_local;
+use crate::config::Address;
+use crate::mux::event::{GapReason, Names, Signal, SubscriptionKind};
+use crate::mux::mailbox::EventMailbox;
+use crate::mux::registry::{ChannelGap, ChannelId, LinkId, Placement};
 use bytes::Bytes;
-use std::{collections::HashMap, ops::Range, sync::Arc, time::Duration};
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
 use tokio::time::Instant;
 
 /// If no refresh succeeds for this long, a node that serves counts as the master.

@@ -1,23 +1,23 @@
 //! Handles a node's frames: messages go to mailboxes, confirmations and refusals to the operations
 //! that they answer. A server may also end subscriptions by itself.
 
-use super::{MuxAction, MuxCore, MuxDeployment, keyspace::is_node_local};
-use crate::{
-    cluster::RetryDecision,
-    config::Address,
-    connection::push_queue::PushItem,
-    error::{CallError, ErrorChain, LostCause},
-    mux::{
-        config::NodePreference,
-        event::{GapReason, Message, Signal, SubscriptionKind},
-        link::{BlockedMessages, LinkState, PendingOp},
-        mailbox::EventMailbox,
-        registry::{Channel, ChannelId, LinkId, Placement},
-        wire,
-    },
-    resp::{ServerError, pubsub::PubSubFrame},
-};
-use std::{collections::VecDeque, sync::Arc, time::Duration};
+use super::keyspace::is_node_local;
+use super::{MuxAction, MuxCore, MuxDeployment};
+use crate::cluster::RetryDecision;
+use crate::config::Address;
+use crate::connection::push_queue::PushItem;
+use crate::error::{CallError, ErrorChain, LostCause};
+use crate::mux::config::NodePreference;
+use crate::mux::event::{GapReason, Message, Signal, SubscriptionKind};
+use crate::mux::link::{BlockedMessages, LinkState, PendingOp};
+use crate::mux::mailbox::EventMailbox;
+use crate::mux::registry::{Channel, ChannelId, LinkId, Placement};
+use crate::mux::wire;
+use crate::resp::ServerError;
+use crate::resp::pubsub::PubSubFrame;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
 use tokio::time::Instant;
 
 /// Redirections in a row that are followed at once. More of them mean that nodes contradict each

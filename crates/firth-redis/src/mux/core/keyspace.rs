@@ -6,17 +6,14 @@
 //! served again.
 
 use super::{MuxAction, MuxCore, MuxDeployment, SubscriberNames};
-use crate::{
-    config::Address,
-    mux::{
-        event::{GapReason, Signal, SubscriptionKind},
-        mailbox::EventMailbox,
-        registry::{ChannelGap, ChannelId, Confirmation, LinkId, Placement},
-    },
-};
+use crate::config::Address;
+use crate::mux::event::{GapReason, Signal, SubscriptionKind};
+use crate::mux::mailbox::EventMailbox;
+use crate::mux::registry::{ChannelGap, ChannelId, Confirmation, LinkId, Placement};
 use bytes::Bytes;
 use smallvec::SmallVec;
-use std::{collections::HashMap, sync::Arc};
+use std::collections::HashMap;
+use std::sync::Arc;
 use tokio::time::Instant;
 
 /// How the channels of keyspace notifications begin.

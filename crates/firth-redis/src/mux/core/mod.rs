@@ -12,28 +12,22 @@ mod reconcile;
 #[cfg(test)]
 mod tests;
 
-use super::{
-    config::MuxConfig,
-    event::{GapReason, SubscriptionKind},
-    link::{Link, LinkState, PendingOp},
-    mailbox::EventMailbox,
-    registry::{ChannelId, ChannelRegistry, Confirmation, LinkId, Placement},
-    stats::MuxCounters,
-    wire,
-};
-use crate::{
-    cluster::topology::Topology,
-    config::{Address, AddressMap},
-    error::{CallError, LostCause},
-};
+use super::config::MuxConfig;
+use super::event::{GapReason, SubscriptionKind};
+use super::link::{Link, LinkState, PendingOp};
+use super::mailbox::EventMailbox;
+use super::registry::{ChannelId, ChannelRegistry, Confirmation, LinkId, Placement};
+use super::stats::MuxCounters;
+use super::wire;
+use crate::cluster::topology::Topology;
+use crate::config::{Address, AddressMap};
+use crate::error::{CallError, LostCause};
 use bytes::Bytes;
 use slab::Slab;
-use std::{
-    collections::{HashMap, VecDeque},
-    num::NonZeroU32,
-    sync::Arc,
-    task::Waker,
-};
+use std::collections::{HashMap, VecDeque};
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::task::Waker;
 use tokio::time::Instant;
 
 /// An idle connection is kept for this long.

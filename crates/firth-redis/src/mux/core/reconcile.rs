@@ -1,18 +1,16 @@
 //! The reconcile step: chooses a node for each unplaced channel, opens missing connections, and
 //! subscribes many names in few commands.
 
-use super::{MuxAction, MuxCore, fallback::FALLBACK_LIMIT};
-use crate::{
-    config::Address,
-    mux::{
-        event::SubscriptionKind,
-        link::{Link, PendingOp, Readiness},
-        placement::{self, NodeLoad},
-        registry::{Channel, ChannelId, LinkId, Placement},
-        wire,
-    },
-};
-use std::{collections::BTreeMap, time::Duration};
+use super::fallback::FALLBACK_LIMIT;
+use super::{MuxAction, MuxCore};
+use crate::config::Address;
+use crate::mux::event::SubscriptionKind;
+use crate::mux::link::{Link, PendingOp, Readiness};
+use crate::mux::placement::{self, NodeLoad};
+use crate::mux::registry::{Channel, ChannelId, LinkId, Placement};
+use crate::mux::wire;
+use std::collections::BTreeMap;
+use std::time::Duration;
 use tokio::time::Instant;
 
 /// Longest time between two checks of all unplaced channels.

@@ -3,7 +3,8 @@
 
 use super::{SOON, keys};
 use firth_redis::{Client, Config, cmd, slot};
-use firth_testkit::{Certs, RedisServer, ports::Port, wait};
+use firth_testkit::ports::Port;
+use firth_testkit::{Certs, RedisServer, wait};
 use std::time::Duration;
 
 /// Two masters that share the slots.

@@ -1,9 +1,8 @@
 //! A cluster without faults: everything that works on one server works here too.
 
 use super::{SOON, config, connect, errors, keys, runs, sum};
-use firth_redis::{
-    CallError, Client, ConnectionState, NodeRole, Script, Unpack, cmd, config::ReadFrom, pipe, slot,
-};
+use firth_redis::config::ReadFrom;
+use firth_redis::{CallError, Client, ConnectionState, NodeRole, Script, Unpack, cmd, pipe, slot};
 use firth_testkit::{Flavor, RedisCluster, on_both, wait};
 use std::time::Duration;
 

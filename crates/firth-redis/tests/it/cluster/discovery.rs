@@ -1,19 +1,12 @@
 //! Finding the cluster, and losing sight of parts of it.
 
 use super::{SOON, config, connect, keys};
-use firth_redis::{
-    CallError, Client, Config, ConnectError, ConnectionEventKind, ConnectionState, cmd,
-    config::{Address, AddressMap, Liveness, Server},
-    pipe,
-};
+use firth_redis::config::{Address, AddressMap, Liveness, Server};
+use firth_redis::{CallError, Client, Config, ConnectError, ConnectionEventKind, ConnectionState, cmd, pipe};
 use firth_testkit::{Certs, Direction, Flavor, Proxy, RedisCluster, RedisServer, wait};
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
-    time::Duration,
-};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 use tokio::time::Instant;
 
 fn bare() -> firth_testkit::ClusterBuilder {

@@ -1,11 +1,10 @@
 //! Masters that go: callers lose at most what was under way to them, and go on with their
 //! successors.
 
-use super::{
-    SOON, config, connect, keys,
-    load::{CallKind, CallLoad},
-};
-use firth_redis::{CallError, Client, Config, cmd, config::Liveness, slot};
+use super::load::{CallKind, CallLoad};
+use super::{SOON, config, connect, keys};
+use firth_redis::config::Liveness;
+use firth_redis::{CallError, Client, Config, cmd, slot};
 use firth_testkit::{ClusterBuilder, Flavor, RedisCluster, on_both, wait};
 use std::time::Duration;
 use tokio::time::Instant;

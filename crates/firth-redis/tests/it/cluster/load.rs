@@ -5,14 +5,10 @@
 use super::SOON;
 use firth_redis::{CallError, Client, Script, cmd, pipe};
 use firth_testkit::wait;
-use std::{
-    collections::HashMap,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 use tokio::task::JoinSet;
 
 /// How a writer increments its two keys.

@@ -1,10 +1,7 @@
 //! Slots that move under load: callers see nothing of it.
 
-use super::{
-    SOON, config, connect, errors,
-    load::{CallKind, CallLoad},
-    sum,
-};
+use super::load::{CallKind, CallLoad};
+use super::{SOON, config, connect, errors, sum};
 use firth_redis::{Client, cmd, slot};
 use firth_testkit::{Flavor, RedisCluster, on_both, wait};
 

@@ -4,13 +4,13 @@
 
 use super::{SOON, name, number};
 use firth_redis::mux::{Event, Signal, Subscription};
-use firth_testkit::{RedisCluster, Reply, resp::Conn, slot_of, wait};
-use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
-    sync::{Arc, Mutex},
-    time::{Duration, Instant},
-};
-use tokio::{net::UnixStream, task::JoinHandle};
+use firth_testkit::resp::Conn;
+use firth_testkit::{RedisCluster, Reply, slot_of, wait};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+use tokio::net::UnixStream;
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 /// Longest time for an acknowledgement; beyond it the outcome is unknown.

@@ -2,10 +2,8 @@
 
 use super::{SOON, asked, client, message, number, publish, signal, spublish, subscriber_connections};
 use crate::support::{ms, soon, tasks};
-use firth_redis::{
-    CallError, Client, cmd,
-    mux::{Buffer, GapReason, MuxConfig, OverflowPolicy, Signal, SubscriptionKind},
-};
+use firth_redis::mux::{Buffer, GapReason, MuxConfig, OverflowPolicy, Signal, SubscriptionKind};
+use firth_redis::{CallError, Client, cmd};
 use firth_testkit::{Flavor, Proxy, RedisServer, on_both, wait};
 use std::time::{Duration, Instant};
 

@@ -2,20 +2,13 @@
 
 use super::{SOON, ServerSubscriptions, client, number, publish, word};
 use crate::support::{ms, soon, tasks};
-use firth_redis::{
-    CallError, Client, cmd,
-    mux::{Event, Mux, MuxConfig, SubscriptionKind},
-    pipe,
-};
+use firth_redis::mux::{Event, Mux, MuxConfig, SubscriptionKind};
+use firth_redis::{CallError, Client, cmd, pipe};
 use firth_testkit::{Flavor, RedisServer, wait};
-use std::{
-    future::pending,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
-    },
-    time::Duration,
-};
+use std::future::pending;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 use tokio::sync::{Barrier, Semaphore};
 
 async fn setup(change: impl FnOnce(&mut MuxConfig)) -> (RedisServer, Client, Mux) {

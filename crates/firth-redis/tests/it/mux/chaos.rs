@@ -3,14 +3,12 @@
 //! received. Prints its seed; set `MUX_CHAOS_SEED` to play one again, and `MUX_CHAOS_STEPS` for a
 //! longer run.
 
-use super::{
-    SOON, ServerSubscriptions,
-    accounting::{PublishLoad, PublishMode, Reader},
-    clusters::{builder, connect_as_usual, each, start},
-    subscriber_connections,
-};
+use super::accounting::{PublishLoad, PublishMode, Reader};
+use super::clusters::{builder, connect_as_usual, each, start};
+use super::{SOON, ServerSubscriptions, subscriber_connections};
 use firth_testkit::{Flavor, RedisCluster, on_both, slot_of, wait};
-use std::{sync::Arc, time::Instant};
+use std::sync::Arc;
+use std::time::Instant;
 
 on_both!(whatever_happens_no_gap_is_silent);
 

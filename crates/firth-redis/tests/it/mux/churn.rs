@@ -3,12 +3,11 @@
 
 use super::{KINDS, SOON, ServerSubscriptions, message, publish, subscriber_connections, tell};
 use crate::support::{ms, soon, tasks};
-use firth_redis::{
-    CallError, Client, cmd,
-    mux::{Mux, Subscription, SubscriptionKind},
-};
+use firth_redis::mux::{Mux, Subscription, SubscriptionKind};
+use firth_redis::{CallError, Client, cmd};
 use firth_testkit::{Flavor, RedisServer, on_both, wait};
-use std::{collections::BTreeSet, sync::Arc};
+use std::collections::BTreeSet;
+use std::sync::Arc;
 
 on_both!(a_hundred_tasks_leave_the_server_with_what_the_mux_believes_it_has);
 

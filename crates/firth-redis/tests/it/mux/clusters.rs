@@ -4,7 +4,8 @@
 use super::asked;
 use firth_redis::{Client, Config};
 use firth_testkit::{ClusterBuilder, Flavor, RedisCluster, RedisServer, slot_of};
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
+use std::time::Duration;
 
 /// A cluster that notices a dead master quickly.
 pub(super) fn builder(flavor: Flavor) -> ClusterBuilder {

@@ -1,21 +1,14 @@
 //! Masters that die, freeze, hand over or leave: their channels are told at once and live again at
 //! the new owner soon after the cluster has found one; everybody else notices nothing.
 
-use super::{
-    SOON, ServerSubscriptions,
-    accounting::{PublishLoad, PublishMode, Reader, ReceivedEvents},
-    clusters::{builder, channels_at, connect_as_usual, each, start},
-    message, name, publish, signal, spublish, subscriber_connections,
-};
-use firth_redis::{
-    CallError, Client, cmd,
-    mux::{Mux, MuxConfig, NodePreference, Subscription},
-};
+use super::accounting::{PublishLoad, PublishMode, Reader, ReceivedEvents};
+use super::clusters::{builder, channels_at, connect_as_usual, each, start};
+use super::{SOON, ServerSubscriptions, message, name, publish, signal, spublish, subscriber_connections};
+use firth_redis::mux::{Mux, MuxConfig, NodePreference, Subscription};
+use firth_redis::{CallError, Client, cmd};
 use firth_testkit::{Direction, Flavor, RedisCluster, on_both, slot_of, wait};
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 on_both!(
     a_killed_master_is_told_at_once_and_its_channels_live_again_at_its_replica,

@@ -1,15 +1,10 @@
 //! Keyspace notifications in a cluster: each node tells only of its own keys, so the mux listens at
 //! every master.
 
-use super::{
-    SOON, ServerSubscriptions,
-    clusters::{builder, connect_as_usual, each, start},
-    event, name,
-};
-use firth_redis::{
-    Client, cmd,
-    mux::{Event, GapReason, Signal, Subscription},
-};
+use super::clusters::{builder, connect_as_usual, each, start};
+use super::{SOON, ServerSubscriptions, event, name};
+use firth_redis::mux::{Event, GapReason, Signal, Subscription};
+use firth_redis::{Client, cmd};
 use firth_testkit::{Flavor, on_both, slot_of, wait};
 use std::collections::BTreeSet;
 

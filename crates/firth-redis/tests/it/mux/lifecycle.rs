@@ -2,16 +2,13 @@
 //! old.
 
 use super::{SOON, client, message, publish, subscriber_connections};
-use crate::{
-    fake::Fake,
-    support::{ms, soon, tasks},
-};
-use firth_redis::{
-    CallError, Client, Config, ConnectError, LostCause,
-    config::Liveness,
-    mux::{Mux, MuxConfig},
-};
-use firth_testkit::{Flavor, Proxy, RedisServer, on_both, ports::Port, wait};
+use crate::fake::Fake;
+use crate::support::{ms, soon, tasks};
+use firth_redis::config::Liveness;
+use firth_redis::mux::{Mux, MuxConfig};
+use firth_redis::{CallError, Client, Config, ConnectError, LostCause};
+use firth_testkit::ports::Port;
+use firth_testkit::{Flavor, Proxy, RedisServer, on_both, wait};
 use std::time::{Duration, Instant};
 
 on_both!(

@@ -1,15 +1,11 @@
 //! What the mux tells about itself as metrics: right values, bounded labels.
 
 use super::{SOON, client, event, message, publish, signal, spublish};
-use firth_redis::{
-    Client, cmd,
-    mux::{Mux, MuxConfig},
-};
+use firth_redis::mux::{Mux, MuxConfig};
+use firth_redis::{Client, cmd};
 use firth_testkit::{Flavor, RedisServer, wait};
-use metrics_util::{
-    CompositeKey, MetricKind,
-    debugging::{DebugValue, DebuggingRecorder, Snapshotter},
-};
+use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
+use metrics_util::{CompositeKey, MetricKind};
 use std::collections::BTreeMap;
 
 /// A mux whose metrics go to a recorder of its own.

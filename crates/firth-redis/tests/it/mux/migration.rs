@@ -1,15 +1,13 @@
 //! Slots that move while messages flow: sharded channels follow with a short, told gap; ordinary
 //! ones notice nothing.
 
-use super::{
-    SOON, ServerSubscriptions,
-    accounting::{PublishLoad, PublishMode, PublishedMessages, Reader, ReceivedEvents},
-    clusters::{asked_in_all, builder, channels_at, connect, each, start},
-    message, name, publish, signal, spublish,
-};
+use super::accounting::{PublishLoad, PublishMode, PublishedMessages, Reader, ReceivedEvents};
+use super::clusters::{asked_in_all, builder, channels_at, connect, each, start};
+use super::{SOON, ServerSubscriptions, message, name, publish, signal, spublish};
 use firth_redis::mux::{GapReason, Mux, MuxConfig, Signal};
 use firth_testkit::{Flavor, RedisCluster, on_both, slot_of, wait};
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
+use std::time::Duration;
 
 on_both!(
     defect_3_a_subscription_that_the_server_takes_away_is_taken_up_at_the_new_owner,

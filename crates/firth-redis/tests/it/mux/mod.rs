@@ -18,12 +18,11 @@ mod signals;
 mod storm;
 mod transports;
 
-use firth_redis::{
-    Client, cmd,
-    mux::{Event, Message, Signal, Subscription, SubscriptionKind},
-};
+use firth_redis::mux::{Event, Message, Signal, Subscription, SubscriptionKind};
+use firth_redis::{Client, cmd};
 use firth_testkit::RedisServer;
-use std::{collections::BTreeSet, time::Duration};
+use std::collections::BTreeSet;
+use std::time::Duration;
 
 /// Long enough for anything that happens at all.
 const SOON: Duration = Duration::from_secs(20);

@@ -1,17 +1,11 @@
 //! Subscribers that are too slow: each policy keeps its word, signals are never dropped, memory
 //! stays bounded.
 
-use super::{
-    SOON, client,
-    clusters::{builder, channels_at, connect_as_usual, start},
-    event, name, number, publish, word,
-};
+use super::clusters::{builder, channels_at, connect_as_usual, start};
+use super::{SOON, client, event, name, number, publish, word};
 use crate::support::soon;
-use firth_redis::{
-    Client, cmd,
-    mux::{Buffer, Event, MuxConfig, OverflowPolicy, Signal, Subscription},
-    pipe,
-};
+use firth_redis::mux::{Buffer, Event, MuxConfig, OverflowPolicy, Signal, Subscription};
+use firth_redis::{Client, cmd, pipe};
 use firth_testkit::{Flavor, RedisServer, on_both, wait};
 
 on_both!(

@@ -1,15 +1,10 @@
 //! Which nodes serve what: few connections however many channels, the preferred roles, spread and
 //! balanced.
 
-use super::{
-    SOON, ServerSubscriptions, churn,
-    clusters::{asked_in_all, builder, connect_as_usual, each, servers, start},
-    publish, spublish, subscriber_connections,
-};
-use firth_redis::{
-    Client, cmd,
-    mux::{MuxConfig, NodePreference},
-};
+use super::clusters::{asked_in_all, builder, connect_as_usual, each, servers, start};
+use super::{SOON, ServerSubscriptions, churn, publish, spublish, subscriber_connections};
+use firth_redis::mux::{MuxConfig, NodePreference};
+use firth_redis::{Client, cmd};
 use firth_testkit::{Flavor, RedisCluster, on_both, slot_of, wait};
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;

@@ -2,10 +2,8 @@
 
 use super::{KINDS, SOON, ServerSubscriptions, client, message, publish, tell};
 use crate::support::{ms, soon};
-use firth_redis::{
-    CallError, Client,
-    mux::{Mux, SubscribeCall, SubscriptionKind},
-};
+use firth_redis::mux::{Mux, SubscribeCall, SubscriptionKind};
+use firth_redis::{CallError, Client};
 use firth_testkit::{Direction, Flavor, Proxy, RedisServer, on_both, wait};
 use std::time::Duration;
 

@@ -2,10 +2,8 @@
 
 use super::{KINDS, SOON, ServerSubscriptions, client, message, name, signal, tell};
 use crate::support::ms;
-use firth_redis::{
-    Client, cmd,
-    mux::{GapReason, MuxConfig, Signal, Subscription, SubscriptionKind},
-};
+use firth_redis::mux::{GapReason, MuxConfig, Signal, Subscription, SubscriptionKind};
+use firth_redis::{Client, cmd};
 use firth_testkit::{Direction, Flavor, Proxy, RedisServer, on_both, wait};
 use std::time::Duration;
 

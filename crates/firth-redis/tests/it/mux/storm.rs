@@ -1,14 +1,12 @@
 //! Everything moves at once, with ten thousand subscriptions: the work is bounded, and each channel
 //! is subscribed anew once.
 
-use super::{
-    SOON, ServerSubscriptions,
-    clusters::{asked_in_all, builder, connect_as_usual, each, start},
-    spublish, subscriber_connections,
-};
+use super::clusters::{asked_in_all, builder, connect_as_usual, each, start};
+use super::{SOON, ServerSubscriptions, spublish, subscriber_connections};
 use firth_redis::mux::{Mux, Subscription};
 use firth_testkit::{Flavor, RedisCluster, on_both, slot_of, wait};
-use std::{collections::BTreeSet, time::Instant};
+use std::collections::BTreeSet;
+use std::time::Instant;
 
 on_both!(defect_8_ten_thousand_channels_survive_a_failover_and_a_restart_of_everything);
 

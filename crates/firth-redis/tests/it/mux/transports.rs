@@ -3,7 +3,8 @@
 use super::{
     SOON, ServerSubscriptions, clusters, message, name, publish, signal, spublish, subscriber_connections,
 };
-use firth_redis::{Client, cmd, mux::Subscription};
+use firth_redis::mux::Subscription;
+use firth_redis::{Client, cmd};
 use firth_testkit::{Certs, Flavor, RedisCluster, RedisServer, SentinelSet, wait};
 
 async fn all_kinds_work(client: &Client) -> [Subscription; 3] {

@@ -7,16 +7,14 @@ mod keyspace;
 mod replies;
 
 use super::*;
-use crate::{
-    cluster::topology::ClusterShard,
-    connection::{ServerInfo, push_queue::PushItem},
-    error::LostCause,
-    mux::{
-        config::Buffer,
-        event::{Event, Signal},
-    },
-    resp::{Decoder, ReplyLimits, pubsub::PubSubFrame},
-};
+use crate::cluster::topology::ClusterShard;
+use crate::connection::ServerInfo;
+use crate::connection::push_queue::PushItem;
+use crate::error::LostCause;
+use crate::mux::config::Buffer;
+use crate::mux::event::{Event, Signal};
+use crate::resp::pubsub::PubSubFrame;
+use crate::resp::{Decoder, ReplyLimits};
 use bytes::BytesMut;
 use std::task::Context;
 
