@@ -55,8 +55,9 @@ impl Backoff {
         let jitter = finite(self.jitter, 0.0, 1.0, 0.2);
         let steps = i32::try_from(failures.saturating_sub(1)).unwrap_or(i32::MAX);
         let swing = 1.0 + jitter * (2.0 * random - 1.0);
-        let wanted = self.first.as_secs_f64() * factor.powi(steps) * swing;
-        Duration::from_secs_f64(wanted.min(self.max.as_secs_f64()).max(0.0))
+        let max = self.max.as_secs_f64();
+        let grown = (self.first.as_secs_f64() * factor.powi(steps)).min(max);
+        Duration::from_secs_f64((grown * swing).clamp(0.0, max))
     }
 }
 
@@ -81,6 +82,7 @@ mod tests {
         let backoff = Backoff::default();
         assert_eq!((ms(&backoff, 1, 0.0), ms(&backoff, 1, 1.0)), (800, 1200));
         assert_eq!(ms(&backoff, 40, 1.0), 60_000);
+        assert_eq!(ms(&backoff, 40, 0.0), 48_000, "waits at the cap differ, too");
     }
 
     #[test]

@@ -58,10 +58,10 @@ impl Backoff {
             return Duration::ZERO;
         }
         let steps = i32::try_from(attempt - self.immediate).unwrap_or(i32::MAX);
-        let base = self.first.as_secs_f64() * self.factor.powi(steps);
+        let max = self.max.as_secs_f64();
+        let grown = (self.first.as_secs_f64() * self.factor.powi(steps)).min(max);
         let swing = 1.0 + self.jitter * (2.0 * random - 1.0);
-        let capped = (base * swing).min(self.max.as_secs_f64());
-        Duration::from_secs_f64(capped.max(0.0))
+        Duration::from_secs_f64((grown * swing).clamp(0.0, max))
     }
 }
 
@@ -83,6 +83,7 @@ mod tests {
         assert_eq!(b.delay_with(0, 0.0).as_millis(), 80);
         assert_eq!(b.delay_with(0, 1.0).as_millis(), 120);
         assert_eq!(b.delay_with(40, 1.0), b.max);
+        assert_eq!(b.delay_with(40, 0.0), b.max.mul_f64(0.8), "delays at the cap differ, too");
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! Files that ARCHITECTURE.md names must exist, so that a rename cannot leave it behind; and the
-//! glossary stays one page (pure).
+//! Files that ARCHITECTURE.md names must exist, so that a rename cannot leave it behind; the table
+//! of guides names each guide; and the glossary stays one page (pure).
 
 /// The document whose paths are checked.
 pub(super) const ARCHITECTURE: &str = "ARCHITECTURE.md";
@@ -22,6 +22,23 @@ pub(super) fn missing_files(text: &str, files: &[String]) -> Vec<String> {
         }
     }
     found
+}
+
+/// The table of all guides.
+pub(super) const GUIDES: &str = "docs/README.md";
+
+/// Guides that the table of guides does not name.
+pub(super) fn unlisted_guides(table: &str, files: &[String]) -> Vec<String> {
+    let linked = |file: &str| match file.strip_prefix("docs/") {
+        Some(name) => format!("({name})"),
+        None => format!("(../{file})"),
+    };
+    let guides = files.iter().filter(|file| file.ends_with(".md") && *file != GUIDES).filter(|file| {
+        let folder = file.strip_prefix("crates/").and_then(|path| path.split_once('/')).map(|(_, path)| path);
+        folder.unwrap_or(file).starts_with("docs/")
+    });
+    let unlisted = guides.filter(|file| !table.contains(&linked(file)));
+    unlisted.map(|file| format!("{file}:1: {GUIDES} does not name this guide: add a row")).collect()
 }
 
 /// The list of words with one meaning each.
@@ -54,6 +71,16 @@ mod tests {
         assert_eq!(glossary_violations(&format!("{head}{}", rows(60))), Vec::<String>::new());
         assert_eq!(glossary_violations(&format!("{head}{}", rows(61))).len(), 1);
         assert_eq!(glossary_violations(&format!("{head}{}{}", rows(2), rows(1))).len(), 1);
+    }
+
+    #[test]
+    fn guides_without_a_row_are_found() {
+        let files = ["docs/a.md", "docs/README.md", "crates/x/docs/b.md", "crates/x/README.md", "docs/c.png"];
+        let files = files.map(str::to_owned);
+        let table = "| [a](a.md) |\n| [b](../crates/x/docs/b.md) |\n";
+        assert_eq!(unlisted_guides(table, &files), Vec::<String>::new());
+        assert_eq!(unlisted_guides("| [a](a.md) |\n", &files).len(), 1);
+        assert_eq!(unlisted_guides("", &files).len(), 2);
     }
 
     #[test]

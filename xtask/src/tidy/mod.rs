@@ -40,6 +40,8 @@ fn check(root: &Path) -> Outcome<Vec<String>> {
     violations.extend(rules::split_modules(&files));
     let architecture = std::fs::read_to_string(root.join(documents::ARCHITECTURE))?;
     violations.extend(documents::missing_files(&architecture, &files));
+    let guides = std::fs::read_to_string(root.join(documents::GUIDES))?;
+    violations.extend(documents::unlisted_guides(&guides, &files));
     let glossary = std::fs::read_to_string(root.join(documents::GLOSSARY))?;
     violations.extend(documents::glossary_violations(&glossary));
     let listed = std::fs::read_to_string(root.join(HOMONYMS))?;

@@ -16,6 +16,7 @@ mod table;
 use crate::hub::{Hub, WeakHub};
 use crate::position::Position;
 use crate::protocol::{Code, EdgeError, SubscriptionRequest};
+use firth::Backoff;
 use firth_router::{SubscriptionId, Tenant};
 use futures_util::StreamExt as _;
 use futures_util::future::BoxFuture;
@@ -39,8 +40,8 @@ const FIRST_CALL: Duration = Duration::from_secs(60);
 const AT_A_TIME: usize = 64;
 /// The longest time between two signs of life: a process that was replaced must hear of it soon.
 const BEAT: Duration = Duration::from_secs(5);
-/// The pauses after a sign of life that did not arrive: they double, with jitter.
-const PAUSES: std::ops::Range<Duration> = Duration::from_millis(500)..Duration::from_secs(8);
+/// The pauses after a sign of life that did not arrive.
+const AWAY: Backoff = Backoff::exponential(Duration::from_millis(500), Duration::from_secs(8));
 /// Clients that missed events hear of it together, this many at once or after this time.
 const TOLD_TOGETHER: (usize, Duration) = (256, Duration::from_millis(50));
 
@@ -184,7 +185,7 @@ impl Registrar {
     async fn beat(self, mut ttl: Duration) {
         let mut alive_at = now();
         let mut pause = (ttl / 3).min(BEAT);
-        let mut failures = PAUSES.start;
+        let mut failures = 0;
         while let Some(()) = self.0.stop.run_until_cancelled(tokio::time::sleep(pause)).await {
             let partial = now();
             let outcome = self.sign_of_life(partial.saturating_duration_since(alive_at) <= ttl).await;
@@ -200,10 +201,10 @@ impl Registrar {
                 Err(error) => tracing::warn!(%error, "the router cannot be reached"),
             }
             if alive_at == partial {
-                (pause, failures) = ((ttl / 3).min(BEAT), PAUSES.start);
+                (pause, failures) = ((ttl / 3).min(BEAT), 0);
             } else {
-                pause = failures.mul_f64(fastrand::f64().mul_add(0.4, 0.8));
-                failures = (failures * 2).min(PAUSES.end);
+                failures += 1;
+                pause = AWAY.delay(failures);
             }
             let mut table = self.table();
             table.retry();

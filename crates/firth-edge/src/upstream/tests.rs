@@ -346,7 +346,7 @@ async fn rte57_a_router_that_is_away_is_asked_less_and_less_often_and_found_agai
     let tried = router.known().tried;
     assert!((6..20).contains(&tried), "{tried}");
     router.known().is_away = false;
-    tokio::time::sleep(PAUSES.end * 2).await;
+    tokio::time::sleep(AWAY.max * 2).await;
     assert!(router.known().beat_at.is_some());
     registrar.close().await.unwrap();
 }

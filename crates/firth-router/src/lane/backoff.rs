@@ -1,18 +1,18 @@
-//! How long a lane waits before it tries again. Pure.
+//! Waits of a lane before it tries again. Pure.
 
-use crate::config::Retry;
+use crate::config::{Breaker, Retry};
+use firth::Backoff;
 use std::time::Duration;
 
-/// How long a gateway is left alone when it is ejected for the first time: ten times the first
-/// wait, a second by default.
-pub(super) fn first_ejection(retry: &Retry) -> Duration {
-    retry.initial_delay.saturating_mul(10)
+/// Wait before the next attempt after `refusals`, shortened by up to a half at `jitter` 1.
+pub(super) fn retry_delay(retry: &Retry, refusals: u32, jitter: f64) -> Duration {
+    let Retry { initial_delay: first, max_delay: max, multiplier: factor, .. } = *retry;
+    let backoff = Backoff { first, max, factor, jitter: 0.5 };
+    backoff.delay_with(refusals, 0.5 - jitter.clamp(0.0, 1.0) / 2.0)
 }
 
-/// The wait before the next attempt: growing, capped, and shortened by up to a half at random.
-pub(super) fn backoff(retry: &Retry, refusals: u32, jitter: f64) -> Duration {
-    let exponent = i32::try_from(refusals.saturating_sub(1)).unwrap_or(i32::MAX);
-    let grown = retry.initial_delay.as_secs_f64() * retry.multiplier.powi(exponent);
-    let capped = grown.min(retry.max_delay.as_secs_f64());
-    Duration::from_secs_f64(capped * (1.0 - jitter.clamp(0.0, 1.0) / 2.0))
+/// How long a gateway is left alone. The first ejection lasts ten times the first wait, a second by
+/// default; each further one lasts twice as long.
+pub(super) fn ejection_backoff(retry: &Retry, breaker: &Breaker) -> Backoff {
+    Backoff::exponential(retry.initial_delay.saturating_mul(10), breaker.open_for).with_jitter(0.0)
 }

@@ -14,7 +14,7 @@
 //! out at once.
 
 use super::ejection::{EjectionPermit, Ejections};
-use crate::config;
+use firth::Backoff;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -37,9 +37,10 @@ pub enum Circuit {
 
 #[derive(Debug)]
 pub(super) struct Breaker {
-    config: config::Breaker,
-    /// How long the first ejection lasts.
-    first: Duration,
+    /// Failures in a row that open it.
+    limit: u32,
+    /// How long each ejection lasts.
+    backoff: Backoff,
     state: Circuit,
     failures: u32,
     /// How often it opened without reaching the gateway in between.
@@ -50,10 +51,10 @@ pub(super) struct Breaker {
 }
 
 impl Breaker {
-    pub(super) fn new(config: config::Breaker, first: Duration, ejections: Ejections) -> Self {
+    pub(super) fn new(limit: u32, backoff: Backoff, ejections: Ejections) -> Self {
         Self {
-            config,
-            first,
+            limit,
+            backoff,
             state: Circuit::Closed,
             failures: 0,
             openings: 0,
@@ -104,13 +105,12 @@ impl Breaker {
             return;
         }
         self.failures = self.failures.saturating_add(1);
-        if self.failures >= self.config.failures || self.permit.is_some() {
+        if self.failures >= self.limit || self.permit.is_some() {
             self.permit = self.permit.take().or_else(|| self.ejections.take());
         }
         if self.permit.is_some() {
-            let grown = self.first.saturating_mul(2_u32.saturating_pow(self.openings));
             self.openings = self.openings.saturating_add(1);
-            self.state = Circuit::Open { until: now + grown.min(self.config.open_for) };
+            self.state = Circuit::Open { until: now + self.backoff.delay(self.openings) };
             self.rest_until = None;
         } else if self.failures > 1 {
             self.rest_until = Some(now + rest(self.failures - 1));
@@ -143,8 +143,8 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     fn breaker(ejections: &Ejections) -> Breaker {
-        let config = config::Breaker { failures: 3, open_for: SECOND * 30, max_ejected: 10 };
-        Breaker::new(config, SECOND, ejections.clone())
+        let backoff = Backoff::exponential(SECOND, SECOND * 30).with_jitter(0.0);
+        Breaker::new(3, backoff, ejections.clone())
     }
 
     /// Fails so often, each time when it may send again; answers when that was.

@@ -41,12 +41,12 @@ pub(crate) use identity::name_of;
 pub use item::{For, Item, Position, RecordNumber, ReleaseCause, Released};
 pub use pressure::Pressure;
 
-use crate::config::RoutingConfig;
+use crate::config::{Delivery, RoutingConfig};
 use crate::event::Priority;
 use crate::name::SubscriptionId;
 use crate::registry::Overflow;
 use accounting::PartitionAccounting;
-use backoff::{backoff, first_ejection};
+use backoff::{ejection_backoff, retry_delay};
 use barrier::Barrier;
 use breaker::Breaker;
 use chains::Chains;
@@ -149,6 +149,7 @@ impl Lane {
 
     /// An empty lane that shares with others how many gateways may be ejected.
     pub fn among(config: RoutingConfig, ejections: Ejections) -> Self {
+        let Delivery { retry, breaker, .. } = &config.delivery;
         Self {
             chains: Chains::default(),
             barrier: Barrier::default(),
@@ -156,11 +157,7 @@ impl Lane {
             sent: BTreeMap::new(),
             gap: Gap::default(),
             window: Window::new(config.delivery.max_in_flight),
-            breaker: Breaker::new(
-                config.delivery.breaker.clone(),
-                first_ejection(&config.delivery.retry),
-                ejections,
-            ),
+            breaker: Breaker::new(breaker.failures, ejection_backoff(retry, breaker), ejections),
             pressure: Pressure::None,
             partitions: PartitionAccounting::default(),
             counters: LaneCounters::default(),
@@ -336,7 +333,7 @@ impl Lane {
             Outcome::Answered(answers) => Some(answers),
             Outcome::Unreached => {
                 let retry = &self.config.delivery.retry;
-                self.breaker.unreached(now, |times| backoff(retry, times, jitter));
+                self.breaker.unreached(now, |times| retry_delay(retry, times, jitter));
                 self.return_all(batch, now);
                 return Vec::new();
             }
@@ -517,13 +514,13 @@ impl Lane {
         };
         let retry = &self.config.delivery.retry;
         if self.is_foreign(first.position.partition) {
-            let rest = round.now + backoff(retry, 1, round.jitter);
+            let rest = round.now + retry_delay(retry, 1, round.jitter);
             self.chains.put_back(key, back, Some(rest));
             return;
         }
         let Position { partition, seq } = first.position;
         if first.live && self.exempt.get(&partition).is_some_and(|from| *from <= seq) {
-            let rest = round.now + backoff(retry, 1, round.jitter);
+            let rest = round.now + retry_delay(retry, 1, round.jitter);
             self.chains.put_back(key, back, Some(rest));
             return;
         }
@@ -533,7 +530,7 @@ impl Lane {
         }
         first.refusals += 1;
         if first.refusals < retry.max_attempts {
-            let rest = round.now + backoff(retry, first.refusals, round.jitter);
+            let rest = round.now + retry_delay(retry, first.refusals, round.jitter);
             self.chains.put_back(key, back, Some(rest));
             return;
         }

@@ -117,7 +117,7 @@ fn a_refused_event_is_tried_three_times_and_then_given_up_while_others_go_on() {
 #[test]
 fn the_wait_grows_is_capped_and_jittered() {
     let retry = RoutingConfig::default().delivery.retry;
-    let millis = |refusals, jitter| backoff(&retry, refusals, jitter).as_millis();
+    let millis = |refusals, jitter| retry_delay(&retry, refusals, jitter).as_millis();
     assert_eq!([millis(1, 0.0), millis(2, 0.0), millis(3, 0.0)], [100, 200, 400]);
     assert_eq!(millis(40, 0.0), 5000);
     assert_eq!(millis(u32::MAX, 0.0), 5000);
