@@ -3,13 +3,17 @@
 use super::clock::Clock;
 #[cfg(feature = "embedded")]
 use super::committer::Committer;
+#[cfg(feature = "embedded")]
 use super::file::FileStore;
 use super::hints::HintTable;
 use super::hooks::{Hooks, Mutation};
+#[cfg(feature = "embedded")]
 use super::keys::{self, Space};
 use super::memory::MemoryStore;
+#[cfg(feature = "embedded")]
 use super::step::KeyView;
 use super::step::{Now, Step};
+#[cfg(feature = "embedded")]
 use super::values::{KeptClock, Value};
 use crate::durability::Durability;
 use crate::error::{Error, ErrorKind, Result};
