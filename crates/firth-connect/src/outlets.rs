@@ -118,6 +118,10 @@ impl Sink for Outlets {
         self.writers[0].1.max_payload()
     }
 
+    fn max_payload_of(&self, partition: u32) -> usize {
+        self.writers[self.place(partition).0].1.max_payload()
+    }
+
     fn has_grown(&self) -> bool {
         self.writers.iter().any(|(_, writer)| writer.grown().is_some())
     }

@@ -53,6 +53,12 @@ pub trait Sink: Send + Sync + 'static {
         usize::MAX
     }
 
+    /// The same for the topic of this partition.
+    fn max_payload_of(&self, partition: u32) -> usize {
+        let _ = partition;
+        self.max_payload()
+    }
+
     /// Whether the topic has partitions that do not take part yet.
     fn has_grown(&self) -> bool {
         false

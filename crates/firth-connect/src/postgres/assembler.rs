@@ -3,7 +3,7 @@
 //! It counts the changes of each transaction, so that a change has the same position however often
 //! it is read, and holds one record back, so that the last of a transaction can say so.
 
-use super::decode::{Message, Old, Relation, Tuple};
+use super::decode::{Beginning, Message, Old, Relation, Tuple};
 use super::emitted::{Emitted, HEARTBEAT};
 use super::position::{Lsn, Position};
 use super::shape::Shape;
@@ -42,6 +42,8 @@ pub struct Record {
     pub position: Position,
     /// What is to be stored.
     pub told: Told,
+    /// The number of its table; 0 for a message.
+    pub relation: u32,
     /// The table, `schema.table`, whose rows are all gone by it.
     pub truncated: Option<String>,
     /// Whether it is the last of its transaction.
@@ -81,7 +83,7 @@ impl Record {
 }
 
 /// A row's change becomes two events at most, each with a position of its own.
-const PARTS: u32 = 2;
+pub(super) const PARTS: u32 = 2;
 
 /// Reads one session of a stream.
 #[derive(Debug)]
@@ -233,6 +235,36 @@ impl Assembler {
         Ok(())
     }
 
+    /// Takes in a message of which only the beginning was read: it has `length` bytes, and at most
+    /// `limit` are read.
+    pub fn too_long(
+        &mut self,
+        beginning: &Beginning,
+        (length, limit): (usize, usize),
+        now_ms: u64,
+        out: &mut Vec<Output>,
+    ) -> Result<()> {
+        match beginning {
+            Beginning::Row { relation, operation, row } => {
+                let failed = self.shape(*relation)?.map(|shape| {
+                    let table = shape.table();
+                    let text = format!("a row of {table} has {length} bytes; at most {limit} are read");
+                    Err(Error::poison(text))
+                });
+                self.change((*relation, operation, Some(row)), failed, now_ms, out)
+            }
+            Beginning::Emitted { transactional, lsn, prefix } => match Emitted::too_long(prefix, length) {
+                Some(emitted) => self.emitted(*transactional, *lsn, emitted, out),
+                None => Ok(()),
+            },
+        }
+    }
+
+    /// The table with this number, `schema.table`.
+    pub fn table(&self, relation: u32) -> Option<&str> {
+        self.shapes.get(&relation)?.as_ref().map(Shape::table)
+    }
+
     /// A message for another topic. One outside of transactions makes one of its own.
     fn emitted(
         &mut self,
@@ -242,7 +274,7 @@ impl Assembler {
         out: &mut Vec<Output>,
     ) -> Result<()> {
         if transactional {
-            return self.tell([Told::Emitted(emitted)], None, out);
+            return self.tell([Told::Emitted(emitted)], (0, None), out);
         }
         if self.txn.is_some() {
             return Err(Error::corrupt("a message without transaction comes within one"));
@@ -251,7 +283,7 @@ impl Assembler {
         let commit = Lsn(lsn.0.saturating_sub(1));
         self.txn = Some(Txn { commit, committed_ms: 0, rows: 0 });
         out.push(Output::Begin { commit, xid: 0 });
-        self.tell([Told::Emitted(emitted)], None, out)?;
+        self.tell([Told::Emitted(emitted)], (0, None), out)?;
         self.end(lsn, out)
     }
 
@@ -292,7 +324,7 @@ impl Assembler {
                     "truncate" => self.shape(relation)?.map(|shape| shape.table().to_owned()),
                     _ => None,
                 };
-                self.tell(events, truncated, out)
+                self.tell(events, (relation, truncated), out)
             }
             Err(error) if error.kind() == ErrorKind::Poison => {
                 let place = format!("{}.{}", txn.commit, txn.rows);
@@ -306,7 +338,7 @@ impl Assembler {
                 let committed_ms = txn.committed_ms;
                 let reason = error.to_string();
                 let letter = DeadLetter { table, op: operation.to_owned(), key, reason, committed_ms };
-                self.tell([Told::Dead(letter)], None, out)
+                self.tell([Told::Dead(letter)], (relation, None), out)
             }
             Err(error) => Err(error),
         }
@@ -316,7 +348,7 @@ impl Assembler {
     fn tell(
         &mut self,
         parts: impl IntoIterator<Item = Told>,
-        truncated: Option<String>,
+        (relation, truncated): (u32, Option<String>),
         out: &mut Vec<Output>,
     ) -> Result<()> {
         let txn = self.txn.as_mut().ok_or_else(outside)?;
@@ -326,7 +358,8 @@ impl Assembler {
             let index = first.checked_add(part).ok_or_else(too_long)?;
             let (system, timeline, commit) = (self.system, self.timeline, txn.commit);
             let position = Position { system, timeline, commit, index, group: 0 };
-            let record = Record { position, told, truncated: truncated.clone(), is_last: false };
+            let truncated = truncated.clone();
+            let record = Record { position, told, relation, truncated, is_last: false };
             out.extend(self.held.replace(record).map(Box::new).map(Output::Record));
         }
         Ok(())

@@ -21,7 +21,9 @@ const LOGIN_LIMIT: Duration = Duration::from_secs(20);
 /// How long a query of ours may take.
 const QUERY_LIMIT: Duration = Duration::from_secs(60);
 /// The largest frame: a row of the largest documents, and room for what is dropped from it.
-const MAX_FRAME: usize = 64 << 20;
+pub(crate) const MAX_FRAME: usize = 64 << 20;
+/// How much is kept of a longer one.
+const BEGINNING: usize = 64 << 10;
 /// Rows of an answer, at most: our queries ask for less.
 const MAX_ROWS: usize = 200_000;
 
@@ -43,6 +45,8 @@ impl<T: AsyncRead + AsyncWrite + Send + Sync + Unpin> Io for T {}
 pub(crate) struct Frame {
     pub(crate) tag: u8,
     pub(crate) body: Bytes,
+    /// The length of one that is too long to be read: the body is its beginning.
+    pub(crate) cut_from: Option<usize>,
 }
 
 /// A row of an answer: values as text.
@@ -52,6 +56,8 @@ pub(crate) type Row = Vec<Option<String>>;
 pub(crate) struct Connection {
     stream: Box<dyn Io>,
     input: BytesMut,
+    /// Bytes to come that are left out.
+    skip: usize,
     output: BytesMut,
 }
 
@@ -76,7 +82,7 @@ impl Connection {
             let stream = connect(target, host).await?;
             let input = BytesMut::with_capacity(8 << 10);
             let output = BytesMut::new();
-            let mut connection = Self { stream, input, output };
+            let mut connection = Self { stream, input, skip: 0, output };
             connection.log_in(target, purpose, application).await?;
             Ok(connection)
         };
@@ -156,12 +162,13 @@ impl Connection {
         self.rows().await
     }
 
-    /// As [`query_with`](Self::query_with) for answers of any length: each row is handed over.
+    /// As [`query_with`](Self::query_with) for answers of any length: each row is handed over, or
+    /// that it is too long to be read.
     pub(crate) async fn read_rows(
         &mut self,
         sql: &str,
         values: &[&str],
-        take: impl FnMut(Tuple) -> Result<()>,
+        take: impl FnMut(Result<Tuple>) -> Result<()>,
     ) -> Result<()> {
         self.write_query(sql, values)?;
         self.each_row(take).await
@@ -187,25 +194,31 @@ impl Connection {
             Value::Text(text) => Some(String::from_utf8_lossy(&text).into_owned()),
             Value::Null | Value::Unchanged => None,
         };
-        let take = |row: Tuple| {
+        let take = |row: Result<Tuple>| {
             if rows.len() == MAX_ROWS {
                 return Err(Error::invalid("an answer has too many rows"));
             }
-            rows.push(row.0.into_iter().map(text).collect());
+            rows.push(row?.0.into_iter().map(text).collect());
             Ok(())
         };
         self.each_row(take).await?;
         Ok(rows)
     }
 
-    async fn each_row(&mut self, mut take: impl FnMut(Tuple) -> Result<()>) -> Result<()> {
+    async fn each_row(&mut self, mut take: impl FnMut(Result<Tuple>) -> Result<()>) -> Result<()> {
         let read = async {
             self.flush().await?;
             let mut failure = None;
             loop {
                 let frame = self.frame().await?;
                 match frame.tag {
-                    b'D' => take(row(&frame.body)?)?,
+                    b'D' => take(match frame.cut_from {
+                        None => Ok(row(&frame.body)?),
+                        Some(length) => {
+                            let text = format!("a row has {length} bytes; at most {MAX_FRAME} are read");
+                            Err(Error::poison(text))
+                        }
+                    })?,
                     b'E' => failure = Some(ServerError::read(&frame.body)),
                     b'Z' => return failure.map_or(Ok(()), |error| Err(error.into_error())),
                     _ => {}
@@ -237,29 +250,30 @@ impl Connection {
 
     /// The next frame that is here already.
     pub(crate) fn ready_frame(&mut self) -> Result<Option<Frame>> {
+        let skipped = self.skip.min(self.input.len());
+        self.input.advance(skipped);
+        self.skip -= skipped;
         let Some((head, _)) = self.input.split_first_chunk::<5>() else { return Ok(None) };
         let [tag, length @ ..] = *head;
         let length = u32::from_be_bytes(length) as usize;
         if length < 4 {
             return Err(unexpected());
         }
-        if length > MAX_FRAME {
-            return Err(Error::poison(format!(
-                "the server sends a row of {length} bytes; at most {MAX_FRAME} are read"
-            )));
-        }
-        if self.input.len() <= length {
-            self.input.reserve(length + 1 - self.input.len());
+        let cut_from = Some(length).filter(|length| *length > MAX_FRAME);
+        let kept = if cut_from.is_some() { BEGINNING } else { length };
+        if self.input.len() <= kept {
+            self.input.reserve(kept + 1 - self.input.len());
             return Ok(None);
         }
-        let mut body = self.input.split_to(length + 1);
+        let mut body = self.input.split_to(kept + 1);
         body.advance(5);
-        Ok(Some(Frame { tag, body: body.freeze() }))
+        self.skip = length - kept;
+        Ok(Some(Frame { tag, body: body.freeze(), cut_from }))
     }
 
     /// Whether nothing of a further frame was read.
     pub(crate) fn is_drained(&self) -> bool {
-        self.input.is_empty()
+        self.input.is_empty() && self.skip == 0
     }
 
     /// The next frame. Cancel-safe.

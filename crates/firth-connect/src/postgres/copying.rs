@@ -225,6 +225,10 @@ impl<'a, S: Sink, K: Keep> Session<'a, S, K> {
             }
             self.progress.copying(tables.clone());
         }
+        for error in &raw.too_long {
+            tracing::warn!(source = self.config.name, table, %error, "a row is not copied");
+            self.progress.refused(error);
+        }
         for (oid, kind) in &raw.types {
             self.assembler.learn(*oid, kind.clone());
         }
@@ -306,8 +310,14 @@ impl<'a, S: Sink, K: Keep> Session<'a, S, K> {
     /// The event of a row that was found; none if it is marked as deleted, or cannot be an event
     /// and the source goes on without it.
     fn copied_row(&self, shape: &Shape, row: &Tuple) -> Result<Option<Event>> {
-        match shape.added(self.assembler.types(), Operation::Snapshot, row) {
-            Ok(mut events) => Ok(events.pop()),
+        let added = shape.added(self.assembler.types(), Operation::Snapshot, row);
+        let event = added.and_then(|mut events| {
+            let event = events.pop();
+            event.as_ref().map_or(Ok(()), |event| self.fits(event))?;
+            Ok(event)
+        });
+        match event {
+            Ok(event) => Ok(event),
             Err(error) if error.kind() == ErrorKind::Poison && self.config.policy.dead_topic.is_some() => {
                 tracing::warn!(source = self.config.name, %error, "a row is not copied");
                 self.progress.refused(&error);

@@ -17,26 +17,33 @@ pub struct Emitted {
     pub topic: String,
     /// Its key, if one stands behind the topic's name.
     pub key: Option<String>,
-    /// Its content.
+    /// Its content; nothing if that is too long to be read.
     pub payload: Bytes,
+    /// How long its content is.
+    pub length: usize,
 }
 
 impl Emitted {
     /// A message with this prefix; none if it is of another program.
     pub(crate) fn read(prefix: &str, content: &Content) -> Option<Self> {
+        Some(Self { payload: content.0.clone(), ..Self::too_long(prefix, content.0.len())? })
+    }
+
+    /// The same for one whose content is too long to be read.
+    pub(crate) fn too_long(prefix: &str, length: usize) -> Option<Self> {
         let place = prefix.strip_prefix(TO_TOPIC)?;
         let (topic, key) = match place.split_once('/') {
             Some((topic, key)) => (topic, Some(key.to_owned())),
             None => (place, None),
         };
-        Some(Self { topic: topic.to_owned(), key, payload: content.0.clone() })
+        Some(Self { topic: topic.to_owned(), key, payload: Bytes::new(), length })
     }
 }
 
 /// Never shows key and content.
 impl fmt::Debug for Emitted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Emitted({} bytes to {})", self.payload.len(), self.topic)
+        write!(f, "Emitted({} bytes to {})", self.length, self.topic)
     }
 }
 

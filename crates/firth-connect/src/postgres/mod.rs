@@ -12,6 +12,7 @@ mod history;
 mod literal;
 pub mod position;
 mod prepare;
+mod records;
 mod remove;
 mod server_error;
 pub mod shape;

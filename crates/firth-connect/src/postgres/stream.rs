@@ -2,13 +2,12 @@
 //! parts decide.
 
 use super::Reader;
-use super::assembler::{Assembler, Output, Record, Told};
+use super::assembler::{Assembler, Output};
 use super::catalog;
 use super::config::Config;
-use super::connection::{Connection, Frame};
+use super::connection::{Connection, Frame, MAX_FRAME};
 use super::copying::Copying;
-use super::decode::Message as Decoded;
-use super::emitted::Emitted;
+use super::decode::{Beginning, Message as Decoded};
 use super::history;
 use super::position::{Lsn, Position};
 use super::prepare::{self, Primary};
@@ -17,16 +16,13 @@ use super::slot;
 use super::snapshot::Copier;
 use super::value::Types;
 use super::watch::{Seen, Watch};
-use crate::dead_letter::DeadLetter;
 use crate::error::{Error, ErrorKind, Result};
 use crate::progress::Progress;
-use crate::pump::{Batch, Change, Pump};
-use crate::record::{RETRY, message, size_of};
+use crate::pump::{Batch, Pump};
+use crate::record::RETRY;
 use crate::sink::Sink;
-use crate::state::{Allowed, Keep, Resync, State};
+use crate::state::{Allowed, Keep, State};
 use bytes::{Buf, Bytes};
-use firth::Message;
-use firth_router::event::{Event, Operation};
 use futures_util::future::BoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use std::sync::Arc;
@@ -37,8 +33,6 @@ const CONFIRM_EVERY: Duration = Duration::from_millis(500);
 const STATUS_EVERY: Duration = Duration::from_secs(10);
 /// A server that says nothing for so long is gone: it sends a sign of life every 30 s by default.
 const SILENCE: Duration = Duration::from_secs(120);
-/// The largest message of an outbox.
-const MAX_MESSAGE: usize = 8 << 20;
 /// From the Unix epoch to PostgreSQL's.
 const EPOCH: Duration = Duration::from_secs(946_684_800);
 
@@ -65,8 +59,6 @@ pub(super) async fn follow<S: Sink, K: Keep>(reader: &Reader<'_, S, K>, state: &
     }
 }
 
-type Headers = Vec<(&'static str, String)>;
-
 type Appending = FuturesUnordered<BoxFuture<'static, (usize, usize, Result<()>)>>;
 
 /// A state that is being saved, and what became of it.
@@ -77,7 +69,7 @@ pub(super) struct Session<'a, S, K> {
     pub(super) sink: Arc<S>,
     keep: &'a K,
     /// What is saved already.
-    state: &'a mut State,
+    pub(super) state: &'a mut State,
     saving: Option<Saving<'a>>,
     /// When the state was saved last, or that was tried.
     saved: Instant,
@@ -91,7 +83,7 @@ pub(super) struct Session<'a, S, K> {
     pub(super) copying: Copying<'a>,
     pub(super) progress: &'a Progress,
     /// The transaction of the pump that holds the controls of a resync.
-    telling: Option<u64>,
+    pub(super) telling: Option<u64>,
     /// When the server was told last, and what.
     told: (Instant, Option<Lsn>),
     pub(super) heard: Instant,
@@ -144,23 +136,6 @@ impl<'a, S: Sink, K: Keep> Session<'a, S, K> {
             keep,
             progress,
         }
-    }
-
-    /// After a loss every partition is told, in front of all that follows.
-    fn tell_resync(&mut self) -> Result<()> {
-        let Some(Resync { reason, at: Some(at) }) = self.state.resync.clone() else { return Ok(()) };
-        let commit = Lsn(Resync::commit(at));
-        self.pump.begin();
-        for (index, (tenant, collection)) in (0..).zip(self.config.scopes()?) {
-            let event = Event::control(Operation::Resync, tenant, collection).with_reason(reason.clone());
-            let position = Position { commit, index, ..self.origin };
-            let headers =
-                [("firth-source", self.config.name.clone()), ("firth-position", position.to_string())];
-            self.progress.read(&event);
-            self.push_everywhere(position, &message(&event, None, headers));
-        }
-        self.telling = Some(self.pump.commit(Lsn(at)));
-        Ok(())
     }
 
     async fn run(mut self) -> Result<std::convert::Infallible> {
@@ -273,7 +248,7 @@ impl<'a, S: Sink, K: Keep> Session<'a, S, K> {
     async fn take(&mut self, frame: Frame) -> Result<()> {
         self.heard = Instant::now();
         match frame.tag {
-            b'd' => self.data(frame.body).await,
+            b'd' => self.data(frame.body, frame.cut_from).await,
             b'E' => {
                 let error = ServerError::read(&frame.body);
                 Err(Error::unavailable(format!("the server ended the stream: {}", error.message))
@@ -284,12 +259,20 @@ impl<'a, S: Sink, K: Keep> Session<'a, S, K> {
         }
     }
 
-    async fn data(&mut self, mut body: Bytes) -> Result<()> {
+    async fn data(&mut self, mut body: Bytes, cut_from: Option<usize>) -> Result<()> {
         let cut = || Error::corrupt("the change stream holds a message that is cut off");
         match body.try_get_u8().map_err(|_| cut())? {
             b'w' if body.len() >= 24 => {
                 body.advance(24);
-                self.message(&Decoded::read(&body)?).await
+                match cut_from {
+                    None => self.message(&Decoded::read(&body)?).await,
+                    Some(length) => {
+                        let (beginning, now) = (Beginning::read(&body)?, Progress::now_ms());
+                        self.read(|assembler, outputs| {
+                            assembler.too_long(&beginning, (length, MAX_FRAME), now, outputs)
+                        })
+                    }
+                }
             }
             b'k' if body.len() >= 17 => {
                 let sent = Lsn(body.get_u64());
@@ -318,8 +301,13 @@ impl<'a, S: Sink, K: Keep> Session<'a, S, K> {
             };
             return self.assembler.relation(relation, primary.as_deref());
         }
+        self.read(|assembler, outputs| assembler.read(message, Progress::now_ms(), outputs))
+    }
+
+    /// Reads something, and takes what it told.
+    fn read(&mut self, read: impl FnOnce(&mut Assembler, &mut Vec<Output>) -> Result<()>) -> Result<()> {
         let mut outputs = std::mem::take(&mut self.outputs);
-        let read = self.assembler.read(message, Progress::now_ms(), &mut outputs);
+        let read = read(&mut self.assembler, &mut outputs);
         let taken = outputs.drain(..).try_for_each(|output| self.output(output));
         self.outputs = outputs;
         read.and(taken)
@@ -340,84 +328,6 @@ impl<'a, S: Sink, K: Keep> Session<'a, S, K> {
             Output::Heartbeat(sent_ms) => self.progress.heard_heartbeat(sent_ms),
         }
         Ok(())
-    }
-
-    fn record(&mut self, record: Record) -> Result<()> {
-        let headers = record.headers(&self.config.name);
-        let (row, position) = (record.row(), record.position);
-        match record.told {
-            Told::Event(event) if event.is_control() => {
-                // The names of tables that are copied and those of collections differ.
-                record.truncated.iter().for_each(|table| self.copying.copier.truncate(table));
-                self.progress.read(&event);
-                self.push_everywhere(position, &message(&event, None, headers));
-            }
-            Told::Event(mut event) => {
-                self.copying.copier.touch(row, &mut event)?;
-                let key = event.message_key();
-                let partition = self.sink.partition_for(key.as_bytes()) as usize;
-                self.progress.read(&event);
-                self.push(partition, position, message(&event, Some(key), headers));
-            }
-            Told::Emitted(emitted) => self.emitted(position, emitted, headers)?,
-            Told::Dead(letter) => self.dead(position, &letter, headers)?,
-        }
-        self.progress.buffered(self.pump.buffered_bytes());
-        Ok(())
-    }
-
-    /// A message for another topic.
-    fn emitted(&mut self, position: Position, emitted: Emitted, headers: Headers) -> Result<()> {
-        let Emitted { topic, key, payload } = emitted;
-        let outlet = self.sink.outlet(&topic, key.as_ref().map(String::as_bytes));
-        let Some(partition) = outlet.filter(|_| payload.len() <= MAX_MESSAGE) else {
-            let reason = match outlet {
-                Some(_) => {
-                    format!("a message for topic {topic} has {} bytes; at most {MAX_MESSAGE}", payload.len())
-                }
-                None => format!("a message is for topic {topic:?}, which `outbox` does not name"),
-            };
-            if self.config.policy.dead_topic.is_none() {
-                return Err(Error::poison(format!(
-                    "{reason} (at {}.{})",
-                    position.commit,
-                    position.index / 2
-                )));
-            }
-            let op = "message".to_owned();
-            let letter = DeadLetter { table: String::new(), op, key: None, reason, committed_ms: 0 };
-            return self.dead(position, &letter, headers);
-        };
-        let message = key.into_iter().fold(Message::new(payload), Message::key);
-        self.push(partition as usize, position, with_headers(message, headers));
-        Ok(())
-    }
-
-    /// A change that cannot be an event.
-    fn dead(&mut self, position: Position, letter: &DeadLetter, headers: Headers) -> Result<()> {
-        let topic = self.config.policy.dead_topic.clone().unwrap_or_default();
-        let partition = self.sink.outlet(&topic, None);
-        let partition = partition.ok_or_else(|| Error::invalid(format!("there is no topic {topic}")))?;
-        tracing::warn!(source = self.config.name, %position, ?letter, "a change became a dead letter");
-        self.progress.died(&Error::poison(&*letter.reason));
-        let message = with_headers(Message::new(letter.to_bytes()), headers);
-        self.push(partition as usize, position, message);
-        Ok(())
-    }
-
-    /// A control stands in order with the events of all documents.
-    fn push_everywhere(&mut self, position: Position, message: &Message) {
-        let sink = self.sink.clone();
-        for partition in (0..sink.partitions()).filter(|number| sink.takes_events(*number)) {
-            self.push(partition as usize, position, message.clone());
-        }
-    }
-
-    fn push(&mut self, partition: usize, position: Position, message: Message) {
-        let position = Position { group: self.copying.copier.mark(partition), ..position };
-        let size = size_of(&message);
-        self.last = Some(position);
-        self.pump.push(Instant::now(), Change { partition, position, message, size });
     }
 
     fn append(&mut self, batch: Batch<Position>) {
@@ -513,8 +423,4 @@ async fn done<T>(under_way: &mut Option<BoxFuture<'_, T>>) -> T {
         Some(future) => future.await,
         None => std::future::pending().await,
     }
-}
-
-fn with_headers(message: Message, headers: impl IntoIterator<Item = (&'static str, String)>) -> Message {
-    headers.into_iter().fold(message, |message, (name, value)| message.header(name, value))
 }

@@ -137,6 +137,58 @@ async fn a_row_that_cannot_be_an_event_becomes_a_dead_letter_and_its_neighbours_
     sources.close().await;
 }
 
+/// A row beyond what is read of any row, one beyond what the topic takes, and one that fits.
+const LONG: &str = "ALTER TABLE docs ADD body text;
+                    INSERT INTO docs VALUES ('huge', repeat('x', 70000000));
+                    INSERT INTO docs VALUES ('large', repeat('x', 2000000)), ('small', 'x')";
+
+#[tokio::test]
+async fn rows_that_are_too_long_become_dead_letters_with_the_limit_that_they_break() {
+    let world = World::new(&["changes.dead"]).await;
+    let sources = world.start(json!({ "on_error": "dead" })).await;
+    streams(&sources).await;
+    world.server.sql(LONG).await;
+    let status = status_until(&sources, "all three are stored", |status| status.appended >= 3).await;
+    assert_eq!((status.condition, status.dead, status.reconnects), (Condition::Streaming, 2, 0));
+    let letters: Vec<DeadLetter> = all_records(&world.broker, "changes.dead")
+        .await
+        .iter()
+        .map(|record| serde_json::from_slice(record.payload()).unwrap())
+        .collect();
+    for (letter, key, limit) in [(&letters[0], "huge", "67108864"), (&letters[1], "large", "1048576")] {
+        let told = (&*letter.table, &*letter.op, letter.key.as_deref());
+        assert_eq!(told, ("public.docs", "insert", Some(key)));
+        assert!(letter.reason.contains(limit) && !letter.reason.contains("xxx"), "{letter:?}");
+    }
+    assert_eq!(records(&world.broker).await.len(), 1);
+    sources.close().await;
+}
+
+#[tokio::test]
+async fn a_row_that_is_too_long_stops_a_source_that_may_not_leave_it_out() {
+    let world = World::new(&[]).await;
+    let sources = world.start(json!({})).await;
+    streams(&sources).await;
+    world.server.sql(LONG).await;
+    let failed = status_until(&sources, "it fails", |status| status.condition == Condition::Failed).await;
+    let reason = failed.reason.unwrap();
+    let is_exact = reason.contains("row of public.docs has 7000") && reason.contains("at most 67108864");
+    assert!(is_exact && reason.contains("the insert at"), "{reason}");
+    sources.close().await;
+}
+
+#[tokio::test]
+async fn copied_rows_that_are_too_long_are_counted_and_the_others_are_copied() {
+    let world = World::new(&["changes.dead"]).await;
+    world.server.sql(LONG).await;
+    let sources = world.start(json!({ "on_error": "dead", "snapshot": "initial" })).await;
+    let is_copied =
+        |status: &Status| status.appended == 1 && status.snapshots.iter().all(|copy| copy.is_done);
+    let status = status_until(&sources, "the table is copied", is_copied).await;
+    assert_eq!(status.errors.get("poison"), Some(&2), "{status:?}");
+    sources.close().await;
+}
+
 #[tokio::test]
 async fn a_copied_row_that_cannot_be_an_event_is_counted_and_its_neighbours_are_copied() {
     let world = World::new(&["changes.dead"]).await;

@@ -146,6 +146,54 @@ pub enum Value {
 #[derive(Clone, PartialEq)]
 pub struct Content(pub Bytes);
 
+/// What the beginning of a message tells that is too long to be read.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Beginning {
+    /// A change of a row.
+    Row {
+        /// The table's number.
+        relation: u32,
+        /// What happened to it.
+        operation: &'static str,
+        /// The first row that is told, as far as it is there; what is not counts as unchanged.
+        row: Tuple,
+    },
+    /// Written by `pg_logical_emit_message`.
+    Emitted {
+        /// Whether it belongs to the transaction.
+        transactional: bool,
+        /// Its own place in the log.
+        lsn: Lsn,
+        /// Its prefix.
+        prefix: String,
+    },
+}
+
+impl Beginning {
+    /// Reads the beginning of a message.
+    pub fn read(bytes: &Bytes) -> Result<Self> {
+        let mut rest = Rest { whole: bytes, at: 0 };
+        let operation = match rest.u8()? {
+            b'I' => "insert",
+            b'U' => "update",
+            b'D' => "delete",
+            b'M' => {
+                let transactional = rest.u8()? & 1 != 0;
+                let lsn = Lsn(rest.u64()?);
+                return Ok(Self::Emitted { transactional, lsn, prefix: rest.text()? });
+            }
+            _ => return Err(Error::corrupt("the change stream holds a very long message that is no row")),
+        };
+        let relation = rest.u32()?;
+        let row = match (rest.u8()?, operation) {
+            // A former key is not that of the row.
+            (b'K', "update") => Tuple(Vec::new()),
+            _ => rest.tuple_beginning()?,
+        };
+        Ok(Self::Row { relation, operation, row })
+    }
+}
+
 impl fmt::Debug for Content {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Content({} bytes)", self.0.len())
@@ -329,15 +377,25 @@ impl Rest<'_> {
     }
 
     fn tuple(&mut self) -> Result<Tuple> {
-        let values = (0..self.columns()?).map(|_| {
-            Ok(match self.u8()? {
-                b'n' => Value::Null,
-                b'u' => Value::Unchanged,
-                b't' => Value::Text(self.sized()?),
-                _ => return Err(cut("holds a value that is no text")),
-            })
-        });
+        let values = (0..self.columns()?).map(|_| self.value());
         values.collect::<Result<_>>().map(Tuple)
+    }
+
+    fn value(&mut self) -> Result<Value> {
+        Ok(match self.u8()? {
+            b'n' => Value::Null,
+            b'u' => Value::Unchanged,
+            b't' => Value::Text(self.sized()?),
+            _ => return Err(cut("holds a value that is no text")),
+        })
+    }
+
+    /// A row as far as it is there.
+    fn tuple_beginning(&mut self) -> Result<Tuple> {
+        let count = self.columns()?;
+        let mut values: Vec<_> = (0..count).map_while(|_| self.value().ok()).collect();
+        values.resize(count, Value::Unchanged);
+        Ok(Tuple(values))
     }
 
     fn truncate(&mut self) -> Result<Message> {

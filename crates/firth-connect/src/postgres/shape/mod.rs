@@ -114,11 +114,12 @@ impl Shape {
 
     /// The key of a row for a dead letter, as text; none if it has none or a long one.
     pub(crate) fn key_as_text(&self, row: &Tuple) -> Option<String> {
-        let parts = self.key.iter().map(|place| match row.0.get(*place) {
-            Some(Value::Text(text)) => String::from_utf8_lossy(text).into_owned(),
-            _ => String::new(),
+        let parts = self.key.iter().map(|place| match row.0.get(*place)? {
+            Value::Text(text) => Some(String::from_utf8_lossy(text).into_owned()),
+            Value::Null => Some(String::new()),
+            Value::Unchanged => None,
         });
-        let key = parts.collect::<Vec<_>>().join(",");
+        let key = parts.collect::<Option<Vec<_>>>()?.join(",");
         Some(key).filter(|key| !key.is_empty() && key.len() <= MAX_DEAD_KEY)
     }
 

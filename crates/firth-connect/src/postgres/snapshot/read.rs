@@ -49,6 +49,8 @@ pub(crate) struct RawChunk {
     pub(crate) visibility: Visibility,
     pub(crate) high: Lsn,
     pub(crate) is_whole: bool,
+    /// Rows that are left out, with why.
+    pub(crate) too_long: Vec<Error>,
     /// How many rows the table has, about; asked for with its first chunk.
     pub(crate) expected: Option<u64>,
 }
@@ -142,18 +144,33 @@ impl<'a> TableReader<'a> {
             limit,
         };
         let (sql, values) = query.sql();
-        let mut taken =
-            Taken { key: &table.key, has_ties: table.has_ties, rows: Vec::new(), bytes: 0, is_cut: false };
-        self.connection.read_rows(&sql, &values, |row| taken.take(row)).await?;
-        let Taken { rows, is_cut, .. } = taken;
+        let mut taken = Taken {
+            key: &table.key,
+            has_ties: table.has_ties,
+            skips: self.config.policy.dead_topic.is_some(),
+            rows: Vec::new(),
+            too_long: Vec::new(),
+            bytes: 0,
+            is_cut: false,
+        };
+        let read = self.connection.read_rows(&sql, &values, |row| taken.take(row)).await;
+        read.map_err(|error| match error.kind() {
+            ErrorKind::Poison => Error::poison(format!("table {}: {error}", copy.table)),
+            _ => error,
+        })?;
+        let Taken { rows, too_long, is_cut, .. } = taken;
         let types = table.types.iter().filter_map(|oid| Some((*oid, self.types.get(oid)?.clone()))).collect();
-        let is_whole = !is_cut && rows.len() < limit;
+        let is_whole = !is_cut && rows.len() + too_long.len() < limit;
+        if rows.is_empty() && !is_whole {
+            let text = format!("table {}: more rows in turn than a chunk holds are too long", copy.table);
+            return Err(Error::poison(text));
+        }
         // It is committed for certain before the server says so, behind all that the query saw.
         let end = "COMMIT; SELECT pg_logical_emit_message(true, 'firth.watermark', '')";
         let high = self.connection.query(end).await?;
         let high = high.first().and_then(|row| row.first()?.as_deref()).unwrap_or_default().parse()?;
         let TableShape { relation, primary, key, .. } = table;
-        Ok(RawChunk { relation, primary, types, key, rows, visibility, high, is_whole, expected })
+        Ok(RawChunk { relation, primary, types, key, rows, visibility, high, is_whole, too_long, expected })
     }
 
     /// The table as it is now.
@@ -244,13 +261,25 @@ impl TableShape {
 struct Taken<'a> {
     key: &'a [usize],
     has_ties: bool,
+    /// Whether rows that are too long to be read are left out.
+    skips: bool,
     rows: Vec<Tuple>,
+    too_long: Vec<Error>,
     bytes: usize,
     is_cut: bool,
 }
 
 impl Taken<'_> {
-    fn take(&mut self, row: Tuple) -> Result<()> {
+    fn take(&mut self, row: Result<Tuple>) -> Result<()> {
+        let row = match row {
+            Ok(row) => row,
+            Err(error) if self.skips => {
+                // A later chunk reads it again.
+                self.too_long.extend(Some(error).filter(|_| !self.is_cut));
+                return Ok(());
+            }
+            Err(error) => return Err(error),
+        };
         let size: usize =
             row.0.iter().map(|value| if let Value::Text(text) = value { text.len() } else { 0 }).sum();
         self.bytes += size;
