@@ -28,11 +28,13 @@ pub enum Condition {
     Lost,
     /// An operator paused it.
     Paused,
+    /// It copied all that it was asked for, and follows no changes.
+    Done,
 }
 
 impl Condition {
     /// All, the usual ones first.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Waiting,
         Self::Starting,
         Self::Streaming,
@@ -40,6 +42,7 @@ impl Condition {
         Self::Failed,
         Self::Lost,
         Self::Paused,
+        Self::Done,
     ];
 
     /// Its name, for metrics and wire formats.
@@ -52,6 +55,7 @@ impl Condition {
             Self::Failed => "failed",
             Self::Lost => "lost",
             Self::Paused => "paused",
+            Self::Done => "done",
         }
     }
 }
@@ -177,6 +181,14 @@ impl Progress {
     pub(crate) async fn left(&self, condition: Condition) {
         let mut conditions = self.0.condition.subscribe();
         conditions.wait_for(|now| *now != condition).await.map(drop).unwrap_or_default();
+    }
+
+    /// All is copied, and its database keeps nothing for it.
+    pub(crate) fn done(&self) {
+        let told = "all rows are copied; `firth connect snapshot` copies them again";
+        self.enter(Condition::Done, Some(told.to_owned()));
+        let mut status = self.lock();
+        (status.slot_bytes, status.behind_bytes, status.buffer_bytes) = (Some(0), Some(0), 0);
     }
 
     pub(crate) fn streaming(&self) {

@@ -29,6 +29,9 @@ pub struct State {
     /// Whether the slot is to be made anew: what it told before is over.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub renew: bool,
+    /// Whether all is copied, and no changes are followed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub done: bool,
     /// What every partition is to be told after a loss, until it was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resync: Option<Resync>,

@@ -4,7 +4,7 @@ import { del, get, may, post, query } from "./api.js";
 import { confirmLoss, form } from "./dialog.js";
 import { age, button, bytes, card, check, field, figures, h, head, link, live, num, pill, plural, table, toast, when } from "./dom.js";
 
-const KINDS = { streaming: "ok", starting: "warn", retrying: "warn", waiting: "warn", removing: "warn", failed: "bad", lost: "bad" };
+const KINDS = { streaming: "ok", done: "ok", starting: "warn", retrying: "warn", waiting: "warn", removing: "warn", failed: "bad", lost: "bad" };
 export const stateOf = (one) => pill(KINDS[one.state] || "", one.state);
 const sourcePath = (name, rest) => `/v1/sources/${encodeURIComponent(name)}${rest || ""}`;
 /** What a webhook takes is in the topic at once: it has no log and nothing to copy. */

@@ -30,6 +30,8 @@ pub enum SnapshotMode {
     Initial,
     /// They are left alone.
     Never,
+    /// They are copied, and then the source rests: it follows no changes.
+    Only,
 }
 
 /// A source as its section of the configuration has it.

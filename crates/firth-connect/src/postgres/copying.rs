@@ -82,6 +82,12 @@ impl<'a> Copying<'a> {
         self.copier.is_done() && self.ending.is_none()
     }
 
+    /// Whether everything is copied that anyone asked for.
+    pub(super) fn is_unasked(&self) -> bool {
+        let next = self.control.next_snapshot();
+        self.may_take() && next.is_none_or(|next| next.id <= self.ended)
+    }
+
     /// Resolves once an operator asks for a copy.
     pub(super) async fn asked(control: &SourceControl, ended: u64) {
         control.wait_for(|desired| desired.snapshots.first().is_some_and(|next| next.id > ended)).await;

@@ -64,7 +64,7 @@ impl<S: Sink, K: Keep> Reader<'_, S, K> {
         let mut sessions = Sessions::default();
         loop {
             sessions.begin(self.progress);
-            let mut error = stream::follow(self, &mut state).await;
+            let Err(mut error) = self.session(&mut state).await else { continue };
             if error.kind() == ErrorKind::Lost && self.config.policy.on_lost == OnLost::Resync {
                 match self.begin_anew(&mut state, &error).await {
                     Ok(()) => continue,
@@ -75,6 +75,33 @@ impl<S: Sink, K: Keep> Reader<'_, S, K> {
                 return error;
             }
         }
+    }
+
+    /// One session of the stream. That of a source that only copies ends when all is copied; then
+    /// the source rests until an operator asks for more.
+    async fn session(&self, state: &mut State) -> Result<()> {
+        let is_only = self.config.snapshot == SnapshotMode::Only;
+        if state.done && self.config.snapshot == SnapshotMode::Initial {
+            let next = state.anew("the source copied rows only, and follows changes from here on");
+            self.keep.save(&next).await?;
+            *state = next;
+        }
+        let has_all = self.config.tables.iter().all(|table| state.tables.contains(table));
+        if !(is_only && state.done && has_all) {
+            stream::follow(self, state).await?;
+        }
+        if state.has_slot {
+            slot::let_go(self.config, self.epoch).await?;
+            let next = State { has_slot: false, ..state.clone() };
+            self.keep.save(&next).await?;
+            *state = next;
+        }
+        self.progress.done();
+        let taken = state.copy.request;
+        self.control.wait_for(|desired| desired.snapshots.first().is_some_and(|next| next.id > taken)).await;
+        // The next session saves that.
+        state.done = false;
+        Ok(())
     }
 
     /// Notes that the history so far is over, and why. The next session makes a slot, tells every

@@ -3,11 +3,16 @@
 use super::catalog::{self, Slot, quoted};
 use super::config::{Config, SnapshotMode};
 use super::position::{Lsn, Position};
-use super::prepare::Primary;
+use super::prepare::{self, Primary};
 use super::server_error::ServerError;
 use crate::copy_state::CopyState;
 use crate::error::{Error, ErrorKind, Result};
 use crate::state::{Allowed, Keep, Resync, State};
+use std::time::Duration;
+
+/// How often, and after which pause, a slot is tried whose reader is about to end.
+const RELEASES: u32 = 50;
+const RELEASE_PAUSE: Duration = Duration::from_millis(100);
 
 /// Finds the slot, or makes it the first time. A slot that is gone is never made again silently:
 /// only if the state says that the history before is over, and then it replaces one that is there.
@@ -47,6 +52,24 @@ fn lost(name: &str, why: &str) -> Error {
          source another name, under which it starts from now"
     );
     Error::new(ErrorKind::Lost, text)
+}
+
+/// Lets a slot go that is not needed any more. One of another program stays.
+pub(super) async fn let_go(config: &Config, epoch: u64) -> Result<()> {
+    let mut primary = prepare::primary(config, epoch).await?;
+    for tries in 1.. {
+        let found = catalog::slot(&mut primary.queries, &config.slot()).await?;
+        let owned = found.filter(|slot| check_owner("", slot, &config.target.database).is_ok());
+        let Some(slot) = owned else { break };
+        match drop_slot(config, &mut primary, &slot, epoch).await {
+            // Our own session that read it is about to end.
+            Err(error) if error.kind() == ErrorKind::Unavailable && tries < RELEASES => {
+                tokio::time::sleep(RELEASE_PAUSE).await;
+            }
+            dropped => return dropped,
+        }
+    }
+    Ok(())
 }
 
 /// Checks that the slot whose stream was just started is the one that was read before, and
@@ -92,6 +115,7 @@ pub(crate) async fn own<K: Keep>(
         allowed: Some(Allowed { timeline: primary.timeline, lsn: limit.unwrap_or(confirmed).0 }),
         copy: to_copy(config, state),
         renew: false,
+        done: false,
         resync,
     };
     if next != *state {

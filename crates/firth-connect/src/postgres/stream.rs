@@ -4,7 +4,7 @@
 use super::Reader;
 use super::assembler::{Assembler, Output};
 use super::catalog;
-use super::config::Config;
+use super::config::{Config, SnapshotMode};
 use super::connection::{Connection, Frame, MAX_FRAME};
 use super::copying::Copying;
 use super::decode::{Beginning, Message as Decoded};
@@ -36,27 +36,20 @@ const SILENCE: Duration = Duration::from_secs(120);
 /// From the Unix epoch to PostgreSQL's.
 const EPOCH: Duration = Duration::from_secs(946_684_800);
 
-/// Reads the source until something ends it; never returns without a reason.
-pub(super) async fn follow<S: Sink, K: Keep>(reader: &Reader<'_, S, K>, state: &mut State) -> Error {
+/// Reads the source until something ends it, or all is copied of one that only copies.
+pub(super) async fn follow<S: Sink, K: Keep>(reader: &Reader<'_, S, K>, state: &mut State) -> Result<()> {
     let Reader { config, sink, progress, .. } = reader;
-    let session = async {
-        let mut primary = prepare::primary(config, reader.epoch).await?;
-        let marks = history::check(&mut primary, state, &sink.marks().await?).await?;
-        prepare::publication(config, &mut primary, state).await?;
-        let limit = history::limit(&mut primary, state, &marks).await?;
-        slot::find(config, reader.epoch, &mut primary, state, &marks).await?;
-        slot::start(config, &mut primary).await?;
-        slot::own(config, &mut primary, reader.keep, state, (limit, &marks)).await?;
-        progress.streaming();
-        let mut session = Session::new(reader, primary, marks, state);
-        session.tell_resync()?;
-        session.run().await
-    };
-    let ended: Result<std::convert::Infallible> = session.await;
-    match ended {
-        Err(error) => error,
-        Ok(never) => match never {},
-    }
+    let mut primary = prepare::primary(config, reader.epoch).await?;
+    let marks = history::check(&mut primary, state, &sink.marks().await?).await?;
+    prepare::publication(config, &mut primary, state).await?;
+    let limit = history::limit(&mut primary, state, &marks).await?;
+    slot::find(config, reader.epoch, &mut primary, state, &marks).await?;
+    slot::start(config, &mut primary).await?;
+    slot::own(config, &mut primary, reader.keep, state, (limit, &marks)).await?;
+    progress.streaming();
+    let mut session = Session::new(reader, primary, marks, state);
+    session.tell_resync()?;
+    session.run().await
 }
 
 type Appending = FuturesUnordered<BoxFuture<'static, (usize, usize, Result<()>)>>;
@@ -138,12 +131,15 @@ impl<'a, S: Sink, K: Keep> Session<'a, S, K> {
         }
     }
 
-    async fn run(mut self) -> Result<std::convert::Infallible> {
+    async fn run(mut self) -> Result<()> {
         loop {
             if self.is_growing() && self.pump.buffered_bytes() == 0 {
                 self.grow().await?;
             }
             self.copy();
+            if self.is_ending() && self.pump.is_idle() && self.saving.is_none() {
+                return self.finish().await;
+            }
             self.watch.look();
             let (wake, may_read) = (self.wake(), self.may_read());
             let (control, ended) = self.copying.waits_for();
@@ -190,7 +186,23 @@ impl<'a, S: Sink, K: Keep> Session<'a, S, K> {
 
     /// Whether the stream may be read: there is room, and nothing needs it to stand still.
     fn may_read(&self) -> bool {
-        !self.pump.is_full() && !self.is_growing() && !self.copying.copier.is_reading()
+        let is_over = self.is_ending() && !self.pump.is_open();
+        !self.pump.is_full() && !self.is_growing() && !self.copying.copier.is_reading() && !is_over
+    }
+
+    /// Whether all is copied of a source that only copies: what was read is still to be stored.
+    fn is_ending(&self) -> bool {
+        let is_told = self.telling.is_none() && self.state.resync.is_none();
+        self.config.snapshot == SnapshotMode::Only && is_told && self.copying.is_unasked()
+    }
+
+    /// Saves that all is copied. The slot is of no use any more.
+    async fn finish(self) -> Result<()> {
+        let copy = self.copying.copier.state().clone();
+        let next = State { done: true, renew: true, allowed: None, copy, ..self.state.clone() };
+        self.keep.save(&next).await?;
+        *self.state = next;
+        Ok(())
     }
 
     /// Whether new partitions wait to be taken in. That needs a place in the stream up to which

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod beside;
+mod copy_only;
 mod doctor;
 mod failing;
 mod failover;

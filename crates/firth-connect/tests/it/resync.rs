@@ -21,7 +21,7 @@ fn config(server: &PostgresServer) -> Config {
     source_with(server, &["orders"], &json!({ "snapshot": "initial", "on_lost": "resync" }))
 }
 
-async fn table(server: &PostgresServer) -> Rows {
+pub(crate) async fn table(server: &PostgresServer) -> Rows {
     let rows = server.sql("SELECT id, row_to_json(t) FROM orders t").await;
     let rows = rows.lines().map(|line| line.split_once('|').unwrap());
     let name = |id: &str| ("orders".to_owned(), id.to_owned());

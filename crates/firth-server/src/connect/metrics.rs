@@ -45,7 +45,7 @@ pub(super) fn tell(source: &str, status: &Status) {
 #[allow(clippy::cast_precision_loss, reason = "a figure for people")]
 fn confirmed(source: &str, status: &Status) {
     let Some(told) = status.confirmed_ms else { return };
-    let reads = !matches!(status.condition, Condition::Waiting | Condition::Paused);
+    let reads = !matches!(status.condition, Condition::Waiting | Condition::Paused | Condition::Done);
     let age = if reads { Progress::now_ms().saturating_sub(told) } else { 0 };
     gauge!("firth_source_confirmed_age_seconds", "source" => source.to_owned()).set(age as f64 / 1_000.0);
 }
