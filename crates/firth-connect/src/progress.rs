@@ -83,6 +83,9 @@ pub struct Status {
     /// Why it does not stream.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// What an operator should know while it streams.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub warning: Option<String>,
     /// Changes read in this process.
     pub changes: u64,
     /// The same by operation: insert, update, replace, delete, snapshot, truncate, resync.
@@ -109,6 +112,9 @@ pub struct Status {
     /// Bytes of its log that the database keeps for this source.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slot_bytes: Option<u64>,
+    /// How many it may keep, as the configuration says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slot_limit_bytes: Option<u64>,
     /// Changes that wait in the source and were not read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub behind_changes: Option<u64>,
@@ -174,6 +180,7 @@ impl Progress {
     pub(crate) fn enter(&self, condition: Condition, reason: Option<String>) {
         let mut status = self.lock();
         (status.condition, status.reason) = (condition, reason);
+        status.warning = None;
         self.0.condition.send_replace(condition);
     }
 
@@ -288,6 +295,16 @@ impl Progress {
     /// How much of its log the database keeps for this source.
     pub fn kept_by_slot(&self, bytes: u64) {
         self.lock().slot_bytes = Some(bytes);
+    }
+
+    /// How much of its log the database may keep for this source.
+    pub(crate) fn limit_slot(&self, bytes: Option<u64>) {
+        self.lock().slot_limit_bytes = bytes;
+    }
+
+    /// What an operator should know, or that it is over.
+    pub(crate) fn warn(&self, warning: Option<String>) {
+        self.lock().warning = warning;
     }
 
     /// How far the copies of tables are, those under way first.

@@ -15,6 +15,7 @@ export function troubleOf(one) {
   if (one.state === "lost" || one.state === "failed") return { kind: "bad", text: `${one.name} is ${one.state}: ${one.reason || "its reader gave no reason"}` };
   if (one.state === "retrying" || one.state === "waiting") return { kind: "warn", text: `${one.name} is ${one.state}: ${one.reason || "its reader gave no reason"}` };
   if (one.state === "paused" && isDatabase(one)) return { kind: "warn", text: `${one.name} is paused, and its database keeps its log meanwhile.` };
+  if (one.warning) return { kind: "warn", text: `${one.name}: ${one.warning}` };
   if ((one.lag_ms || 0) > 60_000) return { kind: "warn", text: `${one.name} is ${age(one.lag_ms)} behind its database.` };
   return null;
 }

@@ -1,5 +1,6 @@
 //! [`Config`]: a PostgreSQL source, every option checked.
 
+use super::limits::{LimitOptions, WalLimit};
 use super::target::{Target, TlsFiles, read_password};
 use crate::error::{Error, Result};
 use crate::mapping::{ColumnRule, KeyRule, Mapping, TenantRule};
@@ -88,6 +89,26 @@ pub struct Options {
     /// Whether the reader writes a sign of life into the log every ten seconds.
     #[serde(default)]
     pub heartbeat: bool,
+    /// How much of its log the database may keep for the source.
+    #[serde(default)]
+    pub limits: LimitOptions,
+    /// Whose transactions are read.
+    #[serde(default)]
+    pub origin: Origin,
+    /// Whether records name the shape of their table in a header.
+    #[serde(default)]
+    pub schema_header: bool,
+}
+
+/// Whose transactions are read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Origin {
+    /// All.
+    #[default]
+    Any,
+    /// Those without an origin: none that replication or a sink of firth wrote.
+    None,
 }
 
 fn table_name() -> String {
@@ -115,6 +136,9 @@ pub struct Config {
     pub(crate) outbox: BTreeSet<String>,
     pub(crate) policy: Policy,
     pub(crate) heartbeat: bool,
+    pub(crate) wal: WalLimit,
+    pub(crate) origin: Origin,
+    pub(crate) schema_header: bool,
 }
 
 impl Config {
@@ -162,6 +186,9 @@ impl Config {
             outbox: outbox(options)?,
             policy: policy(options)?,
             heartbeat: options.heartbeat,
+            wal: WalLimit::new(&options.limits)?,
+            origin: options.origin,
+            schema_header: options.schema_header,
         })
     }
 
@@ -285,6 +312,9 @@ mod tests {
             ("shop", json!({ "snapshots": true }), "unknown field"),
             ("shop", json!({ "snapshot": "always" }), "unknown variant"),
             ("shop", json!({ "on_error": "skip" }), "unknown variant"),
+            ("shop", json!({ "origin": "remote" }), "unknown variant"),
+            ("shop", json!({ "limits": { "wal": 7 } }), "limits.wal is 7 bytes"),
+            ("shop", json!({ "limits": { "log": 7 } }), "unknown field"),
             ("shop", json!({ "on_lost": "resync", "snapshot": "never" }), "but snapshot is never"),
             ("shop", json!({ "outbox": ["changes"] }), "outbox names changes"),
             ("shop", json!({ "outbox": ["a b"] }), "outbox"),

@@ -19,6 +19,7 @@ use crate::sink::Sink;
 use crate::state::Keep;
 use firth_router::event::{Event, Operation};
 use futures_util::future::BoxFuture;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Between tries of what failed for a passing reason.
@@ -49,6 +50,8 @@ pub(super) struct Copying<'a> {
     ended: u64,
     /// What operators see.
     tables: Vec<SnapshotProgress>,
+    /// The shape of the chunk under way, if records name that.
+    shape: Option<Arc<str>>,
     /// The transaction of the pump that holds the groups on their way.
     under_way: Option<u64>,
 }
@@ -74,6 +77,7 @@ impl<'a> Copying<'a> {
             ending: None,
             ended: 0,
             under_way: None,
+            shape: None,
         }
     }
 
@@ -240,6 +244,7 @@ impl<'a, S: Sink, K: Keep> Session<'a, S, K> {
         }
         let shape = Shape::new(&self.config.mapping, &raw.relation, Some(&raw.primary[..]))?;
         let rows = self.read_rows(&shape, &raw)?;
+        self.copying.shape = self.config.schema_header.then(|| shape.name().clone());
         let RawChunk { visibility, high: Lsn(high), is_whole, .. } = raw;
         let is_taken = self.copying.copier.read(Chunk { visibility, high, rows, is_whole })?;
         Ok(is_taken)
@@ -267,9 +272,10 @@ impl<'a, S: Sink, K: Keep> Session<'a, S, K> {
                 }
                 let position = Position { commit, index, group: number, ..self.origin };
                 self.progress.read(&event);
+                let shape = self.copying.shape.as_ref().map(|shape| ("firth-schema", shape.to_string()));
                 let headers =
                     [("firth-source", self.config.name.clone()), ("firth-position", position.to_string())];
-                let message = message(&event, Some(key), headers);
+                let message = message(&event, Some(key), headers.into_iter().chain(shape));
                 let size = size_of(&message);
                 self.last = Some(position);
                 self.pump.push(Instant::now(), Change { partition, position, message, size });

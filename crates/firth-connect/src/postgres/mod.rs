@@ -9,6 +9,7 @@ pub mod decode;
 mod doctor;
 mod emitted;
 mod history;
+mod limits;
 mod literal;
 pub mod position;
 mod prepare;
@@ -24,9 +25,10 @@ mod tls;
 pub mod value;
 mod watch;
 
-pub use config::{Config, Options, SnapshotMode};
+pub use config::{Config, Options, Origin, SnapshotMode};
 pub use doctor::examine;
 pub use emitted::Emitted;
+pub use limits::{LimitOptions, OnWal, Size};
 pub(crate) use remove::remove;
 
 use crate::control::SourceControl;

@@ -1,7 +1,7 @@
 //! The replication slot of a source: found, made, made anew after a loss, and started.
 
 use super::catalog::{self, Slot, quoted};
-use super::config::{Config, SnapshotMode};
+use super::config::{Config, Origin, SnapshotMode};
 use super::position::{Lsn, Position};
 use super::prepare::{self, Primary};
 use super::server_error::ServerError;
@@ -28,6 +28,10 @@ pub(crate) async fn find(
         check_owner(&name, &slot, &config.target.database)?;
         if !state.renew {
             check_log(&name, &slot)?;
+            if let Some(why) = config.wal.verdict(slot.retained) {
+                drop_slot(config, primary, &slot, epoch).await?;
+                return Err(Error::new(ErrorKind::Lost, format!("{why}: slot {name} was dropped")));
+            }
             return release(config, primary, &slot, epoch).await;
         }
         drop_slot(config, primary, &slot, epoch).await?;
@@ -174,15 +178,22 @@ async fn release(config: &Config, primary: &mut Primary, slot: &Slot, epoch: u64
     }
 }
 
-/// Starts the stream where the slot stands.
-pub(crate) async fn start(config: &Config, primary: &mut Primary) -> Result<()> {
+/// The command that starts the stream, in the words of a version.
+fn start_command(config: &Config, version: u32) -> String {
     let publication = quoted(&config.publication).replace('\'', "''");
     // Older servers cannot send what `pg_logical_emit_message` wrote.
-    let messages = if primary.version >= 140_000 { ", messages 'true'" } else { "" };
-    let command = format!(
-        "START_REPLICATION SLOT {} LOGICAL 0/0 (proto_version '1', publication_names '{publication}'{messages})",
+    let messages = if version >= 140_000 { ", messages 'true'" } else { "" };
+    // Those of older servers are left out when they are read.
+    let origin = if version >= 160_000 && config.origin == Origin::None { ", origin 'none'" } else { "" };
+    format!(
+        "START_REPLICATION SLOT {} LOGICAL 0/0 (proto_version '1', publication_names '{publication}'{messages}{origin})",
         quoted(&config.slot()),
-    );
+    )
+}
+
+/// Starts the stream where the slot stands.
+pub(crate) async fn start(config: &Config, primary: &mut Primary) -> Result<()> {
+    let command = start_command(config, primary.version);
     primary.stream.start_stream(&command).await.map_err(|error| match ServerError::code_of(&error) {
         // The slot vanished, or it was invalidated, after it was looked at.
         Some("42704" | "55000" | "58P01") => {
@@ -191,4 +202,29 @@ pub(crate) async fn start(config: &Config, primary: &mut Primary) -> Result<()> 
         }
         _ => error,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    pub(super) fn config(change: serde_json::Value) -> Config {
+        let mut options = json!({
+            "url": "postgres://firth@127.0.0.1/shop", "topic": "changes", "tables": ["orders"],
+            "tenant": { "constant": "acme" },
+        });
+        options.as_object_mut().unwrap().extend(change.as_object().unwrap().clone());
+        Config::new("shop", &serde_json::from_value(options).unwrap(), None).unwrap()
+    }
+
+    #[test]
+    fn a_stream_is_started_in_the_words_of_the_server() {
+        let start = "START_REPLICATION SLOT \"firth_shop\" LOGICAL 0/0 (proto_version '1', publication_names '\"firth_shop\"'";
+        let (all, local) = (config(json!({})), config(json!({ "origin": "none" })));
+        assert_eq!(start_command(&all, 130_010), format!("{start})"));
+        assert_eq!(start_command(&all, 170_000), format!("{start}, messages 'true')"));
+        assert_eq!(start_command(&local, 150_018), format!("{start}, messages 'true')"));
+        assert_eq!(start_command(&local, 160_000), format!("{start}, messages 'true', origin 'none')"));
+    }
 }

@@ -4,7 +4,7 @@
 use super::Reader;
 use super::assembler::{Assembler, Output};
 use super::catalog;
-use super::config::{Config, SnapshotMode};
+use super::config::{Config, Origin, SnapshotMode};
 use super::connection::{Connection, Frame, MAX_FRAME};
 use super::copying::Copying;
 use super::decode::{Beginning, Message as Decoded};
@@ -47,6 +47,7 @@ pub(super) async fn follow<S: Sink, K: Keep>(reader: &Reader<'_, S, K>, state: &
     slot::start(config, &mut primary).await?;
     slot::own(config, &mut primary, reader.keep, state, (limit, &marks)).await?;
     progress.streaming();
+    progress.limit_slot(config.wal.bytes);
     let mut session = Session::new(reader, primary, marks, state);
     session.tell_resync()?;
     session.run().await
@@ -110,7 +111,9 @@ impl<'a, S: Sink, K: Keep> Session<'a, S, K> {
             place: Lsn::default(),
             assembler: assembler
                 .only(config.tables.iter().cloned())
-                .skipping_poison(config.policy.dead_topic.is_some()),
+                .skipping_poison(config.policy.dead_topic.is_some())
+                .skipping_origins(config.origin == Origin::None)
+                .naming_shapes(config.schema_header),
             known: marks.iter().flatten().max().copied(),
             last: None,
             pump: Pump::new(config.limits.clone(), marks),
@@ -227,10 +230,20 @@ impl<'a, S: Sink, K: Keep> Session<'a, S, K> {
         let Some(slot) = seen? else { return Ok(()) };
         self.progress.kept_by_slot(slot.retained);
         self.progress.behind(slot.behind);
-        if slot.wal_status == "unreserved" {
-            let source = &self.config.name;
-            tracing::warn!(source, bytes = slot.retained, "the server removes the slot's log soon");
+        if let Some(why) = self.config.wal.verdict(slot.retained) {
+            return Err(Error::unavailable(format!("{why}: the slot is given up")));
         }
+        let ends_soon = (slot.wal_status == "unreserved").then(|| {
+            let kept = slot.retained;
+            format!(
+                "the server removes the log of the slot soon (max_slot_wal_keep_size): it keeps {kept} bytes"
+            )
+        });
+        let warning = ends_soon.or_else(|| self.config.wal.warning(slot.retained));
+        if let Some(warning) = &warning {
+            tracing::warn!(source = self.config.name, "{warning}");
+        }
+        self.progress.warn(warning);
         Ok(())
     }
 

@@ -9,6 +9,7 @@ mod failing;
 mod failover;
 mod flowing;
 mod history;
+mod limits;
 #[cfg(feature = "mongodb")]
 mod mongo;
 #[cfg(feature = "mongodb")]

@@ -37,6 +37,9 @@ pub(super) fn tell(source: &str, status: &Status) {
     if let Some(bytes) = status.slot_bytes {
         gauge!("firth_source_slot_bytes", "source" => name()).set(bytes as f64);
     }
+    if let Some(bytes) = status.slot_limit_bytes {
+        gauge!("firth_source_slot_limit_bytes", "source" => name()).set(bytes as f64);
+    }
     confirmed(source, status);
     snapshots(source, status);
 }

@@ -27,6 +27,8 @@ pub(crate) struct SourceShown {
     pub(crate) state: String,
     /// Why it does not stream.
     pub(crate) reason: Option<String>,
+    /// What an operator should know while it streams.
+    pub(crate) warning: Option<String>,
     /// The node that reads it.
     pub(crate) reader: Option<String>,
     /// When its reader told all this, as Unix time.
@@ -55,6 +57,8 @@ pub(crate) struct SourceShown {
     pub(crate) behind_bytes: Option<u64>,
     /// Bytes of its log that the database keeps for this source.
     pub(crate) slot_bytes: Option<u64>,
+    /// How many it may keep, as the configuration says.
+    pub(crate) slot_limit_bytes: Option<u64>,
     /// Changes that wait in the source and were not read.
     pub(crate) behind_changes: Option<u64>,
     /// Whether it may miss changes without a loss being told.
@@ -169,6 +173,8 @@ impl SourceShown {
             confirmed_ms: status.confirmed_ms,
             behind_bytes: status.behind_bytes,
             slot_bytes: status.slot_bytes,
+            slot_limit_bytes: status.slot_limit_bytes,
+            warning: status.warning,
             behind_changes: status.behind_changes,
             lossy: status.lossy,
             gaps: status.gaps,

@@ -73,7 +73,9 @@ pub enum Message {
         /// Its content.
         content: Content,
     },
-    /// An origin or a type's name: nothing follows from it.
+    /// The transaction came from elsewhere, by replication.
+    Origin,
+    /// A type's name: nothing follows from it.
     Ignored,
 }
 
@@ -268,7 +270,8 @@ impl Message {
                 let prefix = rest.text()?;
                 Self::Emitted { transactional, lsn, prefix, content: Content(rest.sized()?) }
             }
-            b'O' | b'Y' => return Ok(Self::Ignored),
+            b'O' => return Ok(Self::Origin),
+            b'Y' => return Ok(Self::Ignored),
             _ => return Err(Error::corrupt("the change stream holds a message of an unknown kind")),
         };
         if rest.at == bytes.len() { Ok(message) } else { Err(cut("is longer than it says")) }

@@ -71,7 +71,8 @@ fn encode(message: &Message) -> Bytes {
             out.extend((content.0.len() as u32).to_be_bytes());
             out.extend(&content.0);
         }
-        Message::Ignored => out.extend(b"Oanything"),
+        Message::Origin => out.extend(b"Oanything"),
+        Message::Ignored => out.extend(b"Yanything"),
     }
     out.into()
 }

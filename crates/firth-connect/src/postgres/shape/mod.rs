@@ -6,6 +6,7 @@ use crate::error::{Error, Result};
 use crate::mapping::{KeyRule, Mapping, Tenancy, schema_tenant};
 use firth_router::Tenant;
 use firth_router::event::{Document, Event, Operation, Text};
+use std::sync::Arc;
 
 /// The longest key that a dead letter shows.
 const MAX_DEAD_KEY: usize = 4 << 10;
@@ -14,6 +15,7 @@ const MAX_DEAD_KEY: usize = 4 << 10;
 #[derive(Debug)]
 pub struct Shape {
     table: String,
+    name: Arc<str>,
     collection: Text,
     tenant: TenantSource,
     key: Vec<usize>,
@@ -90,6 +92,7 @@ impl Shape {
             }
         });
         Ok(Self {
+            name: named(&relation.columns),
             columns: columns.collect(),
             collection: mapping.collection(&relation.schema, &relation.name).into(),
             soft_delete: mapping.soft_delete.clone(),
@@ -105,6 +108,11 @@ impl Shape {
     pub fn shared(mut self, is_shared: bool) -> Self {
         self.is_shared = is_shared;
         self
+    }
+
+    /// A name for its columns and their types: another one if they change.
+    pub(crate) fn name(&self) -> &Arc<str> {
+        &self.name
     }
 
     /// `schema.table`.
@@ -278,6 +286,16 @@ impl Shape {
     fn poison(&self, error: &firth_router::Error) -> Error {
         Error::poison(format!("a row of {} cannot be an event: {error}", self.table))
     }
+}
+
+/// FNV-1a of the columns and their types.
+fn named(columns: &[Column]) -> Arc<str> {
+    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+    let mut take = |byte: u8| hash = (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
+    for column in columns {
+        column.name.bytes().chain([0]).chain(column.type_oid.to_be_bytes()).for_each(&mut take);
+    }
+    format!("{hash:016x}").into()
 }
 
 /// The places of the key's columns.

@@ -74,6 +74,8 @@ pub(super) fn whole(source: &SourceShown) -> Result<()> {
         ("told database", source.confirmed_ms.map(ago)),
         ("behind", source.behind_bytes.map(bytes)),
         ("kept log", source.slot_bytes.map(bytes)),
+        ("may keep", source.slot_limit_bytes.map(bytes)),
+        ("warning", source.warning.clone()),
         ("waiting", source.behind_changes.map(units::count)),
         ("lossy", source.lossy.then(|| format!("yes, gaps: {}", units::count(source.gaps)))),
         ("dead letters", Some(units::count(source.dead)).filter(|_| source.dead > 0)),

@@ -3,16 +3,17 @@
 //! It counts the changes of each transaction, so that a change has the same position however often
 //! it is read, and holds one record back, so that the last of a transaction can say so.
 
-use super::decode::{Beginning, Message, Old, Relation, Tuple};
-use super::emitted::{Emitted, HEARTBEAT};
-use super::position::{Lsn, Position};
-use super::shape::Shape;
-use super::value::{Kind, Types};
 use crate::dead_letter::DeadLetter;
 use crate::error::{Error, ErrorKind, Result};
 use crate::mapping::Mapping;
+use crate::postgres::decode::{Beginning, Identity, Message, Old, Relation, Tuple};
+use crate::postgres::emitted::{Emitted, HEARTBEAT};
+use crate::postgres::position::{Lsn, Position};
+use crate::postgres::shape::Shape;
+use crate::postgres::value::{Kind, Types};
 use firth_router::event::{Event, Operation};
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 /// Tables of one session, at most.
 const MAX_TABLES: usize = 100_000;
@@ -44,6 +45,8 @@ pub struct Record {
     pub told: Told,
     /// The number of its table; 0 for a message.
     pub relation: u32,
+    /// The shape of its table, if records name that.
+    pub shape: Option<Arc<str>>,
     /// The table, `schema.table`, whose rows are all gone by it.
     pub truncated: Option<String>,
     /// Whether it is the last of its transaction.
@@ -70,6 +73,9 @@ impl Record {
             ("firth-txn", self.position.commit.to_string()),
             ("firth-txn-index", self.row().to_string()),
         ];
+        if let Some(shape) = &self.shape {
+            headers.push(("firth-schema", shape.to_string()));
+        }
         if self.is_last {
             headers.push(("firth-txn-last", "true".to_owned()));
         }
@@ -97,6 +103,10 @@ pub struct Assembler {
     shapes: HashMap<u32, Option<Shape>>,
     /// Whether the source goes on without a change that cannot be an event.
     skips_poison: bool,
+    /// Whether transactions that came by replication are left out.
+    skips_origins: bool,
+    /// Whether records name the shape of their table.
+    names_shapes: bool,
     txn: Option<Txn>,
     held: Option<Record>,
 }
@@ -106,6 +116,8 @@ struct Txn {
     commit: Lsn,
     committed_ms: u64,
     rows: u32,
+    /// Whether it is left out.
+    is_skipped: bool,
 }
 
 /// What must be asked of the database before a table's rows can be read.
@@ -128,6 +140,8 @@ impl Assembler {
             types,
             shapes: HashMap::new(),
             skips_poison: false,
+            skips_origins: false,
+            names_shapes: false,
             txn: None,
             held: None,
         }
@@ -137,6 +151,20 @@ impl Assembler {
     #[must_use]
     pub fn skipping_poison(mut self, skips: bool) -> Self {
         self.skips_poison = skips;
+        self
+    }
+
+    /// Leaves out transactions that came by replication.
+    #[must_use]
+    pub fn skipping_origins(mut self, skips: bool) -> Self {
+        self.skips_origins = skips;
+        self
+    }
+
+    /// Names in each record the shape of its table.
+    #[must_use]
+    pub fn naming_shapes(mut self, names: bool) -> Self {
+        self.names_shapes = names;
         self
     }
 
@@ -160,7 +188,7 @@ impl Assembler {
         }
         let unknown = relation.columns.iter().map(|column| column.type_oid);
         Needs {
-            primary: relation.identity == super::decode::Identity::Full
+            primary: relation.identity == Identity::Full
                 && self.mapping.key == crate::mapping::KeyRule::Primary,
             types: unknown.filter(|oid| !self.types.knows(*oid)).collect(),
         }
@@ -194,7 +222,7 @@ impl Assembler {
         match message {
             Message::Begin { commit, committed_us, xid } => {
                 let committed_ms = u64::try_from(committed_us / 1_000).unwrap_or_default();
-                self.txn = Some(Txn { commit: *commit, committed_ms, rows: 0 });
+                self.txn = Some(Txn { commit: *commit, committed_ms, rows: 0, is_skipped: false });
                 out.push(Output::Begin { commit: *commit, xid: *xid });
             }
             Message::Commit { end, .. } => self.end(*end, out)?,
@@ -229,6 +257,10 @@ impl Assembler {
                 } else if let Some(emitted) = Emitted::read(prefix, content) {
                     self.emitted(*transactional, *lsn, emitted, out)?;
                 }
+            }
+            Message::Origin => {
+                let txn = self.txn.as_mut().ok_or_else(outside)?;
+                txn.is_skipped = self.skips_origins;
             }
             Message::Ignored | Message::Relation(_) => {}
         }
@@ -281,7 +313,7 @@ impl Assembler {
         }
         // No transaction commits at a place that is not aligned.
         let commit = Lsn(lsn.0.saturating_sub(1));
-        self.txn = Some(Txn { commit, committed_ms: 0, rows: 0 });
+        self.txn = Some(Txn { commit, committed_ms: 0, rows: 0, is_skipped: false });
         out.push(Output::Begin { commit, xid: 0 });
         self.tell([Told::Emitted(emitted)], (0, None), out)?;
         self.end(lsn, out)
@@ -316,6 +348,9 @@ impl Assembler {
         out: &mut Vec<Output>,
     ) -> Result<()> {
         let txn = self.txn.as_ref().ok_or_else(outside)?;
+        if txn.is_skipped {
+            return Ok(());
+        }
         let timed = |event: Event| Event { committed_ms: txn.committed_ms, observed_ms: now_ms, ..event };
         match events.transpose() {
             Ok(events) => {
@@ -351,7 +386,12 @@ impl Assembler {
         (relation, truncated): (u32, Option<String>),
         out: &mut Vec<Output>,
     ) -> Result<()> {
+        let shape = self.shapes.get(&relation).and_then(Option::as_ref);
+        let shape = shape.filter(|_| self.names_shapes).map(|shape| shape.name().clone());
         let txn = self.txn.as_mut().ok_or_else(outside)?;
+        if txn.is_skipped {
+            return Ok(());
+        }
         let first = txn.rows.checked_mul(PARTS).ok_or_else(too_long)?;
         txn.rows += 1;
         for (part, told) in (0..PARTS).zip(parts) {
@@ -359,7 +399,8 @@ impl Assembler {
             let (system, timeline, commit) = (self.system, self.timeline, txn.commit);
             let position = Position { system, timeline, commit, index, group: 0 };
             let truncated = truncated.clone();
-            let record = Record { position, told, relation, truncated, is_last: false };
+            let shape = shape.clone();
+            let record = Record { position, told, relation, shape, truncated, is_last: false };
             out.extend(self.held.replace(record).map(Box::new).map(Output::Record));
         }
         Ok(())
@@ -375,161 +416,4 @@ fn too_long() -> Error {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::mapping::{KeyRule, TenantRule};
-    use crate::postgres::decode::{Column, Content, Identity, Value};
-    use std::collections::BTreeMap;
-
-    fn assembler() -> Assembler {
-        let tenant = TenantRule::Constant("acme".into());
-        let mapping = Mapping::new(&tenant, "{table}", KeyRule::Primary, &BTreeMap::new(), None).unwrap();
-        Assembler::new(9, 1, mapping, Types::default())
-    }
-
-    fn relation(id: u32, name: &str) -> Relation {
-        let columns = vec![Column { is_key: true, name: "id".into(), type_oid: 23 }];
-        Relation { id, schema: "public".into(), name: name.into(), identity: Identity::Default, columns }
-    }
-
-    fn row(id: u32) -> Tuple {
-        Tuple(vec![Value::Text(id.to_string().into())])
-    }
-
-    fn read(assembler: &mut Assembler, messages: &[Message]) -> Vec<String> {
-        let mut out = Vec::new();
-        for message in messages {
-            assembler.read(message, 5, &mut out).unwrap();
-        }
-        let shown = out.iter().map(|output| match output {
-            Output::Begin { .. } => "begin".to_owned(),
-            Output::Commit(end) => format!("commit {end}"),
-            Output::Heartbeat(sent) => format!("heartbeat {sent}"),
-            Output::Record(record) => {
-                let last = if record.is_last { " last" } else { "" };
-                let what = match &record.told {
-                    Told::Event(event) => format!("{} {}", event.operation.as_str(), &*event.key),
-                    Told::Emitted(emitted) => format!("to {}", emitted.topic),
-                    Told::Dead(letter) => format!("dead {} {:?}", letter.table, letter.key),
-                };
-                format!("{} {what}{last}", record.position)
-            }
-        });
-        shown.collect()
-    }
-
-    #[test]
-    fn changes_are_numbered_the_same_whichever_tables_are_followed() {
-        let txn = [
-            Message::Begin { commit: Lsn(16), committed_us: 3_000, xid: 1 },
-            Message::Insert { relation: 2, new: row(1) },
-            Message::Insert { relation: 1, new: row(2) },
-            Message::Update { relation: 1, old: Old::Key(row(2)), new: row(3) },
-            Message::Insert { relation: 1, new: row(4) },
-            Message::Commit { commit: Lsn(16), end: Lsn(32) },
-        ];
-        let mut all = assembler();
-        all.relation(&relation(1, "orders"), None).unwrap();
-        all.relation(&relation(2, "other"), None).unwrap();
-        let seen = read(&mut all, &txn);
-        let orders =
-            ["9.1.0/10.2 insert 2", "9.1.0/10.4 delete 2", "9.1.0/10.5 insert 3", "9.1.0/10.6 insert 4 last"];
-        assert_eq!(seen[0..2], ["begin", "9.1.0/10.0 insert 1"]);
-        assert_eq!(seen[2..6], orders);
-        assert_eq!(seen[6..], ["commit 0/20"]);
-
-        let mut some = assembler().only(["public.orders".to_owned()]);
-        some.relation(&relation(1, "orders"), None).unwrap();
-        some.relation(&relation(2, "other"), None).unwrap();
-        assert_eq!(read(&mut some, &txn)[1..5], orders);
-    }
-
-    #[test]
-    fn truncates_and_messages_stand_in_order_with_rows() {
-        let emitted = |transactional, lsn, prefix: &str, text: &'static str| Message::Emitted {
-            transactional,
-            lsn: Lsn(lsn),
-            prefix: prefix.to_owned(),
-            content: Content(text.into()),
-        };
-        let truncate = Message::Truncate { relations: vec![2, 1], cascade: true, restart_identity: false };
-        let txn = [
-            emitted(false, 16, "firth.topic.mails", "outside"),
-            emitted(false, 16, "firth.heartbeat", "77"),
-            emitted(false, 16, "of another program", "x"),
-            Message::Begin { commit: Lsn(16), committed_us: 3_000, xid: 1 },
-            Message::Insert { relation: 1, new: row(1) },
-            truncate,
-            emitted(true, 14, "firth.topic.mails/7", "within"),
-            Message::Commit { commit: Lsn(16), end: Lsn(32) },
-        ];
-        let mut all = assembler().only(["public.orders".to_owned()]);
-        all.relation(&relation(1, "orders"), None).unwrap();
-        all.relation(&relation(2, "other"), None).unwrap();
-        assert_eq!(
-            read(&mut all, &txn),
-            [
-                "begin",
-                "9.1.0/F.0 to mails last",
-                "commit 0/10",
-                "heartbeat 77",
-                "begin",
-                "9.1.0/10.0 insert 1",
-                "9.1.0/10.4 truncate ",
-                "9.1.0/10.6 to mails last",
-                "commit 0/20",
-            ]
-        );
-    }
-
-    #[test]
-    fn a_row_that_cannot_be_an_event_is_an_error_or_a_dead_letter() {
-        let long = Tuple(vec![Value::Text("x".repeat(701).into())]);
-        let txn = [
-            Message::Begin { commit: Lsn(16), committed_us: 3_000, xid: 1 },
-            Message::Insert { relation: 1, new: row(1) },
-            Message::Insert { relation: 1, new: long.clone() },
-            Message::Insert { relation: 1, new: row(2) },
-            Message::Commit { commit: Lsn(16), end: Lsn(32) },
-        ];
-        let mut skipping = assembler().skipping_poison(true);
-        skipping.relation(&relation(1, "orders"), None).unwrap();
-        let dead = format!("9.1.0/10.2 dead public.orders {:?}", Some("x".repeat(701)));
-        assert_eq!(
-            read(&mut skipping, &txn)[1..4],
-            ["9.1.0/10.0 insert 1", &dead, "9.1.0/10.4 insert 2 last"]
-        );
-
-        let mut strict = assembler();
-        strict.relation(&relation(1, "orders"), None).unwrap();
-        let mut out = Vec::new();
-        let read: Result<Vec<()>> = txn.iter().map(|message| strict.read(message, 0, &mut out)).collect();
-        let error = read.unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Poison);
-        assert!(
-            error.to_string().contains("public.orders") && error.to_string().contains("insert at 0/10.1"),
-            "{error}"
-        );
-    }
-
-    #[test]
-    fn a_stream_that_breaks_its_own_rules_is_an_error() {
-        let mut out = Vec::new();
-        let insert = Message::Insert { relation: 1, new: row(1) };
-        let error = assembler().read(&insert, 0, &mut out).unwrap_err().to_string();
-        assert!(error.contains("before the description"), "{error}");
-        let mut known = assembler();
-        known.relation(&relation(1, "orders"), None).unwrap();
-        assert!(known.read(&insert, 0, &mut out).unwrap_err().to_string().contains("outside"));
-    }
-
-    #[test]
-    fn only_what_is_needed_is_asked_of_the_database() {
-        let mut full = relation(1, "orders");
-        assert_eq!(assembler().needs(&full), Needs::default());
-        full.identity = Identity::Full;
-        full.columns.push(Column { is_key: true, name: "mood".into(), type_oid: 20_000 });
-        assert_eq!(assembler().needs(&full), Needs { primary: true, types: vec![20_000] });
-        assert_eq!(assembler().only(["public.other".to_owned()]).needs(&full), Needs::default());
-    }
-}
+mod tests;
