@@ -24,6 +24,12 @@ pub(crate) fn message(
     headers.into_iter().fold(message, |message, (name, value)| message.header(name, value))
 }
 
+/// FNV-1a of 64 bits: a name for bytes that stays the same from build to build.
+pub(crate) fn fnv(bytes: impl IntoIterator<Item = u8>) -> u64 {
+    let mix = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
+    bytes.into_iter().fold(0xcbf2_9ce4_8422_2325, mix)
+}
+
 /// The bytes that it takes while it waits.
 pub(crate) fn size_of(message: &Message) -> usize {
     message.payload().len() + OVERHEAD

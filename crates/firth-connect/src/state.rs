@@ -19,6 +19,9 @@ pub struct State {
     /// The tables that were published.
     #[serde(default)]
     pub tables: BTreeSet<String>,
+    /// Which parts of the tables the publication sends, if the source chose them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parts: Option<String>,
     /// Up to where the database was allowed to forget. A slot that stands behind it is not the one
     /// that was read. None before the first session, and from builds that did not store it.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -321,6 +321,36 @@ pub(crate) async fn published_part(
     }))
 }
 
+/// Which published tables have a list of columns, and a condition for rows. For version 15 and
+/// newer.
+pub(crate) async fn published_parts(
+    connection: &mut Connection,
+    publication: &str,
+) -> Result<BTreeMap<String, (Option<Vec<String>>, bool)>> {
+    let sql = "SELECT n.nspname || '.' || c.relname, r.prqual IS NOT NULL,
+                 CASE WHEN r.prattrs IS NOT NULL THEN array_to_string(ARRAY(
+                   SELECT a.attname FROM pg_attribute a
+                   WHERE a.attrelid = c.oid AND a.attnum = ANY (r.prattrs::int2[]) ORDER BY a.attnum), E'\\x1f') END
+               FROM pg_publication p JOIN pg_publication_rel r ON r.prpubid = p.oid
+                 JOIN pg_class c ON c.oid = r.prrelid JOIN pg_namespace n ON n.oid = c.relnamespace
+               WHERE p.pubname = $1";
+    let rows = connection.query_with(sql, &[publication]).await?.into_iter().map(|row| {
+        let [Some(table), Some(has_filter), columns] = &row[..] else { return Err(odd()) };
+        Ok((table.clone(), (columns.as_deref().map(names), has_filter == "t")))
+    });
+    rows.collect()
+}
+
+/// The tables that hold the rows of a table: itself, or its partitions.
+pub(crate) async fn leaves(connection: &mut Connection, table: &str) -> Result<Vec<String>> {
+    let sql =
+        "SELECT n.nspname || '.' || c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+               WHERE c.relkind = 'r' AND (c.oid = $1::regclass
+                 OR c.oid IN (SELECT relid FROM pg_partition_tree($1::regclass) WHERE isleaf))";
+    let rows = connection.query_with(sql, &[&quoted_table(table)]).await?;
+    Ok(rows.into_iter().flatten().flatten().collect())
+}
+
 /// A name as SQL writes it.
 pub(crate) fn quoted(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))

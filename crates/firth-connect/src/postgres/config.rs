@@ -1,6 +1,7 @@
 //! [`Config`]: a PostgreSQL source, every option checked.
 
 use super::limits::{LimitOptions, WalLimit};
+use super::parts::{Parts, TableColumns};
 use super::target::{Target, TlsFiles, read_password};
 use crate::error::{Error, Result};
 use crate::mapping::{ColumnRule, KeyRule, Mapping, TenantRule};
@@ -70,7 +71,10 @@ pub struct Options {
     pub key: KeyRule,
     /// What is special about the columns of a table.
     #[serde(default)]
-    pub columns: BTreeMap<String, ColumnRule>,
+    pub columns: BTreeMap<String, TableColumns>,
+    /// Which rows of a table leave the database, as the condition of a `WHERE`.
+    #[serde(default, rename = "where")]
+    pub filters: BTreeMap<String, String>,
     /// A column that marks a row as deleted.
     #[serde(default)]
     pub soft_delete: Option<String>,
@@ -95,6 +99,9 @@ pub struct Options {
     /// Whose transactions are read.
     #[serde(default)]
     pub origin: Origin,
+    /// Whether the server keeps the slot on its standbys, too.
+    #[serde(default)]
+    pub failover: bool,
     /// Whether records name the shape of their table in a header.
     #[serde(default)]
     pub schema_header: bool,
@@ -138,6 +145,8 @@ pub struct Config {
     pub(crate) heartbeat: bool,
     pub(crate) wal: WalLimit,
     pub(crate) origin: Origin,
+    pub(crate) failover: bool,
+    pub(crate) parts: Parts,
     pub(crate) schema_header: bool,
 }
 
@@ -156,11 +165,10 @@ impl Config {
             key_file: options.key_file.clone(),
         };
         let tables = tables(&options.tables)?;
-        let columns: BTreeMap<_, _> =
-            options.columns.iter().map(|(table, rule)| (qualified(table), rule.clone())).collect();
-        if let Some(stranger) = columns.keys().find(|table| !tables.contains(*table)) {
-            return Err(Error::invalid(format!("columns.{stranger} is no table of `tables`")));
-        }
+        let columns = by_table("columns", &options.columns, &tables)?;
+        let drops =
+            columns.iter().map(|(table, rule)| (table.clone(), ColumnRule { drop: rule.drop.clone() }));
+        let drops = drops.collect();
         let publication = options.publication.clone().unwrap_or_else(|| format!("firth_{name}"));
         if publication.is_empty() || publication.contains([',', ' ', '\0']) {
             return Err(Error::invalid("publication: give a name without commas and spaces"));
@@ -177,9 +185,11 @@ impl Config {
                 &options.tenant,
                 &options.collection,
                 options.key.clone(),
-                &columns,
+                &drops,
                 options.soft_delete.clone(),
             )?,
+            parts: parts(options, &columns, &tables)?,
+            failover: options.failover,
             exact_numbers: options.exact_numbers,
             snapshot: options.snapshot,
             tables: tables.into_iter().collect(),
@@ -271,6 +281,43 @@ fn tables(names: &[String]) -> Result<BTreeSet<String>> {
     Ok(tables)
 }
 
+/// What an option says of tables, by their whole names; they must be among those of the source.
+fn by_table<T: Clone>(
+    option: &str,
+    rules: &BTreeMap<String, T>,
+    tables: &BTreeSet<String>,
+) -> Result<BTreeMap<String, T>> {
+    let rules: BTreeMap<_, _> = rules.iter().map(|(table, rule)| (qualified(table), rule.clone())).collect();
+    match rules.keys().find(|table| !tables.contains(*table)) {
+        Some(stranger) => Err(Error::invalid(format!("{option}.{stranger} is no table of `tables`"))),
+        None => Ok(rules),
+    }
+}
+
+/// What the source's own publication sends.
+fn parts(
+    options: &Options,
+    columns: &BTreeMap<String, TableColumns>,
+    tables: &BTreeSet<String>,
+) -> Result<Parts> {
+    let tenant = match &options.tenant {
+        TenantRule::Column(column) => Some(column),
+        TenantRule::Constant(_) | TenantRule::Schema(_) => None,
+    };
+    let key = match &options.key {
+        KeyRule::Primary => &[][..],
+        KeyRule::Columns(columns) => columns,
+    };
+    let needed: Vec<_> = tenant.into_iter().chain(&options.soft_delete).chain(key).collect();
+    let parts = Parts::new(columns, &by_table("where", &options.filters, tables)?, &needed)?;
+    if !parts.is_empty() && options.publication.is_some() {
+        return Err(Error::invalid(
+            "publication names one that an operator made: give its columns and rows there, not by `only` or `where`",
+        ));
+    }
+    Ok(parts)
+}
+
 fn qualified(table: &str) -> String {
     if table.contains('.') { table.to_owned() } else { format!("public.{table}") }
 }
@@ -313,6 +360,9 @@ mod tests {
             ("shop", json!({ "snapshot": "always" }), "unknown variant"),
             ("shop", json!({ "on_error": "skip" }), "unknown variant"),
             ("shop", json!({ "origin": "remote" }), "unknown variant"),
+            ("shop", json!({ "where": { "users": "true" } }), "where.public.users is no table"),
+            ("shop", json!({ "columns": { "orders": { "only": [] } } }), "columns.public.orders.only"),
+            ("shop", json!({ "where": { "orders": "true" }, "publication": "p" }), "an operator made"),
             ("shop", json!({ "limits": { "wal": 7 } }), "limits.wal is 7 bytes"),
             ("shop", json!({ "limits": { "log": 7 } }), "unknown field"),
             ("shop", json!({ "on_lost": "resync", "snapshot": "never" }), "but snapshot is never"),

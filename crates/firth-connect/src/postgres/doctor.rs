@@ -6,7 +6,7 @@ use super::config::{Config, SnapshotMode};
 use super::connection::{Connection, Purpose};
 use super::shape::Shape;
 use super::target::Host;
-use super::{prepare, slot};
+use super::{publication, slot};
 use crate::doctor::Finding;
 use crate::doctor::Level::{Error, Note, Warning};
 use crate::error::{ErrorKind, Result};
@@ -54,7 +54,7 @@ async fn look(config: &Config, host: &Host) -> Result<Option<Vec<Finding>>> {
         }
     }
     if config.tables.iter().all(|name| tables.contains_key(name)) {
-        found.extend(publication(config, &mut server).await?);
+        found.extend(look_at_publication(config, &mut server).await?);
     }
     found.extend(look_at_slot(config, &mut server).await?);
     Ok(Some(found))
@@ -118,6 +118,11 @@ async fn table(config: &Config, server: &mut Connection, name: &str) -> Result<V
     let is_told = relation.columns.iter().any(|column| column.is_key);
     let in_full = relation.identity == super::decode::Identity::Full;
     let full = format!("ALTER TABLE {} REPLICA IDENTITY FULL", quoted_table(name));
+    if let Some(only) = config.parts.of(name).and_then(|part| part.columns.as_ref())
+        && let Err(error) = publication::lacks_identity(name, only, &relation)
+    {
+        found.push(Finding::new(Error, error.to_string(), []));
+    }
     if !is_told {
         let problem = format!(
             "table {name} has no replica identity: publishing it would break its UPDATEs and DELETEs"
@@ -158,22 +163,33 @@ async fn has_large(server: &mut Connection, relation: u32) -> Result<bool> {
 }
 
 /// The publication, or the right to make it.
-async fn publication(config: &Config, server: &mut Connection) -> Result<Vec<Finding>> {
+async fn look_at_publication(config: &Config, server: &mut Connection) -> Result<Vec<Finding>> {
     let name = quoted(&config.publication);
+    let version = one(server, "SELECT current_setting('server_version_num')", &[]).await?;
+    let version = version.first().and_then(|version| version.parse().ok()).unwrap_or_default();
+    let fit = config.parts.check_version(version).and_then(|()| slot::check_version(config, version));
+    if let Err(error) = fit {
+        return Ok(vec![Finding::new(Error, error.to_string(), [])]);
+    }
     let Some(published) = catalog::published(server, &config.publication).await? else {
         let problem = match (config.own_publication, may_publish(config, server).await?) {
             (true, true) => return Ok(Vec::new()),
             (true, false) => "the role may not make the publication; let the tables' owner do it",
             (false, _) => "the publication is missing",
         };
-        return Ok(vec![Finding::new(Error, problem, [prepare::create_publication(config)])]);
+        return Ok(vec![Finding::new(Error, problem, [publication::create(config)])]);
     };
     let mut found = Vec::new();
     let missing: Vec<_> = config.tables.iter().filter(|table| !published.tables.contains(*table)).collect();
     if !missing.is_empty() {
-        let list: Vec<_> = missing.iter().map(|table| quoted_table(table)).collect();
-        let sql = format!("ALTER PUBLICATION {name} ADD TABLE {}", list.join(", "));
+        let sql = publication::add_tables(config, &missing);
         found.push(Finding::new(Error, "the publication lacks tables", [sql]));
+    } else if !config.parts.is_empty()
+        && let Some(table) = publication::differing(config, server).await?
+    {
+        let problem =
+            format!("the publication sends other columns or rows of {table} than the configuration says");
+        found.push(Finding::new(Warning, problem, [publication::set_tables(config)]));
     }
     if !published.changes {
         let sql = format!("ALTER PUBLICATION {name} SET (publish = 'insert, update, delete, truncate')");

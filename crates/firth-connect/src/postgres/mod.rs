@@ -11,8 +11,10 @@ mod emitted;
 mod history;
 mod limits;
 mod literal;
+mod parts;
 pub mod position;
 mod prepare;
+mod publication;
 mod records;
 mod remove;
 mod server_error;
@@ -29,6 +31,7 @@ pub use config::{Config, Options, Origin, SnapshotMode};
 pub use doctor::examine;
 pub use emitted::Emitted;
 pub use limits::{LimitOptions, OnWal, Size};
+pub use parts::TableColumns;
 pub(crate) use remove::remove;
 
 use crate::control::SourceControl;

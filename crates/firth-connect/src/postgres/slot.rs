@@ -10,6 +10,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::state::{Allowed, Keep, Resync, State};
 use std::time::Duration;
 
+/// The oldest version that keeps slots on standbys.
+const FAILOVER: u32 = 170_000;
 /// How often, and after which pause, a slot is tried whose reader is about to end.
 const RELEASES: u32 = 50;
 const RELEASE_PAUSE: Duration = Duration::from_millis(100);
@@ -24,6 +26,7 @@ pub(crate) async fn find(
     marks: &[Option<Position>],
 ) -> Result<()> {
     let name = config.slot();
+    check_version(config, primary.version)?;
     if let Some(slot) = catalog::slot(&mut primary.queries, &name).await? {
         check_owner(&name, &slot, &config.target.database)?;
         if !state.renew {
@@ -32,15 +35,51 @@ pub(crate) async fn find(
                 drop_slot(config, primary, &slot, epoch).await?;
                 return Err(Error::new(ErrorKind::Lost, format!("{why}: slot {name} was dropped")));
             }
-            return release(config, primary, &slot, epoch).await;
+            release(config, primary, &slot, epoch).await?;
+            return keep_on_standbys(config, primary).await;
         }
         drop_slot(config, primary, &slot, epoch).await?;
     } else if !state.renew && (state.has_slot || marks.iter().any(Option::is_some)) {
         return Err(lost(&name, "is gone"));
     }
-    let options = if primary.version >= 150_000 { "(SNAPSHOT 'nothing')" } else { "NOEXPORT_SNAPSHOT" };
-    let sql = format!("CREATE_REPLICATION_SLOT {} LOGICAL pgoutput {options}", quoted(&name));
-    primary.stream.query(&sql).await.map(drop)
+    primary.stream.query(&create_command(config, primary.version)).await.map(drop)
+}
+
+/// Refuses what a version of the server cannot do with slots.
+pub(super) fn check_version(config: &Config, version: u32) -> Result<()> {
+    if !config.failover || version >= FAILOVER {
+        return Ok(());
+    }
+    Err(Error::refused(format!(
+        "failover is true, which needs PostgreSQL 17; the server is {}: leave it out, and let pg_failover_slots \
+         or Patroni keep the slot on standbys",
+        version / 10_000
+    )))
+}
+
+/// The command that makes the slot, in the words of a version.
+fn create_command(config: &Config, version: u32) -> String {
+    let options = match version {
+        FAILOVER.. if config.failover => "(SNAPSHOT 'nothing', FAILOVER true)",
+        150_000.. => "(SNAPSHOT 'nothing')",
+        _ => "NOEXPORT_SNAPSHOT",
+    };
+    format!("CREATE_REPLICATION_SLOT {} LOGICAL pgoutput {options}", quoted(&config.slot()))
+}
+
+/// Makes a slot that was there before what the configuration says by now.
+async fn keep_on_standbys(config: &Config, primary: &mut Primary) -> Result<()> {
+    if !config.failover {
+        return Ok(());
+    }
+    let name = config.slot();
+    let sql = "SELECT failover FROM pg_replication_slots WHERE slot_name = $1";
+    let rows = primary.queries.query_with(sql, &[&name]).await?;
+    if rows.first().and_then(|row| row.first()?.as_deref()) == Some("t") {
+        return Ok(());
+    }
+    let command = format!("ALTER_REPLICATION_SLOT {} (FAILOVER true)", quoted(&name));
+    primary.stream.query(&command).await.map(drop)
 }
 
 /// Drops the slot of a source. A session of an older reader that holds it is ended first.
@@ -118,6 +157,7 @@ pub(crate) async fn own<K: Keep>(
         tables: config.tables.iter().cloned().collect(),
         allowed: Some(Allowed { timeline: primary.timeline, lsn: limit.unwrap_or(confirmed).0 }),
         copy: to_copy(config, state),
+        parts: config.parts.name(),
         renew: false,
         done: false,
         resync,
@@ -226,5 +266,17 @@ mod tests {
         assert_eq!(start_command(&all, 170_000), format!("{start}, messages 'true')"));
         assert_eq!(start_command(&local, 150_018), format!("{start}, messages 'true')"));
         assert_eq!(start_command(&local, 160_000), format!("{start}, messages 'true', origin 'none')"));
+    }
+
+    #[test]
+    fn a_slot_is_made_in_the_words_of_the_server() {
+        let make = "CREATE_REPLICATION_SLOT \"firth_shop\" LOGICAL pgoutput";
+        let (usual, kept) = (config(json!({})), config(json!({ "failover": true })));
+        assert_eq!(create_command(&usual, 140_000), format!("{make} NOEXPORT_SNAPSHOT"));
+        assert_eq!(create_command(&usual, 170_002), format!("{make} (SNAPSHOT 'nothing')"));
+        assert_eq!(create_command(&kept, 170_002), format!("{make} (SNAPSHOT 'nothing', FAILOVER true)"));
+        assert!(check_version(&usual, 130_000).is_ok() && check_version(&kept, 170_000).is_ok());
+        let error = check_version(&kept, 160_004).unwrap_err().to_string();
+        assert!(error.contains("needs PostgreSQL 17; the server is 16"), "{error}");
     }
 }

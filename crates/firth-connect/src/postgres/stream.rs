@@ -11,6 +11,7 @@ use super::decode::{Beginning, Message as Decoded};
 use super::history;
 use super::position::{Lsn, Position};
 use super::prepare::{self, Primary};
+use super::publication;
 use super::server_error::ServerError;
 use super::slot;
 use super::snapshot::Copier;
@@ -41,7 +42,7 @@ pub(super) async fn follow<S: Sink, K: Keep>(reader: &Reader<'_, S, K>, state: &
     let Reader { config, sink, progress, .. } = reader;
     let mut primary = prepare::primary(config, reader.epoch).await?;
     let marks = history::check(&mut primary, state, &sink.marks().await?).await?;
-    prepare::publication(config, &mut primary, state).await?;
+    publication::see_to(config, &mut primary, state).await?;
     let limit = history::limit(&mut primary, state, &marks).await?;
     slot::find(config, reader.epoch, &mut primary, state, &marks).await?;
     slot::start(config, &mut primary).await?;

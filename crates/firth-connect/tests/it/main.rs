@@ -19,6 +19,7 @@ mod nats_loss;
 mod node;
 mod once;
 mod outbox;
+mod parts;
 mod redis_keys;
 mod resync;
 mod slot;

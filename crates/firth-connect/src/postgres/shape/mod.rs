@@ -288,14 +288,11 @@ impl Shape {
     }
 }
 
-/// FNV-1a of the columns and their types.
+/// A name for columns and their types.
 fn named(columns: &[Column]) -> Arc<str> {
-    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
-    let mut take = |byte: u8| hash = (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
-    for column in columns {
-        column.name.bytes().chain([0]).chain(column.type_oid.to_be_bytes()).for_each(&mut take);
-    }
-    format!("{hash:016x}").into()
+    let each =
+        columns.iter().flat_map(|column| column.name.bytes().chain([0]).chain(column.type_oid.to_be_bytes()));
+    format!("{:016x}", crate::record::fnv(each)).into()
 }
 
 /// The places of the key's columns.
