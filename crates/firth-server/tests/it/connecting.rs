@@ -22,7 +22,7 @@ fn configured_with(database: &PostgresServer, dir: &std::path::Path, engine: &st
     let file = dir.join("firth.yaml");
     let section = json!({ "shop": {
         "kind": "postgres", "url": database.url(), "topic": "changes", "tables": ["orders"],
-        "tenant": { "constant": "acme" }, "snapshot": snapshot,
+        "tenant": { "constant": "acme" }, "snapshot": snapshot, "limits": { "wal": "10GiB" },
     } });
     std::fs::write(&file, format!("topics:\n  auto_create: true\nconnect: {section}\n")).unwrap();
     let mut command = firth();
@@ -166,6 +166,7 @@ async fn alerts_on_sources_ask_for_metrics_that_there_are_and_the_guide_names_al
         "lag_seconds{source=\"shop\"}",
         "position_lag_bytes{source=\"shop\"}",
         "slot_bytes{source=\"shop\"}",
+        "slot_limit_bytes{source=\"shop\"}",
         "confirmed_age_seconds{source=\"shop\"}",
         "snapshot_rows{source=\"shop\",table=\"public.orders\",state=\"copied\"}",
         "reconnects_total{source=\"shop\"}",
