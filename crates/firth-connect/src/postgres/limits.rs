@@ -1,4 +1,4 @@
-//! [`WalLimit`]: how much of its log a database may keep for a source, and what follows beyond that.
+//! [`WalLimit`]: how much of its log a database may keep for a source, and what follows beyond it.
 
 use crate::error::{Error, Result};
 use serde::Deserialize;

@@ -22,8 +22,8 @@ pub(crate) struct SourceShown {
     /// The topic that gets its changes.
     pub(crate) topic: String,
     /// `waiting` (no node reads it), `starting`, `streaming`, `retrying`, `failed` (an operator
-    /// must do something), `lost` (history is gone), `paused`, `done` (all is copied of a source that only
-    /// copies), `removing` or `removed`.
+    /// must do something), `lost` (history is gone), `paused`, `done` (all is copied of a source
+    /// that only copies), `removing` or `removed`.
     pub(crate) state: String,
     /// Why it does not stream.
     pub(crate) reason: Option<String>,
