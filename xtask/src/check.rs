@@ -20,15 +20,31 @@ fn docs() -> Outcome {
     shell::run(command.env("RUSTDOCFLAGS", "-D warnings"))
 }
 
-/// Features only add, so a published crate must build with none, with its own choice, and with all.
+/// Features only add, so a published crate must build with none, with each one alone, with its own
+/// choice, and with all.
 fn feature_sets() -> Outcome {
     for name in published_crates()? {
-        for features in [&["--no-default-features"][..], &[], &["--all-features"]] {
-            let mut command = cargo(&["check", "--locked", "--package", &name]);
-            shell::run(command.args(features))?;
+        let check =
+            |features: &[&str]| shell::run(cargo(&["check", "--locked", "--package", &name]).args(features));
+        check(&["--no-default-features"])?;
+        let manifest = fs::read_to_string(shell::root().join("crates").join(&name).join("Cargo.toml"))?;
+        for feature in features(&manifest) {
+            check(&["--no-default-features", "--features", feature])?;
         }
+        check(&[])?;
+        check(&["--all-features"])?;
     }
     Ok(())
+}
+
+/// Names of the features that a manifest declares, if there are several to choose from.
+fn features(manifest: &str) -> Vec<&str> {
+    let section = manifest.split("\n[features]\n").nth(1).unwrap_or_default();
+    let lines = section.lines().take_while(|line| !line.starts_with('['));
+    let names =
+        lines.filter(|line| !line.starts_with(['#', ' ', ']'])).filter_map(|line| line.split_once(" = "));
+    let names: Vec<&str> = names.map(|(name, _)| name).filter(|name| *name != "default").collect();
+    if names.len() > 1 { names } else { Vec::new() }
 }
 
 /// Crates under `crates/` that are not marked `publish = false`; the folder's name is the crate's.
@@ -43,4 +59,18 @@ fn published_crates() -> Outcome<Vec<String>> {
     }
     names.sort();
     Ok(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_feature_of_a_choice_is_built_alone() {
+        let head = "[package]\nname = \"a\"\n";
+        let several = "\n[features]\ndefault = [\"b\"]\n# why\nb = []\nc = [\n    \"dep:d\",\n]\n\n[dependencies]\ne = \"1\"\n";
+        assert_eq!(features(&format!("{head}{several}")), ["b", "c"]);
+        assert_eq!(features(&format!("{head}\n[features]\nb = []\n")), Vec::<&str>::new());
+        assert_eq!(features(head), Vec::<&str>::new());
+    }
 }

@@ -44,7 +44,7 @@ pub(crate) async fn run((broker, consumer): (Broker, Consumer)) -> Result<()> {
     Ok(())
 }
 
-/// What became of a verdict.
+/// Outcome of a verdict.
 type Answer = (String, firth::Result<()>);
 
 struct Member {

@@ -29,7 +29,7 @@ pub fn resp(data: &[u8]) {
     }
 }
 
-/// ReplyLimits that small inputs run into.
+/// Limits that small inputs run into.
 fn tight() -> ReplyLimits {
     ReplyLimits { depth: 4, line: 16, bulk: 32, container: 8, frame: 256 }
 }

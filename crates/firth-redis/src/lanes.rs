@@ -23,7 +23,7 @@ impl NodeLanes {
         Self::over(Connection::spawn(config, "shared"))
     }
 
-    /// LaneOptions beside a shared connection that was started already.
+    /// Lanes beside a shared connection that was started already.
     pub(crate) fn over(shared: Connection) -> Self {
         let config = shared.config().clone();
         let blocking = Arc::new(BlockingPool { config: config.clone(), state: Mutex::default() });

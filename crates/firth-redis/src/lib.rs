@@ -1,4 +1,4 @@
-//! An async client for Redis and Valkey. One task owns each socket; callers reach it by messages.
+//! An async client for Redis and Valkey. One task owns each socket; callers write to its buffer.
 #![doc = ""]
 #![doc = include_str!("../docs/guide.md")]
 

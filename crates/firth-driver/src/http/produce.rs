@@ -51,7 +51,7 @@ fn parts(batch: &[Input]) -> impl Iterator<Item = &[Input]> {
     })
 }
 
-/// What became of each message.
+/// Outcome of each message.
 async fn deliver(api: &Api, path: &str, batch: &[Input]) -> Vec<Event> {
     let answer = |sent: &Result<(), Failed>, input: &Input| match sent {
         Ok(()) => Event::SentOk { id: input.id.clone() },

@@ -75,7 +75,7 @@ impl WeakHub {
     }
 }
 
-/// What became of an event.
+/// Outcome of a published event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Published {
     /// Its place; `None` if the tenant has no clients here and had none lately.
@@ -87,7 +87,7 @@ pub struct Published {
 impl Published {
     const NOBODY: Self = Self { at: None, connections: 0 };
 
-    /// What became of several; the place is the last one's.
+    /// Sum of two outcomes; the place is the later one's.
     fn and(self, other: firth_router::Result<Self>) -> firth_router::Result<Self> {
         other
             .map(|other| Self { at: other.at.or(self.at), connections: self.connections + other.connections })

@@ -145,7 +145,7 @@ mod tests {
         Come(u64),
         Say,
         /// The socket has room for this many bytes.
-        ConnectionPermit(usize),
+        Room(usize),
         /// The task takes bytes, and writes only the second number of them for now.
         Take(usize, usize),
         /// And the rest.
@@ -156,7 +156,7 @@ mod tests {
         prop_oneof![
             4 => (1_u64..5).prop_map(Turn::Come),
             1 => Just(Turn::Say),
-            4 => (0_usize..700).prop_map(Turn::ConnectionPermit),
+            4 => (0_usize..700).prop_map(Turn::Room),
             2 => (1_usize..900, 0_usize..700).prop_map(|(bytes, now)| Turn::Take(bytes, now)),
             2 => Just(Turn::Write),
         ]
@@ -189,7 +189,7 @@ mod tests {
                     Turn::Say => {
                         outbox.say("something".into());
                     }
-                    Turn::ConnectionPermit(room) => {
+                    Turn::Room(room) => {
                         let before = wire.borrow().len();
                         let is_done = outbox.write_direct(now, pipe(&Cell::new(room), &wire));
                         prop_assert!(held.is_none() || wire.borrow().len() == before, "one writes at a time");

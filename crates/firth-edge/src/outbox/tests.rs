@@ -176,9 +176,9 @@ fn follow(batch: &FrameBatch, covered: &mut u64) -> Result<(), TestCaseError> {
 enum Act {
     Push(u8, u8),
     /// Events with these keys together.
-    PushBatch(Vec<u8>),
+    Together(Vec<u8>),
     /// A line that takes this many bytes.
-    ConnectionPermit(usize),
+    Room(usize),
     Take(usize),
     Written,
     Say,
@@ -189,8 +189,8 @@ enum Act {
 fn act() -> impl Strategy<Value = Act> {
     prop_oneof![
         8 => (0_u8..6, 0_u8..3).prop_map(|(key, names)| Act::Push(key, names)),
-        3 => proptest::collection::vec(0_u8..6, 1..10).prop_map(Act::PushBatch),
-        2 => (0_usize..3000).prop_map(Act::ConnectionPermit),
+        3 => proptest::collection::vec(0_u8..6, 1..10).prop_map(Act::Together),
+        2 => (0_usize..3000).prop_map(Act::Room),
         2 => (1_usize..3000).prop_map(Act::Take),
         2 => Just(Act::Written),
         1 => Just(Act::Say),
@@ -218,14 +218,14 @@ proptest! {
                     let names: &[&str] = match names { 0 => &["a"], 1 => &["b"], _ => &["a", "b"] };
                     outbox.push(queued_event(offset, &key.to_string(), names), now);
                 }
-                Act::PushBatch(keys) => {
+                Act::Together(keys) => {
                     let encoded = |(key, at): (u8, u64)| queued_event(at, &key.to_string(), &["a"]).encoded;
                     let until = offset + keys.len() as u64;
                     let batch = FrameBatch::new(keys.into_iter().zip(offset + 1..).map(encoded).collect());
                     offset = until;
                     outbox.push_batch(&Arc::new(batch), now);
                 }
-                Act::ConnectionPermit(room) => {
+                Act::Room(room) => {
                     let front: Vec<Arc<FrameBatch>> = outbox.items.iter().map_while(|item| match item { Item::Batch(batch) => Some(batch.clone()), _ => None }).collect();
                     let waits = outbox.items.len();
                     outbox.write_direct(now, pipe(&Cell::new(room), &RefCell::default()));

@@ -1,4 +1,4 @@
-//! HTTP around the hub: routes, origins, and a listener that is careful with strangers.
+//! HTTP around the hub: routes, origins, and a listener that bounds what unknown clients may cost.
 
 mod files;
 mod poll;

@@ -411,8 +411,8 @@ fn keep_private(dir: &Path) {
     }
 }
 
-/// Makes the names in a folder and in all below it durable: the library leaves some of them to
-/// luck.
+/// Makes the names in a folder and in all below it durable: the library does not sync all of
+/// them.
 fn sync_dirs(dir: &Path) -> std::io::Result<()> {
     for entry in std::fs::read_dir(dir)? {
         let entry = entry?;

@@ -16,7 +16,7 @@ use std::sync::Mutex;
 const KINDS: &[u8] = b"dktwxvyr";
 /// A kind and a number.
 const PREFIX: usize = 9;
-/// TombstoneWatermarks that are remembered; beyond that all are forgotten.
+/// Most prefixes that are remembered; beyond that all are forgotten.
 const REMEMBERED: usize = 65_536;
 
 #[derive(Default)]

@@ -49,7 +49,7 @@ pub enum DelayedState {
     Missing,
 }
 
-/// What became of a delayed message.
+/// Outcome of a change to a delayed message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DelayedOutcome {
     /// Where it is now.

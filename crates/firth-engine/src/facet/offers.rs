@@ -301,7 +301,7 @@ pub enum Taken {
     Missing,
 }
 
-/// What became of a claim in a step.
+/// Outcome of a step for one claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// It happened.

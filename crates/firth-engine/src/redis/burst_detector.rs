@@ -1,5 +1,5 @@
-//! Whether appends to a partition follow each other closely, and whether
-//! [`super::optimistic_append`] has been any use to them.
+//! Tells whether a partition has a burst of appends, and whether optimistic appends
+//! ([`super::optimistic_append`]) worked for it lately. Pure but for its clock.
 
 use crate::backoff::Backoff;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 /// Appends follow each other closely if none of them comes later than this after the one before.
 const CLOSE: Duration = Duration::from_secs(1);
-/// Conflicts that show that more will come.
+/// Appends in a row that show that more will come.
 const STEADY: u32 = 4;
-/// Successes that make up for earlier conflicts.
+/// Successes that make up for earlier failures.
 const FORGIVEN: u32 = 64;
-/// After each failure in a row the common way is kept for longer.
+/// After each failure in a row appends go by script for longer.
 const COOLDOWN: Backoff = Backoff::exponential(Duration::from_millis(50), Duration::from_secs(10));
 
 /// Times are milliseconds since the birth of this value.
@@ -33,7 +33,7 @@ impl Default for Pace {
 }
 
 impl Pace {
-    /// Notes an append. Whether it is one of many, and nothing speaks against a quicker way for it.
+    /// Notes an append. Returns whether it is part of a burst and no cooldown runs.
     pub(super) fn is_steady(&self) -> bool {
         let now = self.now();
         let is_close = now <= self.last.swap(now, Ordering::Relaxed) + millis(CLOSE);

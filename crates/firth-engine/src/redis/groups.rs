@@ -344,8 +344,8 @@ fn verdicts(call: ScriptCall, commit: &Commit) -> ScriptCall {
     done.sort_unstable();
     let mut retries: Vec<&Retry> = commit.retries.iter().collect();
     retries.sort_unstable_by_key(|retry| retry.id);
-    // Texts are dear to compare, and most are equal: a sort that keeps what is in order passes over
-    // them once.
+    // Texts cost much to compare, and most are equal: a stable sort passes once over what is in
+    // order.
     retries.sort_by_key(|retry| (micros(retry.after), cut_reason(&retry.reason)));
     let bundles = || retries.chunk_by(|a, b| are_alike(a, b));
     let mut call = call.arg(join(done)).arg(bundles().count()).arg(commit.dead.len());

@@ -109,7 +109,7 @@ impl RedisEngine {
             return Ok(None);
         }
         let Some(line) = self.direct.line(keys, &self.steps.client) else { return Ok(None) };
-        // Two at once would only disturb each other.
+        // Of two at once, one would only conflict with the other.
         let Ok(mut state) = line.state.try_lock() else { return Ok(None) };
         let Some(mut session) = state.session.take() else { return Ok(None) };
         let head = match state.head.take().filter(|head| head.heard.elapsed() < FRESH) {
@@ -118,8 +118,8 @@ impl RedisEngine {
                 Ok(Some(head)) => head,
                 Ok(None) => return Ok(None),
                 Err(CallError::Server(error)) if &*error.code == "NOSCRIPT" => {
-                    // The common way sees to a server that was started again. Whether it could, the
-                    // next append shows.
+                    // A step by script readies a server that was started again. If it cannot, the
+                    // next append fails and says so.
                     let _ = self.steps.quick(head_of(keys)).await;
                     state.session = Some(session);
                     return Ok(None);
@@ -158,8 +158,8 @@ impl RedisEngine {
 }
 
 impl Direct {
-    /// The line of a partition. One that has none gets it for the appends to come, if there is a
-    /// place.
+    /// The line of a partition. If it has none and fewer than [`AT_ONCE`] exist, one is opened for
+    /// later appends.
     fn line(&self, keys: &Arc<PartitionKeys>, client: &Client) -> Option<Arc<Line>> {
         if self.is_off.load(Ordering::Relaxed) {
             return None;

@@ -3,7 +3,7 @@
 //! The proof is WAIT, or the settings that make the server sync before it answers (`synced.rs`). A
 //! wait counts all writes of its own connection. So steps for one place (the server, or a slot of a
 //! cluster) that come while others are under way gather, and then travel in one piece with one wait
-//! behind them. A lone step never waits for company: up to [`AT_ONCE`] groups per place, each over
+//! behind them. A lone step never waits for others: up to [`AT_ONCE`] groups per place, each over
 //! a connection of its own (the client's blocking lane), are under way at a time.
 //!
 //! Groups run in tasks of their own, so that a caller that gives up does not cancel the steps of

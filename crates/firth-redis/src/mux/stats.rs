@@ -43,14 +43,14 @@ pub struct MuxStats {
     pub callback_panics: u64,
 }
 
-/// ChannelCounts of one turn, and totals.
+/// Counts of one turn, and totals.
 #[derive(Debug, Default)]
 pub(crate) struct MuxCounters {
     pub(crate) totals: MuxStats,
     pub(super) turn: PendingCounts,
 }
 
-/// ChannelCounts since the metrics were last told.
+/// Counts since the metrics were last told.
 #[derive(Debug, Default)]
 pub(super) struct PendingCounts {
     pub(super) received: [u64; 3],

@@ -83,7 +83,7 @@ impl Protocol {
 pub struct Batch {
     /// Events in one batch, 1 to 10 000.
     pub max_size: usize,
-    /// An event waits at most this long for company.
+    /// An event waits at most this long for others of its batch.
     pub max_wait: Duration,
     /// How often waiting events were looked after by a tick. Here a timer ends `max_wait` at the
     /// very moment, so nothing waits any longer for a tick: it is read and checked, for files that

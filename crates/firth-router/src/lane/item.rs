@@ -233,7 +233,7 @@ impl Ord for Key {
     }
 }
 
-/// What became of an event in a lane.
+/// Outcome of an event in a lane.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReleaseCause {
     /// The gateway accepted it.

@@ -88,7 +88,7 @@ pub enum Answer {
     Refused(String),
 }
 
-/// What became of a batch.
+/// Outcome of a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// All accepted.
@@ -322,7 +322,7 @@ impl Lane {
         wakes.into_iter().flatten().min()
     }
 
-    /// Takes note of what became of a batch; answers the events that left the lane. `jitter` is
+    /// Notes the outcome of a batch, and returns the events that left the lane. `jitter` is
     /// random, 0 to 1.
     pub fn settle(&mut self, id: BatchId, outcome: Outcome, now: Instant, jitter: f64) -> Vec<Released> {
         // A batch that was settled before, by a timeout say, is not settled again.

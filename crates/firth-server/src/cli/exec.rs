@@ -12,7 +12,7 @@ const REJECT: i32 = 65;
 const NOT_EXECUTABLE: i32 = 126;
 const NOT_FOUND: i32 = 127;
 
-/// What became of a record.
+/// Outcome of a record.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// Exit code 0.

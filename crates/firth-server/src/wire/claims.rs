@@ -44,7 +44,7 @@ pub(crate) struct ServiceStatus {
 
 impl ServiceStatus {
     pub(crate) fn new(service: String, status: &ClaimsStatus) -> Self {
-        let ClaimsStatus { offers, owned, free, orphaned, longest_unowned, workers } = *status;
+        let ClaimsStatus { offers, owned, free, orphaned, longest_unowned, workers, .. } = *status;
         let longest_unowned_ms = longest_unowned.map(millis);
         Self { service, offers, owned, free, orphaned, longest_unowned_ms, workers }
     }
@@ -161,7 +161,7 @@ pub(crate) struct WorkerShown {
 
 impl From<WorkerInfo> for WorkerShown {
     fn from(info: WorkerInfo) -> Self {
-        let WorkerInfo { id, session, is_alive, remaining, claims, max_claims, age } = info;
+        let WorkerInfo { id, session, is_alive, remaining, claims, max_claims, age, .. } = info;
         let remaining_ms = millis(remaining);
         let age_ms = millis(age);
         Self { name: id, life: session.0, alive: is_alive, remaining_ms, claims, max_claims, age_ms }

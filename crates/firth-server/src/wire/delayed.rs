@@ -64,13 +64,13 @@ pub(crate) struct DelayedPick {
     pub(crate) ids: Vec<String>,
 }
 
-/// What became of delayed messages, in the order of the request.
+/// Outcome of delayed messages, in the order of the request.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub(crate) struct DelayedChanges {
     pub(crate) messages: Vec<DelayedChanged>,
 }
 
-/// What became of a delayed message.
+/// Outcome of a delayed message.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub(crate) struct DelayedChanged {
     pub(crate) id: String,

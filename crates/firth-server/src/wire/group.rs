@@ -226,7 +226,7 @@ pub(crate) const SERVER_MEMBER: &str = "http";
 
 impl From<MemberInfo> for Member {
     fn from(info: MemberInfo) -> Self {
-        let MemberInfo { name, owns, pins, max_partitions, remaining, beats, kind, host, pid } = info;
+        let MemberInfo { name, owns, pins, max_partitions, remaining, beats, kind, host, pid, .. } = info;
         let owns = owns.into_iter().collect();
         let pins = pins.into_iter().collect();
         // Members of older versions say nothing; servers are known by their names.
@@ -327,7 +327,7 @@ impl From<PendingPage> for PendingList {
 
 impl From<PendingRecord> for Waiting {
     fn from(record: PendingRecord) -> Self {
-        let PendingRecord { partition, id, attempt, crashes, due_in, age, idle, reason } = record;
+        let PendingRecord { partition, id, attempt, crashes, due_in, age, idle, reason, .. } = record;
         let due_ms = due_in.map(millis);
         let age_ms = millis(age);
         let idle_ms = idle.map(millis);

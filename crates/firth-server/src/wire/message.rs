@@ -118,7 +118,7 @@ pub(crate) struct Placed {
 
 impl From<Receipt> for Placed {
     fn from(receipt: Receipt) -> Self {
-        let Receipt { partition, id, duplicate } = receipt;
+        let Receipt { partition, id, duplicate, .. } = receipt;
         Self { partition, id: id.map(|id| id.to_string()), duplicate }
     }
 }

@@ -196,7 +196,7 @@ pub(crate) struct GatewayShown {
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub(crate) struct LaneShown {
     pub(crate) held: usize,
-    /// Batches on their way, and how many may be.
+    /// Batches in flight, of `window` at most.
     pub(crate) batches: usize,
     pub(crate) window: usize,
     pub(crate) pressure: String,

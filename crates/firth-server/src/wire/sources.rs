@@ -147,7 +147,7 @@ impl From<Finding> for FindingShown {
     }
 }
 
-/// What became of a request to a webhook.
+/// Outcome of a request to a webhook.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub(crate) struct HookTaken {
     /// Whether its event is in the topic; false if the configuration leaves it out.

@@ -102,7 +102,7 @@ pub(crate) struct DataVerdicts {
     pub(crate) reject: Vec<(String, String)>,
 }
 
-/// What became of verdicts.
+/// Outcome of verdicts.
 #[derive(Debug, Default)]
 pub(crate) struct DataOutcome {
     pub(crate) settled: u64,

@@ -39,6 +39,7 @@ impl FromStr for DelayedId {
 
 /// A message that waits for its time.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct DelayedMessage {
     /// Its name.
     pub id: DelayedId,
@@ -50,6 +51,7 @@ pub struct DelayedMessage {
 
 /// Messages that wait for their time.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct DelayedMessages {
     /// The messages, the next one first.
     pub messages: Vec<DelayedMessage>,
@@ -57,7 +59,7 @@ pub struct DelayedMessages {
     pub next: Option<RecordId>,
 }
 
-/// What became of a delayed message.
+/// Outcome of a change to a delayed message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DelayedChange {
     /// Where it is now.

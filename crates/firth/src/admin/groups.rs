@@ -17,6 +17,7 @@ const DRAINED_STEPS: Backoff = Backoff::exponential(Duration::from_millis(5), Du
 
 /// A group in figures, over all partitions.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct GroupInfo {
     /// The topic.
     pub topic: TopicName,
@@ -52,6 +53,7 @@ impl GroupInfo {
 
 /// A group on one partition.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct GroupPartition {
     /// Which partition.
     pub index: u32,
@@ -75,6 +77,7 @@ pub struct GroupPartition {
 
 /// Who owns a partition.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Owner {
     /// The member.
     pub member: String,
@@ -96,6 +99,7 @@ impl Owner {
 
 /// A member of a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct MemberInfo {
     /// Its name.
     pub name: String,

@@ -14,6 +14,7 @@ const PATIENCE: Duration = Duration::from_millis(500);
 
 /// A record that a member's handler, or a caller of its `next`, has and has not settled.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct InFlightRecord {
     /// Its partition.
     pub partition: u32,
@@ -29,6 +30,7 @@ pub struct InFlightRecord {
 
 /// What a group has in flight.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct InFlightPage {
     /// The oldest deliveries, the oldest first.
     pub records: Vec<InFlightRecord>,

@@ -46,6 +46,7 @@ pub enum PendingSort {
 
 /// A record that waits for another attempt, or runs one.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct PendingRecord {
     /// Its partition.
     pub partition: u32,
@@ -68,6 +69,7 @@ pub struct PendingRecord {
 
 /// A page of pending records.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct PendingPage {
     /// The records.
     pub records: Vec<PendingRecord>,

@@ -18,6 +18,7 @@ const TOPICS_AT_ONCE: usize = 8;
 
 /// A topic in figures.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct TopicStatus {
     /// Name and configuration.
     pub info: TopicInfo,
@@ -39,6 +40,7 @@ impl TopicStatus {
 
 /// A partition in figures.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct PartitionInfo {
     /// Which one.
     pub index: u32,
@@ -64,6 +66,7 @@ impl PartitionInfo {
 
 /// Records that were looked at.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct RecordPage {
     /// The records, in order.
     pub records: Vec<Record>,

@@ -44,6 +44,7 @@ pub enum OfferOwner {
 
 /// A worker as it stands, over all shards.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct WorkerInfo {
     /// Its name.
     pub id: String,
@@ -63,6 +64,7 @@ pub struct WorkerInfo {
 
 /// A service in figures.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ClaimsStatus {
     /// All offers.
     pub offers: u64,

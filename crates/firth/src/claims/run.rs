@@ -32,6 +32,7 @@ type Tell = dyn Fn(GivenUp) -> BoxFuture<'static, Result<(), String>> + Send + S
 
 /// A unit that [`Worker::run`] gives up.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct GivenUp {
     /// The claim, still held: its name, payload and last checkpoint.
     pub claim: Claim,

@@ -69,6 +69,7 @@ pub struct WorkerHandle {
 
 /// How a worker is, for health checks.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct WorkerHealth {
     /// Its name.
     pub id: String,

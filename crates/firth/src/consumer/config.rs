@@ -100,7 +100,7 @@ pub struct ConsumerConfig {
     /// At most this many partitions, even if the group has few members. A partition for which no
     /// member has room waits. `None`: all of them if need be. Pinned partitions are not counted.
     pub max_partitions: Option<u32>,
-    /// Verdicts wait at most this long for company before they are stored.
+    /// Verdicts wait at most this long for others before they are stored together.
     pub commit_interval: Duration,
 }
 

@@ -230,7 +230,7 @@ impl Coordinator {
         let pid = Some(std::process::id());
         request.note = Note { ttl_ms: millis(ttl), pins, most, sole, kind, host, pid }.to_bytes();
         let asked = Instant::now();
-        // HeldLease by this very name: an earlier answer was lost. It runs out and is taken then.
+        // If a lost answer granted the lease to this name, it runs out, and a later turn takes it.
         if let Some(hold) = self.common.engine.acquire(request).await?.granted() {
             let held = HeldLease::new(hold, asked, ttl);
             self.leases.add(held.clone());

@@ -148,7 +148,7 @@ impl Delivery {
         self.settle(HandlerVerdict::Nack(nack.into()))
     }
 
-    /// Hopeless: make it a dead letter.
+    /// Gives the record up: it becomes a dead letter.
     pub fn reject(self, why: impl fmt::Display) -> Settled {
         self.settle(HandlerVerdict::Nack(Nack::reject(why)))
     }

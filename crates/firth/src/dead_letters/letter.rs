@@ -46,6 +46,7 @@ impl FromStr for DeadId {
 
 /// A record given up, with everything needed to understand and repeat it.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct DeadLetter {
     /// Its address.
     pub id: DeadId,
@@ -75,6 +76,7 @@ impl DeadLetter {
 
 /// A page of dead letters, sorted by their addresses.
 #[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct DeadPage {
     /// The letters.
     pub letters: Vec<DeadLetter>,

@@ -267,7 +267,7 @@ impl DeadLetters {
     }
 
     /// The next letters of a walk, as they are stored, from at most `max` of one place and about 8
-    /// MiB; `None` at its end. What is removed on the way does not disturb it: addresses only grow.
+    /// MiB; `None` at its end. Letters may vanish on the way: addresses only grow.
     ///
     /// No closure takes the letters: its future could not be sent to another thread.
     async fn step(&self, walk: &mut LetterWalk, max: usize) -> Result<Option<Vec<facet::DeadLetter>>> {

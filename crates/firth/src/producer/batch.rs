@@ -13,8 +13,8 @@ use tokio::time::Instant;
 /// When a batch is full, and how long it may wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BatchPolicy {
-    /// Wait this long for company. Zero: never wait; batches then form only while an earlier one is
-    /// on its way.
+    /// Wait this long for more messages. Zero: never wait; batches then form only while an earlier
+    /// one is on its way.
     pub linger: Duration,
     /// At most this many messages, up to 1 000.
     pub max_records: usize,

@@ -134,6 +134,7 @@ impl Settings {
 
 /// Where a message went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Receipt {
     /// Its partition.
     pub partition: u32,

@@ -65,6 +65,7 @@ impl Sequence {
 /// Messages that were acknowledged and that the engine lost afterwards, as a server can that
 /// crashes before they are on its disk or at its replica. Send them again if they matter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct LostSends {
     /// The partition.
     pub partition: u32,

@@ -100,7 +100,7 @@ struct Shared {
     meter: SourceMeter,
 }
 
-/// What became of an append.
+/// Outcome of an append.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SourceAppend {
     /// The records are in the log, and the mark moved with them.

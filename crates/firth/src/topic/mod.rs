@@ -159,6 +159,7 @@ impl Retention {
 
 /// A topic as it stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct TopicInfo {
     /// Its name.
     pub name: TopicName,

@@ -3,7 +3,7 @@
 use bytes::Buf;
 use std::io::IoSlice;
 
-/// WriteOps that are written one behind the other.
+/// Pieces that one write puts behind each other.
 pub(super) struct Frames<'a, P> {
     pieces: &'a [P],
     /// How much of the first piece is written.

@@ -71,7 +71,7 @@ async fn k04_a_failover_that_loses_records_is_told_to_readers(flavor: Flavor) {
             == offset(&replica.info("replication").await, "slave_repl_offset")
     };
     world::eventually("the replica has all", has_all).await;
-    // StartPosition here on the replica hears nothing.
+    // From here on the replica hears nothing.
     replica.freeze();
     master.order(&["CLIENT", "KILL", "TYPE", "replica"]).await;
     let lost = append(&engine, &at, 5, 10).await;

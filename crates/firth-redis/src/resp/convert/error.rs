@@ -103,7 +103,7 @@ pub enum ConvertProblem {
         /// Elements that came.
         found: usize,
     },
-    /// StackText that is not UTF-8 where a string was asked for.
+    /// Text that is not UTF-8 where a string was asked for.
     #[error("text is not UTF-8 (ask for Vec<u8> or Bytes if it may be binary)")]
     InvalidUtf8,
     /// An error from the server in place of the value.

@@ -28,7 +28,7 @@ pub(super) fn vec<T: FromValue>(value: Value<'_>) -> Result<Vec<T>, ConvertError
     Ok(list)
 }
 
-/// StackText for `Vec<u8>`, a list for all others.
+/// Bytes for `Vec<u8>`, a list for all others.
 impl<T: FromValue> FromValue for Vec<T> {
     #[inline]
     fn from_value(value: Value<'_>) -> Result<Self, ConvertError> {

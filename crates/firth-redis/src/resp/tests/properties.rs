@@ -5,7 +5,7 @@ use crate::fuzzing;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-/// StackText that may stand on a line.
+/// Bytes that may stand on a line.
 fn line() -> impl Strategy<Value = Vec<u8>> {
     vec(any::<u8>().prop_filter("a line has no line end", |byte| !b"\r\n".contains(byte)), 0..20)
 }

@@ -16,7 +16,7 @@ on_both!(
     a_node_that_leaves_takes_nothing_with_it,
 );
 
-/// PublishLoad on sharded channels of two nodes and on ordinary ones, and readers of both.
+/// Load on sharded channels of two nodes and on ordinary ones, and readers of both.
 struct FailoverRig {
     cluster: Arc<RedisCluster>,
     mux: Mux,

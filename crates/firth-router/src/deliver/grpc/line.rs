@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-/// What became of a batch.
+/// Outcome of a batch.
 #[derive(Debug)]
 pub(super) enum Told {
     Answer(BatchAck),

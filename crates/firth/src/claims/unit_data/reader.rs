@@ -17,7 +17,7 @@ use std::pin::Pin;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Verdicts that wait for company.
+/// Verdicts that wait for others, to be stored in one commit.
 const COMMIT_AT: usize = 100;
 /// Records read at once.
 const PAGE: usize = 256;

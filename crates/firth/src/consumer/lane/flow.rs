@@ -24,14 +24,14 @@ pub(crate) struct Flow {
 struct Key {
     /// The place of its record in `ready`.
     ready: Option<u64>,
-    /// HeldLease back, by place.
+    /// Held back, by place.
     waiting: VecDeque<SharedRecord>,
     out: usize,
     /// Places whose retry the engine keeps until it is due.
     due: BTreeSet<u64>,
 }
 
-/// What became of a record that was out.
+/// Outcome of a record that was handed out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Back {
     /// Done or given up.

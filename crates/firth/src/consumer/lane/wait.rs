@@ -19,7 +19,7 @@ pub(super) async fn answer(request: &mut Request) -> LaneEvent {
     event
 }
 
-/// LaneHints of the log, and of the stream that the topic follows.
+/// Hints of the log, and of the stream that the topic follows.
 pub(super) struct LaneHints {
     log: Hint,
     stream: Option<Hint>,
