@@ -257,6 +257,54 @@ pub async fn a_reset_keeps_or_drops_what_is_due(engine: Engine) {
     assert_eq!((now.waiting, now.due, now.lag()), (0, 0, 0));
 }
 
+/// More due records than a server drops in one step, in batches of retries that lie among each
+/// other, some with their content and some taken: behind the position they wait, before it they
+/// stay due.
+pub async fn q17_a_reset_into_many_due_records_leaves_each_in_one_place(engine: Engine) {
+    let at = partition(&engine).await;
+    let name = group("g");
+    let mut ids = Vec::new();
+    let mut owner = Owner::new(&engine, &at, &name).await;
+    for from in [0, 1000, 2000] {
+        ids.extend(append(&engine, &at, from, from + 1000).await);
+        for record in owner.take(1000).await {
+            let reason = (number(&record) % 900).to_string().into();
+            let keep = number(&record) % 5 > 2;
+            let retry = Verdict::Retry { after: Duration::ZERO, reason, keep };
+            owner.settle(&record, if number(&record) % 5 == 0 { Verdict::Ack } else { retry });
+        }
+        owner.commit().await;
+    }
+    assert_eq!(owner.due(100).await.len(), 100);
+    let back = Reset { to: StartPosition::After(ids[1234]), drop_due: false };
+    engine.reset(&at, &name, back, None).await.unwrap();
+    let now = status(&engine, &at, &name).await;
+    assert_eq!((now.due, now.waiting, now.frontier), (988, 1765, ids[1234]));
+
+    let mut next = Owner::new(&engine, &at, &name).await;
+    let mut due = Vec::new();
+    while let taken = next.due(500).await
+        && !taken.is_empty()
+    {
+        due.extend(numbers(&taken));
+        taken.iter().for_each(|record| next.settle(record, Verdict::Ack));
+        next.commit().await;
+    }
+    due.sort_unstable();
+    assert_eq!(due, (0..=1234).filter(|number| number % 5 != 0).collect::<Vec<_>>());
+    let mut waiting = Vec::new();
+    while let Some(record) = next.next().await {
+        waiting.push(number(&record));
+        next.settle(&record, Verdict::Ack);
+        if waiting.len().is_multiple_of(500) {
+            next.commit().await;
+        }
+    }
+    next.commit().await;
+    assert_eq!(waiting, (1235..3000).collect::<Vec<_>>());
+    assert_eq!(status(&engine, &at, &name).await.lag(), 0);
+}
+
 /// Deleting a group ends its owner and frees its name.
 pub async fn a_deleted_group_comes_back_empty(engine: Engine) {
     let at = partition(&engine).await;

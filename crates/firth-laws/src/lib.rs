@@ -90,6 +90,7 @@ macro_rules! for_each_law {
             groups::lag_is_exact
             groups::a_reset_moves_the_group_and_fences_its_owner
             groups::a_reset_keeps_or_drops_what_is_due
+            groups::q17_a_reset_into_many_due_records_leaves_each_in_one_place
             groups::a_deleted_group_comes_back_empty
             groups::a_zombie_makes_and_moves_no_group
             groups::a_start_at_an_existing_group_makes_none

@@ -94,6 +94,10 @@ pub trait Groups {
     /// Moves the group to another position and fences its owner in the same step. Dead letters
     /// stay. Nothing else that waited is touched unless `drop_due` says so. With a hold, only its
     /// newest holder does, as in [`create_group`](Self::create_group).
+    ///
+    /// If many due records lie behind the position, an engine may go back in several steps. A reset
+    /// that is cut off between two of them leaves the group at a position on the way: records
+    /// behind it wait again, all others are as they were.
     fn reset<'a>(
         &'a self,
         at: &'a Partition,

@@ -6,7 +6,7 @@ use super::keys::GROUP_KINDS;
 use super::leases::lease_info;
 use super::micros;
 use super::reply_decoding::{Parts, StepSubject, print_ahead};
-use super::scripts::{PAGE, SCRIPTS};
+use super::scripts::{PAGE, SCRIPTS, STEP};
 use crate::checks;
 use crate::commit::{Commit, Retry, cut_reason};
 use crate::error::Result;
@@ -23,9 +23,6 @@ use bytes::Bytes;
 use firth_redis::resp::Frame;
 use firth_redis::{ScriptCall, cmd, pipe};
 use std::time::Duration;
-
-/// Records that one script takes or lists, so that none holds the server up.
-const STEP: usize = 512;
 
 impl Groups for RedisEngine {
     fn create_group<'a>(
@@ -226,8 +223,15 @@ impl Groups for RedisEngine {
                 .arg(u8::from(reset.drop_due));
             let call = by.into_iter().fold(call, proof);
             let about = StepSubject { hold: by, ..StepSubject::group(at, group) };
-            let answer = about.accept(self.steps.durable(script, call).await?)?;
-            Parts::of(answer.value()).id()
+            // Past many due records it takes several steps, each of which leaves the group whole.
+            loop {
+                let answer = about.accept(self.steps.durable(script, call.clone()).await?)?;
+                let mut parts = Parts::of(answer.value());
+                let frontier = parts.id()?;
+                if parts.number()? == 0 {
+                    return Ok(frontier);
+                }
+            }
         })
     }
 

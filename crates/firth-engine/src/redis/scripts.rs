@@ -13,6 +13,8 @@ use std::sync::LazyLock;
 
 /// Records of one batch of retries have numbers from one page of this many (see `lua/lib/due.lua`).
 pub(super) const PAGE: u64 = 4096;
+/// Due records that a script takes, lists or drops at a time: no call blocks the server long.
+pub(super) const STEP: usize = 512;
 
 const WRITES: &str = "#!lua\n";
 const ALLOW_OOM: &str = "#!lua flags=allow-oom\n";
@@ -41,8 +43,9 @@ const HANDOVER: &str = include_str!("lua/lib/handover.lua");
 
 fn script(flags: &str, parts: &[&str], body: &str) -> Script {
     let limits = format!(
-        "local WINDOW, PRODUCERS, SOURCES, MAX_DUE, PAGE, CANCELLED = \
-         {PRODUCER_WINDOW}, {MAX_PRODUCERS}, {MAX_SOURCES}, {MAX_DUE}, {PAGE}, {CANCELLED_WINDOW}\n"
+        "local WINDOW, PRODUCERS, SOURCES, MAX_DUE, PAGE, AT_ONCE, CANCELLED = \
+         {PRODUCER_WINDOW}, {MAX_PRODUCERS}, {MAX_SOURCES}, {MAX_DUE}, {PAGE}, {STEP}, \
+         {CANCELLED_WINDOW}\n"
     );
     let shared = if parts == [ALONE] { String::new() } else { limits + BASE + &parts.concat() };
     Script::new([flags, &shared, body].concat())
@@ -95,7 +98,7 @@ scripts! {
     due = "due", ALLOW_OOM, [TIMED, LEASE, BLOB, LOCATE, DUE, RETRY_BATCH];
     status = "status", READS, [CLOCK, AHEAD, LOCATE, DUE];
     pending = "pending", READS, [CLOCK, DUE, RETRY_BATCH];
-    reset = "reset", ALLOW_OOM, [CLOCK, LEASE, LOCATE, DUE, RETRY_BATCH];
+    reset = "reset", ALLOW_OOM, [CLOCK, LEASE, AHEAD, LOCATE, DUE, RETRY_BATCH];
     delete_group = "delete_group", ALLOW_OOM, [CLOCK, LEASE];
     dead = "dead", READS, [CLOCK];
     revive = "revive", WRITES, [CLOCK, AHEAD, DUE, RETRY_BATCH];
