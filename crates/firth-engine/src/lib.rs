@@ -21,6 +21,7 @@ mod embedded;
 mod engine;
 mod error;
 pub mod facet;
+mod failures;
 #[cfg(any(test, feature = "testing"))]
 #[doc(hidden)]
 pub mod fuzzing;
@@ -46,6 +47,7 @@ pub use embedded::FileOptions;
 pub use embedded::{CrashPoint, Hooks, Mutation};
 pub use engine::Engine;
 pub use error::{Error, ErrorKind, Result};
+pub use failures::FailedAttempt;
 pub use headers::Headers;
 pub use hold::{Hold, LeaseInfo, LeaseName, Token, valid_for};
 pub use id::{Epoch, RecordId};

@@ -25,6 +25,10 @@ pub const MAX_AHEAD: usize = 1024;
 pub const MAX_DUE: u64 = 100_000;
 /// The longest reason of a retry or a dead letter, in bytes; longer ones are cut at a character.
 pub const MAX_REASON: usize = 1024;
+/// The most failed attempts of a record that are remembered, the last ones.
+pub const MAX_FAILURES: usize = 8;
+/// The longest reason of a remembered attempt but the last, in bytes.
+pub const MAX_PAST_REASON: usize = 256;
 /// The longest delay of a message or a retry.
 pub const MAX_DELAY: std::time::Duration = std::time::Duration::from_secs(366 * 24 * 3600);
 /// The most idempotent producers that a partition remembers; the one that was silent longest is

@@ -4,6 +4,7 @@ use crate::world::{
     Gap, Owner, append, dead, fails, group, numbered, numbers, partition, read_all, retry, status,
 };
 use firth_engine::facet::{Append, Edit, Replay};
+use firth_engine::limits::{MAX_FAILURES, MAX_PAST_REASON};
 use firth_engine::{Content, Engine, ErrorKind, GroupName, Headers, Partition, RecordId, Verdict};
 use std::time::Duration;
 
@@ -56,6 +57,63 @@ pub async fn a_dead_letter_tells_its_whole_story(engine: Engine) {
     assert_eq!((letter.attempts, letter.crashes, letter.reason.as_str()), (3, 0, "the end"));
     assert_eq!(letter.content, content);
     assert!(letter.age < Duration::from_secs(60));
+}
+
+/// The last attempts with reason, time and owner, over changes of the owner and a replay. Records
+/// that fail together and apart have each their own.
+pub async fn a_dead_letter_tells_its_last_attempts(engine: Engine) {
+    let name = group("g");
+    let at = partition(&engine).await;
+    let ids = append(&engine, &at, 0, 3).await;
+    let mut owner = Owner::new(&engine, &at, &name).await;
+    let holder = async || status(&engine, &at, &name).await.owner.unwrap().holder.unwrap();
+    let mut owners = vec![holder().await];
+    let why = |attempt: u32, seq: u64| format!("{attempt}{}\u{1f}", "ä".repeat(150 * seq as usize));
+    let mut records = owner.take(3).await;
+    for attempt in 1..=11 {
+        let is_last = attempt == 11;
+        for (nth, record) in records.iter().enumerate() {
+            assert_eq!((record.id, record.attempt), (ids[nth], attempt));
+            // The first two fail alike at first, then all three apart.
+            let told = if attempt < 6 && nth < 2 { why(attempt, 0) } else { why(attempt, nth as u64) };
+            let reason = told.clone().into();
+            owner.settle(
+                record,
+                match is_last {
+                    true => dead(&told),
+                    false => Verdict::Retry { after: Duration::ZERO, reason, keep: nth == 1 && attempt == 4 },
+                },
+            );
+        }
+        owner.commit().await;
+        if attempt == 5 {
+            owner = Owner::after_crash(&engine, &at, &name).await;
+            owners.push(holder().await);
+        }
+        records = owner.due(9).await;
+        records.sort_by_key(|record| record.id);
+    }
+    let letters = engine.dead(&at, &name, RecordId::ZERO, 9).await.unwrap();
+    for (nth, letter) in letters.iter().enumerate() {
+        assert_eq!(letter.history.len(), MAX_FAILURES);
+        assert_eq!(letter.reason, letter.history[0].reason);
+        for (back, failure) in letter.history.iter().enumerate() {
+            let attempt = 11 - back as u32;
+            let told = if attempt < 6 && nth < 2 { why(attempt, 0) } else { why(attempt, nth as u64) };
+            let told = told.replace('\u{1f}', " ");
+            let cut = if back == 0 { told.len() } else { told.floor_char_boundary(MAX_PAST_REASON) };
+            assert_eq!((failure.attempt, failure.reason.as_str()), (attempt, &told[..cut]));
+            assert!(failure.age.is_some_and(|age| age < Duration::from_secs(60)));
+            let by = &owners[usize::from(attempt > 5)];
+            assert_eq!(failure.member.as_deref(), Some(by.as_str()));
+        }
+    }
+    assert_eq!(engine.replay(&at, &name, &ids[..1], Replay::Group).await.unwrap(), 1);
+    let again = owner.due(1).await.remove(0);
+    owner.judge(&again, dead("again")).await;
+    let letter = engine.dead(&at, &name, RecordId::ZERO, 1).await.unwrap().remove(0);
+    let told: Vec<_> = letter.history.iter().map(|failure| failure.attempt).collect();
+    assert_eq!(told, [1, 11, 10, 9, 8, 7, 6, 5]);
 }
 
 /// Law 9: a replay concerns only the group that failed.

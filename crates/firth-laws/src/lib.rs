@@ -134,6 +134,7 @@ macro_rules! for_each_law {
             verdicts::an_owner_that_leaves_before_it_opens_hides_no_crash
             dead::a_dead_letter_and_its_record_are_settled_together
             dead::a_dead_letter_tells_its_whole_story
+            dead::a_dead_letter_tells_its_last_attempts
             dead::a_replay_to_the_group_is_invisible_to_others
             dead::a_replay_to_everyone_carries_its_origin
             dead::a_record_that_is_replayed_again_keeps_its_first_origin

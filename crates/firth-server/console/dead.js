@@ -88,6 +88,8 @@ export async function deadTopic(context) {
       button("Delete", () => confirmLoss({ title: "Delete this dead letter?", action: "Delete", lost: [`${letter.id}: ${letter.reason}`], act: one("/dead/delete", {}, "Deleted") }), "small danger"),
     ];
   }
+  const attemptsOf = (letter) => letter.history.length ? h("div", { class: "stack" }, h("h3", {}, letter.attempts > letter.history.length ? `Last ${plural(letter.history.length, "attempt")}` : "Attempts"),
+    table([["Attempt", "num"], ["Failed", "tight"], ["Owner of the partition", "tight"], ["Reason", "text"]], letter.history.map((one) => [num(one.attempt), one.age_ms === null ? "–" : `${age(one.age_ms)} ago`, one.member || "–", one.reason || "no reason was given"]), null, "Attempts")) : null;
   async function bulkAct(path, verb, words) {
     const set = filter(), { count } = await get(query(topicPath(topic, "/dead/count"), set));
     if (!count) { toast("No letter passes the filter"); return; }
@@ -106,7 +108,7 @@ export async function deadTopic(context) {
     swap(top, figures([[isFiltered ? "Letters that pass the filter" : "Dead letters", num(counted.count)]]));
     swap(out, card(null, table(columns, page.letters.map((letter) => openable(
       [letter.reason || "no reason was given", letter.group, num(letter.attempts), age(letter.age_ms), keyOf(letter.record), h("div", { class: "preview" }, previewOf(letter.record))], columns,
-      () => viewer(letter.record, [["Reason", letter.reason], ["Given up by", `${letter.group} after ${plural(letter.attempts, "attempt")}, ${age(letter.age_ms)} ago`]], act(letter)))),
+      () => viewer(letter.record, [["Reason", letter.reason], ["Given up by", `${letter.group} after ${plural(letter.attempts, "attempt")}, ${age(letter.age_ms)} ago`]], act(letter), attemptsOf(letter)))),
     isFiltered ? "No letter passes the filter." : "No dead letters.", "Dead letters")));
     swap(foot, trail.length > 1 || page.next ? h("div", { class: "pager" },
       trail.length > 1 ? button("Previous", () => { trail.pop(); return load(); }, "small") : null,

@@ -109,8 +109,8 @@ export async function copy(value, title) {
   }
 }
 
-/** Everything about a record. */
-export function viewer(record, facts, actions) {
+/** Everything about a record; `more` stands before its headers. */
+export function viewer(record, facts, actions, more) {
   const parsed = valueOf(record), plain = textOf(record), panel = h("div", {});
   const ways = [
     parsed && ["JSON", () => h("div", { class: "tree", tabindex: "0", role: "group", "aria-label": "Payload as JSON" }, branch(null, parsed.json, true))],
@@ -127,7 +127,7 @@ export function viewer(record, facts, actions) {
     h("dl", {}, [...(facts || []), ["Record", [record.topic, record.partition, record.id].filter((part) => part !== undefined).join(" / ")], record.sent_ms !== undefined && ["Sent", when(record.sent_ms)],
       keyOf(record) !== "" && ["Key", keyOf(record)], ["Size", bytes(sizeOf(record))]].filter(Boolean)
       .map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)])),
-    headers.length ? h("div", { class: "stack" }, h("h3", {}, "Headers"), h("dl", {}, headers)) : null,
+    more, headers.length ? h("div", { class: "stack" }, h("h3", {}, "Headers"), h("dl", {}, headers)) : null,
     h("div", { class: "row" }, h("div", { class: "seg", role: "group", "aria-label": "Show the payload as" }, buttons),
       h("button", { type: "button", class: "small", onclick: () => copy(plain === null ? record.payload_base64 : plain, "Payload") }, "Copy payload"),
       h("button", { type: "button", class: "small", onclick: () => copy(curlOf(record), "curl command") }, "Copy as curl"), actions),

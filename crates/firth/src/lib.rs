@@ -160,7 +160,7 @@ pub use dead_letters::{DeadId, DeadLetter, DeadLetters, DeadPage, Follow, Replay
 pub use error::{Error, ErrorKind, Result};
 pub use firth_engine::limits;
 pub use firth_engine::{
-    Backoff, Durability, Engine, Epoch, GroupName, Headers, Hold, Origin, RecordId, TopicName,
+    Backoff, Durability, Engine, Epoch, FailedAttempt, GroupName, Headers, Hold, Origin, RecordId, TopicName,
 };
 pub use housekeeping::Swept;
 pub use message::Message;

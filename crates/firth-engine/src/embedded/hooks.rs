@@ -34,6 +34,8 @@ pub enum Mutation {
     KeepDoneDue,
     /// Attempts are not counted.
     ForgetAttempts,
+    /// A retry forgets the failures before it.
+    ForgetFailures,
     /// A taken record is not given back when its owner vanishes.
     LoseTaken,
     /// Retention looks at the highest frontier instead of the lowest.
@@ -128,6 +130,7 @@ impl Mutation {
         Self::LoseRetry,
         Self::KeepDoneDue,
         Self::ForgetAttempts,
+        Self::ForgetFailures,
         Self::LoseTaken,
         Self::TrimToHighestFrontier,
         Self::TrimDue,

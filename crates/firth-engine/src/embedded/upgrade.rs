@@ -104,7 +104,8 @@ mod tests {
         state.insert(keys::group(1, &name), group.packed()).unwrap();
         for n in 0..6_000_u64 {
             let content = Content::new("x").packed();
-            let letter = DeadEntry { ms: 1000 + n, attempts: 1, crashes: 0, reason: String::new(), content };
+            let letter =
+                DeadEntry { ms: 1000 + n, attempts: 1, crashes: 0, failures: String::new(), content };
             state.insert(keys::dead(7, RecordId::new(1, n)), letter.packed()).unwrap();
         }
         db.persist(PersistMode::SyncAll).unwrap();

@@ -206,7 +206,8 @@ pub(super) struct DueEntry {
     pub(super) crashes: u32,
     /// Whether the owner has it.
     pub(super) taken: bool,
-    pub(super) reason: String,
+    /// The last reason and the failures before it, see [`failures`](crate::failures).
+    pub(super) failures: String,
     /// The packed content, if it is kept aside.
     pub(super) kept: Option<Bytes>,
 }
@@ -219,7 +220,7 @@ impl Value for DueEntry {
         put_number(out, u64::from(self.attempt));
         put_number(out, u64::from(self.crashes));
         out.push(u8::from(self.taken) | if self.kept.is_some() { 2 } else { 0 });
-        put_run(out, self.reason.as_bytes());
+        put_run(out, self.failures.as_bytes());
         out.extend_from_slice(self.kept.as_deref().unwrap_or_default());
     }
 
@@ -228,9 +229,9 @@ impl Value for DueEntry {
         let attempt = reader.small()?;
         let crashes = reader.small()?;
         let flags = reader.byte()?;
-        let reason = reader.text()?;
+        let failures = reader.text()?;
         let kept = (flags & 2 != 0).then(|| reader.0.clone());
-        Some(Self { ms, attempt, crashes, taken: flags & 1 != 0, reason, kept })
+        Some(Self { ms, attempt, crashes, taken: flags & 1 != 0, failures, kept })
     }
 }
 
@@ -241,7 +242,8 @@ pub(super) struct DeadEntry {
     pub(super) ms: u64,
     pub(super) attempts: u32,
     pub(super) crashes: u32,
-    pub(super) reason: String,
+    /// As in [`DueEntry`].
+    pub(super) failures: String,
     /// The packed content.
     pub(super) content: Bytes,
 }
@@ -253,7 +255,7 @@ impl Value for DeadEntry {
         put_number(out, self.ms);
         put_number(out, u64::from(self.attempts));
         put_number(out, u64::from(self.crashes));
-        put_run(out, self.reason.as_bytes());
+        put_run(out, self.failures.as_bytes());
         out.extend_from_slice(&self.content);
     }
 
@@ -262,7 +264,7 @@ impl Value for DeadEntry {
             ms: reader.number()?,
             attempts: reader.small()?,
             crashes: reader.small()?,
-            reason: reader.text()?,
+            failures: reader.text()?,
             content: reader.0.clone(),
         })
     }
@@ -446,9 +448,9 @@ mod tests {
             round(PartitionMeta { no: a, last: id, trimmed: id, delayed: b, delayed_ever: a, producers: b, measured, measured_bytes, rank: c.into() });
             round(GroupMeta { no: b, frontier: id, ahead: [b / 2 + 1].into_iter().collect(), opened: Epoch(a), left: flag,
                 crashes: c, crash_seq: a, due: b, dead: a, reach: flag.then_some(b) });
-            round(DueEntry { ms: a, attempt: c, crashes: c, taken: flag, reason: reason.clone(),
+            round(DueEntry { ms: a, attempt: c, crashes: c, taken: flag, failures: reason.clone(),
                 kept: flag.then(|| bytes.clone()) });
-            round(DeadEntry { ms: a, attempts: c, crashes: c, reason, content: bytes.clone() });
+            round(DeadEntry { ms: a, attempts: c, crashes: c, failures: reason, content: bytes.clone() });
             round(ProducerState { ms: a, batches: vec![SentBatch { first: a, count: b, id }] });
             round(LeaseEntry { holder: flag.then(|| HolderName::new("h").unwrap()), epoch: Epoch(a),
                 token: Token(u128::from(a) << 64 | u128::from(b)), deadline: a, beats: b, note: bytes.clone(), rank: b });

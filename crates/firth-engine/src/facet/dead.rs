@@ -1,6 +1,7 @@
 //! Dead letters: records that a group gave up, kept with their reason until an operator decides.
 
 use super::Reply;
+use crate::failures::FailedAttempt;
 use crate::id::RecordId;
 use crate::name::{GroupName, Partition};
 use crate::record::Content;
@@ -101,6 +102,10 @@ pub struct DeadLetter {
     pub crashes: u32,
     /// Why it was given up.
     pub reason: String,
+    /// Its last attempts, the newest first, at most
+    /// [`MAX_FAILURES`](crate::limits::MAX_FAILURES): also those before a replay to the group. Of a
+    /// letter that an older build wrote there are none.
+    pub history: Vec<FailedAttempt>,
     /// How long ago.
     pub age: Duration,
 }

@@ -7,6 +7,7 @@ use super::{RedisEngine, blob, micros};
 use crate::checks;
 use crate::error::{Error, Result};
 use crate::facet::{DeadLetter, DeadLetters, Edit, Replay, Reply};
+use crate::failures::Failures;
 use crate::id::RecordId;
 use crate::limits::{MAX_BATCH_BYTES, MAX_READ};
 use crate::name::{GroupName, Partition};
@@ -163,8 +164,8 @@ impl RedisEngine {
             let group = group.clone();
             let attempts = body.attempts;
             let crashes = body.crashes;
-            let reason = body.reason;
-            found.push(DeadLetter { at, group, id, content, attempts, crashes, reason, age });
+            let Failures { reason, attempts: history } = Failures::read(&body.failures, now / 1000);
+            found.push(DeadLetter { at, group, id, content, attempts, crashes, reason, history, age });
         }
         Ok(found)
     }
@@ -253,12 +254,13 @@ fn counted(answer: Frame) -> Result<usize> {
     answer.value().as_i64().and_then(|count| usize::try_from(count).ok()).ok_or_else(odd_answer)
 }
 
-/// A dead letter as it is stored: `ms attempts crashes length reason content`.
+/// A dead letter as it is stored: `ms attempts crashes length failures content`.
 struct LetterBody {
     ms: u64,
     attempts: u32,
     crashes: u32,
-    reason: String,
+    /// The reason and the failures before it, see [`Failures`].
+    failures: String,
     content: Bytes,
 }
 
@@ -268,9 +270,9 @@ impl LetterBody {
         let attempts = word(&mut body)?.parse().ok()?;
         let crashes = word(&mut body)?.parse().ok()?;
         let len: usize = word(&mut body)?.parse().ok()?;
-        let reason = (len <= body.len()).then(|| body.split_to(len))?;
-        let reason = String::from_utf8(reason.into()).ok()?;
-        Some(Self { ms, attempts, crashes, reason, content: body })
+        let failures = (len <= body.len()).then(|| body.split_to(len))?;
+        let failures = String::from_utf8(failures.into()).ok()?;
+        Some(Self { ms, attempts, crashes, failures, content: body })
     }
 }
 
@@ -289,7 +291,7 @@ mod tests {
     #[test]
     fn a_body_is_read_back() {
         let body = LetterBody::parse(Bytes::from_static(b"1700 3 1 8 too slow\x01\x00rest")).unwrap();
-        assert_eq!((body.ms, body.attempts, body.crashes, body.reason.as_str()), (1700, 3, 1, "too slow"));
+        assert_eq!((body.ms, body.attempts, body.crashes, body.failures.as_str()), (1700, 3, 1, "too slow"));
         assert_eq!(body.content, &b"\x01\x00rest"[..]);
     }
 

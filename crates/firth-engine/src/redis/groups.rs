@@ -13,6 +13,7 @@ use crate::error::Result;
 use crate::facet::{
     Committed, Due, DueRecord, GroupStatus, Groups, Pending, Reply, Reset, StartPosition, TakeDue,
 };
+use crate::failures::{Failures, stored_reason};
 use crate::hold::{Hold, LeaseName};
 use crate::id::RecordId;
 use crate::limits::{MAX_BATCH_BYTES, MAX_READ};
@@ -322,8 +323,8 @@ impl RedisEngine {
             let past =
                 entry.match_indices(':').nth(1).map(|(at, _)| entry.split_at(at)).ok_or_else(odd_answer)?;
             let (attempt, crashes) = history(past.0)?;
-            let reason = &past.1[1..];
-            found.push(Pending { id, attempt, crashes, due_in, age, idle, reason: reason.to_owned(), kept });
+            let Failures { reason, .. } = Failures::read(&past.1[1..], id.ms);
+            found.push(Pending { id, attempt, crashes, due_in, age, idle, reason, kept });
         }
         found.sort_by_key(|pending| pending.id);
         found.truncate(max);
@@ -357,11 +358,13 @@ fn verdicts(call: ScriptCall, commit: &Commit) -> ScriptCall {
         let Some(Retry { after, reason, kept, .. }) = bundle.first() else { continue };
         let content = kept.as_deref().map(Content::packed).unwrap_or_default();
         let ids = bundle.iter().map(|retry| retry.id);
-        call = call.arg(micros(*after)).arg(cut_reason(reason)).arg(content).arg(bundle.len()).arg(join(ids));
+        let reason = stored_reason(reason);
+        call = call.arg(micros(*after)).arg(&*reason).arg(content).arg(bundle.len()).arg(join(ids));
     }
     for dead in &commit.dead {
         let Record { id, crashes, content, .. } = &dead.record;
-        call = call.arg(id.to_string()).arg(*crashes).arg(cut_reason(&dead.reason)).arg(content.packed());
+        let reason = stored_reason(&dead.reason);
+        call = call.arg(id.to_string()).arg(*crashes).arg(&*reason).arg(content.packed());
     }
     call
 }

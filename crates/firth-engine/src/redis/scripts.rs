@@ -33,6 +33,7 @@ const LOCATE: &str = include_str!("lua/lib/locate.lua");
 const FLOOR: &str = include_str!("lua/lib/floor.lua");
 const DUE: &str = include_str!("lua/lib/due.lua");
 const RETRY_BATCH: &str = include_str!("lua/lib/retry_batch.lua");
+const FAILURES: &str = include_str!("lua/lib/failures.lua");
 const DELAYED: &str = include_str!("lua/lib/delayed.lua");
 const WRITE: &str = include_str!("lua/lib/write.lua");
 const PROGRESS: &str = include_str!("lua/lib/progress.lua");
@@ -94,7 +95,7 @@ scripts! {
     create_group = "create_group", WRITES, [CLOCK, LEASE, LOCATE];
     open = "open", ALLOW_OOM, [TIMED, LEASE, AHEAD, LOCATE, DUE, RETRY_BATCH];
     advance = "advance", ALLOW_OOM, [CLOCK, LEASE, AHEAD, DUE, PROGRESS];
-    commit = "commit", ALLOW_OOM, [TIMED, LEASE, AHEAD, DUE, RETRY_BATCH, PROGRESS];
+    commit = "commit", ALLOW_OOM, [TIMED, LEASE, AHEAD, DUE, RETRY_BATCH, FAILURES, PROGRESS];
     due = "due", ALLOW_OOM, [TIMED, LEASE, BLOB, LOCATE, DUE, RETRY_BATCH];
     status = "status", READS, [CLOCK, AHEAD, LOCATE, DUE];
     pending = "pending", READS, [CLOCK, DUE, RETRY_BATCH];

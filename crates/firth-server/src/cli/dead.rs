@@ -3,7 +3,9 @@
 use super::output::{ask, json, line, plain, table};
 use super::units;
 use crate::client::{Client, escape, topic_path};
-use crate::wire::{Count, DeadTopic, DeadTopics, Edit, Letter, Letters, Outgoing, Pick, Values, invalid};
+use crate::wire::{
+    Count, DeadTopic, DeadTopics, Edit, Letter, Letters, Outgoing, PastAttempt, Pick, Values, invalid,
+};
 use axum::http::Method;
 use clap::{Args, Subcommand};
 use firth::{DeadId, Error, ErrorKind, RecordId, Result};
@@ -46,7 +48,7 @@ pub(crate) enum DeadCommand {
         #[command(flatten)]
         filter: LetterFilter,
     },
-    /// Show one letter with its headers and payload
+    /// Show one letter with its attempts, headers and payload
     #[command(after_help = "Example:\n  firth dead show orders billing/3/1700000000000-42")]
     Show {
         /// The topic
@@ -320,6 +322,7 @@ fn show(letter: &Letter) -> Result<()> {
     field("reason", &letter.reason)?;
     field("attempts", &letter.attempts.to_string())?;
     field("died", &format!("{} ago", units::age(letter.age_ms)))?;
+    letter.history.iter().try_for_each(|past| field("attempt", &told(past)))?;
     field("record", &format!("{}/{}", record.partition, record.id))?;
     if let Some(key) = record.key.as_deref().or(record.key_base64.as_deref()) {
         field("key", key)?;
@@ -333,6 +336,14 @@ fn show(letter: &Letter) -> Result<()> {
     }
     line("")?;
     line(&plain(record.text()))
+}
+
+/// One attempt in a line.
+fn told(past: &PastAttempt) -> String {
+    let PastAttempt { attempt, reason, age_ms, member } = past;
+    let age = age_ms.map(|age| format!(", {} ago", units::age(age))).unwrap_or_default();
+    let by = member.as_ref().map(|member| format!(" by {member}")).unwrap_or_default();
+    format!("{attempt}{by}{age}: {reason}")
 }
 
 /// The message that goes in the letter's place: everything of its record but the payload.

@@ -2,7 +2,7 @@
 
 use super::lenient::{maybe_whole, object};
 use super::{Outgoing, Shown, millis};
-use firth::DeadLetter;
+use firth::{DeadLetter, FailedAttempt};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -15,6 +15,29 @@ pub(crate) struct Letter {
     pub(crate) attempts: u32,
     pub(crate) age_ms: u64,
     pub(crate) record: Shown,
+    /// The last attempts, the newest first, at most 8; none of a letter that an older build wrote.
+    #[serde(default)]
+    pub(crate) history: Vec<PastAttempt>,
+}
+
+/// An attempt that failed.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct PastAttempt {
+    /// Which one; 1 was the first delivery. A replay to the group starts again at 1.
+    pub(crate) attempt: u32,
+    /// Only the last attempt has its whole reason; those before are cut at 256 bytes.
+    pub(crate) reason: String,
+    /// To the second; null if an older build stored it.
+    pub(crate) age_ms: Option<u64>,
+    /// The owner of the partition; null if an older build stored it.
+    pub(crate) member: Option<String>,
+}
+
+impl From<FailedAttempt> for PastAttempt {
+    fn from(failed: FailedAttempt) -> Self {
+        let FailedAttempt { attempt, reason, age, member, .. } = failed;
+        Self { attempt, reason, age_ms: age.map(millis), member }
+    }
 }
 
 impl From<DeadLetter> for Letter {
@@ -26,6 +49,7 @@ impl From<DeadLetter> for Letter {
             age_ms: millis(letter.age),
             record: Shown::from(&letter.record),
             reason: letter.reason,
+            history: letter.history.into_iter().map(PastAttempt::from).collect(),
         }
     }
 }

@@ -32,7 +32,9 @@ pub(crate) use claims::{
     WorkState, WorkerJoin, WorkerList, WorkerShown,
 };
 pub(crate) use clients::{EdgeClients, GatewayClient, GatewayClients, GatewayTold, MAX_CLIENTS};
-pub(crate) use dead::{Count, DeadGroup, DeadReason, DeadTopic, DeadTopics, Edit, Letter, Letters, Pick};
+pub(crate) use dead::{
+    Count, DeadGroup, DeadReason, DeadTopic, DeadTopics, Edit, Letter, Letters, PastAttempt, Pick,
+};
 pub(crate) use delayed::{
     DelayedChanged, DelayedChanges, DelayedList, DelayedPick, DelayedShown, DelayedWhere,
 };

@@ -2,6 +2,7 @@
 //! claims.
 
 use crate::gateway::Events;
+use crate::on_engines;
 use crate::world::{PATIENCE, Server, Value, firth, json, run, side_by_side, stdout};
 use firth_testkit::wait::until;
 use firth_testkit::{Flavor, RedisServer};
@@ -255,4 +256,38 @@ async fn an_engine_that_is_away_is_no_answer_without_dead_letters() {
     proxy.cut().await;
     let reply = server.get("/v1/dead");
     assert!(reply.status >= 500, "{} {}", reply.status, reply.body);
+}
+
+on_engines!(a_dead_letter_tells_its_attempts_over_http_and_on_the_command_line);
+
+fn a_dead_letter_tells_its_attempts_over_http_and_on_the_command_line(server: &Server) {
+    server.put("/v1/topics/orders", &json!({ "partitions": 1 })).expect(201);
+    server.post("/v1/topics/orders/records", &json!({ "payload": "one" })).expect(200);
+    let why = ["the oven is cold", "the oven is still cold", "no oven is left"];
+    for (nth, reason) in why.iter().enumerate() {
+        let taken = server.fetch("orders", "bar", &json!({ "wait_ms": 1000 }));
+        assert_eq!(taken[0]["record"]["attempt"], nth + 1);
+        let failure = json!({ "delivery": taken[0]["delivery"], "reason": reason, "after_ms": 0 });
+        let verdict = if nth == 2 {
+            json!({ "reject": [{ "delivery": taken[0]["delivery"], "reason": reason }] })
+        } else {
+            json!({ "nack": [failure] })
+        };
+        assert_eq!(server.settle("orders", "bar", &verdict)["settled"], 1);
+    }
+    let found = server.get("/v1/topics/orders/dead").expect(200).json();
+    let letter = &found["letters"][0];
+    let history = letter["history"].as_array().unwrap();
+    let told: Vec<_> =
+        history.iter().map(|past| (&past["attempt"], past["reason"].as_str().unwrap())).collect();
+    assert_eq!(told, [(&json!(3), why[2]), (&json!(2), why[1]), (&json!(1), why[0])]);
+    let owner =
+        server.get("/v1/topics/orders/groups/bar").expect(200).json()["partitions"][0]["owner"].take();
+    assert!(owner.is_string());
+    assert!(history.iter().all(|past| past["age_ms"].is_u64() && past["member"] == owner), "{letter}");
+    let id = letter["id"].as_str().unwrap();
+    let shown = stdout(&run(&["dead", "show", "orders", id, "--server", &server.url()]));
+    let lines: Vec<_> = shown.lines().filter(|line| line.starts_with("attempt ")).collect();
+    assert_eq!(lines.len(), 3, "{shown}");
+    assert!(lines.iter().zip(why.iter().rev()).all(|(line, why)| line.ends_with(why)), "{shown}");
 }

@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result, invalid};
 use crate::record::Record;
-use firth_engine::{GroupName, RecordId, facet};
+use firth_engine::{FailedAttempt, GroupName, RecordId, facet};
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
@@ -56,16 +56,20 @@ pub struct DeadLetter {
     pub crashes: u32,
     /// Why it was given up, with the causes of its last failure.
     pub reason: String,
+    /// Its last attempts, the newest first, at most
+    /// [`MAX_FAILURES`](crate::limits::MAX_FAILURES): also those before a replay to the group. Of a
+    /// letter that an older build wrote there are none.
+    pub history: Vec<FailedAttempt>,
     /// How long ago.
     pub age: Duration,
 }
 
 impl DeadLetter {
     pub(crate) fn new(letter: facet::DeadLetter) -> Self {
-        let facet::DeadLetter { at, group, id, content, attempts, crashes, reason, age } = letter;
+        let facet::DeadLetter { at, group, id, content, attempts, crashes, reason, history, age } = letter;
         let partition = at.index;
         let record = Record::shown(at, firth_engine::Record { id, attempt: attempts, crashes, content });
-        Self { id: DeadId { group, partition, id }, record, crashes, reason, age }
+        Self { id: DeadId { group, partition, id }, record, crashes, reason, history, age }
     }
 
     /// How often it was tried.

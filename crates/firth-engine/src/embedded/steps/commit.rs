@@ -3,15 +3,16 @@
 //! Everything is checked first, against stored state; then the due index, the dead letters and the
 //! progress are written together.
 
-use super::leases::fence;
+use super::leases::{fence, held};
 use super::{dead, due, log};
-use crate::commit::{Commit, Dead, Retry, cut_reason};
+use crate::commit::{Commit, Dead, Retry};
 use crate::embedded::hooks::Mutation;
 use crate::embedded::keys;
 use crate::embedded::step::{Range, Step};
 use crate::embedded::values::{DeadEntry, DueEntry, GroupMeta, PartitionMeta, Value};
 use crate::error::{Error, ErrorKind, Result};
 use crate::facet::Committed;
+use crate::failures::failed;
 use crate::hold::{Hold, LeaseName};
 use crate::id::RecordId;
 use crate::limits::MAX_DUE;
@@ -51,11 +52,15 @@ pub(in crate::embedded) fn commit(
             due::erase(step, meta.no, id, &entry);
         }
     }
-    for (retry, former) in verdicts.retries {
-        postpone(step, &part, &meta, retry, former)?;
+    let has_failed = !verdicts.retries.is_empty() || !verdicts.dead.is_empty();
+    let lease = if has_failed { held(step, hold)? } else { None };
+    let owner = lease.and_then(|lease| lease.holder);
+    let owner = owner.as_ref().map_or("", |holder| holder.as_str());
+    for retry in verdicts.retries {
+        postpone(step, &part, &meta, owner, retry)?;
     }
     for (dead, former) in verdicts.dead {
-        meta.dead += bury(step, &meta, dead, former)?;
+        meta.dead += bury(step, &meta, owner, dead, former)?;
     }
     meta.due = due;
     meta.frontier = commit.frontier;
@@ -151,8 +156,8 @@ fn postpone(
     step: &mut Step<'_>,
     part: &PartitionMeta,
     meta: &GroupMeta,
-    retry: &Retry,
-    former: Option<DueEntry>,
+    owner: &str,
+    (retry, former): (&Retry, Option<DueEntry>),
 ) -> Result<()> {
     if let Some(former) = &former {
         due::erase(step, meta.no, retry.id, former);
@@ -165,12 +170,15 @@ fn postpone(
         (Some(content), _) => Some(content.packed()),
         (None, kept) => kept,
     };
+    let past = former.as_ref().map(|entry| entry.failures.as_str());
+    let past = past.filter(|_| !step.planted(Mutation::ForgetFailures));
+    let failures = failed(past, &retry.reason, attempt, step.now.ms(), owner);
     let entry = DueEntry {
         ms: step.now.later_ms(retry.after),
         attempt: if step.planted(Mutation::ForgetAttempts) { attempt } else { attempt + 1 },
         crashes: former.map_or(0, |entry| entry.crashes),
         taken: false,
-        reason: cut_reason(&retry.reason).to_owned(),
+        failures,
         kept,
     };
     due::write(step, meta.no, retry.id, &entry);
@@ -202,7 +210,13 @@ fn share(
 }
 
 /// Writes a dead letter; answers how many more there are now.
-fn bury(step: &mut Step<'_>, meta: &GroupMeta, letter: &Dead, former: Option<DueEntry>) -> Result<u64> {
+fn bury(
+    step: &mut Step<'_>,
+    meta: &GroupMeta,
+    owner: &str,
+    letter: &Dead,
+    former: Option<DueEntry>,
+) -> Result<u64> {
     let id = letter.record.id;
     if let Some(former) = &former {
         due::erase(step, meta.no, id, former);
@@ -214,11 +228,14 @@ fn bury(step: &mut Step<'_>, meta: &GroupMeta, letter: &Dead, former: Option<Due
     if let Some(earlier) = &earlier {
         dead::erase(step, meta.no, id, earlier);
     }
+    let attempts = former.as_ref().map_or(1, |entry| entry.attempt);
+    let past = former.as_ref().map(|entry| entry.failures.as_str());
+    let failures = failed(past, &letter.reason, attempts, step.now.ms(), owner);
     let entry = DeadEntry {
         ms: step.now.ms(),
-        attempts: former.as_ref().map_or(1, |entry| entry.attempt),
+        attempts,
         crashes: former.map_or(letter.record.crashes, |entry| entry.crashes),
-        reason: cut_reason(&letter.reason).to_owned(),
+        failures,
         content: letter.record.content.packed(),
     };
     dead::write(step, meta.no, id, &entry);

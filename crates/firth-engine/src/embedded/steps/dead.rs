@@ -8,6 +8,7 @@ use crate::embedded::step::{Range, Step};
 use crate::embedded::values::{DeadEntry, DueEntry, GroupMeta, PartitionMeta, Value};
 use crate::error::{Error, ErrorKind, Result};
 use crate::facet::{DeadLetter, Replay};
+use crate::failures::Failures;
 use crate::id::RecordId;
 use crate::limits::{MAX_BATCH_BYTES, MAX_DUE, MAX_READ};
 use crate::name::{GroupName, Partition};
@@ -36,6 +37,7 @@ pub(in crate::embedded) fn list(
     step.scan(range, &mut |key, value| {
         bytes += value.len();
         let (id, entry) = read(key, value)?;
+        let Failures { reason, attempts: history } = Failures::read(&entry.failures, step.now.ms());
         found.push(DeadLetter {
             at: at.clone(),
             group: group.clone(),
@@ -43,7 +45,8 @@ pub(in crate::embedded) fn list(
             content: Content::unpack(entry.content)?,
             attempts: entry.attempts,
             crashes: entry.crashes,
-            reason: entry.reason,
+            reason,
+            history,
             age: step.now.since(entry.ms),
         });
         Ok(found.len() < max && bytes < MAX_BATCH_BYTES)
@@ -157,7 +160,7 @@ fn revive(step: &mut Step<'_>, meta: &mut GroupMeta, id: RecordId, letter: DeadE
         attempt: 1,
         crashes: 0,
         taken: false,
-        reason: letter.reason,
+        failures: letter.failures,
         kept: Some(letter.content),
     };
     meta.due += 1;
@@ -285,7 +288,7 @@ mod tests {
             for n in 1..=500 {
                 let content = vec![1; 10_000].into();
                 let letter =
-                    DeadEntry { ms: n * 1000, attempts: 1, crashes: 0, reason: String::new(), content };
+                    DeadEntry { ms: n * 1000, attempts: 1, crashes: 0, failures: String::new(), content };
                 write(step, 2, RecordId::new(1, 1000 - n), &letter);
             }
         });

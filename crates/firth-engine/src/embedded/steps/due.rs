@@ -9,6 +9,7 @@ use crate::embedded::step::{Range, Step};
 use crate::embedded::values::{DueEntry, GroupMeta, PartitionMeta, Value};
 use crate::error::{Error, Result};
 use crate::facet::{Due, DueRecord, Pending};
+use crate::failures::Failures;
 use crate::hold::{Hold, LeaseName};
 use crate::id::RecordId;
 use crate::limits::{MAX_BATCH_BYTES, MAX_READ};
@@ -161,7 +162,7 @@ pub(in crate::embedded) fn pending(
         due_in: (!entry.taken).then(|| step.now.until(entry.ms)),
         age: step.now.since(id.ms),
         idle: entry.taken.then(|| step.now.since(entry.ms)),
-        reason: entry.reason,
+        reason: Failures::read(&entry.failures, step.now.ms()).reason,
         kept: entry.kept.is_some(),
     };
     Ok(found.into_iter().map(view).collect())

@@ -118,48 +118,57 @@ for _, retry_batch in ipairs(retry_batches) do
     put_list(change, rest, retry_batch.time, retry_batch.history, retry_batch.reason)
   end
 end
--- The history after one more failure.
-local function failed_again(home)
-  if not home then return '2:0' end
-  local attempt, crashes = match(home.history, '^(%d+):(%d+)$')
-  return attempt + 1 .. ':' .. crashes
+local now_ms = format('%.0f', math.floor(now / 1000))
+-- The history and the text of failures after one more failure. The members of a home that are in
+-- one bundle share both.
+local function failed_again(home, bundle, reason)
+  if not home then return '2:0', failed(nil, reason, 1, now_ms, g[3]) end
+  if home.bundle ~= bundle then
+    local attempt, crashes = match(home.history, '^(%d+):(%d+)$')
+    home.bundle, home.again = bundle, attempt + 1 .. ':' .. crashes
+    home.failures = failed(home.reason, reason, attempt, now_ms, g[3])
+  end
+  return home.again, home.failures
 end
 for bundle = 1, bundles do
   local delay, reason, content, count, ids = unpack(ARGV, 4 + 5 * bundle, 8 + 5 * bundle)
   local time = format('%.0f', later_ms(now, tonumber(delay)))
   if content ~= '' then
-    put(change, ids, time, failed_again(homes[ids]) .. ':' .. reason, '-' .. first_seq(ids))
+    local history, failures = failed_again(homes[ids], bundle, reason)
+    put(change, ids, time, history .. ':' .. failures, '-' .. first_seq(ids))
     call('HSET', K, ids, content)
   elseif fresh[bundle] then
-    put_ids(change, count, ids, time, '2:0', reason)
+    local history, failures = failed_again(nil, bundle, reason)
+    put_ids(change, count, ids, time, history, failures)
   else
-    local run, shared = {}, nil
+    local run, shared, told = {}, nil, nil
     for id in string.gmatch(ids, '%S+') do
       local home = homes[id]
-      local history = failed_again(home)
+      local history, failures = failed_again(home, bundle, reason)
       if home and home.is_kept then
-        put(change, id, time, history .. ':' .. reason, '-' .. first_seq(id))
+        put(change, id, time, history .. ':' .. failures, '-' .. first_seq(id))
       else
-        if run[1] and history ~= shared then
-          put_list(change, run, time, shared, reason)
+        if run[1] and (history ~= shared or failures ~= told) then
+          put_list(change, run, time, shared, told)
           run = {}
         end
-        run[#run + 1], shared = id, history
+        run[#run + 1], shared, told = id, history, failures
       end
     end
-    if run[1] then put_list(change, run, time, shared, reason) end
+    if run[1] then put_list(change, run, time, shared, told) end
   end
 end
 if dead > 0 then
-  local by_id, by_time, bodies, now_ms = {}, {}, {}, format('%.0f', math.floor(now / 1000))
+  local by_id, by_time, bodies = {}, {}, {}
   for i = 1, dead do
     local id, crashes, reason, content = unpack(ARGV, letters + 4 * i - 3, letters + 4 * i)
-    local attempts, n = '1', 2 * i
-    if homes[id] then attempts, crashes = match(homes[id].history, '^(%d+):(%d+)$') end
+    local attempts, n, home = '1', 2 * i, homes[id]
+    if home then attempts, crashes = match(home.history, '^(%d+):(%d+)$') end
+    local failures = failed(home and home.reason, reason, attempts, now_ms, g[3])
     by_id[n - 1], by_id[n] = first_seq(id), id
     by_time[n - 1], by_time[n] = now_ms, id
     bodies[n - 1], bodies[n] = id,
-      format('%s %s %s %d ', now_ms, attempts, crashes, #reason) .. reason .. content
+      format('%s %s %s %d ', now_ms, attempts, crashes, #failures) .. failures .. content
   end
   call('ZADD', X, unpack(by_id))
   call('ZADD', T, unpack(by_time))
