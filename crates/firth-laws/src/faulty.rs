@@ -11,9 +11,10 @@ use bytes::Bytes;
 use firth_engine::facet::{
     Acquire, Acquired, Adopt, Append, Appended, Backend, Beat, Bounds, Bus, Catalog, ClaimKey, ClaimShard,
     ClaimShardStatus, Committed, DeadLetter, DeadLetters, DelayedAction, DelayedOutcome, DelayedPage, Due,
-    Edit, Entry, EntryKey, Expect, Granted, GroupStatus, Groups, Join, LeaseQuery, Leases, Log, Membership,
-    MembershipInfo, NewOffer, OfferInfo, Offers, Outcome, Pending, Promoted, Put, ReadLimit, Replay, Reply,
-    Reset, SourceMark, StartPosition, StreamGroup, Streams, Subscription, TakeDue, Taken, Trim, Trimmed,
+    Edit, EngineNode, Entry, EntryKey, Expect, Granted, GroupStatus, Groups, Join, LeaseQuery, Leases, Log,
+    Membership, MembershipInfo, NewOffer, OfferInfo, Offers, Outcome, Pending, Promoted, Put, ReadLimit,
+    Replay, Reply, Reset, SourceMark, StartPosition, StreamGroup, Streams, Subscription, TakeDue, Taken,
+    Trim, Trimmed,
 };
 use firth_engine::{
     ChannelName, Commit, Durability, Engine, Epoch, Error, ErrorKind, GroupName, Hint, HintKey, Hints, Hold,
@@ -279,6 +280,10 @@ impl Backend for Faulty {
 
     fn health(&self) -> Result<()> {
         self.engine.health()
+    }
+
+    fn nodes(&self) -> Vec<EngineNode> {
+        self.engine.nodes()
     }
 
     fn takes_appends(&self) -> Result<()> {

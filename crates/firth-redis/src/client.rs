@@ -4,7 +4,7 @@
 use crate::call::{Call, EvalCall, PipelineCall, RequestFuture};
 use crate::cluster::{ClusterRouter, NodeInfo, slot};
 use crate::command::{Command, CommandClass, Pipe};
-use crate::config::{Config, IntoConfig, Server};
+use crate::config::{Address, Config, IntoConfig, Server};
 use crate::connection::{Connection, ConnectionEvents, ConnectionState, PendingRequest, Request, ServerInfo};
 use crate::error::{ConnectError, LostCause};
 use crate::lanes::{NodeLanes, session_command};
@@ -169,6 +169,16 @@ impl Client {
         match &self.deployment {
             Deployment::Single(_) => Vec::new(),
             Deployment::Cluster(router) => router.nodes(),
+        }
+    }
+
+    /// The address of the server: the configured one, or that of the master which the sentinels
+    /// named last. `None` for a cluster and for a Unix socket.
+    pub fn address(&self) -> Option<Address> {
+        match (&self.config().server, &self.config().sentinel_resolver) {
+            (Server::Tcp(address), _) => Some(address.clone()),
+            (Server::Sentinel(_), Some(resolver)) => resolver.master(),
+            _ => None,
         }
     }
 

@@ -96,6 +96,11 @@ impl SentinelResolver {
         }
     }
 
+    /// The master that the sentinels named last.
+    pub(crate) fn master(&self) -> Option<Address> {
+        self.master.borrow().clone()
+    }
+
     /// Number of replicas that the first answering sentinel knows, reachable or not.
     pub(crate) async fn replicas(&self, config: &Config) -> Result<usize, ConnectError> {
         let mut answers = self.ask_all(config, "REPLICAS");

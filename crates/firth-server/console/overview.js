@@ -8,11 +8,16 @@ import { follow, newest } from "./stats.js";
 
 const LATE = 60_000;
 const LOW_DISK = 1 << 30;
+const FULL = 0.9;
 
 /** Everything that a person should look at, the worst first. */
-export function problems({ ready, stats, gateways, routing, sources, free }) {
+export function problems({ ready, stats, gateways, routing, sources, free, nodes }) {
   const found = [];
   if (ready) found.push({ kind: "bad", what: "Not ready", text: ready });
+  for (const node of nodes) {
+    if (node.state !== "online") found.push({ kind: node.role === "master" ? "bad" : "warn", what: "Server", text: `The ${node.role} ${node.address} ${node.state === "away" ? "is away" : "does not have all data yet"}.` });
+    if (node.max_memory && node.memory > FULL * node.max_memory) found.push({ kind: "warn", what: "Memory", text: `${node.address} uses ${bytes(node.memory)} of ${bytes(node.max_memory)}. When it is full the server refuses new messages: trim topics, or raise maxmemory.`, to: ["topics"], go: "Open the topics" });
+  }
   if (free !== undefined && free !== null && free < LOW_DISK) {
     found.push({ kind: "warn", what: "Disk", text: `Only ${bytes(free)} are free on the disk. With less than 128 MiB the server refuses new messages: trim topics, or keep their records for a shorter time.`, to: ["topics"], go: "Open the topics" });
   }
@@ -46,6 +51,21 @@ export function problems({ ready, stats, gateways, routing, sources, free }) {
   return found.sort((a, b) => worst[a.kind] - worst[b.kind]);
 }
 
+const STATES = { online: "ok", syncing: "warn", away: "bad" };
+const slotsOf = (node) => node.slots.map(([from, to]) => from === to ? `${from}` : `${from}–${to}`).join(", ");
+
+/** Where topics are kept: the servers of Redis, or the directory. */
+function engineCard(engine) {
+  const inCluster = engine.nodes.some((node) => node.slots.length);
+  const columns = [["Server", "name"], ["Role", "text"], ["State", "tight"], ["Version", "tight"], ["Memory", "num"], inCluster && ["Slots", "text"]].filter(Boolean);
+  const rows = engine.nodes.map((node) => [node.address, node.replica_of ? `replica of ${node.replica_of}` : node.role, pill(STATES[node.state], node.state), node.version || "–",
+    node.max_memory ? `${bytes(node.memory)} of ${bytes(node.max_memory)}` : bytes(node.memory), inCluster && slotsOf(node)].slice(0, columns.length));
+  const where = engine.kind === "memory" ? "Records are in the memory of this process, and go with it." : engine.kind === "file" ? `Records are in the directory ${engine.directory}.` : null;
+  return card("Engine", [rows.length ? table(columns, rows, null, "Servers of the engine") : where ? null : h("p", { class: "empty" }, "The servers are not known yet."),
+    where ? h("p", { class: "empty" }, where, engine.disk === null ? null : ` It takes ${bytes(engine.disk)}; ${bytes(engine.disk_free)} are free on its disk.`) : null],
+  h("span", { class: "note mono" }, engine.place));
+}
+
 const start = () => card("Start here", h("div", { class: "body stack" },
   h("p", {}, "There are no topics yet. ", link(["try"], "Try it"), " makes one and shows retries and dead letters, or send a first message:"),
   h("pre", { class: "code" }, [
@@ -62,7 +82,7 @@ export async function overview(context) {
   const deadChart = chart("Dead letters", [{ name: "kept", kind: "one" }]);
   const handling = chart("Handling time of a delivery", [{ name: "mean", kind: "two" }], { format: age });
   const memory = chart("Memory", [{ name: "in RAM", kind: "one" }], { format: bytes, floor: 1 << 24 });
-  const [state, top, list, lags, busy, origins] = [h("span", {}), h("div", {}), h("div", {}), h("div", {}), h("div", {}), h("div", {})];
+  const [state, top, list, lags, busy, origins, below] = [h("span", {}), ...Array.from({ length: 6 }, () => h("div", {}))];
   const about = known();
 
   const drawState = live(state, (found) => found.length ? pill(found.some((one) => one.kind === "bad") ? "bad" : "warn", plural(found.length, "thing to look at", "things to look at")) : pill("ok", "All is well"));
@@ -82,20 +102,25 @@ export async function overview(context) {
     [["Source", "name"], ["State", "tight"], ["Topic", "text"], ["Lag", "num"], ["Log kept", "num"]],
     all.map((one) => [link(["sources", one.name], one.name), stateOf(one), one.topic || "–", age(one.lag_ms), bytes(one.slot_bytes)]), null, "Sources")) : []);
 
+  const drawEngine = live(below, (engine) => engine ? engineCard(engine) : []);
+  const signOfLife = () => get("/health/ready", context.signal).then(() => ({}), (error) => ({ problem: error.message }));
+
   await context.every(async () => {
-    const wants = [get("/health/ready", context.signal).then(() => null, (error) => error.message)];
+    const wants = [seesStats ? get("/v1/engine", context.signal).catch(signOfLife) : signOfLife()];
     wants.push(seesStats ? samples.read(context.signal) : null);
     const canRoute = seesStats && about.routing;
     wants.push(canRoute ? get("/v1/routing", context.signal).catch(() => null) : null);
     wants.push(canRoute ? get("/v1/routing/gateways", context.signal).catch(() => null) : null);
     wants.push(seesStats ? get("/v1/sources", context.signal).catch(() => null) : null);
-    const [ready, stats, routing, gateways, told] = await Promise.all(wants);
+    const [engine, stats, routing, gateways, told] = await Promise.all(wants);
+    const ready = engine.problem || (engine.ready === false ? "The server is shutting down." : null), nodes = engine.nodes || [];
     const sources = told ? told.sources : [];
     const columns = samples.state.columns;
-    const free = newest(columns.disk_free), found = problems({ ready, stats, routing, gateways: gateways ? gateways.gateways : [], sources, free });
+    const free = newest(columns.disk_free), found = problems({ ready, stats, routing, gateways: gateways ? gateways.gateways : [], sources, free, nodes });
     drawState(found);
     drawTop([
       ["Server", ready ? "not ready" : "ready", `${about.engine}`],
+      nodes.length && ["Servers online", `${nodes.filter((node) => node.state === "online").length} of ${nodes.length}`],
       stats && ["Topics", num(stats.topics_total)],
       stats && ["Sent per second", rate(newest(columns.produced) || 0)],
       stats && ["Settled per second", rate(newest(columns.settled) || 0)],
@@ -114,6 +139,8 @@ export async function overview(context) {
       memory.draw(samples.pick("memory"));
     }
     drawOrigins(sources.map(({ name, state, topic, lag_ms, slot_bytes }) => ({ name, state, topic, lag_ms, slot_bytes })));
+    // Memory in whole MiB: figures that flicker say nothing.
+    drawEngine(engine.nodes ? { ...engine, process_memory: null, nodes: nodes.map((node) => ({ ...node, memory: node.memory === null ? null : Math.round(node.memory / 2 ** 20) * 2 ** 20 })) } : null);
     drawLags(stats.groups.filter((one) => one.lag > 0).slice(0, 8));
     drawBusy(stats.topics.slice(0, 8));
   });
@@ -123,6 +150,6 @@ export async function overview(context) {
     h("div", { class: "stack" },
       last && last.topics_total === 0 ? start() : null, list,
       last && last.total ? h("div", { class: "cols" }, flow.node, lag.node, handling.node, deadChart.node, memory.node) : null,
-      last ? [h("div", { class: "cols" }, lags, busy), origins] : h("p", { class: "note" }, "This token lacks the scope observe, so there are no figures here.")),
+      last ? [h("div", { class: "cols" }, lags, busy), below, origins] : h("p", { class: "note" }, "This token lacks the scope observe, so there are no figures here.")),
   ];
 }

@@ -18,6 +18,7 @@ use crate::renewals::Renewals;
 use crate::side_groups::SideGroups;
 use crate::source::SourceWriter;
 use crate::topic::{AutoCreate, CreateTopic, TopicConfig, TopicInfo, Topics};
+use firth_engine::facet::EngineNode;
 use firth_engine::{Engine, Epoch, Hold, TopicName};
 use std::fmt;
 use std::sync::{Arc, Mutex};
@@ -211,6 +212,12 @@ impl Broker {
     /// The engine's kind and place, without secrets: `memory:`, `file:DIR`, `redis://…`.
     pub fn describe(&self) -> String {
         self.engine().describe()
+    }
+
+    /// The servers that the engine runs on, as it saw them a few seconds ago; none for an engine
+    /// inside the process. It asks nothing of them.
+    pub fn nodes(&self) -> Vec<EngineNode> {
+        self.engine().nodes()
     }
 
     /// Fails at once while the engine takes no messages, because its disk or memory is full. A

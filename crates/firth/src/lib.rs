@@ -158,6 +158,7 @@ pub use consumer::{
 };
 pub use dead_letters::{DeadId, DeadLetter, DeadLetters, DeadPage, Follow, Replay};
 pub use error::{Error, ErrorKind, Result};
+pub use firth_engine::facet::{EngineNode, NodeState};
 pub use firth_engine::limits;
 pub use firth_engine::{
     Backoff, Durability, Engine, Epoch, FailedAttempt, GroupName, Headers, Hold, Origin, RecordId, TopicName,

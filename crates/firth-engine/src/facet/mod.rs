@@ -22,6 +22,7 @@ mod groups;
 mod leases;
 mod log;
 mod mark;
+mod node;
 mod offers;
 mod streams;
 
@@ -37,6 +38,7 @@ pub use log::{
 };
 pub(crate) use mark::MarkJudgement;
 pub use mark::{NewMark, SourceMark};
+pub use node::{EngineNode, NodeState};
 pub use offers::{
     Beat, ClaimKey, ClaimShard, ClaimShardStatus, Granted, Join, Membership, MembershipInfo, NewOffer,
     OfferInfo, OfferState, Offers, Outcome, PreviousOwner, Taken,
@@ -69,6 +71,12 @@ pub trait Backend:
     /// written to, or which partitions are damaged. It asks nothing of what the engine runs on.
     fn health(&self) -> Result<()> {
         Ok(())
+    }
+
+    /// The servers that the engine runs on, as it saw them a few seconds ago; none for an engine
+    /// inside the process. It asks nothing of them.
+    fn nodes(&self) -> Vec<EngineNode> {
+        Vec::new()
     }
 
     /// A handle on the same data whose background work runs on the runtime that calls this, so that

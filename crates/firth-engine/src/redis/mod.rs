@@ -29,7 +29,7 @@ mod groups;
 mod keys;
 mod leases;
 mod log;
-mod memory_watch;
+mod node_info;
 mod notify;
 mod offers;
 mod optimistic_append;
@@ -39,6 +39,7 @@ mod read;
 mod reply_decoding;
 mod restart_guard;
 mod scripts;
+mod server_watch;
 mod slot_placement;
 mod start;
 mod streams;
@@ -52,7 +53,7 @@ pub use options::RedisOptions;
 use crate::durability::Durability;
 use crate::engine::Engine;
 use crate::error::Result;
-use crate::facet::{Backend, Reply};
+use crate::facet::{Backend, EngineNode, Reply};
 use crate::id::RecordId;
 use crate::name::{GroupName, Partition};
 use crate::watch::{Hint, HintKey, Hints};
@@ -60,10 +61,10 @@ use durability::Steps;
 use firth_redis::Client;
 use firth_redis::config::{Address, Server};
 use keys::{GroupKeys, KeyNames, PartitionKeys};
-use memory_watch::MemoryWatch;
 use notify::Notifier;
 use optimistic_append::Direct;
 use restart_guard::FreshFile;
+use server_watch::ServerWatch;
 use std::sync::Arc;
 use std::time::Duration;
 use tail::Tails;
@@ -73,7 +74,7 @@ pub(crate) struct RedisEngine {
     keys: KeyNames,
     steps: Steps,
     notifier: Notifier,
-    memory: MemoryWatch,
+    servers: ServerWatch,
     tails: Tails,
     direct: Direct,
     description: String,
@@ -94,12 +95,12 @@ impl RedisEngine {
         };
         let description = describe(&client, &keys);
         let notifier = Notifier::start(client.clone());
-        let memory = MemoryWatch::start(client.clone(), &keys);
+        let servers = ServerWatch::start(client.clone(), &keys);
         let steps = Steps::new(file, durability, options.wait);
         tracing::info!(engine = %description, durability = ?steps.durability(), "opened");
         let tails = Tails::default();
         let direct = Direct::default();
-        Ok(Self { keys, steps, notifier, memory, tails, direct, description })
+        Ok(Self { keys, steps, notifier, servers, tails, direct, description })
     }
 
     fn group_keys(&self, at: &Partition, group: &GroupName) -> (Arc<PartitionKeys>, GroupKeys) {
@@ -157,7 +158,7 @@ impl Backend for RedisEngine {
         Some(Engine::new(Self {
             keys,
             steps: self.steps.over(file),
-            memory: MemoryWatch::start(client.clone(), &self.keys),
+            servers: ServerWatch::start(client.clone(), &self.keys),
             notifier: Notifier::start(client),
             tails: Tails::default(),
             direct: Direct::default(),
@@ -166,13 +167,17 @@ impl Backend for RedisEngine {
     }
 
     fn health(&self) -> Result<()> {
-        self.memory.health()
+        self.servers.health()
+    }
+
+    fn nodes(&self) -> Vec<EngineNode> {
+        self.servers.nodes()
     }
 
     fn close(&self) -> Reply<'_, ()> {
         Box::pin(async move {
             self.notifier.stop();
-            self.memory.stop();
+            self.servers.stop();
             self.direct.close();
             self.steps.close().await;
             Ok(())

@@ -3,15 +3,15 @@
 
 use super::error_mapping::{of_call, of_connect};
 use super::keys::KeyNames;
-use super::memory_watch;
 use super::options::RedisOptions;
 use super::restart_guard::FreshFile;
 use super::scripts::SCRIPTS;
+use super::server_watch;
 use super::synced;
 use crate::durability::Durability;
 use crate::error::{Error, ErrorKind, Result};
 use firth_redis::resp::{Frame, Ignore};
-use firth_redis::{Backoff, CallError, Client, Config, NodeRole, cmd, pipe};
+use firth_redis::{Backoff, CallError, Client, Config, NodeInfo, NodeRole, cmd, pipe};
 use std::collections::HashMap;
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ pub(super) async fn examine(
     // The first of all writes is the check of the rules.
     file.ensure(options.durability == Some(Durability::Synced)).await?;
     check_rules(client, keys).await?;
-    memory_watch::check(client, keys).await?;
+    server_watch::check(client, keys).await?;
     let info = match Info::read(client).await {
         // A server that comes and goes is not one that forbids it.
         Err(error) if error.is_retryable() => return Err(error),
@@ -69,10 +69,14 @@ pub(super) async fn examine(
 pub(super) fn probes(client: &Client, probe: &str, prefix: &str) -> Vec<String> {
     let nodes = client.nodes();
     let masters = nodes.iter().filter(|node| node.role == NodeRole::Master);
-    let slots = masters.filter_map(|node| node.slots.first()).map(|range| *range.start());
-    let probes: Vec<String> =
-        slots.map(|slot| format!("{prefix}:{{{}}}", super::slot_placement::tag_in(slot))).collect();
+    let probes: Vec<String> = masters.filter_map(|node| probe_of(node, prefix)).collect();
     if probes.is_empty() { vec![probe.to_owned()] } else { probes }
+}
+
+/// Such a key at this node, if it serves any slots.
+pub(super) fn probe_of(node: &NodeInfo, prefix: &str) -> Option<String> {
+    let slot = *node.slots.first()?.start();
+    Some(format!("{prefix}:{{{}}}", super::slot_placement::tag_in(slot)))
 }
 
 /// Whether the server is a replicated one, also while its replica is away: right after a failover
@@ -177,6 +181,7 @@ fn rule(message: &str, otherwise: &str) -> String {
 }
 
 /// What INFO says of replication and persistence, of a cluster's node any one.
+#[derive(Default)]
 pub(super) struct Info(HashMap<String, String>);
 
 impl Info {
@@ -191,7 +196,11 @@ impl Info {
 
     /// What an answer to INFO says.
     pub(super) fn parse(text: &Frame) -> Self {
-        let pairs = text.value().as_str().unwrap_or_default().lines().filter_map(|line| line.split_once(':'));
+        Self::of_text(text.value().as_str().unwrap_or_default())
+    }
+
+    pub(super) fn of_text(text: &str) -> Self {
+        let pairs = text.lines().filter_map(|line| line.split_once(':'));
         Self(pairs.map(|(name, value)| (name.to_owned(), value.trim().to_owned())).collect())
     }
 
@@ -199,8 +208,12 @@ impl Info {
         self.0.get(name).map(String::as_str)
     }
 
+    pub(super) fn number(&self, name: &str) -> Option<u64> {
+        self.get(name)?.parse().ok()
+    }
+
     fn replicas(&self) -> u32 {
-        self.0.get("connected_slaves").and_then(|count| count.parse().ok()).unwrap_or(0)
+        self.number("connected_slaves").and_then(|count| count.try_into().ok()).unwrap_or(0)
     }
 
     pub(super) fn has_aof(&self) -> bool {

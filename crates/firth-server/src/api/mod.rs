@@ -11,6 +11,7 @@ mod consume;
 mod dead;
 mod dead_topics;
 mod delayed;
+mod engine;
 mod feed;
 mod groups;
 mod health;
@@ -66,8 +67,7 @@ pub(crate) fn router(app: App) -> Router {
 
 /// The routes with their descriptions.
 fn described() -> OpenApiRouter<App> {
-    OpenApiRouter::default()
-        .routes(routes!(health::about))
+    system()
         .routes(routes!(topics::list))
         .routes(routes!(topics::show, topics::create, topics::change, topics::delete))
         .routes(routes!(topics::trim))
@@ -114,8 +114,6 @@ fn described() -> OpenApiRouter<App> {
         .routes(routes!(unit_data::read_data))
         .routes(routes!(unit_data::settle_data))
         .routes(routes!(unit_data::stream_data))
-        .routes(routes!(feed::events))
-        .routes(routes!(stats::stats))
         .merge(sources::routes())
         .merge(hooks::routes())
         .routes(routes!(routing::status::status))
@@ -133,9 +131,18 @@ fn described() -> OpenApiRouter<App> {
         .routes(routes!(routing::subscriptions::heartbeat))
         .routes(routes!(routing::subscriptions::explain))
         .routes(routes!(routing::status::health))
+}
+
+/// Those about the server itself.
+fn system() -> OpenApiRouter<App> {
+    OpenApiRouter::default()
+        .routes(routes!(health::about))
         .routes(routes!(health::live))
         .routes(routes!(health::ready))
         .routes(routes!(health::metrics))
+        .routes(routes!(engine::engine))
+        .routes(routes!(stats::stats))
+        .routes(routes!(feed::events))
 }
 
 async fn no_route(uri: Uri) -> Problem {

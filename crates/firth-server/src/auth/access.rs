@@ -77,7 +77,7 @@ pub(crate) fn need(method: &Method, route: &str) -> Need {
         "/v1" | "/v1/topics" | "/v1/claims" | "/v1/dead" if looks => Need::Token,
         "/v1/channels/{channel}" if looks => Need::Scope(Scope::Consume),
         "/v1/channels/{channel}" => Need::Scope(Scope::Produce),
-        "/metrics" | "/v1/events" | "/v1/stats" => Need::Scope(Scope::Observe),
+        "/metrics" | "/v1/events" | "/v1/stats" | "/v1/engine" => Need::Scope(Scope::Observe),
         "/v1/hooks/{source}" if *method == Method::POST => Need::Signature,
         "/v1/sources" | "/v1/sources/{source}" if looks => Need::Scope(Scope::Observe),
         _ => Need::Scope(Scope::Admin),

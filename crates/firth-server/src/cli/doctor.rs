@@ -13,7 +13,8 @@ use crate::client::{Client, topic_path};
 use crate::config::{self, Config};
 use crate::serve::ServeArgs;
 use crate::wire::{
-    About, Fetch, Fetched, Outgoing, Receipts, Settle, SettledReport, Topic, TopicSpec, Topics, unix_ms,
+    About, EngineNodeState, EngineRole, EngineShown, Fetch, Fetched, Outgoing, Receipts, Settle,
+    SettledReport, Topic, TopicSpec, Topics, unix_ms,
 };
 use axum::http::Method;
 use firth::{Durability, Engine, Error, ErrorKind, Result};
@@ -98,6 +99,7 @@ pub(crate) async fn run(target: &ApiTarget, as_json: bool) -> Result<()> {
             if let Some(clock) = clock {
                 report.note("clock", same_clock(clock))?;
                 report.note("engine", engine(&client).await)?;
+                report.note("servers", servers(&client).await)?;
                 report.note("permissions", round_trip(&client).await)?;
             }
             client.close().await?;
@@ -228,6 +230,41 @@ async fn engine(client: &Client) -> Checked {
     client.ready().await?;
     let all: Topics = client.get("/v1/topics").await?;
     Ok(Outcome::Good(format!("answers, {} topics", all.topics.len())))
+}
+
+/// What the engine runs on.
+async fn servers(client: &Client) -> Checked {
+    let shown = match client.get::<EngineShown>("/v1/engine").await {
+        Err(error) if error.kind() == ErrorKind::Unauthorized => {
+            let advice = "give a token with the scope observe for all topics".to_owned();
+            return Ok(Outcome::Doubtful("this token may not see them".to_owned(), advice));
+        }
+        shown => shown?,
+    };
+    let of = |bytes: u64| format!("{} MiB", units::count(bytes >> 20));
+    if shown.nodes.is_empty() {
+        let free = shown.disk_free.map(|free| format!(", {} free on its disk", of(free)));
+        return Ok(Outcome::Good(format!("{}, no other servers{}", shown.place, free.unwrap_or_default())));
+    }
+    let names = shown.nodes.iter().map(|node| {
+        let role = if node.role == EngineRole::Master { "master" } else { "replica" };
+        let state = match node.state {
+            EngineNodeState::Online => "",
+            EngineNodeState::Syncing => " is syncing",
+            EngineNodeState::Away => " is away",
+        };
+        let version = node.version.as_ref().map(|version| format!(" {version}")).unwrap_or_default();
+        let memory = node.memory.map(|bytes| format!(" {} in use", of(bytes))).unwrap_or_default();
+        format!("{role} {}{version}{memory}{state}", node.address)
+    });
+    let detail = names.collect::<Vec<_>>().join("; ");
+    match shown.nodes.iter().all(|node| node.state == EngineNodeState::Online) {
+        true => Ok(Outcome::Good(detail)),
+        false => {
+            let advice = "look at the server that is away or syncing: without it a failure may lose data";
+            Ok(Outcome::Doubtful(detail, advice.to_owned()))
+        }
+    }
 }
 
 async fn round_trip(client: &Client) -> Checked {

@@ -80,7 +80,7 @@ impl Stats {
 
     /// Takes in what a look saw, with the memory and the disk of now.
     pub(crate) fn note(&self, seen: StatsFigures) {
-        let disk = *self.0.disk.lock().expect("nothing panics under this lock");
+        let disk = self.disk();
         let seen = StatsFigures { memory: resident_bytes().unwrap_or_default(), disk, ..seen };
         self.store().note(self.now_ms(), seen);
     }
@@ -98,6 +98,11 @@ impl Stats {
             topics: store.topics(at, |figures| topic == Some(figures.topic.as_str())),
             groups: store.groups(at, |figures| topic == Some(figures.topic.as_str())),
         }
+    }
+
+    /// Bytes of the data directory, and bytes free on its disk, as they were measured last.
+    pub(crate) fn disk(&self) -> Option<(u64, u64)> {
+        *self.0.disk.lock().expect("nothing panics under this lock")
     }
 
     /// Whether no sampler runs here, and the last look was a while ago.
@@ -159,7 +164,7 @@ impl Stats {
 }
 
 /// Memory of this process that is in RAM.
-fn resident_bytes() -> Option<u64> {
+pub(crate) fn resident_bytes() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
     let kib: u64 = line.split_whitespace().next()?.parse().ok()?;

@@ -11,6 +11,7 @@ mod claims;
 mod clients;
 mod dead;
 mod delayed;
+mod engine;
 mod event;
 mod group;
 mod lenient;
@@ -38,6 +39,7 @@ pub(crate) use dead::{
 pub(crate) use delayed::{
     DelayedChanged, DelayedChanges, DelayedList, DelayedPick, DelayedShown, DelayedWhere,
 };
+pub(crate) use engine::{EngineNodeShown, EngineNodeState, EngineRole, EngineShown};
 pub(crate) use event::SystemEvent;
 pub(crate) use group::{
     ClientShown, Delivered, Failure, Fetch, Fetched, Group, Groups, InFlightList, InFlightShown, Member,

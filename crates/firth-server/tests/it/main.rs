@@ -34,6 +34,7 @@ mod receiver;
 mod returning;
 mod routing;
 mod scopes;
+mod servers;
 mod serving;
 mod streaming;
 mod talk;

@@ -8,7 +8,7 @@ use std::net::TcpStream;
 
 /// What a call asks for: nothing, any token, or one of these scopes (`admin` always does). `any` is
 /// a token that covers the topic, with any scopes.
-const TABLE: [(&str, &str, &str); 89] = [
+const TABLE: [(&str, &str, &str); 90] = [
     ("GET", "/health", "nothing"),
     ("GET", "/health/live", "nothing"),
     ("GET", "/health/ready", "nothing"),
@@ -16,6 +16,7 @@ const TABLE: [(&str, &str, &str); 89] = [
     ("GET", "/metrics", "observe"),
     ("GET", "/v1", "any"),
     ("GET", "/v1/dead", "any"),
+    ("GET", "/v1/engine", "observe"),
     ("GET", "/v1/events", "observe"),
     // Its sender signs each request; no token is asked for.
     ("POST", "/v1/hooks/{source}", "nothing"),

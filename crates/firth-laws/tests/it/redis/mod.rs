@@ -30,6 +30,7 @@ mod laws;
 mod leftovers;
 mod lost;
 mod memory;
+mod nodes;
 mod tail;
 mod time;
 mod torn;

@@ -1,13 +1,16 @@
-//! A watch of the servers' memory. A server that evicts keys loses records, groups and leases
-//! without a word, so the engine refuses it at the start; and a server may be set so, or be full,
-//! at any time later.
+//! A watch of the servers: how they are, for operators, and their memory. A server that evicts keys
+//! loses records, groups and leases without a word, so the engine refuses it at the start; and a
+//! server may be set so, or be full, at any time later.
 
 use super::error_mapping::of_call;
 use super::keys::KeyNames;
+use super::node_info;
 use super::restart_guard::ask;
 use super::start::{self, Info};
 use crate::error::{Error, ErrorKind, Result};
-use firth_redis::{Client, cmd};
+use crate::facet::EngineNode;
+use firth_redis::{CallError, Client, cmd};
+use futures_util::future::join_all;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::task::JoinHandle;
@@ -17,22 +20,29 @@ const EVERY: Duration = Duration::from_secs(2);
 /// The share of its memory, in percent, above which a server is soon full.
 const SOON_FULL: u64 = 90;
 
-/// What was last found wrong.
-type Wrong = Arc<Mutex<Option<String>>>;
+/// How long one server has for its answer.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// What was found last.
+#[derive(Default)]
+struct WatchedServers {
+    wrong: Option<String>,
+    nodes: Vec<EngineNode>,
+}
 
 /// Asks all masters from time to time.
-pub(super) struct MemoryWatch {
-    wrong: Wrong,
+pub(super) struct ServerWatch {
+    found: Arc<Mutex<WatchedServers>>,
     task: JoinHandle<()>,
 }
 
-impl MemoryWatch {
+impl ServerWatch {
     pub(super) fn start(client: Client, keys: &KeyNames) -> Self {
-        let wrong = Wrong::default();
+        let found = Arc::<Mutex<WatchedServers>>::default();
         let probe = keys.probe();
         let prefix = keys.prefix().to_owned();
-        let task = tokio::spawn(watch(client, probe, prefix, wrong.clone()));
-        Self { wrong, task }
+        let task = tokio::spawn(watch(client, probe, prefix, found.clone()));
+        Self { found, task }
     }
 
     pub(super) fn stop(&self) {
@@ -41,36 +51,52 @@ impl MemoryWatch {
 
     /// What is wrong now.
     pub(super) fn health(&self) -> Result<()> {
-        match &*self.wrong.lock().expect("nothing panics while it holds this lock") {
+        match &self.found.lock().expect("nothing panics while it holds this lock").wrong {
             Some(why) => Err(Error::new(ErrorKind::Unavailable, why.clone())),
             None => Ok(()),
         }
     }
+
+    /// All servers.
+    pub(super) fn nodes(&self) -> Vec<EngineNode> {
+        self.found.lock().expect("nothing panics while it holds this lock").nodes.clone()
+    }
 }
 
-async fn watch(client: Client, probe: String, prefix: String, wrong: Wrong) {
+async fn watch(client: Client, probe: String, prefix: String, found: Arc<Mutex<WatchedServers>>) {
     let mut tick = tokio::time::interval(EVERY);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut was_soon_full = false;
     loop {
         tick.tick().await;
-        let mut found = None;
-        let mut soon_full = false;
-        for probe in start::probes(&client, &probe, &prefix) {
-            // A server that does not answer, or forbids INFO, says nothing about its memory.
-            let Ok(memory) = Memory::of(&client, &probe).await else { continue };
-            found = found.or(memory.wrong());
-            soon_full |= memory.used_percent() >= SOON_FULL;
-        }
-        if soon_full && !was_soon_full {
+        let asked = node_info::masters(&client, &probe, &prefix).into_iter().map(|master| {
+            let client = &client;
+            async move {
+                let about = cmd("INFO").arg("server").arg("memory").arg("replication");
+                let asked = ask(client, master.probe.as_bytes(), about);
+                // A server that forbids INFO says nothing, but it is there.
+                let info = match tokio::time::timeout(PATIENCE, asked).await {
+                    Ok(Ok(info)) => Some(Info::parse(&info)),
+                    Ok(Err(CallError::Server(_))) => Some(Info::default()),
+                    _ => None,
+                };
+                (master, info)
+            }
+        });
+        let told = join_all(asked).await;
+        let memory: Vec<_> = told.iter().filter_map(|(_, info)| info.as_ref().map(Memory::read)).collect();
+        let is_soon_full = memory.iter().any(|memory| memory.used_percent() >= SOON_FULL);
+        if is_soon_full && !was_soon_full {
             tracing::warn!("the server's memory is {SOON_FULL} % full: trim topics, or raise maxmemory");
         }
-        was_soon_full = soon_full;
-        let mut wrong = wrong.lock().expect("nothing panics while it holds this lock");
-        if let Some(why) = found.as_ref().filter(|_| *wrong != found) {
+        was_soon_full = is_soon_full;
+        let wrong = memory.iter().find_map(Memory::wrong);
+        let nodes = node_info::nodes(told, &client.nodes());
+        let mut found = found.lock().expect("nothing panics while it holds this lock");
+        if let Some(why) = wrong.as_ref().filter(|_| found.wrong != wrong) {
             tracing::error!("{why}");
         }
-        *wrong = found;
+        *found = WatchedServers { wrong, nodes };
     }
 }
 
@@ -98,10 +124,13 @@ struct Memory {
 impl Memory {
     async fn of(client: &Client, probe: &str) -> Result<Self> {
         let answer = ask(client, probe.as_bytes(), cmd("INFO").arg("memory")).await.map_err(of_call)?;
-        let info = Info::parse(&answer);
-        let number = |name| info.get(name).and_then(|text| text.parse().ok()).unwrap_or(0);
+        Ok(Self::read(&Info::parse(&answer)))
+    }
+
+    fn read(info: &Info) -> Self {
         let policy = info.get("maxmemory_policy").unwrap_or_default().to_owned();
-        Ok(Self { max: number("maxmemory"), used: number("used_memory"), policy })
+        let [max, used] = ["maxmemory", "used_memory"].map(|name| info.number(name).unwrap_or(0));
+        Self { max, used, policy }
     }
 
     /// Our keys have no time to live, so that only these policies evict them.
