@@ -21,8 +21,9 @@ export function shift(context, say) {
         if (before && before !== worker.name) say(`${worker.name} takes over ${one.name} from ${before}.`, "warn");
         else say(`${worker.name} has ${one.name}.`, "ok");
       } else if (one.event === "recalled") {
-        await post(workerPath(worker.name, "/settle"), { session: worker.session, release: [{ claim: one.claim }] });
+        // The other cook may have it before the answer is here.
         owners.delete(one.name);
+        await post(workerPath(worker.name, "/settle"), { session: worker.session, release: [{ claim: one.claim }] });
         say(`${worker.name} hands ${one.name} over, so that both have the same share.`);
       } else if (one.event === "lost") say(`${worker.name} lost ${one.name}.`, "bad");
       else if (one.event === "end") worker.is_over = true;

@@ -118,7 +118,7 @@ function browser(topic, context) {
   const filter = h("input", { type: "search", placeholder: "doc.total > 100 && key.startsWith('guest-')", value: asked.filter || "", autocomplete: "off", spellcheck: "false", class: "mono" });
   const placed = field("Id", place), out = h("div", {}), foot = h("div", {});
   const columns = [["Id", "tight mono"], ["Time", "tight"], ["P", "num"], ["Key", "text"], ["Size", "num"], ["Payload", "text"]];
-  let found = [], cursors = [], seen = 0, run = 0;
+  let found = [], cursors = [], seen = 0, run = 0, isForced = false;
 
   const wanted = () => ({ key: key.value || undefined, contains: text.value.trim() || undefined, filter: filter.value.trim() || undefined });
   const isSearch = () => Object.values(wanted()).some(Boolean);
@@ -129,7 +129,9 @@ function browser(topic, context) {
     const type = start.value === "time" ? "datetime-local" : "text";
     // A time is no id.
     if (place.type !== type) [place.type, place.value] = [type, ""];
-    if (start.value === "id" && partition.value === "") partition.value = "0";
+    // An id is of one partition. Arrow keys pass by here: what was not chosen is taken back.
+    if (start.value === "id" && partition.value === "") [partition.value, isForced] = ["0", true];
+    if (start.value !== "id" && isForced) [partition.value, isForced] = ["", false];
   };
   function draw(note) {
     swap(out, card(null, table(columns, found.map((record) => openable(
@@ -168,11 +170,12 @@ function browser(topic, context) {
     }
     let after = "0-0";
     if (start.value === "id" && place.value.trim()) after = place.value.trim();
-    if (start.value === "time" && place.value) after = `${new Date(place.value).getTime()}-0`;
+    if (start.value === "time" && place.value) after = `${Math.max(0, new Date(place.value).getTime())}-0`;
     cursors = all.map((one) => ({ partition: one, after }));
     await more();
   }
   const again = () => load().catch((error) => { if (error.name !== "AbortError") { swap(foot); swap(out, h("p", { class: "error", role: "alert" }, error.message)); } });
+  partition.addEventListener("change", () => { isForced = false; });
   for (const control of [start, partition, place, filter]) control.addEventListener("change", again);
   filter.addEventListener("keydown", (event) => { if (event.key === "Enter") again(); });
   let typing;

@@ -1,5 +1,6 @@
 // A real Chromium, driven over its debugging pipe: no library, no port.
 
+import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
 import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -8,18 +9,39 @@ import { join } from "node:path";
 const FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-sync", "--disable-background-networking",
   "--disable-component-update", "--disable-extensions", "--no-first-run", "--hide-scrollbars", "--remote-debugging-pipe"];
 const PATIENCE = 60_000;
+/** The most presses of Tab on the way to a control. */
+const TABS = 1500;
+const CODES = { Tab: 9, Enter: 13, Escape: 27, " ": 32, End: 35, Home: 36, ArrowLeft: 37, ArrowUp: 38, ArrowRight: 39, ArrowDown: 40, Delete: 46 };
+const SHIFT = 8, CONTROL = 2;
 
 /** Runs in the page: notes the names of buttons that were there, and of those that were pressed. */
 function watchButtons() {
   const seen = window.buttonsSeen = new Set(), pressed = window.buttonsPressed = new Set();
+  window.clicks = 0;
   const name = (one) => one.textContent.trim().replace(/\d[\d.\u202f]*/g, "N");
   addEventListener("click", (event) => {
     const one = event.target.closest?.("button");
+    window.clicks += 1;
     if (one) pressed.add(name(one));
   }, true);
   const look = () => document.querySelectorAll("button:not(.linklike)").forEach((one) => seen.add(name(one)));
   new MutationObserver(look).observe(document, { subtree: true, childList: true });
 }
+
+/** Runs in the page: in which direction a control is, and about how many presses of Tab away. */
+function wayTo(one, here) {
+  if (!one) return [1, 0];
+  if (one === here) return [0, 0];
+  const root = document.querySelector("dialog[open]") || document;
+  const stops = [...root.querySelectorAll("a[href], button, input, select, textarea, summary, [tabindex='0']")]
+    .filter((stop) => !stop.disabled && stop.tabIndex >= 0 && stop.offsetParent !== null);
+  const from = stops.indexOf(here), to = stops.indexOf(one);
+  if (to < 0) return [1, 0];
+  const isBefore = here !== document.body && Boolean(one.compareDocumentPosition(here) & Node.DOCUMENT_POSITION_FOLLOWING);
+  return [isBefore ? -1 : 1, from < 0 ? 1 : Math.max(1, Math.abs(to - from))];
+}
+
+const sleep = (ms) => new Promise((done) => setTimeout(done, ms));
 
 export class Browser {
   static async open(origin, ...flags) {
@@ -124,22 +146,63 @@ export class Browser {
     const root = "(document.querySelector('dialog[open]') || document)";
     const found = `[...${root}.querySelectorAll('button')].filter((one) => !one.disabled && one.offsetParent !== null && one.textContent.trim() === ${JSON.stringify(text)})`;
     await this.until(`a button ${text}`, `${found}.length`);
-    await this.eval(`${found}[0].click()`);
+    await this.activate(text, `${found}[0]`);
   }
 
   /** Presses the button with this key. */
-  async pressKey(key) {
-    const one = `document.querySelector(${JSON.stringify(`button[data-k="${key}"]`)})`;
-    await this.until(`a button ${key}`, one);
-    await this.eval(`${one}.click()`);
+  pressKey(key) {
+    return this.activate(key, `document.querySelector(${JSON.stringify(`button[data-k="${key}"]`)})`);
   }
 
   /** Opens the row of a table that has this text in it. */
   async openRow(text) {
     const row = `[...document.querySelectorAll("tbody tr")].find((one) => one.textContent.includes(${JSON.stringify(text)}))`;
     await this.until(`a row with ${text}`, row);
-    await this.eval(`${row}.querySelector("button.linklike").click()`);
+    await this.activate(`the row of ${text}`, `${row}?.querySelector("button.linklike")`);
     await this.until("the row is open", "document.querySelector('.viewer')");
+  }
+
+  /**
+   * Clicks what the expression names, or with `byKeys` goes there by Tab and presses a key. If the
+   * page draws it anew between both, the key reaches nothing and the way begins again.
+   */
+  async activate(what, expression, key = "Enter") {
+    await this.until(what, expression);
+    if (!this.byKeys) return this.eval(`${expression}.click()`);
+    for (let turn = 0; turn < 5; turn += 1) {
+      const before = await this.eval("window.clicks");
+      if (await this.eval(`${expression}?.getAttribute("role") === "tab"`)) return this.chooseTab(what, expression);
+      await this.reach(what, expression);
+      await this.key(key);
+      for (let look = 0; look < 10; look += 1) {
+        // A page that goes away takes the count with it.
+        if (await this.eval("window.clicks").catch(() => -1) !== before) return;
+        await sleep(20);
+      }
+    }
+    throw new Error(`${key} does nothing on ${what}`);
+  }
+
+  /** Of a row of tabs only the chosen one is on the way; arrows lead to the others. */
+  async chooseTab(what, tab) {
+    await this.reach(`the tabs of ${what}`, `${tab}?.parentNode.querySelector("[aria-selected=true]")`);
+    const steps = await this.eval(`((all) => all.indexOf(${tab}) - all.indexOf(document.activeElement))([...${tab}.parentNode.children])`);
+    for (let at = 0; at < Math.abs(steps); at += 1) await this.key(steps > 0 ? "ArrowRight" : "ArrowLeft");
+    assert.ok(await this.eval(`document.activeElement === ${tab} && ${tab}.getAttribute("aria-selected") === "true"`), what);
+    // What the arrows did counts as a press of the tab.
+    await this.key("Enter");
+  }
+
+  /** Moves the focus by Tab alone to what the expression names. */
+  async reach(what, expression) {
+    for (let pressed = 0; pressed < TABS;) {
+      const [way, steps] = await this.eval(`(${wayTo})(${expression}, document.activeElement)`);
+      if (way === 0) return;
+      if (!steps) { await sleep(20); pressed += 1; continue; }
+      for (let at = 0; at < steps; at += 1) await this.key("Tab", way < 0 ? SHIFT : 0);
+      pressed += steps;
+    }
+    throw new Error(`no way to ${what} by Tab; the focus is on ${await this.eval("document.activeElement.outerHTML.slice(0, 200)")}`);
   }
 
   /** Types into the control with this label. */
@@ -147,13 +210,48 @@ export class Browser {
     const root = "(document.querySelector('dialog[open]') || document)";
     const control = `[...${root}.querySelectorAll('label')].find((one) => one.firstChild?.textContent.trim() === ${JSON.stringify(label)})?.querySelector('input,select,textarea')`;
     await this.until(`a control ${label}`, control);
-    await this.eval(`{ const one = ${control}; one.value = ${JSON.stringify(value)}; one.dispatchEvent(new Event("input", { bubbles: true })); one.dispatchEvent(new Event("change", { bubbles: true })); }`);
+    await this.write(label, control, value);
   }
 
-  async key(name) {
-    const codes = { Tab: 9, Enter: 13, Escape: 27, " ": 32, ArrowLeft: 37, ArrowRight: 39 };
-    const text = name === "Enter" ? "\r" : name === " " ? " " : undefined;
-    for (const type of ["keyDown", "keyUp"]) await this.ask("Input.dispatchKeyEvent", { type, key: name, code: name === " " ? "Space" : name, windowsVirtualKeyCode: codes[name], text: type === "keyDown" ? text : undefined });
+  /** Writes a value into the control that the expression names. */
+  async write(what, control, value) {
+    await this.until(what, control);
+    if (!this.byKeys) {
+      await this.eval(`{ const one = ${control}; one.value = ${JSON.stringify(value)}; one.dispatchEvent(new Event("input", { bubbles: true })); one.dispatchEvent(new Event("change", { bubbles: true })); }`);
+      return;
+    }
+    await this.reach(what, control);
+    const [kind, from, to] = await this.eval(`((one) => one.tagName === "SELECT" ? ["select", one.selectedIndex, [...one.options].findIndex((option) => option.value === ${JSON.stringify(value)})] : [one.type])(${control})`);
+    if (kind === "select") {
+      for (let at = 0; at < Math.abs(to - from); at += 1) await this.key(to > from ? "ArrowDown" : "ArrowUp");
+    } else if (kind === "datetime-local") {
+      const [, year, month, day, hour, minute] = value.match(/(\d+)-(\d+)-(\d+)T(\d+):(\d+)/);
+      // It has several parts; its first one is reached from before it.
+      while (await this.eval(`document.activeElement === ${control}`)) await this.key("Tab", SHIFT);
+      await this.key("Tab");
+      await this.type(`${month}${day}${year}`);
+      await this.key("ArrowRight");
+      await this.type(`${String(hour % 12 || 12).padStart(2, "0")}${minute}${hour < 12 ? "A" : "P"}`);
+    } else {
+      await this.key("a", CONTROL);
+      await this.key("Delete");
+      if (value !== "") await this.ask("Input.insertText", { text: value });
+    }
+    assert.equal(await this.eval(`document.activeElement.value`), value, what);
+    // Leaving the control ends the input, as a person does.
+    await this.key("Tab");
+  }
+
+  async type(text) {
+    for (const letter of text) await this.key(letter);
+  }
+
+  async key(name, modifiers = 0) {
+    const text = name === "Enter" ? "\r" : name.length === 1 && !modifiers ? name : undefined;
+    const windowsVirtualKeyCode = CODES[name] || name.toUpperCase().charCodeAt(0);
+    const commands = modifiers === CONTROL && name === "a" ? ["selectAll"] : undefined;
+    const down = this.ask("Input.dispatchKeyEvent", { type: "keyDown", key: name, code: name === " " ? "Space" : name, windowsVirtualKeyCode, modifiers, text, commands });
+    await Promise.all([down, this.ask("Input.dispatchKeyEvent", { type: "keyUp", key: name, code: name === " " ? "Space" : name, windowsVirtualKeyCode, modifiers })]);
   }
 
   async shot(file) {

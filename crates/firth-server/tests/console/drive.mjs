@@ -1,6 +1,6 @@
 // Every page of the console with real data, and every action, in a real browser.
-// Called as: node drive.mjs ORIGIN FOLDER [all|looks|NAMES] with a server at ORIGIN that holds nothing
-// yet; NAMES of acts, with commas, for work on one of them.
+// Called as: node drive.mjs ORIGIN FOLDER [all|looks|NAMES] [clicks|keys] with a server at ORIGIN that
+// holds nothing yet; NAMES of acts, with commas, for work on one of them. `keys`: by keyboard alone.
 
 import assert from "node:assert/strict";
 import { mkdirSync, readFileSync } from "node:fs";
@@ -10,7 +10,7 @@ import { Browser } from "./browser.mjs";
 import { foreignPage } from "./foreign.mjs";
 import { delayed, eventually, routing, sources, unpressed } from "./operate.mjs";
 
-const [origin, folder, what = "all"] = process.argv.slice(2);
+const [origin, folder, what = "all", how = "clicks"] = process.argv.slice(2);
 mkdirSync(folder, { recursive: true });
 
 async function call(method, path, body, expected) {
@@ -94,7 +94,7 @@ async function browsing(page) {
   await page.sees("No records here.");
   await page.fill("Start", "newest");
   await page.until("records", "document.querySelectorAll('tbody tr').length > 10");
-  await page.eval("document.querySelector('tbody button.linklike').click()");
+  await page.activate("the first record", "document.querySelector('tbody button.linklike')");
   await page.until("a tree", "document.querySelector('.tree .leaf')");
   await page.eval("navigator.clipboard.writeText = async () => { throw new Error('not allowed'); }");
   await page.press("Copy payload");
@@ -143,13 +143,13 @@ async function hostile(page) {
   }
   assert.equal(await page.eval("document.querySelectorAll('.viewer').length"), 5);
   const large = "[...document.querySelectorAll('.viewer')].find((one) => one.textContent.includes('5.0 MiB'))";
-  await page.eval(`[...${large}.querySelectorAll('.seg button')].find((one) => one.textContent === "Text").click()`);
+  await page.activate("the large one as text", `[...${large}.querySelectorAll('.seg button')].find((one) => one.textContent === "Text")`);
   await page.press("Show all 5.0 MiB");
   await page.until("all of it", `${large}.querySelector('pre').textContent.length === ${5 << 20}`);
   const tree = "[...document.querySelectorAll('.viewer')].find((one) => one.textContent.includes('250 items'))";
   await page.eval(`[...document.querySelectorAll('.viewer .seg button')].filter((one) => one.textContent === "JSON").forEach((one) => one.click())`);
   await page.until("the tree", `${tree}?.querySelector('.tree details details')`);
-  await page.eval(`${tree}.querySelector('.tree details details').open = true`);
+  await page.activate("the list", `${tree}.querySelector('.tree details details > summary')`);
   await page.press("Show more of 250");
   await page.until("200 items", `${tree}.querySelectorAll('.leaf').length === 200`);
   assert.equal(await page.eval("document.querySelectorAll('main script, main img').length"), 0);
@@ -222,7 +222,7 @@ async function groups(page) {
   await page.sees("fresh");
   assert.equal((await call("GET", "/v1/topics/orders/groups/fresh")).lag, 0);
   await page.open("#/groups", "billing");
-  await page.eval("{ const one = document.querySelector('input[type=search]'); one.value = 'fre'; one.dispatchEvent(new Event('input')); }");
+  await page.write("the search", "document.querySelector('main input[type=search]')", "fre");
   await page.until("the group alone", "document.querySelectorAll('tbody tr').length === 1");
   await page.open("#/groups/orders/billing", "In flight: 4");
   await page.sees("unsettled");
@@ -279,7 +279,7 @@ async function exact(page) {
   await page.sees("9007199254740993");
   await page.press("Edit and replay");
   await page.until("the number", "document.querySelector('dialog textarea').value.includes('9007199254740993')");
-  await page.eval("document.querySelector('dialog input[type=checkbox]').click()");
+  await page.activate("for every group", "document.querySelector('dialog input[type=checkbox]')", " ");
   await page.press("Replay this");
   await page.sees("Replayed as edited");
   const stored = await (await fetch(records)).text();
@@ -291,8 +291,9 @@ async function letters(page) {
   await page.open("#/dead", "timeout after 30 s");
   await page.open("#/dead/orders?reason=timeout", "Replay these 3");
   await page.press("timeout after 30 s");
+  await page.until("its attempts", "[...document.querySelectorAll('.viewer table[aria-label], .viewer [aria-label=Attempts] tbody tr')].some((one) => /^1/.test(one.textContent) && one.textContent.includes('timeout after 30 s'))");
   await page.press("Edit and replay");
-  await page.eval("{ const text = document.querySelector('dialog textarea'); text.value = '{\"mended\": true}'; }");
+  await page.fill("Payload, JSON", "{\"mended\": true}");
   await page.press("Replay this");
   await page.sees("Replayed as edited");
   await page.press("timeout after 30 s");
@@ -388,8 +389,21 @@ async function tryIt(page) {
   await page.sees("The cooks went home");
 }
 
-/** Only by keys: to the navigation, to a page, through a dialog. */
+/** Only by keys: to each page by the navigation, past it, to a link in a table, through a dialog. */
 async function keyboard(page) {
+  const byClicks = page.byKeys;
+  page.byKeys = true;
+  await page.open("#/", "Overview");
+  for (const [at, title] of [["#/topics", "Topics"], ["#/groups", "Groups"], ["#/dead", "Dead letters"], ["#/claims", "Claims"], ["#/routing", "Routing"], ["#/sources", "Sources"], ["#/try", "Try it"], ["#/topics", "Topics"]]) {
+    await page.activate(`the page ${title}`, `document.querySelector('nav a[href="${at}"], #nav a[href="${at}"]')`);
+    await page.until(title, `document.querySelector("main h1")?.textContent === ${JSON.stringify(title)}`);
+  }
+  await page.eval("document.activeElement.blur()");
+  await page.activate("the way past the navigation", "document.querySelector('a[href=\"#main\"], .skip')");
+  assert.ok(await page.eval("document.activeElement.closest('#main') || document.activeElement.id === 'main'"), "the focus is in the page");
+  await page.activate("a topic", "document.querySelector('main tbody a[href=\"#/topics/orders\"]')");
+  await page.sees("guest-");
+  page.byKeys = byClicks;
   await page.open("#/topics", "New topic");
   await page.eval("document.activeElement.blur()");
   const reach = async (text) => {
@@ -436,6 +450,7 @@ async function main() {
     await page.until("a chart", "document.querySelector('.chart .line')?.getAttribute('d')");
     await post("/v1/topics/orders/records", Array.from({ length: 50 }, (_, at) => ({ key: `late-${at}`, json: { order: 1000 + at } })));
     await page.sees("Largest lags");
+    page.byKeys = how === "keys";
     const acts = [looks, hostile, tabs, browsing, topics, delayed, groups, letters, exact, claims, routing, tryIt, keyboard, sources, foreign];
     for (const act of acts) if (what === "all" || what.split(",").includes(act.name)) await act(page, call);
     if (what === "all") assert.deepEqual(await unpressed(page), [], "each button is pressed by some act");
