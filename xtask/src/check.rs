@@ -21,28 +21,32 @@ fn docs() -> Outcome {
 }
 
 /// Features only add, so a published crate must build with none, with each one alone, with its own
-/// choice, and with all.
+/// choice, and with all. The usual sets are linted: what only another one uses is an error there.
 fn feature_sets() -> Outcome {
     for name in published_crates()? {
-        let check =
-            |features: &[&str]| shell::run(cargo(&["check", "--locked", "--package", &name]).args(features));
-        check(&["--no-default-features"])?;
+        let lint = |features: &[&str]| {
+            let mut command = cargo(&["clippy", "--locked", "--package", &name]);
+            shell::run(command.args(features).args(["--", "-D", "warnings"]))
+        };
+        lint(&["--no-default-features"])?;
         let manifest = fs::read_to_string(shell::root().join("crates").join(&name).join("Cargo.toml"))?;
         for feature in features(&manifest) {
-            check(&["--no-default-features", "--features", feature])?;
+            let alone: [&str; 5] = ["check", "--locked", "--package", &name, "--no-default-features"];
+            shell::run(cargo(&alone).args(["--features", feature]))?;
         }
-        check(&[])?;
-        check(&["--all-features"])?;
+        lint(&[])?;
+        lint(&["--all-features"])?;
     }
     Ok(())
 }
 
-/// Names of the features that a manifest declares, if there are several to choose from.
+/// Names of the features that users choose from, if there are several.
 fn features(manifest: &str) -> Vec<&str> {
     let section = manifest.split("\n[features]\n").nth(1).unwrap_or_default();
     let lines = section.lines().take_while(|line| !line.starts_with('['));
-    let names =
-        lines.filter(|line| !line.starts_with(['#', ' ', ']'])).filter_map(|line| line.split_once(" = "));
+    let names = lines
+        .filter(|line| !line.starts_with(['#', ' ', ']', '_']))
+        .filter_map(|line| line.split_once(" = "));
     let names: Vec<&str> = names.map(|(name, _)| name).filter(|name| *name != "default").collect();
     if names.len() > 1 { names } else { Vec::new() }
 }

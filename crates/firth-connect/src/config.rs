@@ -83,6 +83,15 @@ impl SourceConfig {
         }
     }
 
+    /// The webhook, if it is one.
+    pub(crate) fn webhook(&self) -> Option<&Arc<WebhookConfig>> {
+        match self {
+            Self::Webhook(config) => Some(config),
+            #[cfg(feature = "_reader")]
+            _ => None,
+        }
+    }
+
     /// The word after `kind:`.
     pub const fn kind(&self) -> &'static str {
         match self {
@@ -159,4 +168,27 @@ pub(crate) fn check_name(name: &str) -> Result<()> {
         )));
     }
     Ok(())
+}
+
+/// What the tests of each kind's options share.
+#[cfg(test)]
+pub(crate) mod changed {
+    use super::*;
+    use serde::de::DeserializeOwned;
+    use serde_json::Value;
+    use std::fmt::Debug;
+
+    /// The usual options with a change.
+    pub(crate) fn changed<T: DeserializeOwned>(mut usual: Value, change: &Value) -> Result<T> {
+        usual.as_object_mut().unwrap().extend(change.as_object().unwrap().clone());
+        serde_json::from_value(usual).map_err(|error| Error::invalid(error.to_string()))
+    }
+
+    /// Each change is refused with the text beside it, which holds no secret of the options.
+    pub(crate) fn each_is_named<T: Debug>(cases: &[(Value, &str)], read: impl Fn(&Value) -> Result<T>) {
+        for (change, expected) in cases {
+            let error = read(change).unwrap_err().to_string();
+            assert!(error.contains(expected) && !error.contains("planted"), "{error}");
+        }
+    }
 }

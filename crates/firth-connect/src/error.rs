@@ -62,6 +62,7 @@ impl Error {
     }
 
     /// Bytes that cannot be understood.
+    #[cfg(feature = "_reader")]
     pub(crate) fn corrupt(context: impl Into<String>) -> Self {
         Self::new(ErrorKind::Corrupt, context)
     }
@@ -72,11 +73,13 @@ impl Error {
     }
 
     /// A database that cannot be used like this.
+    #[cfg(feature = "_reader")]
     pub(crate) fn refused(context: impl Into<String>) -> Self {
         Self::new(ErrorKind::Refused, context)
     }
 
     /// A passing failure.
+    #[cfg(feature = "_reader")]
     pub(crate) fn unavailable(context: impl Into<String>) -> Self {
         Self::new(ErrorKind::Unavailable, context)
     }

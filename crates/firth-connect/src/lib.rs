@@ -17,14 +17,9 @@
 //! | [`redis_keys`] | keys of Redis, by their notifications |
 //! | [`webhook`] | signed requests of other programs |
 
-// Each kind uses its share of what they have in common.
-#![cfg_attr(
-    not(all(feature = "nats", feature = "postgres", feature = "redis")),
-    allow(unused, irrefutable_let_patterns)
-)]
-
 mod config;
 pub mod control;
+#[cfg(feature = "_reader")]
 mod copy_state;
 mod dead_letter;
 mod doctor;
@@ -33,6 +28,7 @@ mod error;
 #[doc(hidden)]
 pub mod fuzzing;
 mod intake;
+#[cfg(feature = "_reader")]
 pub mod mapping;
 #[cfg(feature = "mongodb")]
 pub mod mongodb;
@@ -43,22 +39,28 @@ mod outlets;
 pub mod postgres;
 mod progress;
 pub mod pump;
+#[cfg(feature = "_reader")]
 mod record;
 #[cfg(feature = "redis")]
 pub mod redis_keys;
 pub mod reports;
 pub mod rules;
+mod secrets;
 pub mod section;
+#[cfg(feature = "_reader")]
 mod sessions;
 pub mod sink;
+#[cfg(feature = "_reader")]
 pub mod source;
 pub mod sources;
+#[cfg(feature = "_reader")]
 mod state;
 mod turns;
 pub mod webhook;
 mod writer;
 
 pub use config::{SourceConfig, WEBHOOK, can_copy, examine};
+#[cfg(feature = "_reader")]
 pub use copy_state::{CopyState, RowKey, TableCopy};
 pub use dead_letter::DeadLetter;
 pub use doctor::{Finding, Level};
@@ -66,4 +68,5 @@ pub use error::{Error, ErrorKind, Result};
 pub use intake::Intake;
 pub use outlets::Outlets;
 pub use progress::{Condition, Progress, SnapshotProgress, Status};
+#[cfg(feature = "_reader")]
 pub use state::{Allowed, Keep, Resync, State};

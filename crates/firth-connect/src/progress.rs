@@ -190,18 +190,6 @@ impl Progress {
         conditions.wait_for(|now| *now != condition).await.map(drop).unwrap_or_default();
     }
 
-    /// All is copied, and its database keeps nothing for it.
-    pub(crate) fn done(&self) {
-        let told = "all rows are copied; `firth connect snapshot` copies them again";
-        self.enter(Condition::Done, Some(told.to_owned()));
-        let mut status = self.lock();
-        (status.slot_bytes, status.behind_bytes, status.buffer_bytes) = (Some(0), Some(0), 0);
-    }
-
-    pub(crate) fn streaming(&self) {
-        self.enter(Condition::Streaming, None);
-    }
-
     pub(crate) fn ended(&self, error: &Error) {
         let condition = match error.kind() {
             ErrorKind::Lost => Condition::Lost,
@@ -220,6 +208,61 @@ impl Progress {
     /// One request or row failed, and the source goes on.
     pub(crate) fn refused(&self, error: &Error) {
         *self.lock().errors.entry(error.kind().as_str().to_owned()).or_default() += 1;
+    }
+
+    pub(crate) fn read(&self, event: &Event) {
+        let mut status = self.lock();
+        status.changes += 1;
+        match status.by_operation.get_mut(event.operation.as_str()) {
+            Some(count) => *count += 1,
+            None => drop(status.by_operation.insert(event.operation.as_str().to_owned(), 1)),
+        }
+        status.with_missing += u64::from(!event.missing.is_empty());
+        if event.operation != Operation::Snapshot && event.committed_ms > 0 {
+            status.last_committed_ms = Some(event.committed_ms);
+            status.lag_ms = Some(event.observed_ms.saturating_sub(event.committed_ms));
+        }
+    }
+
+    pub(crate) fn appended(&self, records: usize) {
+        self.lock().appended += records as u64;
+    }
+
+    /// How much of the database's log is not in the topic yet.
+    pub fn behind(&self, bytes: u64) {
+        self.lock().behind_bytes = Some(bytes);
+    }
+
+    /// How much of its log the database keeps for this source.
+    pub fn kept_by_slot(&self, bytes: u64) {
+        self.lock().slot_bytes = Some(bytes);
+    }
+
+    /// How far the copies of tables are, those under way first.
+    pub fn copying(&self, snapshots: Vec<SnapshotProgress>) {
+        self.lock().snapshots = snapshots;
+    }
+
+    /// Now, in milliseconds of Unix time.
+    pub fn now_ms() -> u64 {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
+    }
+}
+
+/// What the readers of sources tell.
+#[cfg(feature = "_reader")]
+impl Progress {
+    pub(crate) fn streaming(&self) {
+        self.enter(Condition::Streaming, None);
+    }
+
+    /// All is copied, and its database keeps nothing for it.
+    pub(crate) fn done(&self) {
+        let told = "all rows are copied; `firth connect snapshot` copies them again";
+        self.enter(Condition::Done, Some(told.to_owned()));
+        let mut status = self.lock();
+        (status.slot_bytes, status.behind_bytes, status.buffer_bytes) = (Some(0), Some(0), 0);
     }
 
     /// A change went to the topic of dead letters, and the source goes on.
@@ -251,29 +294,11 @@ impl Progress {
         self.lock().behind_changes = Some(changes);
     }
 
-    pub(crate) fn read(&self, event: &Event) {
-        let mut status = self.lock();
-        status.changes += 1;
-        match status.by_operation.get_mut(event.operation.as_str()) {
-            Some(count) => *count += 1,
-            None => drop(status.by_operation.insert(event.operation.as_str().to_owned(), 1)),
-        }
-        status.with_missing += u64::from(!event.missing.is_empty());
-        if event.operation != Operation::Snapshot && event.committed_ms > 0 {
-            status.last_committed_ms = Some(event.committed_ms);
-            status.lag_ms = Some(event.observed_ms.saturating_sub(event.committed_ms));
-        }
-    }
-
     /// The reader's own sign of life came back through the log.
     pub(crate) fn heard_heartbeat(&self, sent_ms: u64) {
         let mut status = self.lock();
         status.heartbeat_ms = Some(sent_ms);
         status.lag_ms = Some(Self::now_ms().saturating_sub(sent_ms));
-    }
-
-    pub(crate) fn appended(&self, records: usize) {
-        self.lock().appended += records as u64;
     }
 
     pub(crate) fn buffered(&self, bytes: usize) {
@@ -287,16 +312,6 @@ impl Progress {
         }
     }
 
-    /// How much of the database's log is not in the topic yet.
-    pub fn behind(&self, bytes: u64) {
-        self.lock().behind_bytes = Some(bytes);
-    }
-
-    /// How much of its log the database keeps for this source.
-    pub fn kept_by_slot(&self, bytes: u64) {
-        self.lock().slot_bytes = Some(bytes);
-    }
-
     /// How much of its log the database may keep for this source.
     pub(crate) fn limit_slot(&self, bytes: Option<u64>) {
         self.lock().slot_limit_bytes = bytes;
@@ -305,16 +320,5 @@ impl Progress {
     /// What an operator should know, or that it is over.
     pub(crate) fn warn(&self, warning: Option<String>) {
         self.lock().warning = warning;
-    }
-
-    /// How far the copies of tables are, those under way first.
-    pub fn copying(&self, snapshots: Vec<SnapshotProgress>) {
-        self.lock().snapshots = snapshots;
-    }
-
-    /// Now, in milliseconds of Unix time.
-    pub fn now_ms() -> u64 {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
     }
 }

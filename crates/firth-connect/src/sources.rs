@@ -59,7 +59,7 @@ impl Sources {
             let progress = Progress::default();
             let control = controls.remove(&name).unwrap_or_else(|| SourceControl::detached(&name));
             shown.insert(name.clone(), progress.clone());
-            if let SourceConfig::Webhook(webhook) = &config {
+            if let Some(webhook) = config.webhook() {
                 let intake = Intake::new(webhook.clone(), control, progress);
                 intakes.insert(name, intake.clone());
                 let report = Report::of(&config, node);

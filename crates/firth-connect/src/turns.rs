@@ -16,13 +16,14 @@ use crate::progress::{Condition, Progress};
 #[cfg(feature = "redis")]
 use crate::redis_keys::RedisKeys;
 use crate::reports::{Report, Reports};
-#[cfg(any(feature = "mongodb", feature = "nats", feature = "redis"))]
+#[cfg(feature = "_shared_reader")]
 use crate::source::{Kept, Reader, Source};
 use crate::sources::SERVICE;
 #[cfg(feature = "postgres")]
 use crate::state::State;
 use firth::Broker;
 use firth::claims::{Claim, WorkerHandle};
+#[cfg(feature = "_reader")]
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -199,39 +200,48 @@ impl Turns {
 
     /// Returns once a newer reader took over.
     async fn read(&self, claim: &Claim) -> Result<()> {
-        let name = self.config.name();
-        let epoch = claim.epoch();
-        let Self { control, progress, .. } = self;
-        let error: crate::Error = match &self.config {
+        let error: Option<crate::Error> = match &self.config {
             #[cfg(feature = "postgres")]
-            SourceConfig::Postgres(config) => {
-                let state = State::from_bytes(claim.last_checkpoint().map(|bytes| &bytes[..]))?;
-                let further = self.config.further_topics();
-                let sink = Outlets::open(&self.broker, name, epoch, &config.topic, &further).await?;
-                let sink = Arc::new(sink);
-                let reader =
-                    postgres::Reader { config, sink, keep: claim, epoch: epoch.0, control, progress };
-                reader.run(state).await
-            }
+            SourceConfig::Postgres(config) => Some(self.read_postgres(claim, config).await?),
             #[cfg(feature = "mongodb")]
-            SourceConfig::Mongo(config) => self.follow(claim, &Mongo::new(config.clone())).await?,
+            SourceConfig::Mongo(config) => Some(self.follow(claim, &Mongo::new(config.clone())).await?),
             #[cfg(feature = "nats")]
             SourceConfig::Nats(config) if config.is_lossy() => {
-                self.follow(claim, &LossyNats::new(config.clone())).await?
+                Some(self.follow(claim, &LossyNats::new(config.clone())).await?)
             }
             #[cfg(feature = "nats")]
-            SourceConfig::Nats(config) => self.follow(claim, &NatsStream(config.clone())).await?,
+            SourceConfig::Nats(config) => Some(self.follow(claim, &NatsStream(config.clone())).await?),
             #[cfg(feature = "redis")]
-            SourceConfig::RedisKeys(config) => self.follow(claim, &RedisKeys::new(config.clone())).await?,
+            SourceConfig::RedisKeys(config) => {
+                Some(self.follow(claim, &RedisKeys::new(config.clone())).await?)
+            }
             // It comes to every node, and is never claimed.
-            SourceConfig::Webhook(_) => std::future::pending().await,
+            SourceConfig::Webhook(_) => {
+                claim.recalled().await;
+                None
+            }
         };
-        tracing::info!(source = name, %error, "a newer reader took over");
+        if let Some(error) = error {
+            tracing::info!(source = self.config.name(), %error, "a newer reader took over");
+        }
         Ok(())
     }
 
+    /// Reads a database of PostgreSQL.
+    #[cfg(feature = "postgres")]
+    async fn read_postgres(&self, claim: &Claim, config: &postgres::Config) -> Result<crate::Error> {
+        let Self { control, progress, .. } = self;
+        let epoch = claim.epoch();
+        let state = State::from_bytes(claim.last_checkpoint().map(|bytes| &bytes[..]))?;
+        let further = self.config.further_topics();
+        let sink = Outlets::open(&self.broker, &config.name, epoch, &config.topic, &further).await?;
+        let sink = Arc::new(sink);
+        let reader = postgres::Reader { config, sink, keep: claim, epoch: epoch.0, control, progress };
+        Ok(reader.run(state).await)
+    }
+
     /// Reads a source of the kinds that share a reader.
-    #[cfg(any(feature = "mongodb", feature = "nats", feature = "redis"))]
+    #[cfg(feature = "_shared_reader")]
     async fn follow<S: Source>(&self, claim: &Claim, source: &S) -> Result<crate::Error> {
         let epoch = claim.epoch();
         let sink = Arc::new(self.broker.source_writer(self.config.topic(), source.name(), epoch).await?);

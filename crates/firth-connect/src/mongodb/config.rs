@@ -4,6 +4,7 @@ use crate::error::{Error, Result};
 use crate::mapping::ColumnRule;
 use crate::pump::Limits;
 use crate::rules::{EventRules, OperationRule, Pick, RuleOptions};
+use crate::secrets;
 use crate::source::{Policy, PolicyOptions};
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -111,17 +112,7 @@ impl MongoConfig {
         if options.database.is_empty() || options.database.contains(['/', '.', ' ', '"', '$', '\0']) {
             return Err(Error::invalid("database: give the name of a database"));
         }
-        let password = match (password, &options.password_file) {
-            (Some(password), _) => Some(password),
-            (None, Some(file)) => {
-                let text = std::fs::read_to_string(file).map_err(|error| {
-                    let context = format!("password_file {} cannot be read", file.display());
-                    Error::invalid(context).with_source(error)
-                })?;
-                Some(text.trim_end().to_owned())
-            }
-            (None, None) => None,
-        };
+        let password = secrets::password(password, options.password_file.as_deref())?;
         let login = match (options.user.clone(), password) {
             (Some(user), Some(password)) => Some((user, password)),
             (None, None) => None,
@@ -204,22 +195,20 @@ impl fmt::Debug for MongoConfig {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::changed::{changed, each_is_named};
     use serde_json::{Value, json};
 
     fn config(change: &Value) -> Result<MongoConfig> {
-        let mut options = json!({
+        let usual = json!({
             "url": "mongodb://127.0.0.1", "user": "firth", "database": "shop", "collections": ["orders"],
             "topic": "changes", "tenant": { "pointer": "/tenant" }, "images": true,
         });
-        options.as_object_mut().unwrap().extend(change.as_object().unwrap().clone());
-        let options: MongoOptions =
-            serde_json::from_value(options).map_err(|error| Error::invalid(error.to_string()))?;
-        MongoConfig::new("shop", &options, Some("planted".to_owned()))
+        MongoConfig::new("shop", &changed(usual, change)?, Some("planted".to_owned()))
     }
 
     #[test]
     fn each_wrong_option_is_named() {
-        for (change, expected) in [
+        let cases = [
             (json!({ "url": "mongodb://u:planted@h" }), "url holds a user"),
             (json!({ "url": "postgres://h" }), "url: give mongodb://"),
             (json!({ "collections": [] }), "collections has 0"),
@@ -230,10 +219,8 @@ mod tests {
             (json!({ "images": false }), "a delete tells none"),
             (json!({ "user": null }), "both user and password_file"),
             (json!({ "pipeline": [] }), "unknown field `pipeline`"),
-        ] {
-            let error = config(&change).unwrap_err().to_string();
-            assert!(error.contains(expected) && !error.contains("planted"), "{error}");
-        }
+        ];
+        each_is_named(&cases, config);
         assert!(!format!("{:?}", config(&json!({})).unwrap()).contains("planted"));
     }
 }

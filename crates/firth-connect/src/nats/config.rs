@@ -3,10 +3,11 @@
 use crate::error::{Error, Result};
 use crate::pump::Limits;
 use crate::rules::{EventRules, RuleOptions};
+use crate::secrets::{self, read_secret};
 use crate::source::{Policy, PolicyOptions};
 use serde::Deserialize;
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// Subjects of one source, at most.
 const MAX_SUBJECTS: usize = 100;
@@ -195,27 +196,18 @@ fn urls(text: &str) -> Result<Vec<String>> {
 
 fn login(options: &NatsOptions, password: Option<String>) -> Result<Login> {
     let NatsOptions { user, password_file, nkey_file, creds_file, .. } = options;
-    let password = match (password, password_file) {
-        (Some(password), _) => Some(password),
-        (None, Some(file)) => Some(secret("password_file", file)?),
-        (None, None) => None,
-    };
+    let password = secrets::password(password, password_file.as_deref())?;
     match (user, password, nkey_file, creds_file) {
         (None, None, None, None) => Ok(Login::Anyone),
         (Some(user), Some(password), None, None) => Ok(Login::User(user.clone(), password)),
         (None, Some(token), None, None) => Ok(Login::Token(token)),
-        (None, None, Some(file), None) => Ok(Login::Nkey(secret("nkey_file", file)?)),
-        (None, None, None, Some(file)) => Ok(Login::Creds(secret("creds_file", file)?)),
+        (None, None, Some(file), None) => {
+            Ok(Login::Nkey(read_secret("nkey_file", file)?.trim_end().to_owned()))
+        }
+        (None, None, None, Some(file)) => Ok(Login::Creds(read_secret("creds_file", file)?)),
         (Some(_), None, ..) => Err(Error::invalid("user has no password: give password_file")),
         _ => Err(Error::invalid("give one of password_file, nkey_file and creds_file")),
     }
-}
-
-fn secret(field: &str, file: &Path) -> Result<String> {
-    let text = std::fs::read_to_string(file).map_err(|error| {
-        Error::invalid(format!("{field} {} cannot be read", file.display())).with_source(error)
-    })?;
-    Ok(text.trim_end().to_owned())
 }
 
 impl fmt::Debug for NatsConfig {
@@ -227,22 +219,20 @@ impl fmt::Debug for NatsConfig {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::changed::{changed, each_is_named};
     use serde_json::{Value, json};
 
     fn config(change: &Value) -> Result<NatsConfig> {
-        let mut options = json!({
+        let usual = json!({
             "url": "nats://127.0.0.1:4222", "stream": "ORDERS", "topic": "changes", "tenant": "acme",
             "collection": { "name": 1 }, "key": { "name": 2 },
         });
-        options.as_object_mut().unwrap().extend(change.as_object().unwrap().clone());
-        let options: NatsOptions =
-            serde_json::from_value(options).map_err(|error| Error::invalid(error.to_string()))?;
-        NatsConfig::new("orders", &options, None)
+        NatsConfig::new("orders", &changed(usual, change)?, None)
     }
 
     #[test]
     fn each_wrong_option_is_named() {
-        for (change, expected) in [
+        let cases = [
             (json!({ "lossy": true }), "a stream is not lossy"),
             (json!({ "stream": null }), "give `stream`"),
             (json!({ "stream": "a.b" }), "stream: "),
@@ -261,10 +251,8 @@ mod tests {
             (json!({ "on_error": "ignore" }), "unknown variant `ignore`"),
             (json!({ "streams": "x" }), "unknown field `streams`"),
             (json!({ "key": "fixed" }), "key is a constant"),
-        ] {
-            let error = config(&change).unwrap_err().to_string();
-            assert!(error.contains(expected) && !error.contains("planted"), "{error}");
-        }
+        ];
+        each_is_named(&cases, config);
         assert!(!config(&json!({})).unwrap().is_lossy());
         assert!(config(&json!({ "stream": null, "lossy": true, "subjects": ["a.>"] })).unwrap().is_lossy());
     }

@@ -3,6 +3,7 @@
 use crate::error::{Error, Result};
 use crate::pump::Limits;
 use crate::rules::{EventRules, OperationRule, Pick, RuleOptions};
+use crate::secrets;
 use crate::source::{OnLost, Policy, PolicyOptions};
 use firth_redis::config::{Config, Server};
 use firth_redis::{IntoConfig, Secret};
@@ -171,16 +172,7 @@ fn redis(name: &str, options: &RedisKeysOptions, password: Option<String>) -> Re
     if matches!(config.server, Server::Cluster(_)) && config.database != 0 {
         return Err(wrong());
     }
-    let password = match (password, &options.password_file) {
-        (Some(password), _) => Some(password),
-        (None, Some(file)) => {
-            let text = std::fs::read_to_string(file).map_err(|error| {
-                Error::invalid(format!("password_file {} cannot be read", file.display())).with_source(error)
-            })?;
-            Some(text.trim_end().to_owned())
-        }
-        (None, None) => None,
-    };
+    let password = secrets::password(password, options.password_file.as_deref())?;
     config.username.clone_from(&options.user);
     config.password = password.map(Secret::new);
     config.client_name = Some(format!("firth-source-{name}"));
@@ -200,22 +192,20 @@ impl fmt::Debug for RedisKeysConfig {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::changed::{changed, each_is_named};
     use serde_json::{Value, json};
 
     fn config(change: &Value) -> Result<RedisKeysConfig> {
-        let mut options = json!({
+        let usual = json!({
             "url": "redis://127.0.0.1:6379", "pattern": "cart:*", "read": "hash", "topic": "changes",
             "tenant": { "name": 2 }, "collection": "carts",
         });
-        options.as_object_mut().unwrap().extend(change.as_object().unwrap().clone());
-        let options: RedisKeysOptions =
-            serde_json::from_value(options).map_err(|error| Error::invalid(error.to_string()))?;
-        RedisKeysConfig::new("carts", &options, Some("planted".to_owned()))
+        RedisKeysConfig::new("carts", &changed(usual, change)?, Some("planted".to_owned()))
     }
 
     #[test]
     fn each_wrong_option_is_named() {
-        for (change, expected) in [
+        let cases = [
             (json!({ "url": "redis://u:planted@h" }), "url holds a user"),
             (json!({ "url": "nats://h" }), "url: give redis://"),
             (json!({ "pattern": "" }), "pattern: "),
@@ -226,10 +216,8 @@ mod tests {
             (json!({ "ca_file": "x" }), "rediss://"),
             (json!({ "on_lost": "resync" }), "rescan: true"),
             (json!({ "when": "true" }), "unknown field `when`"),
-        ] {
-            let error = config(&change).unwrap_err().to_string();
-            assert!(error.contains(expected) && !error.contains("planted"), "{error}");
-        }
+        ];
+        each_is_named(&cases, config);
         assert!(!format!("{:?}", config(&json!({})).unwrap()).contains("planted"));
     }
 

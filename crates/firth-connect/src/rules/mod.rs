@@ -145,6 +145,7 @@ impl EventRules {
     }
 
     /// The collection, if it is the same for all.
+    #[cfg(feature = "_shared_reader")]
     pub(crate) fn collection(&self) -> Option<&str> {
         match &self.0.options.collection {
             Pick::Constant(collection) => Some(collection),

@@ -5,6 +5,7 @@
 //! tells the source that it may forget. PostgreSQL has a reader of its own, because it copies rows
 //! beside its stream; pump, sink, state and sessions are the same.
 
+#[cfg(feature = "_shared_reader")]
 mod follow;
 mod kept;
 #[cfg(test)]
@@ -149,6 +150,7 @@ pub struct Rejected {
 }
 
 /// One reader of a source, of one epoch.
+#[cfg(feature = "_shared_reader")]
 pub(crate) struct Reader<'a, S, T, K> {
     pub(crate) source: &'a S,
     /// Where changes go, under this reader's epoch.
@@ -163,6 +165,7 @@ pub(crate) struct Reader<'a, S, T, K> {
     pub(crate) progress: &'a Progress,
 }
 
+#[cfg(feature = "_shared_reader")]
 impl<S: Source, T: Sink, K: Keep<Kept<S::Place>>> Reader<'_, S, T, K> {
     /// Reads until a newer reader takes over, and answers that failure. Everything else is tried
     /// again. A lost source begins anew if its policy says so, else it stands still.

@@ -3,6 +3,7 @@
 use super::verify::{Scheme, Verifier};
 use crate::error::{Error, Result};
 use crate::rules::{EventRules, Pick, RuleOptions};
+use crate::secrets::read_secret;
 use serde::Deserialize;
 use std::fmt;
 use std::path::PathBuf;
@@ -82,9 +83,7 @@ impl WebhookConfig {
         crate::config::check_name(name)?;
         let secrets = match (secret, &options.secret_file) {
             (Some(secret), _) => secret,
-            (None, Some(file)) => std::fs::read_to_string(file).map_err(|error| {
-                Error::invalid(format!("secret_file {} cannot be read", file.display())).with_source(error)
-            })?,
+            (None, Some(file)) => read_secret("secret_file", file)?,
             (None, None) => {
                 let variable = format!("FIRTH_CONNECT_{}_PASSWORD", name.to_ascii_uppercase());
                 return Err(Error::invalid(format!("there is no secret: give secret_file, or {variable}")));
