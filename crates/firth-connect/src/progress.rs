@@ -4,6 +4,8 @@ use crate::error::{Error, ErrorKind};
 use firth_router::event::{Event, Operation};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+#[cfg(feature = "_reader")]
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::sync::watch;
@@ -100,6 +102,12 @@ pub struct Status {
     pub errors: BTreeMap<String, u64>,
     /// Bytes that wait between the database and the topic.
     pub buffer_bytes: u64,
+    /// How often so much waited that the source was not read further.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub full: u64,
+    /// How often the source was told how far it may forget.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub checkpoints: u64,
     /// Up to where the database may forget.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub confirmed: Option<String>,
@@ -165,6 +173,9 @@ struct Watched {
     status: Mutex<Status>,
     /// The same as that of the status.
     condition: watch::Sender<Condition>,
+    /// Whether it stands still until some of what waits is stored.
+    #[cfg(feature = "_reader")]
+    is_full: AtomicBool,
 }
 
 impl Progress {
@@ -301,14 +312,19 @@ impl Progress {
         status.lag_ms = Some(Self::now_ms().saturating_sub(sent_ms));
     }
 
-    pub(crate) fn buffered(&self, bytes: usize) {
-        self.lock().buffer_bytes = bytes as u64;
+    /// So much waits now; `is_full` if the source is not read before some of it is stored.
+    pub(crate) fn buffered(&self, bytes: usize, is_full: bool) {
+        let was_full = self.0.is_full.swap(is_full, Ordering::Relaxed);
+        let mut status = self.lock();
+        status.buffer_bytes = bytes as u64;
+        status.full += u64::from(is_full && !was_full);
     }
 
     pub(crate) fn confirmed(&self, lsn: Option<String>) {
         if lsn.is_some() {
             let mut status = self.lock();
             (status.confirmed, status.confirmed_ms) = (lsn, Some(Self::now_ms()));
+            status.checkpoints += 1;
         }
     }
 

@@ -283,7 +283,7 @@ impl<'a, S: Sink, K: Keep> Session<'a, S, K> {
         }
         self.copying.under_way = Some(self.pump.commit(self.place));
         self.copying.copier.handed_over();
-        self.progress.buffered(self.pump.buffered_bytes());
+        self.progress.buffered(self.pump.buffered_bytes(), self.pump.is_full());
     }
 
     /// Notes when the groups on their way are stored.

@@ -56,7 +56,7 @@ impl<S: Sink, K: Keep> Session<'_, S, K> {
             Told::Emitted(emitted) => self.emitted(position, emitted, headers)?,
             Told::Dead(letter) => self.dead(position, &letter, headers)?,
         }
-        self.progress.buffered(self.pump.buffered_bytes());
+        self.progress.buffered(self.pump.buffered_bytes(), self.pump.is_full());
         Ok(())
     }
 

@@ -152,6 +152,7 @@ impl<'a, S: Sink, K: Keep> Session<'a, S, K> {
                     stored?;
                     self.pump.stored(partition);
                     self.progress.appended(records);
+                    self.progress.buffered(self.pump.buffered_bytes(), self.pump.is_full());
                 }
                 (reader, answer) = done(&mut self.copying.reading) => self.answered(reader, answer)?,
                 (queries, seen) = done(&mut self.watch.looking) => {

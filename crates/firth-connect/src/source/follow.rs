@@ -167,7 +167,7 @@ impl<'a, S: Source, T: Sink, K: Keep<Kept<S::Place>>> Follower<'a, S, T, K> {
         let records = stored?;
         self.pump.stored(partition);
         self.reader.progress.appended(records);
-        self.reader.progress.buffered(self.pump.buffered_bytes());
+        self.reader.progress.buffered(self.pump.buffered_bytes(), self.pump.is_full());
         Ok(())
     }
 
@@ -237,7 +237,7 @@ impl<'a, S: Source, T: Sink, K: Keep<Kept<S::Place>>> Follower<'a, S, T, K> {
         }
         self.last = Some(mark.clone());
         self.pump.push(Instant::now(), Change { partition, position: mark, message, size });
-        self.reader.progress.buffered(self.pump.buffered_bytes());
+        self.reader.progress.buffered(self.pump.buffered_bytes(), self.pump.is_full());
     }
 
     fn place(&mut self, place: S::Place) {

@@ -63,5 +63,6 @@ pub(crate) async fn metrics(
         return Err(Problem::http(StatusCode::NOT_FOUND, ErrorKind::NotFound, detail));
     };
     app.events().refresh().await;
+    app.connect().tell_metrics().await;
     Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], metrics.render()))
 }

@@ -20,6 +20,8 @@ pub(super) fn tell(source: &str, status: &Status) {
     counter!("firth_source_dead_total", "source" => name()).absolute(status.dead);
     counter!("firth_source_resyncs_total", "source" => name()).absolute(status.resyncs);
     counter!("firth_source_reconnects_total", "source" => name()).absolute(status.reconnects);
+    counter!("firth_source_full_total", "source" => name()).absolute(status.full);
+    counter!("firth_source_checkpoints_total", "source" => name()).absolute(status.checkpoints);
     gauge!("firth_source_buffer_bytes", "source" => name()).set(status.buffer_bytes as f64);
     for condition in Condition::ALL {
         let is_it = f64::from(u8::from(status.condition == condition));

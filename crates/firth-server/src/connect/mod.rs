@@ -245,7 +245,7 @@ impl Connect {
         }
     }
 
-    /// Keeps the gauges up to date until `stop`.
+    /// Keeps the gauges up to date until `stop`, for exports that no scrape asks for.
     pub(crate) async fn keep_metrics(&self, stop: CancellationToken) {
         let mut ticks = interval(METRICS_EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -254,9 +254,14 @@ impl Connect {
                 () = stop.cancelled() => return,
                 _ = ticks.tick() => {}
             }
-            for (source, status) in self.statuses().await {
-                metrics::tell(&source, &status);
-            }
+            self.tell_metrics().await;
+        }
+    }
+
+    /// Brings the gauges up to date, for a scrape too.
+    pub(crate) async fn tell_metrics(&self) {
+        for (source, status) in self.statuses().await {
+            metrics::tell(&source, &status);
         }
     }
 

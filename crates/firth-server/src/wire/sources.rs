@@ -49,6 +49,10 @@ pub(crate) struct SourceShown {
     pub(crate) errors: BTreeMap<String, u64>,
     /// Bytes between the database and the topic.
     pub(crate) buffer_bytes: u64,
+    /// How often so much waited there that the source was not read further.
+    pub(crate) full: u64,
+    /// How often the source was told how far it may forget.
+    pub(crate) checkpoints: u64,
     /// Up to where the database may forget, in its own words.
     pub(crate) confirmed: Option<String>,
     /// When the database was told so last, as Unix time.
@@ -169,6 +173,8 @@ impl SourceShown {
             reconnects: status.reconnects,
             errors: status.errors,
             buffer_bytes: status.buffer_bytes,
+            full: status.full,
+            checkpoints: status.checkpoints,
             confirmed: status.confirmed,
             confirmed_ms: status.confirmed_ms,
             behind_bytes: status.behind_bytes,

@@ -70,6 +70,7 @@ pub(super) fn whole(source: &SourceShown) -> Result<()> {
         ("last commit", source.last_committed_ms.map(ago)),
         ("lag", source.lag_ms.map(|lag| format!("{lag} ms"))),
         ("buffered", Some(bytes(source.buffer_bytes))),
+        ("was full", Some(units::count(source.full)).filter(|_| source.full > 0)),
         ("confirmed", source.confirmed.clone()),
         ("told database", source.confirmed_ms.map(ago)),
         ("behind", source.behind_bytes.map(bytes)),
