@@ -1,24 +1,31 @@
 //! Snapshots beside writers: the state that a reader of the topic builds is the table's, over
-//! random workloads, sizes of chunks and deaths of readers.
+//! random workloads, sizes of chunks, and deaths of readers, databases and engines.
 //!
 //! `FIRTH_HISTORY_SEEDS` and `FIRTH_SEED` choose more seeds and others; see `history`.
 
-use crate::history::{number, workload};
+use crate::history::judge::partitions;
+use crate::history::{Engine, die, redis, workload};
 use crate::snapshot::is_copied;
 use crate::world::{PATIENCE, Topic, source_with};
 use fastrand::Rng;
 use firth_connect::Condition;
+use firth_connect::sources::Sources;
 use firth_router::event::Event;
 use firth_testkit::{PostgresServer, wait};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 pub(crate) type Rows = BTreeMap<(String, String), Value>;
 
 /// The state of the tables as the events of all partitions tell it.
 pub(crate) fn rebuilt(topic: &Topic) -> Rows {
-    topic.by_partition().iter().flat_map(|events| of_partition(events)).collect()
+    all_of(&topic.by_partition())
+}
+
+fn all_of(partitions: &[Vec<Event>]) -> Rows {
+    partitions.iter().flat_map(|events| of_partition(events)).collect()
 }
 
 /// The same of one partition. A large value that the topic never told is absent.
@@ -72,11 +79,9 @@ fn differences(topic: &Rows, table: &Rows) -> Vec<String> {
     names.filter(|name| !same(name)).map(|name| format!("{name:?}")).collect()
 }
 
-async fn run(server: &Arc<PostgresServer>, seed: u64) {
-    let mut rng = Rng::with_seed(seed);
-    let schema = format!("b{seed}");
-    let documents = rng.u32(10..3_000);
-    server.sql_as_owner(workload::schema(&schema)).await;
+/// The tables of a seed, with rows in them.
+async fn fill(server: &PostgresServer, rng: &mut Rng, schema: &str, documents: u32) {
+    server.sql_as_owner(workload::schema(schema)).await;
     for table in workload::TABLES {
         let count = rng.u32(0..documents);
         server
@@ -85,6 +90,21 @@ async fn run(server: &Arc<PostgresServer>, seed: u64) {
             ))
             .await;
     }
+}
+
+/// The source and its tables are gone.
+async fn clean(server: &PostgresServer, schema: &str, source: &str) {
+    let slot = format!("SELECT pg_drop_replication_slot('firth_{source}')");
+    let gone = async || server.try_sql(&slot).await.is_ok();
+    wait::until(PATIENCE, "the slot is dropped", gone).await;
+    server.sql(format!("DROP SCHEMA {schema} CASCADE; DROP PUBLICATION IF EXISTS firth_{source}")).await;
+}
+
+async fn run(server: &Arc<PostgresServer>, seed: u64) {
+    let mut rng = Rng::with_seed(seed);
+    let schema = format!("b{seed}");
+    let documents = rng.u32(10..3_000);
+    fill(server, &mut rng, &schema, documents).await;
     let names = workload::TABLES.map(|table| format!("{schema}.{table}"));
     let mut config = source_with(server, &[&*names[0], &*names[1]], &json!({ "snapshot": "initial" }));
     config.chunk_rows = rng.usize(1..1_500);
@@ -117,16 +137,85 @@ async fn run(server: &Arc<PostgresServer>, seed: u64) {
     let status = reader.status();
     assert!(agrees.is_some(), "seed {seed}: these differ: {wrong:?}; the source is {status:?}");
     drop(reader);
-    let gone = async || server.try_sql("SELECT pg_drop_replication_slot('firth_shop')").await.is_ok();
-    wait::until(PATIENCE, "the slot is dropped", gone).await;
-    server.sql(format!("DROP SCHEMA {schema} CASCADE; DROP PUBLICATION IF EXISTS firth_shop")).await;
+    clean(server, &schema, "shop").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_state_of_the_topic_is_the_tables_whatever_is_written_and_dies_meanwhile() {
     let server = Arc::new(PostgresServer::start().await);
-    let first = number("FIRTH_SEED", 1);
-    for seed in first..first + number("FIRTH_HISTORY_SEEDS", 4) {
+    for seed in workload::seeds(4) {
         run(&server, seed).await;
+    }
+}
+
+/// As [`run`], on a real engine. Readers are dropped, databases and engines killed at random
+/// moments.
+async fn run_on(engine: &Engine, server: &Arc<PostgresServer>, seed: u64) {
+    let mut rng = Rng::with_seed(seed);
+    let schema = format!("d{seed}");
+    let documents = rng.u32(10..3_000);
+    fill(server, &mut rng, &schema, documents).await;
+    let names = workload::TABLES.map(|table| format!("{schema}.{table}"));
+    let mut config = source_with(server, &[&*names[0], &*names[1]], &json!({ "snapshot": "initial" }));
+    (config.name, config.topic) = (schema.clone(), schema.clone());
+    config.chunk_rows = rng.usize(1..1_500);
+    let broker = engine.open().await;
+    broker.create_topic(&schema).partitions(rng.u32(1..5)).await.unwrap();
+    broker.close().await.unwrap();
+    let start = async || {
+        let broker = engine.open().await;
+        let sources = Sources::start(&broker, "node", vec![config.clone()]).await.unwrap();
+        (broker, sources)
+    };
+    for _ in 0..rng.usize(2..7) {
+        let reader = start().await;
+        let script = workload::script(&mut rng, &schema, documents);
+        let writing = tokio::spawn({
+            let server = server.clone();
+            async move { server.try_sql(&script).await.is_ok() }
+        });
+        // no synchronisation: random moments
+        tokio::time::sleep(Duration::from_millis(rng.u64(0..700))).await;
+        die(rng.u8(0..9), server, engine).await;
+        tokio::time::sleep(Duration::from_millis(rng.u64(0..700))).await;
+        drop(reader);
+        writing.await.unwrap();
+    }
+    let (broker, sources) = start().await;
+    let status = || sources.statuses().remove(&schema).unwrap_or_default();
+    let copied = async || {
+        let status = status();
+        let is_done = status.snapshots.iter().all(|copy| copy.is_done);
+        status.condition == Condition::Streaming && is_done
+    };
+    wait::until(PATIENCE * 2, format!("seed {seed}: all is copied"), copied).await;
+    let expected = tables(server, &schema).await;
+    let mut wrong = Vec::new();
+    let agrees = async || {
+        let events = partitions(&broker, &schema).await.ok()?;
+        wrong = differences(&all_of(&events), &expected);
+        wrong.is_empty().then_some(())
+    };
+    let agrees = wait::until_some(PATIENCE * 2, agrees).await;
+    assert!(agrees.is_some(), "seed {seed}: these differ: {wrong:?}; the source is {:?}", status());
+    sources.close().await;
+    clean(server, &schema, &schema).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_state_of_the_topic_is_the_tables_whatever_dies_beside_redis() {
+    let server = Arc::new(PostgresServer::start().await);
+    let engine = redis().await;
+    for seed in workload::seeds(4).filter(|seed| seed % 2 == 0) {
+        run_on(&engine, &server, seed).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_state_of_the_topic_is_the_tables_whatever_dies_on_files() {
+    let server = Arc::new(PostgresServer::start().await);
+    let engine = Engine::Files(tempfile::tempdir().unwrap());
+    for seed in workload::seeds(4).filter(|seed| seed % 2 == 1) {
+        run_on(&engine, &server, seed).await;
     }
 }

@@ -18,6 +18,11 @@ pub(super) struct Truth {
 }
 
 impl Truth {
+    /// How many records tell it: a truncate is told in each partition.
+    pub(super) fn records(&self, partitions: usize) -> usize {
+        self.changes + self.truncates.values().sum::<usize>() * partitions
+    }
+
     pub(super) async fn of(server: &PostgresServer, schema: &str) -> Self {
         let sql = format!("SELECT tbl, op, id, version FROM {schema}.truth ORDER BY seq");
         let rows = server.sql(sql).await;
@@ -44,6 +49,23 @@ impl Truth {
     }
 }
 
+/// The events of each partition of a topic.
+pub(crate) async fn partitions(broker: &Broker, topic: &str) -> firth::Result<Vec<Vec<Event>>> {
+    let mut partitions = Vec::new();
+    for partition in 0..broker.topic(topic).await?.config.partitions {
+        let mut events = Vec::new();
+        let mut after = RecordId::ZERO;
+        loop {
+            let page = broker.admin().browse(topic, partition, after, 1_000).await?;
+            let Some(last) = page.last() else { break };
+            after = last.id();
+            events.extend(page.iter().map(|record| Event::from_payload(record.payload()).unwrap()));
+        }
+        partitions.push(events);
+    }
+    Ok(partitions)
+}
+
 /// What the topic holds, partition by partition.
 #[derive(Debug)]
 pub(super) struct Held {
@@ -52,20 +74,7 @@ pub(super) struct Held {
 
 impl Held {
     pub(super) async fn of(broker: &Broker, topic: &str) -> firth::Result<Self> {
-        let count = broker.topic(topic).await?.config.partitions;
-        let mut partitions = Vec::new();
-        for partition in 0..count {
-            let mut events = Vec::new();
-            let mut after = RecordId::ZERO;
-            loop {
-                let page = broker.admin().browse(topic, partition, after, 1_000).await?;
-                let Some(last) = page.last() else { break };
-                after = last.id();
-                events.extend(page.iter().map(|record| Event::from_payload(record.payload()).unwrap()));
-            }
-            partitions.push(events);
-        }
-        Ok(Self { partitions })
+        Ok(Self { partitions: partitions(broker, topic).await? })
     }
 
     fn all(&self) -> impl Iterator<Item = &Event> {
@@ -79,9 +88,7 @@ impl Held {
 
     /// Whether as much is here as was committed, or more.
     pub(super) fn is_complete(&self, truth: &Truth) -> bool {
-        let truncates: usize = truth.truncates.values().sum();
-        let controls = self.all().count() - self.changes();
-        self.changes() >= truth.changes && controls >= truncates * self.partitions.len()
+        self.changes() >= truth.changes && self.all().count() >= truth.records(self.partitions.len())
     }
 
     /// Each committed change is here once, and in order with all of its document.

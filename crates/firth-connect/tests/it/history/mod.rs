@@ -2,10 +2,10 @@
 //! Each committed change is in the topic once, in order with all others of its document, and the
 //! database is never told to forget what the topic does not hold.
 //!
-//! A few seeds run each time. `FIRTH_HISTORY_SEEDS=100 cargo nextest run --profile long -p
-//! firth-connect history::` runs a hundred, `FIRTH_SEED` begins with another one.
+//! A few seeds run each time, and a hundred by `cargo nextest run --profile long -p firth-connect
+//! history::`; see [`workload::seeds`]. The program itself dies in firth-server's tests.
 
-mod judge;
+pub(crate) mod judge;
 pub(crate) mod workload;
 
 use crate::world::PATIENCE;
@@ -27,7 +27,7 @@ const DOCUMENTS: u32 = 12;
 const PARTITIONS: u32 = 3;
 
 /// Where the topic is.
-enum Engine {
+pub(crate) enum Engine {
     Redis(Box<RedisServer>),
     Files(TempDir),
 }
@@ -40,7 +40,7 @@ impl Engine {
         }
     }
 
-    async fn open(&self) -> Broker {
+    pub(crate) async fn open(&self) -> Broker {
         let mut opened = None;
         let open = async || {
             opened = Broker::connect(&self.url()).await.ok();
@@ -101,6 +101,23 @@ async fn child_mode() {
     std::future::pending::<()>().await;
 }
 
+/// The database or the engine dies and comes back, or neither does.
+pub(crate) async fn die(death: u8, server: &PostgresServer, engine: &Engine) {
+    match (death, engine) {
+        (3, _) => server.kill().await,
+        (4, _) => server.stop_immediately().await,
+        (5, _) => server.shutdown().await,
+        (6 | 7, Engine::Redis(redis)) => {
+            redis.kill().await;
+            redis.restart().await;
+        }
+        _ => {}
+    }
+    if matches!(death, 3..=5) {
+        server.restart().await;
+    }
+}
+
 impl Run {
     fn name(&self) -> String {
         format!("s{}", self.seed)
@@ -155,19 +172,7 @@ impl Run {
         let writers: Vec<_> = writers.collect();
         // no synchronisation: a random moment
         tokio::time::sleep(Duration::from_millis(self.rng.u64(0..500))).await;
-        match (death, &*self.engine) {
-            (3, _) => self.server.kill().await,
-            (4, _) => self.server.stop_immediately().await,
-            (5, _) => self.server.shutdown().await,
-            (6 | 7, Engine::Redis(redis)) => {
-                redis.kill().await;
-                redis.restart().await;
-            }
-            _ => {}
-        }
-        if matches!(death, 3..=5) {
-            self.server.restart().await;
-        }
+        die(death, &self.server, &self.engine).await;
         if self.rng.bool() {
             tokio::time::sleep(Duration::from_millis(self.rng.u64(0..1_000))).await;
         }
@@ -226,17 +231,11 @@ impl Run {
     }
 }
 
-pub(crate) fn number(name: &str, usual: u64) -> u64 {
-    std::env::var(name).map_or(usual, |text| text.parse().unwrap())
-}
-
 /// Runs the seeds of one engine; `share` of all.
 async fn run(engine: Engine, share: u64, of: u64) {
-    let seeds = number("FIRTH_HISTORY_SEEDS", 4);
-    let first = number("FIRTH_SEED", 1);
     let server = Arc::new(PostgresServer::start().await);
     let engine = Arc::new(engine);
-    for seed in (first..first + seeds).filter(|seed| seed % of == share) {
+    for seed in workload::seeds(4).filter(|seed| seed % of == share) {
         let (rng, barriers) = (Rng::with_seed(seed), Vec::new());
         let mut run = Run { seed, rng, server: server.clone(), engine: engine.clone(), barriers };
         run.begin().await;
@@ -248,7 +247,7 @@ async fn run(engine: Engine, share: u64, of: u64) {
     }
 }
 
-async fn redis() -> Engine {
+pub(crate) async fn redis() -> Engine {
     let server = RedisServer::builder().flavor(Flavor::Redis).persist(Persist::AofAlways).start().await;
     Engine::Redis(Box::new(server))
 }

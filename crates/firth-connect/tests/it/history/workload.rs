@@ -1,6 +1,17 @@
 //! Random transactions, and a table that notes what they did, in the transactions themselves.
 
 use fastrand::Rng;
+use std::ops::Range;
+
+/// The seeds of a run: 100 in the profile `long`. `FIRTH_HISTORY_SEEDS` says how many instead,
+/// `FIRTH_SEED` with which to begin.
+pub(crate) fn seeds(usual: u64) -> Range<u64> {
+    let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().unwrap());
+    let is_long = std::env::var("NEXTEST_PROFILE").is_ok_and(|profile| profile == "long");
+    let count = number("FIRTH_HISTORY_SEEDS").unwrap_or(if is_long { 100 } else { usual });
+    let first = number("FIRTH_SEED").unwrap_or(1);
+    first..first + count
+}
 
 /// How far a row moves when it changes its key.
 const AWAY: u32 = 100_000;
