@@ -24,7 +24,7 @@ fn can_start(program: &str) -> bool {
 }
 
 /// A script for Node that drives Chromium; nothing if one of them is not here.
-fn script(name: &str) -> Option<Command> {
+pub(crate) fn script(name: &str) -> Option<Command> {
     if !can_start("chromium") || !can_start("node") {
         cannot_run("browser", "there is no chromium or no node here that starts");
         return None;
