@@ -1,33 +1,39 @@
 //! Sources in the server: a database's changes arrive in a topic, by configuration alone.
 
 use crate::packaging::exports;
-use crate::world::{PATIENCE, Server, firth, json, run, stdout};
+use crate::world::{PATIENCE, Server, Value, firth, json, run, stdout};
 use firth_testkit::wait::until;
 use firth_testkit::{Flavor, NatsServer, PostgresServer, RedisServer};
+use std::path::Path;
 
-fn configured(database: &PostgresServer, dir: &std::path::Path) -> Server {
+fn configured(database: &PostgresServer, dir: &Path) -> Server {
     configured_on(database, dir, "memory:")
 }
 
 /// With a copy of the rows that are there.
-fn copying(database: &PostgresServer, dir: &std::path::Path) -> Server {
+fn copying(database: &PostgresServer, dir: &Path) -> Server {
     configured_with(database, dir, "memory:", "initial")
 }
 
-fn configured_on(database: &PostgresServer, dir: &std::path::Path, engine: &str) -> Server {
+fn configured_on(database: &PostgresServer, dir: &Path, engine: &str) -> Server {
     configured_with(database, dir, engine, "never")
 }
 
-fn configured_with(database: &PostgresServer, dir: &std::path::Path, engine: &str, snapshot: &str) -> Server {
-    let file = dir.join("firth.yaml");
+fn configured_with(database: &PostgresServer, dir: &Path, engine: &str, snapshot: &str) -> Server {
+    std::fs::write(dir.join("password"), database.password()).unwrap();
     let section = json!({ "shop": {
         "kind": "postgres", "url": database.url(), "topic": "changes", "tables": ["orders"],
         "tenant": { "constant": "acme" }, "snapshot": snapshot, "limits": { "wal": "10GiB" },
+        "password_file": dir.join("password"),
     } });
+    serve(dir, engine, &section)
+}
+
+/// A server with this section `connect:`.
+pub(crate) fn serve(dir: &Path, engine: &str, section: &Value) -> Server {
+    let file = dir.join("firth.yaml");
     std::fs::write(&file, format!("topics:\n  auto_create: true\nconnect: {section}\n")).unwrap();
-    let mut command = firth();
-    command.args(["serve", "--engine", engine, "--config"]).arg(file);
-    Server::start(command.env("FIRTH_CONNECT_SHOP_PASSWORD", database.password()), None)
+    Server::start(firth().args(["serve", "--engine", engine, "--config"]).arg(file), None)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -210,13 +216,11 @@ async fn a_stream_of_nats_fills_its_topic_by_configuration_alone() {
         async_nats::jetstream::stream::Config { name: "ORDERS".into(), subjects, ..Default::default() };
     context.create_stream(stream).await.unwrap();
     let dir = tempfile::tempdir().unwrap();
-    let file = dir.path().join("firth.yaml");
     let section = json!({ "orders": {
         "kind": "nats", "url": nats.url(), "stream": "ORDERS", "topic": "changes", "tenant": { "name": 2 },
         "collection": "orders", "key": { "name": 3 }, "on_error": "dead", "on_lost": "resync",
     } });
-    std::fs::write(&file, format!("topics:\n  auto_create: true\nconnect: {section}\n")).unwrap();
-    let server = Server::start(firth().args(["serve", "--engine", "memory:", "--config"]).arg(&file), None);
+    let server = serve(dir.path(), "memory:", &section);
     let source = || server.get("/v1/sources/orders").expect(200).json();
     until(PATIENCE, "it streams", async || source()["state"] == "streaming").await;
     for body in [r#"{"total":5}"#, "no JSON"] {

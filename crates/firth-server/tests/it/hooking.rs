@@ -8,8 +8,8 @@ use std::path::Path;
 const TOKEN: &str = "a-token-of-the-test-that-is-long";
 /// The secret of the example in GitHub's documentation.
 const SECRET: &str = "It's a Secret to Everybody";
-const OPENED: &str = r#"{"action":"opened","issue":{"number":42,"title":"Tea"}}"#;
-const OPENED_CODE: &str = "66d3da5c3e36cfe5de394c6e4e9513567de8586eb50875b7daa40eeb27147e14";
+pub(crate) const OPENED: &str = r#"{"action":"opened","issue":{"number":42,"title":"Tea"}}"#;
+pub(crate) const OPENED_CODE: &str = "66d3da5c3e36cfe5de394c6e4e9513567de8586eb50875b7daa40eeb27147e14";
 const EDITED: &str = r#"{"action":"edited","issue":{"number":42}}"#;
 const EDITED_CODE: &str = "836de69d8706e2516ab2e19ffbd162268c110b876ca5fb52a6b476da9bfcfc06";
 /// This one lacks what the key is made of.
@@ -19,7 +19,7 @@ const ODD_CODE: &str = "2b784948859aa4eb74009a796294622ff5b55529826768e34b72b3b2
 const NEXT: &str = r#"{"action":"opened","issue":{"number":43}}"#;
 const NEXT_CODE: &str = "1d01234f64e4b1740a5d9b9345aace692418bb5effec4e766b89728f5bf0d337";
 
-fn configured(dir: &Path, engine: &str) -> Server {
+pub(crate) fn configured(dir: &Path, engine: &str) -> Server {
     let file = dir.join("firth.yaml");
     let secrets = dir.join("secrets");
     std::fs::write(&secrets, format!("{SECRET}\nthe next secret\n")).unwrap();
@@ -35,7 +35,7 @@ fn configured(dir: &Path, engine: &str) -> Server {
     Server::start(&mut command, Some(TOKEN))
 }
 
-fn hook(server: &Server, delivery: &str, body: &str, code: &str) -> Reply {
+pub(crate) fn hook(server: &Server, delivery: &str, body: &str, code: &str) -> Reply {
     let delivery = format!("X-GitHub-Delivery: {delivery}");
     let code = format!("X-Hub-Signature-256: sha256={code}");
     let headers = ["Content-Type: application/json", "X-GitHub-Event: issues", &delivery, &code];
