@@ -6,7 +6,7 @@
 //! on.
 
 use crate::measure::Row;
-use crate::{alloc, router};
+use crate::{alloc, connect, router};
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 use std::io::Read;
@@ -54,7 +54,8 @@ impl Cell {
     pub(crate) fn run_in_child(&self) -> Result<Row> {
         let own = std::env::current_exe().context("path of this program")?;
         let mut command = Command::new(own);
-        if self.bench == router::NAME {
+        // What runs in the program is measured on its allocator.
+        if [router::NAME, connect::NAME].contains(&&*self.bench) {
             command.env(alloc::NAME, "1");
         }
         let mut child = command

@@ -18,7 +18,8 @@ pub struct Limits {
     pub batch_bytes: usize,
     /// How long a batch that is not full waits for more while the source has more to read.
     pub linger: Duration,
-    /// Bytes that wait or are under way, at most, before the source is not read further.
+    /// Bytes that wait or are under way, at most, before the source is not read further. Many
+    /// batches fit: more would only make a large transaction large in memory.
     pub buffer_bytes: usize,
 }
 
@@ -28,7 +29,7 @@ impl Default for Limits {
             batch_records: 1_000,
             batch_bytes: 8 << 20,
             linger: Duration::from_millis(5),
-            buffer_bytes: 64 << 20,
+            buffer_bytes: 16 << 20,
         }
     }
 }

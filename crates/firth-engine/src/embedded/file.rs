@@ -53,7 +53,7 @@ impl Default for FileOptions {
             durability: Durability::default(),
             min_free: 128 << 20,
             cache: 32 << 20,
-            memtable: 32 << 20,
+            memtable: 16 << 20,
             outgrown: 1 << 20,
         }
     }

@@ -79,8 +79,17 @@ impl Server {
 
     /// Resident memory of the server.
     pub(crate) fn memory_kib(&self) -> u64 {
+        self.told_kib("VmRSS:")
+    }
+
+    /// The most that it ever was.
+    pub(crate) fn peak_memory_kib(&self) -> u64 {
+        self.told_kib("VmHWM:")
+    }
+
+    fn told_kib(&self, what: &str) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix(what)).unwrap();
         line.split_whitespace().next().unwrap().parse().unwrap()
     }
 
