@@ -26,6 +26,7 @@ mod hooking;
 mod http;
 mod input;
 mod killing;
+mod large;
 mod live;
 mod looking;
 mod operating;

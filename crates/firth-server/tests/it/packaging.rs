@@ -12,7 +12,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-fn packaging(file: &str) -> PathBuf {
+pub(crate) fn packaging(file: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging").join(file)
 }
 
@@ -54,7 +54,7 @@ fn the_container_is_built_in_stages_and_runs_without_rights() {
 }
 
 /// Names of metrics in a text.
-fn metrics(text: &str) -> BTreeSet<String> {
+pub(crate) fn metrics(text: &str) -> BTreeSet<String> {
     let parts = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
     parts.filter(|part| part.starts_with("firth_")).map(str::to_owned).collect()
 }
