@@ -38,7 +38,6 @@ pub struct Finding {
     pub sql: Vec<String>,
 }
 
-#[cfg(feature = "postgres")]
 impl Finding {
     /// A finding with the statements that help.
     pub(crate) fn new(level: Level, text: impl Into<String>, sql: impl IntoIterator<Item = String>) -> Self {
