@@ -204,9 +204,15 @@ impl PostgresServer {
         let (binary, mut words) = as_server_user(&program("postgres"));
         words.extend([OsString::from("-D"), self.data().into()]);
         let log = self.dir.path().join("postgres.log");
-        *self.slot() = Some(Process::spawn(&binary, &words, &[], &log));
+        let spawn = || Process::spawn(&binary, &words, &[], &log);
+        *self.slot() = Some(spawn());
         let mut poll = Poll::new(PATIENCE);
         while let Err(error) = self.run_sql("postgres", "SELECT 1").await {
+            // It refuses to start while backends of a killed one still hold their shared memory.
+            let has_ended = self.slot().as_mut().is_some_and(|process| process.exit_status().is_some());
+            if has_ended {
+                *self.slot() = Some(spawn());
+            }
             let told = fs::read_to_string(&log).unwrap_or_default();
             poll.again_or_panic(&format!("PostgreSQL takes queries ({error}); its log:\n{told}")).await;
         }
@@ -283,7 +289,7 @@ impl PostgresServer {
         let Some(mut process) = self.slot().take() else { return };
         process.signal(signal);
         let mut poll = Poll::new(PATIENCE);
-        // Its backends end when they miss it; the next start waits for them.
+        // Its backends end when they miss it; the next start is tried until they have.
         while process.exit_status().is_none() {
             poll.again_or_panic("PostgreSQL ends").await;
         }
