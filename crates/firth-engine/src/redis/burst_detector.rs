@@ -16,7 +16,7 @@ const COOLDOWN: Backoff = Backoff::exponential(Duration::from_millis(50), Durati
 
 /// Times are milliseconds since the birth of this value.
 #[derive(Debug)]
-pub(super) struct Pace {
+pub(super) struct BurstDetector {
     born: Instant,
     last: AtomicU64,
     in_a_row: AtomicU32,
@@ -25,16 +25,16 @@ pub(super) struct Pace {
     not_before: AtomicU64,
 }
 
-impl Default for Pace {
+impl Default for BurstDetector {
     fn default() -> Self {
         let (last, in_a_row, failures, successes, not_before) = Default::default();
         Self { born: Instant::now(), last, in_a_row, failures, successes, not_before }
     }
 }
 
-impl Pace {
+impl BurstDetector {
     /// Notes an append. Returns whether it is part of a burst and no cooldown runs.
-    pub(super) fn is_steady(&self) -> bool {
+    pub(super) fn is_burst(&self) -> bool {
         let now = self.now();
         let is_close = now <= self.last.swap(now, Ordering::Relaxed) + millis(CLOSE);
         let in_a_row = if is_close { self.in_a_row.load(Ordering::Relaxed).saturating_add(1) } else { 0 };
@@ -76,30 +76,31 @@ mod tests {
 
     #[test]
     fn some_appends_in_a_row_are_a_steady_pace() {
-        let pace = Pace::default();
-        let steady: Vec<bool> = (0..6).map(|_| pace.is_steady()).collect();
+        let bursts = BurstDetector::default();
+        let steady: Vec<bool> = (0..6).map(|_| bursts.is_burst()).collect();
         assert_eq!(steady, [false, false, false, true, true, true]);
-        assert!(!pace.rests(Duration::from_secs(3600)));
+        assert!(!bursts.rests(Duration::from_secs(3600)));
     }
 
     #[test]
     fn a_pause_breaks_it() {
         let born = Instant::now().checked_sub(Duration::from_secs(10)).unwrap();
-        let pace = Pace { born, in_a_row: 9.into(), ..Pace::default() };
-        assert!(!pace.is_steady(), "the last one was ten seconds ago");
+        let bursts = BurstDetector { born, in_a_row: 9.into(), ..BurstDetector::default() };
+        assert!(!bursts.is_burst(), "the last one was ten seconds ago");
     }
 
     #[test]
     fn each_failure_in_a_row_closes_the_quick_way_for_longer() {
-        let pace = Pace { in_a_row: 9.into(), ..Pace::default() };
-        let closed = |pace: &Pace| pace.not_before.load(Ordering::Relaxed).saturating_sub(pace.now());
-        pace.went_wrong();
-        assert!(!pace.is_steady());
-        let first = closed(&pace);
-        (0..4).for_each(|_| pace.went_wrong());
-        assert!(closed(&pace) > 4 * first, "{first}, then {}", closed(&pace));
-        (0..=FORGIVEN).for_each(|_| pace.went_well());
-        pace.went_wrong();
-        assert!(closed(&pace) < 100);
+        let bursts = BurstDetector { in_a_row: 9.into(), ..BurstDetector::default() };
+        let closed =
+            |bursts: &BurstDetector| bursts.not_before.load(Ordering::Relaxed).saturating_sub(bursts.now());
+        bursts.went_wrong();
+        assert!(!bursts.is_burst());
+        let first = closed(&bursts);
+        (0..4).for_each(|_| bursts.went_wrong());
+        assert!(closed(&bursts) > 4 * first, "{first}, then {}", closed(&bursts));
+        (0..=FORGIVEN).for_each(|_| bursts.went_well());
+        bursts.went_wrong();
+        assert!(closed(&bursts) < 100);
     }
 }

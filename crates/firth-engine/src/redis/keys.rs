@@ -148,7 +148,7 @@ pub(super) struct PartitionKeys {
     /// What reading has taught about the size of blobs.
     pub(super) sizes: super::read::Sizes,
     /// How closely appends follow each other.
-    pub(super) pace: super::burst_detector::Pace,
+    pub(super) bursts: super::burst_detector::BurstDetector,
 }
 
 impl PartitionKeys {
@@ -165,7 +165,7 @@ impl PartitionKeys {
             lease_version: key("v"),
             clock: Arc::default(),
             sizes: super::read::Sizes::default(),
-            pace: super::burst_detector::Pace::default(),
+            bursts: super::burst_detector::BurstDetector::default(),
             stem,
         }
     }

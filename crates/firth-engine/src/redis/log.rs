@@ -170,7 +170,7 @@ impl RedisEngine {
         let blobs = blob::pack(batch.records.iter());
         if is_plain
             && durability == Durability::Fast
-            && let Some(first) = self.append_directly(&keys, &blobs).await?
+            && let Some(first) = self.append_optimistically(&keys, &blobs).await?
         {
             return Ok(Appended { first: Some(first), count, duplicate: false });
         }

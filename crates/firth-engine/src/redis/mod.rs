@@ -62,7 +62,7 @@ use firth_redis::Client;
 use firth_redis::config::{Address, Server};
 use keys::{GroupKeys, KeyNames, PartitionKeys};
 use notify::Notifier;
-use optimistic_append::Direct;
+use optimistic_append::OptimisticAppends;
 use restart_guard::FreshFile;
 use server_watch::ServerWatch;
 use std::sync::Arc;
@@ -76,7 +76,7 @@ pub(crate) struct RedisEngine {
     notifier: Notifier,
     servers: ServerWatch,
     tails: Tails,
-    direct: Direct,
+    optimistic: OptimisticAppends,
     description: String,
 }
 
@@ -99,8 +99,8 @@ impl RedisEngine {
         let steps = Steps::new(file, durability, options.wait);
         tracing::info!(engine = %description, durability = ?steps.durability(), "opened");
         let tails = Tails::default();
-        let direct = Direct::default();
-        Ok(Self { keys, steps, notifier, servers, tails, direct, description })
+        let optimistic = OptimisticAppends::default();
+        Ok(Self { keys, steps, notifier, servers, tails, optimistic, description })
     }
 
     fn group_keys(&self, at: &Partition, group: &GroupName) -> (Arc<PartitionKeys>, GroupKeys) {
@@ -161,7 +161,7 @@ impl Backend for RedisEngine {
             servers: ServerWatch::start(client.clone(), &self.keys),
             notifier: Notifier::start(client),
             tails: Tails::default(),
-            direct: Direct::default(),
+            optimistic: OptimisticAppends::default(),
             description: self.description.clone(),
         }))
     }
@@ -178,7 +178,7 @@ impl Backend for RedisEngine {
         Box::pin(async move {
             self.notifier.stop();
             self.servers.stop();
-            self.direct.close();
+            self.optimistic.close();
             self.steps.close().await;
             Ok(())
         })

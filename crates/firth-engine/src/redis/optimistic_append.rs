@@ -23,7 +23,7 @@
 
 use super::RedisEngine;
 use super::blob;
-use super::burst_detector::Pace;
+use super::burst_detector::BurstDetector;
 use super::error_mapping::{odd_answer, of_call};
 use super::keys::PartitionKeys;
 use super::reply_decoding::Parts;
@@ -39,10 +39,10 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 
-/// How many partitions have such a line at a time: each holds a connection.
+/// How many partitions have an appender at a time: each holds a connection.
 const AT_ONCE: usize = 8;
-/// A line without appends is given up after about this long. Until then signs of life gather in
-/// its open transaction.
+/// An appender without appends is given up after about this long. Until then signs of life gather
+/// in its open transaction.
 const IDLE: Duration = Duration::from_secs(2);
 /// How long the server's time is reckoned from what it said last.
 const FRESH: Duration = Duration::from_secs(1);
@@ -50,20 +50,20 @@ const FRESH: Duration = Duration::from_secs(1);
 const MAX_EXACT: u64 = 1 << 53;
 const UNPOISONED: &str = "nothing panics while it holds this lock";
 
-type Lines = Mutex<Vec<Arc<Line>>>;
+type Appenders = Mutex<Vec<Arc<Appender>>>;
 type Answer = Result<Frame, CallError>;
 
-/// The lines of an engine.
+/// The appenders of an engine.
 #[derive(Default)]
-pub(super) struct Direct {
-    lines: Arc<Lines>,
+pub(super) struct OptimisticAppends {
+    appenders: Arc<Appenders>,
     tending: Mutex<JoinSet<()>>,
     /// The server's user may not watch, or the engine is closed.
     is_off: Arc<AtomicBool>,
 }
 
 /// A partition and the session that appends to it.
-struct Line {
+struct Appender {
     keys: Arc<PartitionKeys>,
     /// What stands behind the commands of every append.
     next: Pipe,
@@ -100,17 +100,17 @@ enum Outcome {
 
 impl RedisEngine {
     /// Appends blobs by plain commands; `None` if that cannot be, and then nothing has happened.
-    pub(super) async fn append_directly(
+    pub(super) async fn append_optimistically(
         &self,
         keys: &Arc<PartitionKeys>,
         blobs: &[Vec<u8>],
     ) -> Result<Option<RecordId>> {
-        if !keys.pace.is_steady() {
+        if !keys.bursts.is_burst() {
             return Ok(None);
         }
-        let Some(line) = self.direct.line(keys, &self.steps.client) else { return Ok(None) };
+        let Some(appender) = self.optimistic.appender(keys, &self.steps.client) else { return Ok(None) };
         // Of two at once, one would only conflict with the other.
-        let Ok(mut state) = line.state.try_lock() else { return Ok(None) };
+        let Ok(mut state) = appender.state.try_lock() else { return Ok(None) };
         let Some(mut session) = state.session.take() else { return Ok(None) };
         let head = match state.head.take().filter(|head| head.heard.elapsed() < FRESH) {
             Some(head) => head,
@@ -125,12 +125,12 @@ impl RedisEngine {
                     return Ok(None);
                 }
                 Err(error) => {
-                    self.direct.refused(&keys.pace, &error);
+                    self.optimistic.refused(&keys.bursts, &error);
                     return Ok(None);
                 }
             },
         };
-        let Some((request, ids)) = line.transaction(&head, blobs) else { return Ok(None) };
+        let Some((request, ids)) = appender.transaction(&head, blobs) else { return Ok(None) };
         let outcome = match session.pipeline::<Vec<Frame>>(request).await {
             Ok(answers) => judge(answers, ids)?,
             Err(error) if error.may_have_run() => return Err(of_call(error)),
@@ -138,80 +138,80 @@ impl RedisEngine {
         };
         Ok(match outcome {
             Outcome::Done(first, next) => {
-                keys.pace.went_well();
+                keys.bursts.went_well();
                 if next.is_some() {
                     (state.session, state.head) = (Some(session), next);
                 }
                 Some(first)
             }
             Outcome::Conflict => {
-                keys.pace.went_wrong();
+                keys.bursts.went_wrong();
                 state.session = Some(session);
                 None
             }
             Outcome::Refused(error) => {
-                self.direct.refused(&keys.pace, &error);
+                self.optimistic.refused(&keys.bursts, &error);
                 None
             }
         })
     }
 }
 
-impl Direct {
-    /// The line of a partition. If it has none and fewer than [`AT_ONCE`] exist, one is opened for
-    /// later appends.
-    fn line(&self, keys: &Arc<PartitionKeys>, client: &Client) -> Option<Arc<Line>> {
+impl OptimisticAppends {
+    /// The appender of a partition. If it has none and fewer than [`AT_ONCE`] exist, one is opened
+    /// for later appends.
+    fn appender(&self, keys: &Arc<PartitionKeys>, client: &Client) -> Option<Arc<Appender>> {
         if self.is_off.load(Ordering::Relaxed) {
             return None;
         }
-        let mut lines = lock(&self.lines);
-        if let Some(line) = lines.iter().find(|line| Arc::ptr_eq(&line.keys, keys)) {
-            return Some(line.clone());
+        let mut appenders = lock(&self.appenders);
+        if let Some(appender) = appenders.iter().find(|appender| Arc::ptr_eq(&appender.keys, keys)) {
+            return Some(appender.clone());
         }
-        if lines.len() < AT_ONCE {
-            let line = Arc::new(Line::new(keys.clone()));
-            lines.push(line.clone());
-            drop(lines);
+        if appenders.len() < AT_ONCE {
+            let appender = Arc::new(Appender::new(keys.clone()));
+            appenders.push(appender.clone());
+            drop(appenders);
             let mut tending = self.tending.lock().expect(UNPOISONED);
             while tending.try_join_next().is_some() {}
-            tending.spawn(tend(line, client.clone(), self.lines.clone()));
+            tending.spawn(tend(appender, client.clone(), self.appenders.clone()));
         }
         None
     }
 
-    fn refused(&self, pace: &Pace, error: &CallError) {
+    fn refused(&self, bursts: &BurstDetector, error: &CallError) {
         tracing::debug!(%error, "cannot append without a script");
-        pace.went_wrong();
+        bursts.went_wrong();
         if matches!(error, CallError::Server(error) if &*error.code == "NOPERM") {
             self.is_off.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Ends all lines and makes no more.
+    /// Ends all appenders and makes no more.
     pub(super) fn close(&self) {
         self.is_off.store(true, Ordering::Relaxed);
         self.tending.lock().expect(UNPOISONED).abort_all();
-        lock(&self.lines).clear();
+        lock(&self.appenders).clear();
     }
 }
 
-/// Opens the session of a line, and gives the line up when it is idle or its session is gone.
-async fn tend(line: Arc<Line>, client: Client, lines: Arc<Lines>) {
-    match client.session_for(&line.keys.meta).await {
-        Ok(session) => line.state.lock().await.session = Some(session),
+/// Opens the session of an appender. Gives the appender up when it is idle or its session is gone.
+async fn tend(appender: Arc<Appender>, client: Client, appenders: Arc<Appenders>) {
+    match client.session_for(&appender.keys.meta).await {
+        Ok(session) => appender.state.lock().await.session = Some(session),
         Err(error) => {
             tracing::debug!(%error, "no session to append without a script");
-            line.keys.pace.went_wrong();
+            appender.keys.bursts.went_wrong();
         }
     }
     loop {
-        let is_useless = line.state.try_lock().is_ok_and(|state| state.session.is_none());
-        if is_useless || line.keys.pace.rests(IDLE) {
+        let is_useless = appender.state.try_lock().is_ok_and(|state| state.session.is_none());
+        if is_useless || appender.keys.bursts.rests(IDLE) {
             break;
         }
         tokio::time::sleep(IDLE).await;
     }
-    lock(&lines).retain(|other| !Arc::ptr_eq(other, &line));
+    lock(&appenders).retain(|other| !Arc::ptr_eq(other, &appender));
 }
 
 /// Watches the partition; `None` if there is none, or if its log goes further than its hash says.
@@ -254,7 +254,7 @@ impl Head {
         Ok(Self { server_us: time.number()? * 1_000_000 + time.number()?, ..self })
     }
 
-    /// Reads what stands behind EXEC in [`Line::next`].
+    /// Reads what stands behind EXEC in [`Appender::next`].
     fn next(mut answers: impl Iterator<Item = Answer>) -> Option<Self> {
         let mut next = || answers.next().and_then(Answer::ok);
         let _watch = next()?;
@@ -276,7 +276,7 @@ struct Ids {
     commands: usize,
 }
 
-impl Line {
+impl Appender {
     fn new(keys: Arc<PartitionKeys>) -> Self {
         let hash = cmd("HMGET").key(&keys.meta).arg("l").arg("v").arg("m").arg("c");
         let next =
@@ -312,8 +312,8 @@ fn hash_after(keys: &PartitionKeys, head: &Head, last: RecordId, largest: u64) -
     if largest > head.largest { change.field("m", largest) } else { change }
 }
 
-/// What the answers to [`Line::transaction`] say. Only a transaction that ran and failed half way
-/// is an error here.
+/// What the answers to [`Appender::transaction`] say. Only a transaction that ran and failed half
+/// way is an error here.
 fn judge(answers: Vec<Answer>, ids: Ids) -> Result<Outcome> {
     let mut answers = answers.into_iter();
     let refused = answers.by_ref().take(ids.commands).find_map(Result::err);
@@ -335,6 +335,6 @@ fn missing() -> Answer {
     Err(CallError::Invalid("an answer of a transaction is missing".to_owned()))
 }
 
-fn lock(lines: &Lines) -> MutexGuard<'_, Vec<Arc<Line>>> {
-    lines.lock().expect(UNPOISONED)
+fn lock(appenders: &Appenders) -> MutexGuard<'_, Vec<Arc<Appender>>> {
+    appenders.lock().expect(UNPOISONED)
 }

@@ -1,5 +1,5 @@
-//! Appends without a script: for a log that one process appends to, and never in the way of another
-//! one that does so too.
+//! Optimistic appends: without a script while one process appends to a log, and without harm while
+//! two do.
 
 use super::{append_one, until_ok};
 use firth_engine::facet::{Append, ReadLimit, Trim, TrimTo};
@@ -33,7 +33,7 @@ async fn transactions(server: &RedisServer) -> u64 {
 
 /// Appends one by one from this number on until some of them were transactions; the number after
 /// the last one.
-async fn append_directly(server: &RedisServer, engine: &Engine, at: &Partition, from: u64) -> u64 {
+async fn append_in_a_burst(server: &RedisServer, engine: &Engine, at: &Partition, from: u64) -> u64 {
     let before = transactions(server).await;
     let deadline = tokio::time::Instant::now() + 3 * PATIENCE;
     for n in from.. {
@@ -63,7 +63,7 @@ async fn appends_in_a_row_need_no_script(flavor: Flavor) {
     let server = RedisServer::start(flavor).await;
     let engine = open(&server).await;
     let at = partition(&engine).await;
-    let mut count = append_directly(&server, &engine, &at, 0).await;
+    let mut count = append_in_a_burst(&server, &engine, &at, 0).await;
     // Many at once, of many sizes.
     for size in [1, 3, 60, 300] {
         let batch: Vec<Content> = (count..count + size).map(|n| Content::new(n.to_string())).collect();
@@ -89,7 +89,7 @@ async fn who_appends_at_the_same_time_leaves_no_hole_and_takes_no_number(flavor:
     let server = RedisServer::start(flavor).await;
     let first = open(&server).await;
     let at = partition(&first).await;
-    let count = append_directly(&server, &first, &at, 0).await;
+    let count = append_in_a_burst(&server, &first, &at, 0).await;
     let mut writers = Vec::new();
     for engine in [first.clone(), first.clone(), open(&server).await, open(&server).await] {
         let server = server.addr();
@@ -130,10 +130,10 @@ async fn an_append_that_is_given_up_half_way_is_there_whole_or_not_at_all(flavor
     let server = RedisServer::start(flavor).await;
     let engine = open(&server).await;
     let at = partition(&engine).await;
-    let mut count = append_directly(&server, &engine, &at, 0).await;
+    let mut count = append_in_a_burst(&server, &engine, &at, 0).await;
     let before = count;
     for _ in 0..4 {
-        append_directly(&server, &engine, &at, 0).await;
+        append_in_a_burst(&server, &engine, &at, 0).await;
         for _ in 0..4 {
             let pair = [Content::new("a"), Content::new("b")];
             tokio::select! {
@@ -169,7 +169,7 @@ async fn t06_an_append_whose_answer_was_lost_is_not_made_again(flavor: Flavor) {
     let at = partition(&engine).await;
     let mut count = 0;
     for _ in 0..3 {
-        count = append_directly(&server, &engine, &at, count).await;
+        count = append_in_a_burst(&server, &engine, &at, count).await;
         let before = transactions(&server).await;
         proxy.half_open(Direction::ToClient);
         let appending = tokio::spawn({
@@ -203,7 +203,7 @@ async fn what_changes_the_partition_in_between_is_not_overwritten(flavor: Flavor
     let at = partition(&engine).await;
     let mut count = 0;
     for _ in 0..3 {
-        count = append_directly(&server, &engine, &at, count).await;
+        count = append_in_a_burst(&server, &engine, &at, count).await;
         let late = Append { after: Duration::from_secs(3600), ..Append::new([Content::new("late")]) };
         other.append(&at, late).await.unwrap();
         append_one(&engine, &at, count).await.unwrap();
@@ -225,12 +225,12 @@ async fn a_partition_that_is_gone_is_not_brought_back(flavor: Flavor) {
     let engine = open(&server).await;
     let other = open(&server).await;
     let at = partition(&engine).await;
-    append_directly(&server, &engine, &at, 0).await;
+    append_in_a_burst(&server, &engine, &at, 0).await;
     assert!(other.delete_partition(&at).await.unwrap());
     world::fails(append_one(&engine, &at, 0).await, ErrorKind::NotFound);
     assert!(server.command(&["KEYS", "firth:{*"]).await.items().is_empty());
     assert!(other.create_partition(&at).await.unwrap());
-    let count = append_directly(&server, &engine, &at, 0).await;
+    let count = append_in_a_burst(&server, &engine, &at, 0).await;
     is_whole(&engine, &at, count).await;
     // Gone and there again before anybody looks: what was known of it holds no more.
     assert!(other.delete_partition(&at).await.unwrap() && other.create_partition(&at).await.unwrap());
@@ -244,9 +244,9 @@ async fn a_server_that_was_started_again_is_appended_to(flavor: Flavor) {
     let server = RedisServer::builder().flavor(flavor).persist(Persist::AofAlways).start().await;
     let engine = open(&server).await;
     let at = partition(&engine).await;
-    let mut count = append_directly(&server, &engine, &at, 0).await;
+    let mut count = append_in_a_burst(&server, &engine, &at, 0).await;
     server.restart().await;
-    count = append_directly(&server, &engine, &at, count).await;
+    count = append_in_a_burst(&server, &engine, &at, count).await;
     let mut records = read_all(&engine, &at).await;
     is_without_holes(&records);
     // One that was answered with an unknown outcome may have been made.
@@ -294,7 +294,7 @@ async fn a_line_without_appends_gives_its_connection_back(flavor: Flavor) {
     })
     .await;
     world::eventually("the connection is gone", || async { in_transaction().await == 0 }).await;
-    append_directly(&server, &engine, &at, 0).await;
+    append_in_a_burst(&server, &engine, &at, 0).await;
     is_without_holes(&read_all(&engine, &at).await);
     engine.close().await.unwrap();
     world::eventually("all connections are gone", || async { in_transaction().await == 0 }).await;
