@@ -57,7 +57,7 @@ impl Turns {
         }
     }
 
-    /// Waits while the source is paused. No node claims it meanwhile.
+    /// Waits while the source is paused. No node claims it until then.
     async fn rest(&self) {
         let rests = |desired: &DesiredState| desired.paused && !desired.removed;
         if rests(&self.control.desired()) {
@@ -141,7 +141,7 @@ impl Turns {
     }
 
     /// Takes down what the source has in the database and in its topic, and then its offer. Under
-    /// the claim, no other node reads it meanwhile.
+    /// the claim, no other node reads it.
     async fn remove(&self, claim: &Claim) {
         let source = self.config.name();
         loop {

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 const OLDEST: u32 = 130_000;
 /// Stands between names that a query puts together; no sane name has it.
 const SEPARATOR: char = '\u{1f}';
-/// Types that refer to each other are asked for in so many rounds.
+/// Types that refer to each other are asked for in this many rounds.
 const TYPE_ROUNDS: usize = 8;
 
 /// The server itself.

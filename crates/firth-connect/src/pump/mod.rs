@@ -232,7 +232,7 @@ impl<P: Ord + Clone, C: Copy + Ord> Pump<P, C> {
         self.bytes
     }
 
-    /// Takes in new partitions: there are so many now, and all of them hold `upto`. Nothing may
+    /// Takes in new partitions, `partitions` in all: each of them holds `upto`. Nothing may
     /// wait or be under way.
     pub fn grow(&mut self, partitions: usize, upto: &P) {
         assert_eq!(self.bytes, 0, "everything that was read is stored");

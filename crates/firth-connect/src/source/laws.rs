@@ -168,7 +168,7 @@ impl World {
         Self { numbers, topic: Arc::default(), dead, place: Place::default(), progress: Progress::default() }
     }
 
-    /// A reader that lives for so many turns of the runtime.
+    /// A reader that lives for `turns` turns of the runtime.
     async fn read(&self, turns: usize) {
         let kept = self.place.0.lock().unwrap().clone();
         let (source, sink, dead) = (&self.numbers, self.topic.clone(), self.dead.clone());

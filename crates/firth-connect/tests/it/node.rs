@@ -244,7 +244,7 @@ async fn a_paused_source_rests_and_then_goes_on_where_it_stopped() {
     assert_eq!(records(&broker).await.len(), stored);
     states.set_paused("shop", false).await.unwrap();
     check(&broker, &server).await;
-    // A slot that was made anew meanwhile is found out: the state of the last turn is read again.
+    // A slot that was made anew in a pause is found out: the state of the last turn is read again.
     states.set_paused("shop", true).await.unwrap();
     wait::until(PATIENCE, "the source rests again", rests).await;
     remake_slot(&server, &workload(2)).await;

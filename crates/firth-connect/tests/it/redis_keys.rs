@@ -129,7 +129,7 @@ async fn a_gap_is_told_and_all_keys_are_read_again_if_they_shall() {
     let sources = start(&broker, "one", &config).await;
     holds(&broker, &[("1", r#"{"n":1}"#)]).await;
     assert_eq!(status(&sources).gaps, 0);
-    // The connections break: what happens meanwhile is not told by notifications.
+    // The connections break: notifications do not tell of changes until they are back.
     server.order(&["SET", "cart:acme:2", r#"{"n":2}"#]).await;
     holds(&broker, &[("1", r#"{"n":1}"#), ("2", r#"{"n":2}"#)]).await;
     server.kill().await;

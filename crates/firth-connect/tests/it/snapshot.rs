@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Waits until the source knows so many tables and copied them.
+/// Waits until the source knows this many tables and copied them.
 pub(crate) async fn is_copied(topic: &Topic, reader: &Reader, tables: usize) {
     let done = async || {
         let failed = matches!(reader.status().condition, Condition::Failed | Condition::Lost);

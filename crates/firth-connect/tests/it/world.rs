@@ -62,7 +62,7 @@ impl Topic {
         self.by_partition().concat()
     }
 
-    /// Waits until there are so many.
+    /// Waits until there are this many.
     pub(crate) async fn wait_for(&self, count: usize, reader: &Reader) -> Vec<Event> {
         let enough = async || {
             let failed = matches!(reader.status().condition, Condition::Failed | Condition::Lost);
@@ -131,7 +131,7 @@ impl Sink for Handle {
     }
 
     async fn append(&self, partition: u32, messages: Vec<Message>, upto: Bytes) -> Result<Appended> {
-        // A real engine takes its time; a reader may die meanwhile.
+        // A real engine takes its time; a reader may die in between.
         tokio::task::yield_now().await;
         {
             let mut partition = lock(&self.topic.partitions[partition as usize]);

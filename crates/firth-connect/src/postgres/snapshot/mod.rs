@@ -2,7 +2,7 @@
 //!
 //! Rows are read in chunks by key, in short transactions. While a chunk is read, the stream stands
 //! still. Then it goes on, and the rows wait until it has passed every transaction that the query
-//! saw; rows that a later one changes meanwhile are dropped. So the topic has for each document a
+//! saw; rows that a later one changes are dropped. So the topic has for each document a
 //! history in order, and the rows are what the table held at their place in it.
 //!
 //! Before the first row of a chunk goes to the topic, the borders of its groups are stored. A
@@ -303,7 +303,7 @@ impl Copier {
         self.state.queue.is_empty() && self.saved == self.state
     }
 
-    /// There are so many partitions now. All of them hold every group.
+    /// Notes the new number of partitions. All of them hold every group.
     pub fn grow(&mut self, partitions: usize) {
         debug_assert!(self.is_quiet(), "no group is open");
         self.held_by =

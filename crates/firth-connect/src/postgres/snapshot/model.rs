@@ -39,7 +39,7 @@ enum Act {
     Show,
     /// The stream tells the next transaction.
     Stream,
-    /// The reader asks what the copier wants; a chunk has so many rows at most.
+    /// The reader asks what the copier wants; a chunk has at most this many rows.
     Ask(usize),
     Save,
     /// The partition stores what was handed to it.

@@ -16,7 +16,7 @@ use crate::postgres::value::Kind;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-/// Rows of a chunk at first and at least, if the configuration allows so many.
+/// Rows of a chunk at first and at least, if the configuration allows them.
 const ROWS: (usize, usize) = (1_000, 100);
 /// Rows of a chunk that was cut into groups before.
 const ROWS_AGAIN: usize = 10_000;
@@ -257,7 +257,7 @@ impl TableShape {
     }
 }
 
-/// Rows that are kept of an answer: up to so many bytes, and never a part of those with one key.
+/// Rows that are kept of an answer: bounded in bytes, and never a part of those with one key.
 struct Taken<'a> {
     key: &'a [usize],
     has_ties: bool,
@@ -316,7 +316,7 @@ fn unreadable(table: &str, error: Error) -> Error {
 }
 
 /// Whether the same chunk can be read a little later: it waited for a lock or took too long, or its
-/// table changed meanwhile.
+/// table changed.
 pub(crate) fn is_passing(error: &Error) -> bool {
     error.kind() == ErrorKind::Unavailable
         || matches!(ServerError::code_of(error), Some("55P03" | "57014" | "42703" | "40001" | "40P01"))

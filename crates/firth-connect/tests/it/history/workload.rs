@@ -20,7 +20,7 @@ const AWAY: u32 = 100_000;
 pub(crate) const TABLES: [&str; 2] = ["brief", "whole"];
 
 /// The tables of a seed in a schema of its own. Triggers note each change: a row's changes are
-/// noted in the order of their commits, because the lock of the row is held meanwhile.
+/// noted in the order of their commits, because the lock of the row is held until the commit.
 pub(crate) fn schema(schema: &str) -> String {
     let tables = TABLES.map(|table| {
         format!(
