@@ -271,7 +271,7 @@ pub async fn q17_a_reset_into_many_due_records_leaves_each_in_one_place(engine: 
             let reason = (number(&record) % 900).to_string().into();
             let keep = number(&record) % 5 > 2;
             let retry = Verdict::Retry { after: Duration::ZERO, reason, keep };
-            owner.settle(&record, if number(&record) % 5 == 0 { Verdict::Ack } else { retry });
+            owner.settle(&record, if number(&record).is_multiple_of(5) { Verdict::Ack } else { retry });
         }
         owner.commit().await;
     }
