@@ -5,7 +5,7 @@
 
 use crate::mapping::{KeyRule, Mapping, TenantRule};
 use crate::postgres::assembler::{Assembler, Output};
-use crate::postgres::decode::Message;
+use crate::postgres::decode::{Beginning, Message};
 use crate::postgres::value::{Kind, Types};
 use bytes::Bytes;
 use std::collections::BTreeMap;
@@ -18,13 +18,24 @@ pub fn change_stream(data: &[u8]) {
     let mut types = Types::new(true);
     types.insert(16_400, Kind::Array(16_401, b';'));
     types.insert(16_401, Kind::Composite(vec![("a".into(), 16_400), ("b".into(), 1007)]));
-    let mut assembler = Assembler::new(1, 1, mapping.expect("the mapping is valid"), types);
+    let assembler = Assembler::new(1, 1, mapping.expect("the mapping is valid"), types);
+    let mut assembler = assembler.skipping_poison(data.len() % 2 == 0).skipping_origins(data.len() % 3 == 0);
     let mut rest = data;
     let mut out = Vec::new();
     while let Some((length, after)) = rest.split_first() {
         let (message, after) = after.split_at(usize::from(*length).min(after.len()));
         rest = after;
-        let Ok(message) = Message::read(&Bytes::copy_from_slice(message)) else { continue };
+        let message = Bytes::copy_from_slice(message);
+        // As if it were too long to be read.
+        if length % 5 == 0
+            && let Ok(beginning) = Beginning::read(&message)
+        {
+            if assembler.too_long(&beginning, (1 << 30, 1 << 20), 0, &mut out).is_err() {
+                break;
+            }
+            continue;
+        }
+        let Ok(message) = Message::read(&message) else { continue };
         let read = match &message {
             Message::Relation(relation) => assembler.relation(relation, None),
             other => assembler.read(other, 0, &mut out),

@@ -85,6 +85,9 @@ pub struct Status {
     /// Why it does not stream.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// Since when it does that, in milliseconds of Unix time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub since_ms: Option<u64>,
     /// What an operator should know while it streams.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub warning: Option<String>,
@@ -189,7 +192,13 @@ impl Progress {
     }
 
     pub(crate) fn enter(&self, condition: Condition, reason: Option<String>) {
-        let mut status = self.lock();
+        self.change(&mut self.lock(), condition, reason);
+    }
+
+    fn change(&self, status: &mut Status, condition: Condition, reason: Option<String>) {
+        if status.condition != condition || status.since_ms.is_none() {
+            status.since_ms = Some(Self::now_ms());
+        }
         (status.condition, status.reason) = (condition, reason);
         status.warning = None;
         self.0.condition.send_replace(condition);
@@ -209,8 +218,7 @@ impl Progress {
             _ => Condition::Failed,
         };
         let mut status = self.lock();
-        (status.condition, status.reason) = (condition, Some(error.to_string()));
-        self.0.condition.send_replace(condition);
+        self.change(&mut status, condition, Some(error.to_string()));
         status.reconnects += 1;
         *status.errors.entry(error.kind().as_str().to_owned()).or_default() += 1;
         status.buffer_bytes = 0;

@@ -1,6 +1,6 @@
 //! The part of a session that makes records of what the stream tells, and gives each its partition.
 
-use super::assembler::{PARTS, Record, Told};
+use super::assembler::{PARTS, Record, Told, key_hash};
 use super::emitted::Emitted;
 use super::position::{Lsn, Position};
 use super::stream::Session;
@@ -67,7 +67,8 @@ impl<S: Sink, K: Keep> Session<'_, S, K> {
         if let Err(error) = self.fits(event) {
             let row = position.index / PARTS;
             if self.config.policy.dead_topic.is_none() {
-                return Err(Error::poison(format!("{error} (at {}.{row})", position.commit)));
+                let key = key_hash(&event.key);
+                return Err(Error::poison(format!("{error} (at {}.{row}, key {key})", position.commit)));
             }
             let letter = DeadLetter {
                 table: self.assembler.table(relation).unwrap_or_default().to_owned(),

@@ -27,6 +27,8 @@ pub(crate) struct SourceShown {
     pub(crate) state: String,
     /// Why it does not stream.
     pub(crate) reason: Option<String>,
+    /// Since when its reader is in that state, as Unix time.
+    pub(crate) since_ms: Option<u64>,
     /// What an operator should know while it streams.
     pub(crate) warning: Option<String>,
     /// The node that reads it.
@@ -166,6 +168,7 @@ impl SourceShown {
         Self {
             state: status.condition.as_str().to_owned(),
             reason: status.reason,
+            since_ms: status.since_ms,
             changes: status.changes,
             by_operation: status.by_operation,
             appended: status.appended,

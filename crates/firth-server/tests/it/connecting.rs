@@ -26,6 +26,7 @@ fn configured_with(database: &PostgresServer, dir: &Path, engine: &str, snapshot
         "kind": "postgres", "url": database.url(), "topic": "changes", "tables": ["orders"],
         "tenant": { "constant": "acme" }, "snapshot": snapshot, "limits": { "wal": "10GiB" },
         "password_file": dir.join("password"),
+        "on_lost": if snapshot == "initial" { "resync" } else { "stop" },
     } });
     serve(dir, engine, &section)
 }
@@ -210,6 +211,36 @@ async fn each_figure_of_a_source_is_a_metric_that_the_guide_names_and_alerts_may
     let exported: BTreeSet<String> = of_sources(&exported).difference(&writers.into()).cloned().collect();
     assert_eq!(of_sources(&named), exported);
     assert!(others.iter().all(|name| named.contains(*name)), "{named:?}");
+    assert!(server.terminate());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_source_that_lost_its_slot_begins_anew_and_every_place_says_so() {
+    let database = PostgresServer::start().await;
+    let dir = tempfile::tempdir().unwrap();
+    database
+        .sql_as_owner("CREATE TABLE orders (id int PRIMARY KEY); INSERT INTO orders VALUES (1), (2)")
+        .await;
+    let server = copying(&database, dir.path());
+    let source = || server.get("/v1/sources/shop").expect(200).json();
+    until(PATIENCE, "both rows are copied", async || source()["appended"] == 2).await;
+    let connect = |command: &str| stdout(&run(&["connect", command, "shop", "--server", &server.url()]));
+    connect("pause");
+    let gone = async || database.try_sql("SELECT pg_drop_replication_slot('firth_shop')").await.is_ok();
+    until(PATIENCE, "the slot is dropped", gone).await;
+    database.sql("DELETE FROM orders WHERE id = 1").await;
+    connect("resume");
+    until(PATIENCE, "a resync and a row are stored", async || source()["appended"] == 4).await;
+    let shown = source();
+    assert_eq!((&shown["state"], &shown["resyncs"]), (&json!("streaming"), &json!(1)));
+    assert_eq!(shown["by_operation"], json!({ "snapshot": 3, "resync": 1 }));
+    assert!(shown["resync_reason"].as_str().unwrap().contains("slot firth_shop is gone"), "{shown}");
+    let whole = connect("status");
+    assert!(whole.contains("last resync") && whole.contains("slot firth_shop is gone"), "{whole}");
+    let counted = async || {
+        server.get("/metrics").expect(200).body.contains("firth_source_resyncs_total{source=\"shop\"} 1")
+    };
+    until(PATIENCE, "the metric counts it", counted).await;
     assert!(server.terminate());
 }
 

@@ -362,14 +362,15 @@ impl Assembler {
                 self.tell(events, (relation, truncated), out)
             }
             Err(error) if error.kind() == ErrorKind::Poison => {
-                let place = format!("{}.{}", txn.commit, txn.rows);
-                if !self.skips_poison {
-                    return Err(Error::poison(format!("{error} (the {operation} at {place})")));
-                }
                 let (table, key) = match self.shape(relation)? {
                     Some(shape) => (shape.table().to_owned(), row.and_then(|row| shape.key_as_text(row))),
                     None => Default::default(),
                 };
+                if !self.skips_poison {
+                    let key = key.map(|key| format!(", key {}", key_hash(&key))).unwrap_or_default();
+                    let place = format!("{}.{}", txn.commit, txn.rows);
+                    return Err(Error::poison(format!("{error} (the {operation} at {place}{key})")));
+                }
                 let committed_ms = txn.committed_ms;
                 let reason = error.to_string();
                 let letter = DeadLetter { table, op: operation.to_owned(), key, reason, committed_ms };
@@ -405,6 +406,11 @@ impl Assembler {
         }
         Ok(())
     }
+}
+
+/// A name for a key that may not be shown.
+pub(super) fn key_hash(key: &str) -> String {
+    format!("{:016x}", crate::record::fnv(key.bytes()))
 }
 
 fn outside() -> Error {

@@ -128,7 +128,7 @@ fn a_row_that_cannot_be_an_event_is_an_error_or_a_dead_letter() {
     let error = read.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Poison);
     assert!(
-        error.to_string().contains("public.orders") && error.to_string().contains("insert at 0/10.1"),
+        error.to_string().contains("public.orders") && error.to_string().contains("insert at 0/10.1, key "),
         "{error}"
     );
 }

@@ -63,6 +63,7 @@ pub(super) fn whole(source: &SourceShown) -> Result<()> {
         ("topic", Some(source.topic.clone())),
         ("reader", source.reader.clone()),
         ("told", source.told_ms.map(ago)),
+        ("since", source.since_ms.map(ago)),
         ("changes", Some(counted(source.changes, &by))),
         ("stored", Some(units::count(source.appended))),
         ("lack values", Some(units::count(source.with_missing)).filter(|_| source.with_missing > 0)),
