@@ -1,5 +1,6 @@
 //! [`Config`]: a PostgreSQL source, every option checked.
 
+use super::emitted::OWN;
 use super::limits::{LimitOptions, WalLimit};
 use super::parts::{Parts, TableColumns};
 use super::target::{Target, TlsFiles, read_password};
@@ -90,6 +91,9 @@ pub struct Options {
     /// Further topics, for messages that `pg_logical_emit_message` writes into the log.
     #[serde(default)]
     pub outbox: BTreeSet<String>,
+    /// Topics of the outbox for messages with other prefixes than firth's own.
+    #[serde(default)]
+    pub messages: BTreeMap<String, String>,
     /// Whether the reader writes a sign of life into the log every ten seconds.
     #[serde(default)]
     pub heartbeat: bool,
@@ -141,6 +145,7 @@ pub struct Config {
     pub(crate) exact_numbers: bool,
     pub(crate) snapshot: SnapshotMode,
     pub(crate) outbox: BTreeSet<String>,
+    pub(crate) messages: BTreeMap<String, String>,
     pub(crate) policy: Policy,
     pub(crate) heartbeat: bool,
     pub(crate) wal: WalLimit,
@@ -194,6 +199,7 @@ impl Config {
             snapshot: options.snapshot,
             tables: tables.into_iter().collect(),
             outbox: outbox(options)?,
+            messages: messages(options)?,
             policy: policy(options)?,
             heartbeat: options.heartbeat,
             wal: WalLimit::new(&options.limits)?,
@@ -262,6 +268,20 @@ fn outbox(options: &Options) -> Result<BTreeSet<String>> {
         }
     }
     Ok(options.outbox.clone())
+}
+
+/// The topics of messages with other prefixes: each must be one of the outbox.
+fn messages(options: &Options) -> Result<BTreeMap<String, String>> {
+    let wrong = options.messages.iter().find_map(|(prefix, topic)| {
+        if prefix.is_empty() || prefix.starts_with(OWN) {
+            return Some(format!(
+                "messages: {prefix:?} is no prefix: give one that does not begin with {OWN}"
+            ));
+        }
+        let is_known = options.outbox.contains(topic);
+        (!is_known).then(|| format!("messages.{prefix} names topic {topic}, which `outbox` does not name"))
+    });
+    wrong.map_or_else(|| Ok(options.messages.clone()), |wrong| Err(Error::invalid(wrong)))
 }
 
 fn tables(names: &[String]) -> Result<BTreeSet<String>> {
@@ -368,6 +388,8 @@ mod tests {
             ("shop", json!({ "on_lost": "resync", "snapshot": "never" }), "but snapshot is never"),
             ("shop", json!({ "outbox": ["changes"] }), "outbox names changes"),
             ("shop", json!({ "outbox": ["a b"] }), "outbox"),
+            ("shop", json!({ "messages": { "audit": "log" } }), "messages.audit names topic log"),
+            ("shop", json!({ "messages": { "firth.x": "log" } }), "does not begin with firth."),
             (
                 "shop",
                 json!({ "tables": (0..900).map(|n| format!("table_of_some_length_{n}")).collect::<Vec<_>>() }),

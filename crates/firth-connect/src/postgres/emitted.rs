@@ -1,10 +1,12 @@
 //! [`Emitted`]: messages that programs write into the log by `pg_logical_emit_message`: an outbox
 //! without a table. Pure.
 
-use super::decode::Content;
 use bytes::Bytes;
+use std::collections::BTreeMap;
 use std::fmt;
 
+/// Prefixes that are firth's own begin so.
+pub(super) const OWN: &str = "firth.";
 /// Prefixes of messages for topics begin so; the topic's name follows.
 const TO_TOPIC: &str = "firth.topic.";
 /// The prefix of the reader's own signs of life.
@@ -24,13 +26,12 @@ pub struct Emitted {
 }
 
 impl Emitted {
-    /// A message with this prefix; none if it is of another program.
-    pub(crate) fn read(prefix: &str, content: &Content) -> Option<Self> {
-        Some(Self { payload: content.0.clone(), ..Self::too_long(prefix, content.0.len())? })
-    }
-
-    /// The same for one whose content is too long to be read.
-    pub(crate) fn too_long(prefix: &str, length: usize) -> Option<Self> {
+    /// A message with this prefix, without its content; none if it is of another program. `others`
+    /// names topics for further prefixes.
+    pub(crate) fn named(prefix: &str, length: usize, others: &BTreeMap<String, String>) -> Option<Self> {
+        if let Some(topic) = others.get(prefix) {
+            return Some(Self { topic: topic.clone(), key: None, payload: Bytes::new(), length });
+        }
         let place = prefix.strip_prefix(TO_TOPIC)?;
         let (topic, key) = match place.split_once('/') {
             Some((topic, key)) => (topic, Some(key.to_owned())),
@@ -53,13 +54,15 @@ mod tests {
 
     #[test]
     fn a_prefix_names_a_topic_and_maybe_a_key() {
+        let others = BTreeMap::from([("audit".to_owned(), "log".to_owned())]);
         let read = |prefix: &str| {
-            let emitted = Emitted::read(prefix, &Content("x".into()))?;
+            let emitted = Emitted::named(prefix, 1, &others)?;
             Some((emitted.topic, emitted.key))
         };
         assert_eq!(read("firth.topic.mails"), Some(("mails".into(), None)));
         assert_eq!(read("firth.topic.mails/a/b"), Some(("mails".into(), Some("a/b".into()))));
         assert_eq!(read("firth.topics.mails"), None);
-        assert_eq!(read("other"), None);
+        assert_eq!(read("audit"), Some(("log".into(), None)));
+        assert_eq!((read("other"), read("audit/x")), (None, None));
     }
 }

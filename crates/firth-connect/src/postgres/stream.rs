@@ -114,7 +114,8 @@ impl<'a, S: Sink, K: Keep> Session<'a, S, K> {
                 .only(config.tables.iter().cloned())
                 .skipping_poison(config.policy.dead_topic.is_some())
                 .skipping_origins(config.origin == Origin::None)
-                .naming_shapes(config.schema_header),
+                .naming_shapes(config.schema_header)
+                .taking(config.messages.clone()),
             known: marks.iter().flatten().max().copied(),
             last: None,
             pump: Pump::new(config.limits.clone(), marks),

@@ -58,7 +58,8 @@ fn header(record: &Record, name: &str) -> String {
 async fn messages_of_a_transaction_reach_their_topic_once_and_in_order() {
     let world = World::new(&["mails"]).await;
     let World { server, broker } = &world;
-    let start = async || world.start(json!({ "outbox": ["mails"] })).await;
+    let options = json!({ "outbox": ["mails"], "messages": { "audit": "mails" } });
+    let start = async || world.start(options.clone()).await;
     let sources = start().await;
     streams(&sources).await;
     server
@@ -78,7 +79,7 @@ async fn messages_of_a_transaction_reach_their_topic_once_and_in_order() {
     // The next reader stores none of them again.
     let sources = start().await;
     streams(&sources).await;
-    server.sql("SELECT pg_logical_emit_message(true, 'firth.topic.mails', 'last')").await;
+    server.sql("SELECT pg_logical_emit_message(true, 'audit', 'last')").await;
     wait::until(PATIENCE, "the last mail is there", async || mails().await.len() >= 5).await;
     let mails = mails().await;
     let texts = |keyed: bool| {

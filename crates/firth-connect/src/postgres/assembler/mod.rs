@@ -12,7 +12,7 @@ use crate::postgres::position::{Lsn, Position};
 use crate::postgres::shape::Shape;
 use crate::postgres::value::{Kind, Types};
 use firth_router::event::{Event, Operation};
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 /// Tables of one session, at most.
@@ -107,6 +107,8 @@ pub struct Assembler {
     skips_origins: bool,
     /// Whether records name the shape of their table.
     names_shapes: bool,
+    /// Topics for messages with these prefixes.
+    prefixes: BTreeMap<String, String>,
     txn: Option<Txn>,
     held: Option<Record>,
 }
@@ -142,6 +144,7 @@ impl Assembler {
             skips_poison: false,
             skips_origins: false,
             names_shapes: false,
+            prefixes: BTreeMap::new(),
             txn: None,
             held: None,
         }
@@ -158,6 +161,13 @@ impl Assembler {
     #[must_use]
     pub fn skipping_origins(mut self, skips: bool) -> Self {
         self.skips_origins = skips;
+        self
+    }
+
+    /// Takes messages with further prefixes, each for a topic.
+    #[must_use]
+    pub fn taking(mut self, prefixes: BTreeMap<String, String>) -> Self {
+        self.prefixes = prefixes;
         self
     }
 
@@ -254,7 +264,8 @@ impl Assembler {
                 if prefix == HEARTBEAT {
                     let sent = std::str::from_utf8(&content.0).ok().and_then(|text| text.parse().ok());
                     out.extend(sent.map(Output::Heartbeat));
-                } else if let Some(emitted) = Emitted::read(prefix, content) {
+                } else if let Some(named) = Emitted::named(prefix, content.0.len(), &self.prefixes) {
+                    let emitted = Emitted { payload: content.0.clone(), ..named };
                     self.emitted(*transactional, *lsn, emitted, out)?;
                 }
             }
@@ -285,10 +296,12 @@ impl Assembler {
                 });
                 self.change((*relation, operation, Some(row)), failed, now_ms, out)
             }
-            Beginning::Emitted { transactional, lsn, prefix } => match Emitted::too_long(prefix, length) {
-                Some(emitted) => self.emitted(*transactional, *lsn, emitted, out),
-                None => Ok(()),
-            },
+            Beginning::Emitted { transactional, lsn, prefix } => {
+                match Emitted::named(prefix, length, &self.prefixes) {
+                    Some(emitted) => self.emitted(*transactional, *lsn, emitted, out),
+                    None => Ok(()),
+                }
+            }
         }
     }
 

@@ -3,7 +3,6 @@
 use super::*;
 use crate::mapping::{KeyRule, TenantRule};
 use crate::postgres::decode::{Column, Content, Value};
-use std::collections::BTreeMap;
 
 fn assembler() -> Assembler {
     let tenant = TenantRule::Constant("acme".into());
