@@ -82,7 +82,7 @@ export async function overview(context) {
   const deadChart = chart("Dead letters", [{ name: "kept", kind: "one" }]);
   const handling = chart("Handling time of a delivery", [{ name: "mean", kind: "two" }], { format: age });
   const memory = chart("Memory", [{ name: "in RAM", kind: "one" }], { format: bytes, floor: 1 << 24 });
-  const [state, top, list, lags, busy, origins, below] = [h("span", {}), ...Array.from({ length: 6 }, () => h("div", {}))];
+  const [state, top, list, lags, busy, origins, engineNode] = [h("span", {}), ...Array.from({ length: 6 }, () => h("div", {}))];
   const about = known();
 
   const drawState = live(state, (found) => found.length ? pill(found.some((one) => one.kind === "bad") ? "bad" : "warn", plural(found.length, "thing to look at", "things to look at")) : pill("ok", "All is well"));
@@ -102,7 +102,7 @@ export async function overview(context) {
     [["Source", "name"], ["State", "tight"], ["Topic", "text"], ["Lag", "num"], ["Log kept", "num"]],
     all.map((one) => [link(["sources", one.name], one.name), stateOf(one), one.topic || "–", age(one.lag_ms), bytes(one.slot_bytes)]), null, "Sources")) : []);
 
-  const drawEngine = live(below, (engine) => engine ? engineCard(engine) : []);
+  const drawEngine = live(engineNode, (engine) => engine ? engineCard(engine) : []);
   const signOfLife = () => get("/health/ready", context.signal).then(() => ({}), (error) => ({ problem: error.message }));
 
   await context.every(async () => {
@@ -120,7 +120,6 @@ export async function overview(context) {
     drawState(found);
     drawTop([
       ["Server", ready ? "not ready" : "ready", `${about.engine}`],
-      nodes.length && ["Servers online", `${nodes.filter((node) => node.state === "online").length} of ${nodes.length}`],
       stats && ["Topics", num(stats.topics_total)],
       stats && ["Sent per second", rate(newest(columns.produced) || 0)],
       stats && ["Settled per second", rate(newest(columns.settled) || 0)],
@@ -148,8 +147,8 @@ export async function overview(context) {
   return [
     head("Overview", null, state), top,
     h("div", { class: "stack" },
-      last && last.topics_total === 0 ? start() : null, list,
+      last && last.topics_total === 0 ? start() : null, list, last ? engineNode : null,
       last && last.total ? h("div", { class: "cols" }, flow.node, lag.node, handling.node, deadChart.node, memory.node) : null,
-      last ? [h("div", { class: "cols" }, lags, busy), below, origins] : h("p", { class: "note" }, "This token lacks the scope observe, so there are no figures here.")),
+      last ? [h("div", { class: "cols" }, lags, busy), origins] : h("p", { class: "note" }, "This token lacks the scope observe, so there are no figures here.")),
   ];
 }

@@ -77,9 +77,9 @@ fn configuration(dir: &Path, database: &PostgresServer) -> PathBuf {
     file
 }
 
-/// Drives every page and every action on an engine: with a source, a webhook, a gateway that has a
-/// client and one that is away.
-fn drive(name: &str, engine: &str) {
+/// Drives every page and every action on an engine, by clicks or by keyboard alone: with a source,
+/// a webhook, a gateway that has a client and one that is away.
+fn drive(name: &str, engine: &str, how: &str) {
     let Some(mut script) = script("drive.mjs") else { return };
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let database = runtime.block_on(PostgresServer::start());
@@ -121,26 +121,26 @@ fn drive(name: &str, engine: &str) {
     let events: Vec<_> = (1..=5).map(event).collect();
     server.post("/v1/topics/changes/records", &json!(events)).expect(200);
     assert_eq!(client.next()["event"]["after"]["total"], 90);
-    script.arg(server.url()).arg(shots(name)).arg("all");
+    script.arg(server.url()).arg(shots(name)).arg("all").arg(how);
     ends_well(script);
 }
 
 #[test]
 fn every_page_and_every_action_of_the_console_works_on_memory() {
-    drive("memory", "memory:");
+    drive("memory", "memory:", "clicks");
 }
 
 #[test]
-fn every_page_and_every_action_of_the_console_works_on_files() {
+fn every_page_and_every_action_of_the_console_works_by_keyboard_alone_on_files() {
     let dir = tempfile::tempdir().unwrap();
-    drive("files", &engine(dir.path()));
+    drive("files", &engine(dir.path()), "keys");
 }
 
 #[test]
 fn every_page_and_every_action_of_the_console_works_on_redis() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let redis = runtime.block_on(RedisServer::start(Flavor::Redis));
-    drive("redis", &format!("redis://127.0.0.1:{}?prefix=ours&durability=fast", redis.port()));
+    drive("redis", &format!("redis://127.0.0.1:{}?prefix=ours&durability=fast", redis.port()), "clicks");
 }
 
 /// How many topics and dead letters; `FIRTH_CONSOLE_TOPICS` and `FIRTH_CONSOLE_LETTERS` set more.
