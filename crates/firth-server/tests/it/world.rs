@@ -82,9 +82,9 @@ impl Server {
         self.told_kib("VmRSS:")
     }
 
-    /// The most that it ever was.
-    pub(crate) fn peak_memory_kib(&self) -> u64 {
-        self.told_kib("VmHWM:")
+    /// The most that it ever was, without the pages of files that it holds now: its own code.
+    pub(crate) fn peak_data_kib(&self) -> u64 {
+        self.told_kib("VmHWM:").saturating_sub(self.told_kib("RssFile:"))
     }
 
     fn told_kib(&self, what: &str) -> u64 {
