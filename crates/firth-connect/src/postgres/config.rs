@@ -213,6 +213,11 @@ impl Config {
         self.outbox.iter().chain(&self.policy.dead_topic).cloned().collect()
     }
 
+    /// Whether this is one of its tables; `public.` may be left out.
+    pub fn has_table(&self, table: &str) -> bool {
+        self.tables.contains(&qualified(table))
+    }
+
     /// Whom the controls of a resync are for: each tenant, if tables have one, and collection.
     pub(crate) fn scopes(&self) -> Result<Vec<(Option<Tenant>, String)>> {
         let mut scopes = HashSet::new();
@@ -338,7 +343,7 @@ fn parts(
     Ok(parts)
 }
 
-fn qualified(table: &str) -> String {
+pub(super) fn qualified(table: &str) -> String {
     if table.contains('.') { table.to_owned() } else { format!("public.{table}") }
 }
 

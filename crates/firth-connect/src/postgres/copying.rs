@@ -1,6 +1,7 @@
 //! The part of a session that copies rows: reads what the [`Copier`] wants and hands over what is
 //! due. It decides nothing.
 
+use super::config::qualified;
 use super::decode::Tuple;
 use super::position::{Lsn, Position};
 use super::prepare::Primary;
@@ -109,10 +110,17 @@ impl<'a> Copying<'a> {
             return false;
         };
         if next.id > self.copier.state().request {
-            let copies =
-                tables.iter().filter(|table| next.table.as_ref().is_none_or(|named| named == *table));
+            let named = next.table.as_deref().map(qualified);
+            let copies = tables.iter().filter(|table| named.as_ref().is_none_or(|named| named == *table));
             let copy = |table: &String| TableCopy { table: table.clone(), filter: next.condition.clone() };
-            self.copier.request(next.id, copies.map(copy).collect());
+            let copies: Vec<_> = copies.map(copy).collect();
+            if copies.is_empty() {
+                tracing::warn!(
+                    table = next.table,
+                    "a copy was asked of a table that the source does not have"
+                );
+            }
+            self.copier.request(next.id, copies);
             return true;
         }
         self.ending = Some(Box::pin(async move {

@@ -172,6 +172,12 @@ impl Connect {
             let context = format!("source {source} is of kind {kind}: it holds nothing that could be copied");
             return Err(Error::new(ErrorKind::Invalid, context).with_field("source"));
         }
+        if let (Some(SourceConfig::Postgres(config)), Some(table)) = (known.config, &request.table)
+            && !config.has_table(table)
+        {
+            let context = format!("table {table} is none of source {source}: its section names its tables");
+            return Err(Error::new(ErrorKind::Invalid, context).with_field("table"));
+        }
         let ask = |desired: &mut DesiredState| {
             desired.ask_snapshot(request.table.as_deref(), request.condition.as_deref()).map(drop)
         };

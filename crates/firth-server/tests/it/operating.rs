@@ -5,8 +5,8 @@ use crate::connecting::serve;
 use crate::hooking::{self, hook};
 use crate::world::{PATIENCE, Server, Value, firth, json, stdout};
 use firth_testkit::wait::until;
-use firth_testkit::{NatsServer, RedisServer};
-use std::process::Output;
+use firth_testkit::{NatsServer, PostgresServer, RedisServer};
+use std::process::{Command, Output};
 
 /// One of its sources, and the command line that operates it.
 struct Source<'a> {
@@ -151,5 +151,37 @@ async fn a_webhook_obeys_every_command() {
         until(PATIENCE, "the request is taken", is_taken).await;
     };
     obeys(&Source { server: &server, name: "hub" }, "webhook", false, change).await;
+    assert!(server.terminate());
+}
+
+/// Bars are for people: they need a terminal, which `script` gives.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_copy_that_is_awaited_is_drawn_as_a_bar() {
+    let database = PostgresServer::start().await;
+    let rows = "CREATE TABLE orders (id int PRIMARY KEY, total int);
+        INSERT INTO orders SELECT n, n FROM generate_series(1, 5000) n; ANALYZE orders;";
+    database.sql_as_owner(rows).await;
+    let dir = tempfile::tempdir().unwrap();
+    let section = json!({ "shop": {
+        "kind": "postgres", "url": database.url(), "topic": "changes", "tables": ["orders"],
+        "tenant": { "constant": "acme" }, "snapshot": "never", "password_file": dir.path().join("password"),
+    } });
+    std::fs::write(dir.path().join("password"), database.password()).unwrap();
+    let server = serve(dir.path(), "memory:", &section);
+    let source = Source { server: &server, name: "shop" };
+    source.becomes("streaming").await;
+    let refused = source.connect(&["snapshot", "shop", "--table", "items"]);
+    let why = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && why.contains("table items is none of source shop"), "{why}");
+    let program = env!("CARGO_BIN_EXE_firth");
+    let asked =
+        format!("{program} connect snapshot shop --table orders --until-done --server {}", server.url());
+    let mut command = Command::new("script");
+    let drawn =
+        command.args(["--quiet", "--return", "--command", &asked, "/dev/null"]).env("TERM", "xterm").output();
+    let drawn = stdout(&drawn.unwrap());
+    assert!(drawn.contains("public.orders") && drawn.contains("5,000") && drawn.contains("==="), "{drawn}");
+    assert!(drawn.contains("shop: the copy is in the topic"), "{drawn}");
+    assert_eq!(source.shown()["by_operation"]["snapshot"], 5_000);
     assert!(server.terminate());
 }
