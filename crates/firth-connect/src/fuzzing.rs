@@ -19,7 +19,8 @@ pub fn change_stream(data: &[u8]) {
     types.insert(16_400, Kind::Array(16_401, b';'));
     types.insert(16_401, Kind::Composite(vec![("a".into(), 16_400), ("b".into(), 1007)]));
     let assembler = Assembler::new(1, 1, mapping.expect("the mapping is valid"), types);
-    let mut assembler = assembler.skipping_poison(data.len() % 2 == 0).skipping_origins(data.len() % 3 == 0);
+    let is_every = |step| data.len().is_multiple_of(step);
+    let mut assembler = assembler.skipping_poison(is_every(2)).skipping_origins(is_every(3));
     let mut rest = data;
     let mut out = Vec::new();
     while let Some((length, after)) = rest.split_first() {
@@ -27,7 +28,7 @@ pub fn change_stream(data: &[u8]) {
         rest = after;
         let message = Bytes::copy_from_slice(message);
         // As if it were too long to be read.
-        if length % 5 == 0
+        if length.is_multiple_of(5)
             && let Ok(beginning) = Beginning::read(&message)
         {
             if assembler.too_long(&beginning, (1 << 30, 1 << 20), 0, &mut out).is_err() {
