@@ -102,3 +102,62 @@ async fn until(wake: Option<Instant>) {
         None => std::future::pending().await,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::RoutingConfig;
+    use crate::deliver::{Deliverer, Delivering};
+    use crate::event::{Event, Operation};
+    use crate::lane::{Item, Lane, Position};
+    use crate::name::{GatewayId, Tenant};
+    use crate::node::RouterOptions;
+    use crate::node::records::{InHand, Records, Source};
+    use crate::registry::{Gateway, Registry};
+    use firth::Broker;
+    use tokio_util::sync::CancellationToken;
+
+    /// A wire to gateways that take everything.
+    struct TakesAll;
+
+    impl Deliverer for TakesAll {
+        fn deliver<'a>(&'a self, _: &'a Gateway, _: &'a Batch) -> Delivering<'a> {
+            Box::pin(async { Outcome::Accepted })
+        }
+    }
+
+    /// A turn finds it registered, and the sending that follows does not.
+    #[tokio::test]
+    async fn events_of_a_gateway_that_goes_within_a_turn_wait() {
+        let broker = Broker::memory();
+        broker.create_topic("changes").await.unwrap();
+        broker.producer("changes").await.unwrap().send("event").await.unwrap();
+        let mut consumer = broker.consumer("changes", "router").await.unwrap();
+        let delivery = consumer.next().await.unwrap().unwrap();
+        let records = Arc::new(Records::new(true));
+        let id = delivery.id();
+        let numbers = records.open([(InHand::new(delivery), 1, None)], Source::Live);
+        let registry = Registry::open(&broker, RoutingConfig::default().subscriptions).await.unwrap();
+        let options = RouterOptions::new("changes");
+        let handle = consumer.handle();
+        let epoch = handle.hold(0).unwrap().epoch;
+        let lanes = Arc::new(Lanes::new(registry, Arc::new(TakesAll), &options, records.clone(), handle));
+        let gateway = GatewayId::new("g").unwrap();
+        let slot = GatewaySlot::new(
+            (gateway, 0, None),
+            Lane::new(options.routing.clone()),
+            CancellationToken::new(),
+        );
+        let event = Arc::new(Event::new(Operation::Insert, Tenant::new("t").unwrap(), "c", "k"));
+        let item = Item::new(Position { partition: 0, seq: id.seq }, epoch.0, event, &[]);
+        slot.offer_all(vec![item.with_record_number(numbers.start)]).for_each(drop);
+        slot.lane().own(lanes.epochs());
+        let batch = slot.lane().poll(Instant::now()).expect("an idle lane sends at once");
+
+        let (sent, outcome) = send(&slot, &lanes, batch).await;
+        settle(&slot, &lanes, sent, outcome);
+        assert_eq!((slot.lane().held(), records.len()), (1, 1), "the event waits for its gateway");
+        records.give_back(0, Source::Live);
+        consumer.close().await.unwrap();
+    }
+}

@@ -232,3 +232,52 @@ impl Records {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lane::Position;
+    use firth::{Broker, Consumer};
+
+    /// Records of a gateway that refuses one for good, before or after its node has lost the
+    /// partition.
+    async fn refused(is_lost: bool) -> (Consumer, Records, RecordId) {
+        let broker = Broker::memory();
+        broker.create_topic("changes").await.unwrap();
+        broker.producer("changes").await.unwrap().send("event").await.unwrap();
+        let mut consumer = broker.consumer("changes", "router").await.unwrap();
+        let delivery = consumer.next().await.unwrap().unwrap();
+        let id = delivery.id();
+        let records = Records::new(true);
+        let numbers = records.open([(InHand::new(delivery), 1, None)], Source::Live);
+        if is_lost {
+            assert!(broker.admin().force_release("changes", "router", 0).await.unwrap());
+        }
+        let position = Position { partition: 0, seq: id.seq };
+        let cause = ReleaseCause::Dead("never".to_owned());
+        records.release("g", &[Released { position, record_number: numbers.start, cause }]);
+        assert_eq!(records.len(), 0);
+        (consumer, records, id)
+    }
+
+    #[tokio::test]
+    async fn letters_of_a_gateway_are_taken_once_and_from_a_place_on() {
+        for (from, found) in [(0, 1), (1, 1), (2, 0)] {
+            let (consumer, records, id) = refused(false).await;
+            assert!(records.take_given_up("other", 0, 0).await.is_empty());
+            assert!(records.take_given_up("g", 1, 0).await.is_empty());
+            let taken = records.take_given_up("g", 0, from).await;
+            assert_eq!(taken, vec![id; found], "from {from}");
+            assert!(records.take_given_up("g", 0, 0).await.is_empty());
+            consumer.close().await.unwrap();
+        }
+    }
+
+    /// The next owner has the record again: there is no letter to take back.
+    #[tokio::test]
+    async fn a_dead_letter_that_was_not_stored_is_none() {
+        let (consumer, records, _) = refused(true).await;
+        assert!(records.take_given_up("g", 0, 0).await.is_empty());
+        consumer.close().await.unwrap();
+    }
+}
