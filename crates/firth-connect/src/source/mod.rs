@@ -11,22 +11,21 @@ mod kept;
 #[cfg(test)]
 mod laws;
 mod policy;
+#[cfg(feature = "_shared_reader")]
+mod reader;
 
 pub use kept::Kept;
 pub use policy::{OnError, OnLost, Policy, PolicyOptions};
+#[cfg(feature = "_shared_reader")]
+pub(crate) use reader::Reader;
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::progress::Progress;
 use crate::pump::Limits;
-use crate::sessions::Sessions;
-use crate::sink::Sink;
-use crate::state::Keep;
 use bytes::Bytes;
 use firth_router::event::Event;
-use follow::Follower;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use std::sync::Arc;
 use std::time::Duration;
 
 /// The most bytes of a step's position: a mark holds them behind the number of the history.
@@ -59,7 +58,8 @@ pub trait Source: Send + Sync {
     }
 
     /// Opens the stream behind a place, or where a new source begins; answers that place. What it
-    /// reads was saved before. [`Lost`](ErrorKind::Lost) if the source no longer has what follows.
+    /// reads was saved before. [`Lost`](crate::error::ErrorKind::Lost) if the source no longer has
+    /// what follows.
     fn open(
         &self,
         place: Option<&Self::Place>,
@@ -147,52 +147,4 @@ pub struct Rejected {
     pub error: Error,
     /// As the source told it.
     pub origin: Origin,
-}
-
-/// One reader of a source, of one epoch.
-#[cfg(feature = "_shared_reader")]
-pub(crate) struct Reader<'a, S, T, K> {
-    pub(crate) source: &'a S,
-    /// Where changes go, under this reader's epoch.
-    pub(crate) sink: Arc<T>,
-    /// Where changes go that cannot be events.
-    pub(crate) dead: Option<Arc<T>>,
-    /// Where its place lies.
-    pub(crate) keep: &'a K,
-    /// Grows with each reader.
-    pub(crate) epoch: u64,
-    /// What operators see.
-    pub(crate) progress: &'a Progress,
-}
-
-#[cfg(feature = "_shared_reader")]
-impl<S: Source, T: Sink, K: Keep<Kept<S::Place>>> Reader<'_, S, T, K> {
-    /// Reads until a newer reader takes over, and answers that failure. Everything else is tried
-    /// again. A lost source begins anew if its policy says so, else it stands still.
-    pub(crate) async fn run(&self, mut kept: Kept<S::Place>) -> Error {
-        let mut sessions = Sessions::default();
-        loop {
-            sessions.begin(self.progress);
-            let mut error = Follower::follow(self, &mut kept).await;
-            if error.kind() == ErrorKind::Lost && self.source.policy().on_lost == OnLost::Resync {
-                match self.begin_anew(&mut kept, &error).await {
-                    Ok(()) => continue,
-                    Err(failed) => error = failed,
-                }
-            }
-            if let Err(error) = sessions.end(self.source.name(), error, self.progress).await {
-                return error;
-            }
-        }
-    }
-
-    /// Notes that the history so far is over, and why.
-    async fn begin_anew(&self, kept: &mut Kept<S::Place>, error: &Error) -> Result<()> {
-        let next = kept.anew(error.context());
-        self.keep.save(&next).await?;
-        *kept = next;
-        tracing::warn!(source = self.source.name(), %error, "a source lost its history and begins anew");
-        self.progress.resynced(error);
-        Ok(())
-    }
 }
