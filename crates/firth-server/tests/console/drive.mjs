@@ -370,6 +370,7 @@ async function tryIt(page) {
   await page.press("Stop it");
   await page.sees("The consumer stopped.");
   await page.press("Send 10 orders");
+  await page.until("they are sent, too", "document.querySelector('.log').textContent.split('10 orders were sent.').length === 3");
   await page.press("Take 3 and vanish");
   await page.sees("A worker took");
   await page.press("Clean up");
