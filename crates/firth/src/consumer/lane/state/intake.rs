@@ -150,7 +150,8 @@ impl LaneState {
     /// While records trickle in, the lane waits for the next one at the end of the log.
     pub(super) fn read_if_wanted(&mut self, now: Instant, actions: &mut Vec<LaneAction>) -> bool {
         let room = self.log_room();
-        if self.intake.reading.is_some() || room == 0 || !self.is_half_free(room) {
+        let is_half_free = room * 2 >= self.rules.config.max_in_flight || self.flow.ready() == 0;
+        if self.intake.reading.is_some() || room == 0 || !is_half_free {
             return false;
         }
         let waits = self.would_wait(now);
@@ -165,17 +166,6 @@ impl LaneState {
         let max = ReadLimit { records: room, bytes: MAX_BATCH_BYTES };
         actions.push(LaneAction::Read { after: self.window.position(), max, waits });
         !waits
-    }
-
-    fn is_half_free(&self, room: usize) -> bool {
-        room * 2 >= self.rules.config.max_in_flight || self.flow.ready() == 0
-    }
-
-    /// When to look for due records, if there is room. Soon after the last look the lane waits
-    /// until half of the room is free: the look is large then, and goes out with a read.
-    fn due_look_at(&self, room: usize) -> Option<Instant> {
-        let due_at = self.schedule.due_at.filter(|_| room > 0)?;
-        Some(if self.is_half_free(room) { due_at } else { due_at.max(self.schedule.due_looked + DUE_EVERY) })
     }
 
     /// Whether the log goes before the due records. While records go one by one, a look takes the
@@ -268,8 +258,7 @@ impl LaneState {
             return;
         }
         let room = self.due_room();
-        if self.due_look_at(room).is_some_and(|at| at <= now) {
-            self.schedule.due_at = None;
+        if room > 0 && self.schedule.due_at.take_if(|due| *due <= now).is_some() {
             self.schedule.looked = now;
             self.schedule.due_looked = now;
             // Room for all records that are known to be due and for some others, but no more:
@@ -418,9 +407,8 @@ impl LaneState {
 
     /// When the running lane must be woken, if nothing happens before.
     pub(super) fn next_timer(&self) -> Instant {
-        let room = self.due_room();
-        let can_look = self.may_take() && room > 0 && self.schedule.looking.is_none();
-        let looks = [self.due_look_at(room), self.schedule.promote_at];
+        let can_look = self.may_take() && self.due_room() > 0 && self.schedule.looking.is_none();
+        let looks = [self.schedule.due_at, self.schedule.promote_at];
         let looks = looks.into_iter().flatten().filter(|_| can_look);
         let commit = self.verdicts.commit_at(self.rules.config.commit_interval);
         looks.chain(commit).fold(self.schedule.next_poll, Instant::min)
