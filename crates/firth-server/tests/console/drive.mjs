@@ -375,10 +375,13 @@ async function tryIt(page) {
   await page.sees("A worker took");
   await page.press("Clean up");
   await page.sees("The topic is deleted");
-  const taken = async () => (await call("GET", "/v1/claims/console-try/takeovers")).changes.some((one) => one.kind === "taken_over" && one.from === "ben");
+  const changes = async () => (await call("GET", "/v1/claims/console-try/takeovers")).changes;
+  const taken = async () => (await changes()).some((one) => one.kind === "taken_over" && one.from === "ben");
   await page.press("Start two cooks");
   await page.until("both cooks work", "['ada', 'ben'].every((name) => new RegExp(name + ' has oven').test(document.querySelector('.log').textContent))");
   assert.ok(!(await taken()));
+  // The server tells of what it saw: of several changes between two looks the last one.
+  await eventually("the server has seen ben work", async () => (await changes()).some((one) => one.to === "ben"));
   await page.press("Kill ben");
   await page.sees("ben was killed");
   await page.until("the takeover", "/ada takes over oven-. from ben/.test(document.querySelector('.log').textContent)");
