@@ -2,13 +2,15 @@
 //! change is stored once and in order, and nothing is forgotten that is not stored.
 
 use super::*;
-use crate::sink::Appended;
+use crate::error::ErrorKind;
+use crate::sink::{Appended, Sink};
+use crate::state::Keep;
 use firth::Message;
 use firth_router::Tenant;
 use firth_router::event::{Document, Operation};
 use proptest::prelude::*;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 /// A source that holds numbers. It forgets what is confirmed.
 #[derive(Debug)]
