@@ -159,7 +159,7 @@ async fn q17_a_reset_that_is_cut_off_leaves_each_record_in_one_place(flavor: Fla
                     let keep = number % 5 > 2;
                     match number {
                         0 if first_is_open => {}
-                        _ if number % 5 == 0 => owner.settle(&record, Verdict::Ack),
+                        _ if number.is_multiple_of(5) => owner.settle(&record, Verdict::Ack),
                         _ => owner.settle(&record, Verdict::Retry { after: Duration::ZERO, reason, keep }),
                     }
                 }
@@ -194,7 +194,7 @@ async fn q17_a_reset_that_is_cut_off_leaves_each_record_in_one_place(flavor: Fla
         let is_done = |(number, id): (usize, &RecordId)| {
             let is_open = due.contains(id) || waiting.contains(id);
             assert!(!(due.contains(id) && waiting.contains(id)), "{number} is in two places");
-            let was_done = number % 5 == 0 && !(first_is_open && number == 0);
+            let was_done = number.is_multiple_of(5) && !(first_is_open && number == 0);
             assert!(is_open || was_done, "{number} is lost");
             !is_open
         };
