@@ -12,6 +12,8 @@
 
 mod ahead;
 mod backoff;
+#[cfg(feature = "embedded")]
+pub mod backup;
 mod checks;
 mod clock;
 mod codec;

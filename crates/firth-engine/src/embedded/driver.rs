@@ -2,6 +2,8 @@
 
 use super::clock::Clock;
 #[cfg(feature = "embedded")]
+use super::backup::Dump;
+#[cfg(feature = "embedded")]
 use super::committer::Committer;
 #[cfg(feature = "embedded")]
 use super::file::FileStore;
@@ -15,6 +17,8 @@ use super::step::KeyView;
 use super::step::{Now, Step};
 #[cfg(feature = "embedded")]
 use super::values::{KeptClock, Value};
+#[cfg(feature = "embedded")]
+use crate::backup::Backup;
 use crate::durability::Durability;
 use crate::error::{Error, ErrorKind, Result};
 use crate::name::Partition;
@@ -133,6 +137,20 @@ impl StepDriver {
                 })
             }
         }
+    }
+
+    /// Begins a backup.
+    #[cfg(feature = "embedded")]
+    pub(super) async fn backup(&self) -> Result<Backup> {
+        self.check_open()?;
+        let Place::File { store, .. } = &self.place else {
+            let context = "memory: is gone with its process, so there is nothing to back up: use file:DIR";
+            return Err(Error::new(ErrorKind::Unsupported, context));
+        };
+        let store = store.clone();
+        let engine_us = self.clock.now().us;
+        let begun = tokio::task::spawn_blocking(move || Dump::begin(store, engine_us).map(Backup::new)).await;
+        begun.map_err(|error| Error::new(ErrorKind::Internal, "a backup did not begin").with_source(error))?
     }
 
     /// What is known to be wrong with what is stored.

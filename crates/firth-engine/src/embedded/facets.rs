@@ -463,6 +463,11 @@ impl Backend for Embedded {
         self.driver.takes_appends()
     }
 
+    #[cfg(feature = "embedded")]
+    fn backup(&self) -> Reply<'_, crate::backup::Backup> {
+        Box::pin(self.driver.backup())
+    }
+
     fn close(&self) -> Reply<'_, ()> {
         Box::pin(async move {
             self.bus.close();

@@ -9,6 +9,8 @@
 //! Only the committer thread writes. Readers look through the snapshot that was taken after the
 //! last sync.
 
+use super::backup::ChangeLog;
+use super::directory::{self, STORE};
 use super::keys::{self, MARKED, Space};
 use super::lock::DirLock;
 use super::logs::{Home, Logs, ReadView};
@@ -21,10 +23,8 @@ use crate::name::Partition;
 use bytes::Bytes;
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode, Readable, Snapshot, UserValue};
 use std::collections::{BTreeSet, HashMap};
-use std::fs::{DirEntry, Permissions};
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::{Duration, Instant};
 
@@ -59,12 +59,6 @@ impl Default for FileOptions {
     }
 }
 
-/// The storage library's folder in the data directory.
-pub(super) const STORE: &str = "store";
-/// What we put into the data directory.
-const OURS: &[&str] = &["firth.lock", "FORMAT", "FORMAT.new", STORE, "store.new"];
-/// Who may do what with the directory: its owner everything, others nothing.
-const PRIVATE: u32 = 0o700;
 /// The library's folder of keyspaces in its own.
 pub(super) const KEYSPACES: &str = "keyspaces";
 /// How many damaged partitions are named.
@@ -87,6 +81,8 @@ pub(super) struct FileStore {
     broken: Mutex<Option<String>>,
     /// Partitions that could not be read.
     damaged: Mutex<BTreeSet<String>>,
+    /// A backup needs the files of records that are trimmed meanwhile.
+    keeps_files: AtomicBool,
     /// Held until the store is closed for good.
     lock: Mutex<Option<DirLock>>,
 }
@@ -102,14 +98,29 @@ pub(super) struct Opened {
     synced: AtomicU64,
     /// What the next batch says about that; 0 if it was said.
     mark: AtomicU64,
+    /// Batches that were written, and those of them that readers see.
+    written: AtomicU64,
+    published: AtomicU64,
+    /// Where changes of the state are noted while a backup reads it.
+    changes: Mutex<Option<ChangeLog>>,
+}
+
+/// The janitor removes no files of logs until it is dropped.
+pub(super) struct KeptFiles(Arc<FileStore>);
+
+impl Drop for KeptFiles {
+    fn drop(&mut self) {
+        self.0.keeps_files.store(false, Ordering::Release);
+    }
 }
 
 impl FileStore {
     /// Opens or makes the store in `dir`; also answers the newest time that it knows, in µs.
     pub(super) fn open(dir: &Path, options: FileOptions) -> Result<(Self, u64)> {
-        make_dir(dir).map_err(|error| io_error(dir, "cannot make it", error))?;
-        keep_private(dir);
+        directory::make_dir(dir).map_err(|error| io_error(dir, "cannot make it", error))?;
+        directory::keep_private(dir);
         let lock = DirLock::acquire(dir)?;
+        directory::check_restored(dir)?;
         let format = super::format::check(dir)?;
         let opened = Opened::open(dir, &options, format >= MARKED, 0)?;
         let opened = super::upgrade::upgrade(dir, format, opened, &options)?;
@@ -121,6 +132,7 @@ impl FileStore {
             synced: AtomicU64::new(0),
             broken: Mutex::default(),
             damaged: Mutex::default(),
+            keeps_files: AtomicBool::new(false),
             lock: Mutex::new(Some(lock)),
         };
         Ok((store, newest_us))
@@ -141,6 +153,25 @@ impl FileStore {
         open.clone().ok_or_else(|| {
             Error::new(ErrorKind::Unavailable, format!("{} is being opened again", self.dir.display()))
         })
+    }
+
+    /// Keeps all files of logs, for one backup at a time.
+    pub(super) fn keep_files(store: &Arc<Self>) -> Result<KeptFiles> {
+        if store.keeps_files.swap(true, Ordering::AcqRel) {
+            let context = "a backup is being taken already, and one at a time is: wait until it has ended";
+            return Err(Error::new(ErrorKind::Overloaded, context));
+        }
+        Ok(KeptFiles(store.clone()))
+    }
+
+    /// Whether files of logs must stay.
+    pub(super) fn keeps_files(&self) -> bool {
+        self.keeps_files.load(Ordering::Acquire)
+    }
+
+    /// Whether it cannot be written to.
+    pub(super) fn is_broken(&self) -> bool {
+        self.broken.lock().expect("nothing panics while it holds this lock").is_some()
     }
 
     /// The last durable state: for readers.
@@ -164,7 +195,8 @@ impl FileStore {
         }
         let names: Vec<&str> = damaged.iter().take(NAMED).map(String::as_str).collect();
         Err(Error::corrupt(format!(
-            "{} partitions cannot be read ({}): restore a backup, or delete their topics",
+            "{} partitions cannot be read ({}): `firth check` counts what is readable, and says how \
+             the rest goes on without them",
             damaged.len(),
             names.join(", ")
         )))
@@ -211,8 +243,7 @@ impl FileStore {
 
     /// Bytes that are still free on the disk of the store.
     pub(super) fn free_bytes(&self) -> Option<u64> {
-        let stats = rustix::fs::statvfs(&self.dir).ok()?;
-        Some(stats.f_bavail.saturating_mul(stats.f_frsize))
+        directory::free_bytes(&self.dir)
     }
 
     /// Closes the database and opens it again, after a failed write or sync has made it unusable.
@@ -249,7 +280,7 @@ impl Opened {
     /// `synced`, below which order number everything was.
     pub(super) fn open(dir: &Path, options: &FileOptions, marked: bool, synced: u64) -> Result<Self> {
         let store = dir.join(STORE);
-        check_made(dir)?;
+        directory::check_made(dir)?;
         if store.exists() {
             Journals::new(&store, marked, synced).settle()?;
         }
@@ -263,7 +294,7 @@ impl Opened {
             .map_err(|error| open_error(dir, error))
     }
 
-    fn open_database(path: &Path, options: &FileOptions, is_new: bool) -> fjall::Result<Self> {
+    pub(super) fn open_database(path: &Path, options: &FileOptions, is_new: bool) -> fjall::Result<Self> {
         let db = Database::builder(path)
             .cache_size(options.cache)
             .max_journaling_size(JOURNALS)
@@ -280,7 +311,9 @@ impl Opened {
         let synced = db.seqno();
         let mark = AtomicU64::new(synced);
         let synced = AtomicU64::new(synced);
-        Ok(Self { db, state, logs, durable, floors: TombstoneWatermarks::default(), synced, mark })
+        let (written, published) = (AtomicU64::new(0), AtomicU64::new(0));
+        let (floors, changes) = (TombstoneWatermarks::default(), Mutex::default());
+        Ok(Self { db, state, logs, durable, floors, synced, mark, written, published, changes })
     }
 
     /// The records of all partitions.
@@ -293,6 +326,7 @@ impl Opened {
     pub(super) fn write(&self, writes: Vec<Write>) -> fjall::Result<Vec<u64>> {
         let mut batch = fjall::OwnedWriteBatch::with_capacity(self.db.clone(), writes.len());
         let mut grown = Vec::new();
+        let mut changes = self.changes.lock().expect("nothing panics while it holds this lock");
         let mark = self.mark.swap(0, Ordering::AcqRel);
         if mark > 0 {
             batch.insert(&self.state, keys::SYNCED, mark.to_be_bytes());
@@ -302,6 +336,9 @@ impl Opened {
                 Space::State => {
                     if value.is_some() {
                         self.floors.lower(&key);
+                    }
+                    if let Some(changes) = &mut *changes {
+                        changes.note(&key, value.as_deref());
                     }
                     (self.state.clone(), key)
                 }
@@ -328,7 +365,21 @@ impl Opened {
                 None => batch.remove(&keyspace, key),
             }
         }
-        batch.commit().map(|()| grown)
+        batch.commit()?;
+        self.written.fetch_add(1, Ordering::AcqRel);
+        Ok(grown)
+    }
+
+    /// From now on every change of the state is noted there, or nowhere; answers what was noted
+    /// until now, and how many batches were written.
+    pub(super) fn note_changes(&self, to: Option<ChangeLog>) -> (Option<ChangeLog>, u64) {
+        let mut changes = self.changes.lock().expect("nothing panics while it holds this lock");
+        (std::mem::replace(&mut *changes, to), self.written.load(Ordering::Acquire))
+    }
+
+    /// How many batches readers see.
+    pub(super) fn published(&self) -> u64 {
+        self.published.load(Ordering::Acquire)
     }
 
     /// Makes everything written so far durable.
@@ -354,7 +405,9 @@ impl Opened {
 
     /// Shows everything written so far to readers.
     pub(super) fn publish(&self) {
+        let written = self.written.load(Ordering::Acquire);
         *self.durable.write().expect("nothing panics while it holds this lock") = self.db.snapshot();
+        self.published.store(written, Ordering::Release);
     }
 }
 
@@ -363,7 +416,7 @@ impl Opened {
 /// never open what is left.
 fn make(dir: &Path, options: &FileOptions) -> fjall::Result<()> {
     let store = dir.join(STORE);
-    if is_half_made(&store)? {
+    if directory::is_half_made(&store)? {
         std::fs::remove_dir_all(&store)?;
     }
     if store.try_exists()? {
@@ -376,73 +429,10 @@ fn make(dir: &Path, options: &FileOptions) -> fjall::Result<()> {
     let made = Opened::open_database(&aside, options, true)?;
     made.persist(PersistMode::SyncAll)?;
     drop(made);
-    std::fs::set_permissions(&aside, Permissions::from_mode(PRIVATE))?;
-    sync_dirs(&aside)?;
+    directory::close_to_others(&aside)?;
+    directory::sync_dirs(&aside)?;
     std::fs::rename(&aside, &store)?;
     Ok(rescue::sync_dir(dir)?)
-}
-
-/// Makes a directory and those above it, and their names durable.
-fn make_dir(dir: &Path) -> std::io::Result<()> {
-    if dir.is_dir() {
-        return Ok(());
-    }
-    let above = dir.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    make_dir(above)?;
-    std::fs::DirBuilder::new().mode(PRIVATE).create(dir)?;
-    rescue::sync_dir(above)
-}
-
-/// Takes the rights of others to our folders away: records are not for everyone's eyes. A directory
-/// that holds anything else is left as it is, and only the store in it is closed.
-fn keep_private(dir: &Path) {
-    let is_ours = |entry: std::io::Result<DirEntry>| {
-        entry.is_ok_and(|entry| entry.file_name().to_str().is_some_and(|name| OURS.contains(&name)))
-    };
-    let is_all_ours = std::fs::read_dir(dir).is_ok_and(|mut entries| entries.all(is_ours));
-    for dir in is_all_ours.then(|| dir.to_owned()).into_iter().chain([dir.join(STORE)]) {
-        let Ok(found) = dir.metadata() else { continue };
-        if found.permissions().mode() & 0o077 != 0
-            && let Err(error) = std::fs::set_permissions(&dir, Permissions::from_mode(PRIVATE))
-        {
-            let dir = dir.display();
-            tracing::warn!(%error, %dir, "others may read this folder, and its rights cannot be changed");
-        }
-    }
-}
-
-/// Makes the names in a folder and in all below it durable: the library does not sync all of
-/// them.
-fn sync_dirs(dir: &Path) -> std::io::Result<()> {
-    for entry in std::fs::read_dir(dir)? {
-        let entry = entry?;
-        if entry.file_type()?.is_dir() {
-            sync_dirs(&entry.path())?;
-        }
-    }
-    rescue::sync_dir(dir)
-}
-
-/// Refuses a store of which a power failure left only a part: the library would open it as an empty
-/// one.
-fn check_made(dir: &Path) -> Result<()> {
-    let store = dir.join(STORE);
-    let has = |path: &str| store.join(path).exists();
-    let is_begun = rescue::is_empty(&store).map_or(true, |is_empty| is_empty);
-    if !store.exists() || (has("version") && has("keyspaces/0/current")) || (!has("version") && is_begun) {
-        return Ok(());
-    }
-    Err(Error::corrupt(format!(
-        "the store in {} is half-made, and has records: files are missing, restore a backup",
-        dir.display()
-    )))
-}
-
-/// Whether a store was begun in its place and never had any content, as builds before this one
-/// could leave it.
-fn is_half_made(store: &Path) -> std::io::Result<bool> {
-    let Ok(mut keyspaces) = std::fs::read_dir(store.join(KEYSPACES)) else { return Ok(false) };
-    Ok(keyspaces.next().is_none() && !store.join("version").try_exists()?)
 }
 
 /// The first records of logs with a keyspace of their own.
@@ -592,7 +582,10 @@ fn open_error(dir: &Path, error: fjall::Error) -> Error {
         ),
         _ => (
             ErrorKind::Corrupt,
-            format!("the store in {dir} is damaged: restore a backup, or move it away to start anew"),
+            format!(
+                "the store in {dir} is damaged: `firth check {dir}` reads all of it; restore a backup \
+                 with `firth restore`, or move it away to start anew"
+            ),
         ),
     };
     Error::new(kind, text).with_source(error)

@@ -4,7 +4,8 @@
 //! refused with a clear message; an older one is brought up to date by `upgrade.rs`, which then
 //! moves the mark.
 
-use super::file::{STORE, io_error};
+use super::directory::STORE;
+use super::file::io_error;
 use super::keys::FORMAT;
 use crate::error::{Error, ErrorKind, Result};
 use std::io::{ErrorKind as Io, Write};
@@ -40,7 +41,7 @@ pub(super) fn check(dir: &Path) -> Result<u32> {
 fn begin(dir: &Path) -> Result<u32> {
     if dir.join(STORE).exists() {
         return Err(Error::corrupt(format!(
-            "data directory {} has a store but no {NAME} file: restore it from the backup",
+            "data directory {} has a store but no {NAME} file: restore a backup with `firth restore`",
             dir.display()
         )));
     }

@@ -7,7 +7,7 @@
 use super::committer::Job;
 use super::file::{FileStore, Opened};
 use super::step::MaintenanceJob;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -31,6 +31,8 @@ pub(super) struct Janitor {
     committer: WeakSender<Job>,
     refresh: Arc<AtomicBool>,
     cuts: HashMap<u64, LogCut>,
+    /// Logs that are gone, and whose files a backup still reads.
+    postponed: BTreeSet<u64>,
     litter: Litter,
 }
 
@@ -58,7 +60,8 @@ struct LogCut {
 
 impl Janitor {
     pub(super) fn new(store: Arc<FileStore>, committer: WeakSender<Job>, refresh: Arc<AtomicBool>) -> Self {
-        Self { store, committer, refresh, cuts: HashMap::new(), litter: Litter::default() }
+        let (cuts, postponed, litter) = (HashMap::new(), BTreeSet::new(), Litter::default());
+        Self { store, committer, refresh, cuts, postponed, litter }
     }
 
     pub(super) fn serve(mut self, jobs: &Receiver<MaintenanceJob>) {
@@ -78,6 +81,9 @@ impl Janitor {
 
     fn run_job(&mut self, job: MaintenanceJob) {
         match job {
+            MaintenanceJob::Drop(no) if self.store.keeps_files() => {
+                self.postponed.insert(no);
+            }
             MaintenanceJob::Drop(no) => {
                 self.cuts.remove(&no);
                 if let Ok(opened) = self.store.current() {
@@ -90,12 +96,20 @@ impl Janitor {
             MaintenanceJob::Cut(no, seq) => {
                 let known = self.cuts.get(&no).copied().unwrap_or_default();
                 self.cuts.insert(no, LogCut { seq, left: CUTS, ..known });
-                self.cut(no, false);
+                if !self.store.keeps_files() {
+                    self.cut(no, false);
+                }
             }
         }
     }
 
     fn cut_again(&mut self) {
+        if self.store.keeps_files() {
+            return;
+        }
+        for no in std::mem::take(&mut self.postponed) {
+            self.run_job(MaintenanceJob::Drop(no));
+        }
         let logs: Vec<u64> = self.cuts.keys().copied().collect();
         for no in logs {
             self.cut(no, true);

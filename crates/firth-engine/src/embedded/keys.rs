@@ -41,7 +41,7 @@ use crate::facet::{ClaimShard, EntryKey};
 use crate::hold::LeaseName;
 use crate::id::RecordId;
 use crate::name::{
-    GroupName, MemberName, OfferName, Partition, PoolName, ProducerName, SourceName, SpaceName,
+    GroupName, MemberName, OfferName, Partition, PoolName, ProducerName, SourceName, SpaceName, TopicName,
 };
 
 /// The version of this layout, kept in the data directory.
@@ -78,6 +78,14 @@ pub(super) fn partition(at: &Partition) -> Key {
     let mut key = vec![b'p'];
     push_partition(&mut key, at);
     key
+}
+
+/// The partition's name from its key.
+#[cfg(feature = "embedded")]
+pub(super) fn partition_name(key: &[u8]) -> Option<Partition> {
+    let (topic, index) = key.get(1..)?.split_at_checked(key.len().checked_sub(6)?)?;
+    let topic = TopicName::new(std::str::from_utf8(topic).ok()?).ok()?;
+    Some(Partition::new(topic, u32::from_be_bytes(index.get(1..)?.try_into().ok()?)))
 }
 
 pub(super) fn group(partition: u64, group: &GroupName) -> Key {

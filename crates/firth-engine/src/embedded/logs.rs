@@ -200,6 +200,12 @@ impl Logs {
         Ok(removed)
     }
 
+    /// The bytes in tables of all logs.
+    pub(super) fn disk_bytes(&self) -> u64 {
+        let own = self.own.read().expect(UNPOISONED);
+        own.values().map(|own| own.keyspace.disk_space()).sum::<u64>() + self.shared_keyspace.disk_space()
+    }
+
     /// The bytes in tables of the log's own.
     pub(super) fn table_bytes(&self, no: u64) -> u64 {
         self.own(no).map_or(0, |own| own.keyspace.disk_space())

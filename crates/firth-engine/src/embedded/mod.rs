@@ -7,12 +7,16 @@
 //! Each call of the contract is one function in `steps/`, written once for both. Reads look at the
 //! last durable state.
 
+#[cfg(feature = "embedded")]
+pub(crate) mod backup;
 mod bus;
 mod claim_shard_facet;
 mod claim_shard_values;
 mod clock;
 #[cfg(feature = "embedded")]
 mod committer;
+#[cfg(feature = "embedded")]
+mod directory;
 mod driver;
 mod facets;
 #[cfg(feature = "embedded")]

@@ -17,7 +17,11 @@ pub(super) fn recover(opened: &Opened) -> Result<u64> {
     let (live, newest_ms) = partitions(opened)?;
     let logs = opened.logs();
     if let Some(no) = logs.missing().iter().find(|no| live.contains(no)) {
-        return Err(Error::corrupt(format!("the files of log-{no} are missing: restore a backup")));
+        let context = format!(
+            "the files of log-{no} are missing: `firth check DIR` names the partition, and can set it aside; else \
+             restore a backup with `firth restore`"
+        );
+        return Err(Error::corrupt(context));
     }
     let known = logs.grown().into_iter().chain(logs.in_shared_keyspace().map_err(write_error)?);
     for no in known.filter(|no| !live.contains(no)).collect::<HashSet<_>>() {

@@ -189,7 +189,7 @@ pub(super) fn contents(path: &Path) -> IoResult<Vec<u8>> {
 fn damaged(path: &Path, at: usize, later: usize) -> Error {
     Error::corrupt(format!(
         "{} is damaged at byte {at}: what was stored there is gone, and {later} later batches are readable: \
-         restore a backup, or move the data directory away to start anew",
+         restore a backup with `firth restore`, or move the data directory away to start anew",
         path.display()
     ))
 }

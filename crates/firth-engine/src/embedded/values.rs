@@ -25,9 +25,8 @@ pub(super) trait Value: Sized {
 
     fn read(bytes: Bytes) -> Result<Self> {
         let mut reader = Reader(bytes);
-        Self::unpack(&mut reader).ok_or_else(|| {
-            Error::corrupt(format!("a stored {} is damaged: restore the data directory", Self::WHAT))
-        })
+        Self::unpack(&mut reader)
+            .ok_or_else(|| Error::corrupt(format!("a stored {} is damaged: see `firth check`", Self::WHAT)))
     }
 }
 

@@ -93,6 +93,18 @@ pub trait Backend:
         Ok(())
     }
 
+    /// Begins a [backup](crate::backup): what it holds is one moment between this call and its
+    /// end, and everything acknowledged before this call is in it. Only engines on files take one.
+    #[cfg(feature = "embedded")]
+    fn backup(&self) -> Reply<'_, crate::backup::Backup> {
+        let context = format!(
+            "{} takes no backup: back up the files of its servers, the RDB or the append-only files of every \
+             master",
+            self.describe()
+        );
+        Box::pin(async { Err(crate::Error::new(crate::ErrorKind::Unsupported, context)) })
+    }
+
     /// Stops background work and makes everything acknowledged as durable as promised. Later calls
     /// fail with [`ErrorKind::Closed`](crate::ErrorKind::Closed). Closing twice is fine.
     fn close(&self) -> Reply<'_, ()>;

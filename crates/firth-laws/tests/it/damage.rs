@@ -8,7 +8,7 @@ use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 /// The largest table file of the store.
-fn largest_table(dir: &Path) -> Option<(u64, PathBuf)> {
+pub(super) fn largest_table(dir: &Path) -> Option<(u64, PathBuf)> {
     let tables = files_under(&dir.join("store/keyspaces")).into_iter();
     tables.filter_map(|file| Some((file.metadata().ok()?.len(), file))).max()
 }

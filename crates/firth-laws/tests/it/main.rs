@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "tests speak by panicking")]
 
+mod backup;
+mod checking;
 mod crashes;
 mod damage;
 mod engines;

@@ -190,7 +190,7 @@ pub(super) fn id_of(step: &Step<'_>, part: &PartitionMeta, seq: u64) -> Result<R
         _ if seq == part.last.seq => Ok(part.last),
         _ if seq == part.trimmed.seq => Ok(part.trimmed),
         _ => stored(step, part, seq)?.map(|(id, _)| id).ok_or_else(|| {
-            Error::corrupt(format!("record {seq} is missing from the log: restore the data directory"))
+            Error::corrupt(format!("record {seq} is missing from the log: see `firth check`"))
         }),
     }
 }
