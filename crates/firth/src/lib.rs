@@ -147,8 +147,9 @@ mod trace;
 
 pub use admin::{
     Admin, DelayedChange, DelayedId, DelayedMessage, DelayedMessages, DelayedState, GroupInfo,
-    GroupPartition, InFlightPage, InFlightRecord, MemberInfo, Owner, PartitionInfo, PendingPage,
-    PendingQuery, PendingRecord, PendingSort, RecordPage, Reset, StartPosition, TopicStatus, TrimTo,
+    GroupPartition, InFlightPage, InFlightRecord, MemberInfo, Owner, PartitionCheck, PartitionInfo,
+    PendingPage, PendingQuery, PendingRecord, PendingSort, RecordPage, Reset, StartPosition, TopicStatus,
+    TrimTo,
 };
 pub use adopt::{AS_JSON, AdoptStream, STREAM_ID, TOO_LARGE};
 pub use broker::Broker;
@@ -158,6 +159,8 @@ pub use consumer::{
 };
 pub use dead_letters::{DeadId, DeadLetter, DeadLetters, DeadPage, Follow, Replay};
 pub use error::{Error, ErrorKind, Result};
+#[cfg(feature = "embedded")]
+pub use firth_engine::backup;
 pub use firth_engine::facet::{EngineNode, NodeState};
 pub use firth_engine::limits;
 pub use firth_engine::{

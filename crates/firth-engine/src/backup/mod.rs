@@ -21,6 +21,7 @@
 //! | `P` | once: number of partitions, number of records, estimate of their bytes |
 //! | `L` | records: number of the log, then number `seq`, run value |
 //! | `E` | once, at the end: how many entries, changes, records and bytes of bodies |
+//! | `F` | instead of the end: why there is none, as text |
 //!
 //! A checksum is XXH3 with the checksum before it as the seed. So an altered, missing, repeated or
 //! moved block is found where it stands. Checksums find damage; they stop no one who forges a file.
@@ -35,6 +36,7 @@ mod writer;
 pub use crate::embedded::backup::{
     CheckReport, Damage, Restored, SetAside, check_dir, check_file, restore, set_aside,
 };
+pub use crate::name::Partition as PartitionName;
 pub use reader::{BackupReader, Block, Plan, Progress};
 pub(crate) use writer::{BlockWriter, Head, body_of};
 
@@ -57,17 +59,21 @@ const MAX_BODY: usize = 64 << 20;
 /// meanwhile, and notes changes of the state in a file without a name until they are read.
 pub struct Backup {
     source: Option<Box<dyn BlockSource>>,
+    last_words: Option<Bytes>,
 }
 
 /// Gives the blocks of a backup, one after the other.
 pub(crate) trait BlockSource: Send {
     /// The next piece of the stream; nothing at its end. It reads files: not for async tasks.
     fn next_block(&mut self) -> Result<Option<Bytes>>;
+
+    /// The block that stands in the place of the end.
+    fn failed(&mut self, why: &Error) -> Bytes;
 }
 
 impl Backup {
     pub(crate) fn new(source: impl BlockSource + 'static) -> Self {
-        Self { source: Some(Box::new(source)) }
+        Self { source: Some(Box::new(source)), last_words: None }
     }
 
     /// The next piece of the stream, at most about 256 KiB unless a single record is larger;
@@ -77,14 +83,24 @@ impl Backup {
         let Some(mut source) = self.source.take() else {
             return Err(Error::new(ErrorKind::Closed, "the backup is over"));
         };
-        let read = tokio::task::spawn_blocking(move || source.next_block().map(|block| (block, source)));
-        let (block, source) = read.await.map_err(|error| {
-            Error::new(ErrorKind::Internal, "a backup did not finish").with_source(error)
-        })??;
-        if block.is_some() {
-            self.source = Some(source);
-        }
-        Ok(block)
+        let read = tokio::task::spawn_blocking(move || match source.next_block() {
+            Ok(block) => (Ok(block), None, Some(source)),
+            Err(error) => {
+                let last_words = source.failed(&error);
+                (Err(error), Some(last_words), None)
+            }
+        });
+        let (block, last_words, source) = read
+            .await
+            .map_err(|error| Error::new(ErrorKind::Internal, "a backup did not finish").with_source(error))?;
+        self.last_words = last_words;
+        self.source = source.filter(|_| matches!(block, Ok(Some(_))));
+        block
+    }
+
+    /// What a reader of the stream is to get after an error instead of an end: it then knows why.
+    pub fn last_words(&mut self) -> Option<Bytes> {
+        self.last_words.take()
     }
 }
 

@@ -51,6 +51,8 @@ pub enum Block {
     },
     /// The end, with the figures of everything before it.
     End(Totals),
+    /// Why there is no end.
+    Failed(String),
 }
 
 /// Verifies a stream while it passes: checksums, counts, its end. Holds at most one block.
@@ -181,6 +183,9 @@ impl BackupReader {
             Block::Changes(changes) => self.seen.changes += changes.len() as u64,
             Block::Plan(plan) => self.plan = Some(*plan),
             Block::Records { records, .. } => self.seen.records += records.len() as u64,
+            Block::Failed(why) => {
+                return Err(Error::corrupt(format!("the backup has no end, because it failed: {why}")));
+            }
             Block::End(totals) => {
                 let Totals { entries, changes, records, .. } = self.seen;
                 let is_whole = (totals.entries, totals.changes, totals.records)
@@ -237,6 +242,7 @@ fn parse(kind: u8, body: Bytes) -> Option<Block> {
             let [records, bytes] = [rest.number()?, rest.number()?];
             Some(Block::End(Totals { entries, changes, records, bytes }))
         }
+        b'F' => Some(Block::Failed(String::from_utf8_lossy(&rest.rest()).into_owned())),
         _ => None,
     }
 }
@@ -343,6 +349,13 @@ mod tests {
             }
         }
         assert!(read(&[&stream[..], b"x"].concat(), 64).is_err(), "something follows");
+    }
+
+    #[test]
+    fn a_backup_that_failed_says_why() {
+        let (mut writer, head) = BlockWriter::begin(Head { layout: 3, engine_us: 5, wall_ms: 7 });
+        let error = read(&[&head[..], &writer.failed("the disk is gone")].concat(), 64).unwrap_err();
+        assert!(error.context().contains("the disk is gone"), "{error}");
     }
 
     #[test]

@@ -63,6 +63,10 @@ impl BlockWriter {
         self.block(b'E', &body)
     }
 
+    pub(crate) fn failed(&mut self, why: &str) -> Bytes {
+        self.block(b'F', why.as_bytes())
+    }
+
     fn block(&mut self, kind: u8, body: &[u8]) -> Bytes {
         self.totals.bytes += body.len() as u64;
         let mut out = Vec::with_capacity(BLOCK_HEAD + body.len() + 8);

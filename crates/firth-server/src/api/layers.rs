@@ -112,7 +112,7 @@ async fn guard(app: &App, route: &str, request: Request, next: Next) -> Response
             return response;
         }
     };
-    let is_audited = need.is_audited(request.method());
+    let is_audited = need.is_audited(request.method(), route);
     let response = match admit(app, &caller, need, peer, request).await {
         Ok(request) => acting(caller.clone(), peer, next.run(request)).await,
         Err(problem) => problem.into_response(),

@@ -2,9 +2,11 @@
 //! that describes them.
 
 mod adopt;
+mod backup;
 mod body;
 mod browse;
 mod channels;
+mod check;
 mod claims;
 mod client;
 mod consume;
@@ -114,6 +116,8 @@ fn described() -> OpenApiRouter<App> {
         .routes(routes!(unit_data::read_data))
         .routes(routes!(unit_data::settle_data))
         .routes(routes!(unit_data::stream_data))
+        .routes(routes!(backup::backup))
+        .routes(routes!(check::check))
         .merge(sources::routes())
         .merge(hooks::routes())
         .routes(routes!(routing::status::status))

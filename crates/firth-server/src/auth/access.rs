@@ -3,6 +3,9 @@
 use super::token::Scope;
 use axum::http::Method;
 
+/// The route that gives everything away.
+const BACKUP: &str = "/v1/backup";
+
 /// What a caller needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Need {
@@ -20,9 +23,11 @@ pub(crate) enum Need {
 
 impl Need {
     /// Whether the call belongs into the audit log.
-    pub(crate) fn is_audited(self, method: &Method) -> bool {
+    pub(crate) fn is_audited(self, method: &Method, route: &str) -> bool {
+        let looks = matches!(*method, Method::GET | Method::HEAD);
         match self {
-            Self::Scope(Scope::Admin) => !matches!(*method, Method::GET | Method::HEAD),
+            // A backup holds everything that is stored.
+            Self::Scope(Scope::Admin) => !looks || route == BACKUP,
             // Heartbeats and questions change nothing that anybody would look up later.
             Self::Scope(Scope::Route) => matches!(*method, Method::PUT | Method::DELETE),
             _ => false,
@@ -110,8 +115,11 @@ mod tests {
         let route = Need::Scope(Scope::Route);
         assert_eq!(need(&Method::PUT, "/v1/routing/gateways/{gateway}"), route);
         assert_eq!(need(&Method::GET, "/v1/routing/subscriptions"), route, "filters hold values");
-        assert!(route.is_audited(&Method::DELETE) && !route.is_audited(&Method::POST));
-        assert!(admin.is_audited(&Method::POST) && !admin.is_audited(&Method::GET));
+        let any = "/v1/topics/{topic}";
+        assert!(route.is_audited(&Method::DELETE, any) && !route.is_audited(&Method::POST, any));
+        assert!(admin.is_audited(&Method::POST, any) && !admin.is_audited(&Method::GET, any));
+        assert_eq!((need(&Method::GET, BACKUP), need(&Method::GET, "/v1/check")), (admin, admin));
+        assert!(admin.is_audited(&Method::GET, BACKUP));
         assert_eq!(need(&Method::POST, "/v1/topics/{topic}/records"), Need::Scope(Scope::Produce));
         assert_eq!(need(&Method::GET, "/v1/topics/{topic}/records"), Need::Scope(Scope::Consume));
     }

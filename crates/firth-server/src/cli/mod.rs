@@ -1,7 +1,9 @@
 //! The command line: what can be asked, and how failures end.
 
+mod backup;
 mod bench;
 mod calendar;
+mod check;
 mod claims;
 mod connect;
 mod consume;
@@ -21,6 +23,7 @@ mod output;
 mod policy;
 mod produce;
 mod progress;
+mod restore;
 mod route;
 mod shell;
 mod signals;
@@ -179,6 +182,25 @@ enum Command {
         #[command(flatten)]
         target: ApiTarget,
     },
+    /// Back up a running server, or a directory, into one verified file
+    #[command(after_help = backup::EXAMPLES)]
+    Backup {
+        #[command(flatten)]
+        args: backup::BackupArgs,
+        #[command(flatten)]
+        target: ApiTarget,
+    },
+    /// Make a new data directory of a backup
+    #[command(after_help = restore::EXAMPLES)]
+    Restore(restore::RestoreArgs),
+    /// Read everything, name what is damaged, and set damaged partitions aside
+    #[command(after_help = check::EXAMPLES)]
+    Check {
+        #[command(flatten)]
+        args: check::CheckArgs,
+        #[command(flatten)]
+        target: ApiTarget,
+    },
     /// Check configuration, server or engine, clock, version and permissions, and say what to do
     #[command(after_help = doctor::EXAMPLES)]
     Doctor {
@@ -270,6 +292,11 @@ async fn dispatch(command: Command) -> Result<()> {
         Command::Bench { args, target } => {
             target.with(async |client| bench::run(client, args, target.json).await).await
         }
+        Command::Backup { args, target } => {
+            target.with_existing(async |client| backup::run(client, args, target.json).await).await
+        }
+        Command::Restore(args) => restore::run(args).await,
+        Command::Check { args, target } => check::run(args, &target).await,
         Command::Doctor { ready: true, target } => target.with(async |client| client.ready().await).await,
         Command::Doctor { ready: false, target } => doctor::run(&target, target.json).await,
         Command::Token(args) => token::run(&args),

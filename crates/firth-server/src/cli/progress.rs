@@ -26,6 +26,20 @@ pub(crate) fn steps(name: &'static str, length: u64) -> ProgressBar {
     bar
 }
 
+/// For records whose number is known, with the bytes as the message.
+pub(crate) fn records() -> ProgressBar {
+    let bar = ProgressBar::new_spinner();
+    bar.set_style(style("{spinner} {human_pos} records  {msg}"));
+    bar.enable_steady_tick(TICK);
+    bar
+}
+
+/// From now on of this many.
+pub(crate) fn of_records(bar: &ProgressBar, length: u64) {
+    bar.set_length(length);
+    bar.set_style(style("{bar:30} {human_pos}/{human_len} records  {msg}  {eta} left").progress_chars("=> "));
+}
+
 fn bar(length: u64, template: &str) -> ProgressBar {
     let bar = ProgressBar::new(length);
     bar.set_style(style(template).progress_chars("=> "));

@@ -116,6 +116,17 @@ impl Client {
         Err(refusal(status, &answer))
     }
 
+    /// An answer of any length, piece by piece.
+    pub(crate) async fn download(&self, path: &str) -> Result<Download> {
+        let response = self.head(Method::GET, path, None, None).await?;
+        if response.status().is_success() {
+            return Ok(Download { body: response.into_body() });
+        }
+        let status = response.status();
+        let answer = collect(response.into_body()).await?;
+        Err(refusal(status, &answer))
+    }
+
     /// Leaves groups and closes what was opened here.
     pub(crate) async fn close(self) -> Result<()> {
         match self {
@@ -242,6 +253,25 @@ impl std::error::Error for Forbidden {}
 /// Whether the server knows the caller and does not allow what it asked for.
 pub(crate) fn is_forbidden(error: &Error) -> bool {
     std::error::Error::source(error).is_some_and(<dyn std::error::Error>::is::<Forbidden>)
+}
+
+/// An answer of any length.
+pub(crate) struct Download {
+    body: Body,
+}
+
+impl Download {
+    /// The next piece; nothing at the end.
+    pub(crate) async fn next(&mut self) -> Result<Option<Bytes>> {
+        loop {
+            let Some(frame) = self.body.frame().await.transpose().map_err(broke_off)? else {
+                return Ok(None);
+            };
+            if let Ok(data) = frame.into_data() {
+                return Ok(Some(data));
+            }
+        }
+    }
 }
 
 /// An endless answer, line by line.

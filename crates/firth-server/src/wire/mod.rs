@@ -7,6 +7,7 @@
 
 mod about;
 mod adopt;
+mod check;
 mod claims;
 mod clients;
 mod dead;
@@ -27,6 +28,7 @@ mod unit_data;
 
 pub(crate) use about::About;
 pub(crate) use adopt::{Adoption, ImportGroup};
+pub(crate) use check::CheckedPartition;
 pub(crate) use claims::{
     ClaimTaken, ClaimsSettled, Joined, NewOffer, NewService, NotDone, OfferList, OfferShown, OfferState,
     Offered, Poll, Polled, Renew, Renewed, RestClaim, ServiceStatus, Services, SettleClaims, Take, WorkNews,

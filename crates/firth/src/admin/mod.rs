@@ -3,12 +3,14 @@
 //! Nothing here is needed for the queue to run. Every figure is exact at the moment when its
 //! partition was asked; [`PARTITIONS_AT_ONCE`] partitions are asked at a time.
 
+mod check;
 mod delayed;
 mod groups;
 mod in_flight;
 mod pending;
 mod topics;
 
+pub use check::PartitionCheck;
 pub use delayed::{DelayedChange, DelayedId, DelayedMessage, DelayedMessages};
 pub use groups::{GroupInfo, GroupPartition, MemberInfo, Owner};
 pub use in_flight::{InFlightPage, InFlightRecord};
@@ -36,6 +38,13 @@ pub struct Admin {
 impl Admin {
     pub(crate) fn new(broker: Broker) -> Self {
         Self { broker }
+    }
+
+    /// Begins a [backup](crate::backup) of everything, while everything goes on. Only engines on
+    /// files take one.
+    #[cfg(feature = "embedded")]
+    pub async fn backup(&self) -> Result<crate::backup::Backup> {
+        self.engine().backup().await
     }
 
     fn engine(&self) -> &Engine {

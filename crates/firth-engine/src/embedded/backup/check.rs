@@ -181,7 +181,7 @@ fn look_into(block: Block, report: &mut CheckReport) {
                 }
             }
         }
-        Block::Plan(_) | Block::End(_) => {}
+        Block::Plan(_) | Block::End(_) | Block::Failed(_) => {}
     }
     report.partitions += state.partitions.len() as u64;
     report.groups += state.groups.len() as u64;

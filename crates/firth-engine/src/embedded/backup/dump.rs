@@ -260,6 +260,10 @@ impl BlockSource for Dump {
             }
         }
     }
+
+    fn failed(&mut self, why: &Error) -> Bytes {
+        self.writer.failed(why.context())
+    }
 }
 
 impl Drop for Dump {

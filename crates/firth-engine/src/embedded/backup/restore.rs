@@ -177,7 +177,7 @@ impl Filling {
                     self.write(Space::Log(log), keys::record(seq), Some(value))?;
                 }
             }
-            Block::Plan(_) | Block::End(_) => {}
+            Block::Plan(_) | Block::End(_) | Block::Failed(_) => {}
         }
         Ok(())
     }
