@@ -67,9 +67,51 @@ fn u05_every_reader_of_a_damaged_partition_is_told() {
     let doctor = run(&["doctor", "--server", &server.url()]);
     let told = String::from_utf8_lossy(&doctor.stdout).into_owned();
     assert!(!doctor.status.success() && told.contains("orders/0"), "{told}");
+    let online = run(&["check", "--server", &server.url()]);
+    let told = String::from_utf8_lossy(&online.stdout).into_owned();
+    assert!(!online.status.success() && told.contains("orders/0  it cannot be read behind record"), "{told}");
+    let file = dir.path().join("firth.backup");
+    let backup = run(&["backup", file.to_str().unwrap(), "--server", &server.url()]);
+    let told = String::from_utf8_lossy(&backup.stderr).into_owned();
+    assert!(!backup.status.success() && told.contains("--set-aside orders/0"), "{told}");
+    assert!(!file.exists() && !dir.path().join("firth.backup.partial").exists());
+    let data = dir.path().join("data");
+    let used = run(&["check", data.to_str().unwrap()]);
+    assert_eq!(used.status.code(), Some(6), "{used:?}");
     assert!(server.terminate());
 
     let consume = run(&["consume", "orders", "--group", "other", "--engine", &engine(dir.path())]);
     let told = String::from_utf8_lossy(&consume.stderr).into_owned();
     assert!(!consume.status.success() && told.contains("orders/0"), "{told}");
+
+    set_aside(dir.path());
+}
+
+/// What is readable is counted, moved away, and the rest serves.
+fn set_aside(dir: &Path) {
+    let data = dir.join("data");
+    let data = data.to_str().unwrap();
+    let checked = run(&["check", data]);
+    let told = String::from_utf8_lossy(&checked.stdout).into_owned();
+    assert!(!checked.status.success() && told.contains("orders/0") && told.contains("can be read"), "{told}");
+    let advice = String::from_utf8_lossy(&checked.stderr).into_owned();
+    assert!(advice.contains(&format!("firth check {data} --set-aside orders/0")), "{advice}");
+    let done = run(&["check", data, "--set-aside", "orders/0", "--yes", "--json"]);
+    let done: serde_json::Value = serde_json::from_str(&crate::world::stdout(&done)).unwrap();
+    let lost = done["partitions"][0]["unreadable"].as_u64().unwrap();
+    let (moved, behind) =
+        (done["moved"].as_u64().unwrap(), done["partitions"][0]["behind"].as_u64().unwrap());
+    assert_eq!((moved + lost + behind, lost > 0), (40, true), "{done}");
+    crate::world::stdout(&run(&["check", data]));
+    let server = Server::on(dir);
+    assert_eq!(server.get("/v1/topics/orders").expect(200).json()["records"], behind);
+    server.post("/v1/topics/orders/records", &json!({ "payload": "it goes on" })).expect(200);
+    server.get("/health/ready").expect(200);
+    assert!(server.terminate());
+    let other = dir.join("moved");
+    let file = done["file"].as_str().unwrap();
+    crate::world::stdout(&run(&["restore", file, other.join("data").to_str().unwrap()]));
+    let server = Server::on(&other);
+    assert_eq!(server.get("/v1/topics/orders").expect(200).json()["records"], moved);
+    assert!(server.terminate());
 }

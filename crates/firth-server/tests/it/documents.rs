@@ -183,23 +183,24 @@ fn u18_the_certificates_of_the_tls_page_work_as_written() {
     assert!(String::from_utf8_lossy(&told.stdout).contains("TOPIC"), "{told:?}");
 }
 
-/// The server is stopped for the copy, goes on, and is put back to it.
+/// A backup is taken while the server goes on, and brings it back.
 #[test]
-fn u18_a_copy_of_a_stopped_server_is_a_backup() {
+fn u18_the_backup_of_the_operations_page_works_as_written() {
     let dir = tempfile::tempdir().unwrap();
-    let start = || Server::start(firth().arg("serve").current_dir(dir.path()), None);
-    let copy = |part: &str| runs(&mut shell(&snippet(OPERATIONS, "sh", part), dir.path()));
-    let server = start();
+    let server = Server::start(firth().arg("serve").current_dir(dir.path()), None);
     server.topic("orders", &["one", "two", "three"]);
     let first = server.fetch("orders", "bar", &json!({ "max": 1, "wait_ms": 5000 }));
     server.settle("orders", "bar", &json!({ "reject": [{ "delivery": first[0]["delivery"] }] }));
-    assert!(server.terminate());
-    copy("cp -a firth-data firth-data.backup\n");
-    let server = start();
+    let script = |part: &str| {
+        let snippet = snippet(OPERATIONS, "sh", part);
+        runs(shell(&snippet, dir.path()).env("FIRTH_SERVER", server.url()))
+    };
+    let told = String::from_utf8(script("firth backup firth.backup").stdout).unwrap();
+    assert!(told.contains("3 records") && told.contains("can be read"), "{told}");
     server.call("DELETE", "/v1/topics/orders", None).expect(204);
-    assert!(server.terminate());
-    copy("mv firth-data");
-    let server = start();
+    server.kill();
+    runs(&mut shell(&snippet(OPERATIONS, "sh", "mv firth-data"), dir.path()));
+    let server = Server::start(firth().arg("serve").current_dir(dir.path()), None);
     assert_eq!(server.get("/v1/topics/orders").expect(200).json()["records"], 3);
     let group = server.get("/v1/topics/orders/groups/bar").expect(200).json();
     assert_eq!((&group["lag"], &group["dead"]), (&json!(2), &json!(1)));

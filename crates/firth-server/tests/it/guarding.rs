@@ -14,7 +14,7 @@ use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
 /// A new token and its line.
-fn token(args: &[&str]) -> (String, String) {
+pub(crate) fn token(args: &[&str]) -> (String, String) {
     let made = stdout(&crate::world::run(&[&["token"], args].concat()));
     let token = made.lines().next().unwrap().split('=').nth(1).unwrap().to_owned();
     (token, made)

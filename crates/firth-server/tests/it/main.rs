@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on says so by a panic")]
 
 mod adopting;
+mod backing_up;
 mod bodies;
 mod claiming;
 mod commands;
