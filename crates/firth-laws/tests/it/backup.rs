@@ -18,9 +18,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// How many seeds a test under load runs: 3, or 20 in nextest's profile `long`.
+/// How many seeds a test under load runs: 2, or 20 in nextest's profile `long`.
 fn seeds() -> u64 {
-    if std::env::var("NEXTEST_PROFILE").is_ok_and(|profile| profile == "long") { 20 } else { 3 }
+    if std::env::var("NEXTEST_PROFILE").is_ok_and(|profile| profile == "long") { 20 } else { 2 }
 }
 
 /// The whole stream of a backup.

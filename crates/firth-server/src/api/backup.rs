@@ -18,6 +18,8 @@ use tokio::sync::mpsc::{Sender, channel};
 const WAITING: usize = 2;
 /// How long a client may take for one piece.
 const STALLED: Duration = Duration::from_secs(60);
+/// How long the reason of a failure may take to arrive: a connection that breaks off drops it.
+const ARRIVES: Duration = Duration::from_secs(5);
 
 type Piece = Result<Bytes, Error>;
 
@@ -54,6 +56,7 @@ async fn feed(app: App, _permit: StreamPermit, mut backup: Backup, sender: Sende
                 // A client that reads the stream learns why; the connection then breaks off.
                 if let Some(last_words) = backup.last_words() {
                     let _ = sender.send_timeout(Ok(last_words), STALLED).await;
+                    let _ = tokio::time::timeout(ARRIVES, sender.closed()).await;
                 }
                 Err(error)
             }

@@ -29,7 +29,7 @@ pub(crate) struct CheckArgs {
     #[arg(long, value_name = "TOPIC/PARTITION")]
     set_aside: Vec<String>,
     /// Do not ask
-    #[arg(long)]
+    #[arg(long, short)]
     yes: bool,
 }
 

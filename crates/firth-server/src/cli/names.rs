@@ -6,7 +6,7 @@ use clap::{Arg, Command, CommandFactory};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Options whose help says in each command what the one meaning comes to there.
-const TOLD_BY_COMMAND: [(&str, &str); 24] = [
+const TOLD_BY_COMMAND: [(&str, &str); 25] = [
     ("after", "go on after this entry of a list"),
     ("dir", "the directory to write"),
     ("engine", "where topics are kept"),
@@ -18,6 +18,7 @@ const TOLD_BY_COMMAND: [(&str, &str); 24] = [
     ("gateway", "the gateway of a subscription"),
     ("group", "the consumer group"),
     ("jobs", "how many run at a time"),
+    ("keep", "how many of the newest stay"),
     ("key", "the key of a message"),
     ("listen", "the address to serve"),
     ("lossy", "remove also what some group has not settled"),

@@ -245,3 +245,68 @@ impl Filling {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backup::{BlockWriter, body_of};
+    use crate::codec::{put_number, put_run};
+    use crate::embedded::values::{DeadEntry, PartitionMeta};
+    use crate::facet::ReadLimit;
+    use crate::{Content, Engine, GroupName, Partition, RecordId, TopicName};
+
+    /// A backup of a store with this layout: one partition with two records, and a dead letter that
+    /// is not kept by time, as before layout 3.
+    fn older(layout: u32, at: &Partition, group: &GroupName) -> Vec<u8> {
+        let (mut writer, head) = BlockWriter::begin(Head { layout, engine_us: 2_000_000, wall_ms: 2000 });
+        let last = RecordId::new(1000, 2);
+        let meta = PartitionMeta { no: 1, last, ..PartitionMeta::default() };
+        let of_group = GroupMeta { no: 7, dead: 1, frontier: last, ..GroupMeta::default() };
+        let content = Content::new("x").packed();
+        let letter = DeadEntry { ms: 1000, attempts: 1, crashes: 0, reason: String::new(), content };
+        let mut body = Vec::new();
+        for (key, value) in [
+            (keys::counter(), 7_u64.packed()),
+            (keys::group(1, group), of_group.packed()),
+            (keys::partition(at), meta.packed()),
+            (keys::dead(7, RecordId::new(1000, 1)), letter.packed()),
+        ] {
+            body_of(&mut body, &key, Some(&value), false);
+        }
+        let entries = writer.entries(4, &body);
+        let plan = writer.plan(1, 2, 0);
+        body.clear();
+        put_number(&mut body, 1);
+        for (seq, payload) in [(1, "a"), (2, "b")] {
+            let mut record = 1000_u64.to_be_bytes().to_vec();
+            Content::new(payload).pack(&mut record);
+            put_number(&mut body, seq);
+            put_run(&mut body, &record);
+        }
+        let records = writer.records(2, &body);
+        [head, entries, plan, records, writer.end()].concat()
+    }
+
+    #[tokio::test]
+    async fn a_backup_of_an_older_layout_is_restored_and_brought_up_to_date() {
+        let at = Partition::new(TopicName::new("old").unwrap(), 0);
+        let group = GroupName::new("g").unwrap();
+        for layout in 1..=FORMAT {
+            let dir = tempfile::tempdir().unwrap();
+            restore(&older(layout, &at, &group)[..], dir.path(), &mut |_| {}).unwrap();
+            let engine = Engine::file(dir.path(), FileOptions::default()).await.unwrap();
+            let records = engine.read(&at, RecordId::ZERO, ReadLimit::records(9)).await.unwrap();
+            assert_eq!(records.len(), 2, "layout {layout}");
+            if layout < FORMAT {
+                let age = std::time::Duration::from_secs(1);
+                assert_eq!(engine.expire_dead(&at, &group, age).await.unwrap(), 1, "layout {layout}");
+            }
+            engine.close().await.unwrap();
+            assert_eq!(format::check(dir.path()).unwrap(), FORMAT);
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let error = restore(&older(FORMAT + 1, &at, &group)[..], dir.path(), &mut |_| {}).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+        assert!(!dir.path().join(STORE).exists());
+    }
+}
