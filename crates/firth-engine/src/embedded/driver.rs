@@ -1,8 +1,8 @@
 //! How steps are run: on memory inside the caller's task, on files by the committer.
 
-use super::clock::Clock;
 #[cfg(feature = "embedded")]
 use super::backup::Dump;
+use super::clock::Clock;
 #[cfg(feature = "embedded")]
 use super::committer::Committer;
 #[cfg(feature = "embedded")]

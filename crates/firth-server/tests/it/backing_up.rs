@@ -97,7 +97,7 @@ impl Load {
         while !self.over.load(Ordering::Acquire) {
             let Some(fetched) = ask("fetch", json!({ "max": 20, "wait_ms": 200 })) else { continue };
             for delivery in fetched.expect(200).json()["deliveries"].as_array().unwrap() {
-                let name = delivery["payload"].as_str().unwrap().to_owned();
+                let name = delivery["record"]["payload"].as_str().unwrap().to_owned();
                 let handle = &delivery["delivery"];
                 let (verdict, verdicts) = match random.u8(..10) {
                     0 => ("reject", json!({ "reject": [{ "delivery": handle }] })),
@@ -160,7 +160,7 @@ fn drained(server: &Server) -> BTreeMap<String, Vec<u64>> {
         let fetched = server.post("/v1/topics/orders/groups/g/fetch", &how).expect(200).json();
         let deliveries = fetched["deliveries"].as_array().unwrap();
         for delivery in deliveries {
-            let (producer, n) = delivery["payload"].as_str().unwrap().split_once(' ').unwrap();
+            let (producer, n) = delivery["record"]["payload"].as_str().unwrap().split_once(' ').unwrap();
             seen.entry(producer.to_owned()).or_default().push(n.parse().unwrap());
         }
         let acks: Vec<_> = deliveries.iter().map(|delivery| &delivery["delivery"]).collect();
