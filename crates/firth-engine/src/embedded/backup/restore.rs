@@ -263,7 +263,7 @@ mod tests {
         let meta = PartitionMeta { no: 1, last, ..PartitionMeta::default() };
         let of_group = GroupMeta { no: 7, dead: 1, frontier: last, ..GroupMeta::default() };
         let content = Content::new("x").packed();
-        let letter = DeadEntry { ms: 1000, attempts: 1, crashes: 0, reason: String::new(), content };
+        let letter = DeadEntry { ms: 1000, attempts: 1, crashes: 0, failures: String::new(), content };
         let mut body = Vec::new();
         for (key, value) in [
             (keys::counter(), 7_u64.packed()),
