@@ -45,12 +45,12 @@ async fn serves_again(outgrown: u64) {
     let damage = &report.damaged[0];
     assert_eq!((&damage.at, damage.readable + damage.unreadable), (&hurt, count), "{report:?}");
     assert!((1..count / 2).contains(&damage.unreadable) && damage.last_unreadable < count, "{report:?}");
-    let refused = set_aside(&data, &[whole.clone()], &mut |_, _| {}).unwrap_err();
+    let refused = set_aside(&data, std::slice::from_ref(&whole), &mut |_, _| {}).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Invalid, "{refused}");
     let refused = set_aside(&data, &[], &mut |_, _| {}).unwrap_err();
     assert!(refused.context().contains(&format!("--set-aside {hurt}")), "{refused}");
 
-    let done = set_aside(&data, &[hurt.clone()], &mut |_, _| {}).unwrap();
+    let done = set_aside(&data, std::slice::from_ref(&hurt), &mut |_, _| {}).unwrap();
     assert_eq!(done.moved + damage.unreadable, damage.last_unreadable);
     assert!(done.old_store.join("version").exists());
     let after = check_dir(&data, &mut |_, _| {}).unwrap();

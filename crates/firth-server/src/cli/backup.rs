@@ -1,6 +1,7 @@
 //! `firth backup`: a verified file of everything, taken while everything goes on.
 
 use super::output::{json, line, note, plain};
+use super::target::ApiTarget;
 use super::{calendar, progress, units};
 use crate::client::{Client, Download};
 use crate::wire::{invalid, unix_ms};
@@ -39,7 +40,11 @@ struct Written {
     taken: SystemTime,
 }
 
-pub(crate) async fn run(client: &Client, args: BackupArgs, as_json: bool) -> Result<()> {
+pub(crate) async fn of(target: &ApiTarget, args: BackupArgs) -> Result<()> {
+    target.with_existing(async |client| run(client, args, target.json).await).await
+}
+
+async fn run(client: &Client, args: BackupArgs, as_json: bool) -> Result<()> {
     let began = Instant::now();
     if args.to.as_os_str() == "-" {
         if args.keep.is_some() {

@@ -292,9 +292,7 @@ async fn dispatch(command: Command) -> Result<()> {
         Command::Bench { args, target } => {
             target.with(async |client| bench::run(client, args, target.json).await).await
         }
-        Command::Backup { args, target } => {
-            target.with_existing(async |client| backup::run(client, args, target.json).await).await
-        }
+        Command::Backup { args, target } => backup::of(&target, args).await,
         Command::Restore(args) => restore::run(args).await,
         Command::Check { args, target } => check::run(args, &target).await,
         Command::Doctor { ready: true, target } => target.with(async |client| client.ready().await).await,
