@@ -1,12 +1,21 @@
 //! Backups of a server that goes on: restored, they have everything answered before they began.
 
 use crate::guarding::token;
+use crate::talk::try_call;
 use crate::world::{PATIENCE, Server, Value, engine, firth, json, run, stdout};
+use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Output, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+
+/// How many seeds run: 2, or 20 in nextest's profile `long`.
+fn seeds() -> u64 {
+    if std::env::var("NEXTEST_PROFILE").is_ok_and(|profile| profile == "long") { 20 } else { 2 }
+}
 
 fn path(path: &Path) -> &str {
     path.to_str().unwrap()
@@ -16,6 +25,177 @@ fn path(path: &Path) -> &str {
 fn backup(server: &Server, to: &Path) -> Value {
     let output = run(&["backup", path(to), "--server", &server.url(), "--json"]);
     serde_json::from_str(&stdout(&output)).unwrap()
+}
+
+/// A server on what was restored from a file.
+fn restored(from: &Path, dir: &Path) -> Server {
+    stdout(&run(&["restore", path(from), path(&dir.join("data"))]));
+    Server::on(dir)
+}
+
+/// What was answered to the producers and consumers of keys.
+#[derive(Clone, Default)]
+struct Answered {
+    /// Per producer, how many of its numbered messages.
+    sent: Vec<u64>,
+    settled: BTreeMap<String, Value>,
+}
+
+struct Load {
+    server: Server,
+    over: AtomicBool,
+    answered: Mutex<Answered>,
+    deadline: Instant,
+}
+
+/// Ends the load also if a thread fails, so that the others do not go on for ever.
+struct Ending<'a>(&'a AtomicBool);
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+impl Load {
+    /// Sends numbered messages, each producer with a key of its own.
+    fn produce(&self, producer: usize, mut random: fastrand::Rng) {
+        let _ending = Ending(&self.over);
+        let mut next = 0;
+        while !self.over.load(Ordering::Acquire) {
+            let key = format!("Idempotency-Key: {producer} from {next}");
+            let headers = ["Content-Type: application/json", &key];
+            let count = random.u64(1..6);
+            let messages: Vec<_> = (next..next + count)
+                .map(|n| json!({ "payload": format!("{producer} {n}"), "key": format!("k{producer}") }))
+                .collect();
+            let body = json!(messages).to_string();
+            let path = "/v1/topics/orders/records";
+            // A starved machine may cut a connection: the same request is sent again.
+            let reply = loop {
+                let reply = try_call(self.server.address, "POST", path, &headers, body.as_bytes());
+                match reply {
+                    Some(reply) => break reply,
+                    None => assert!(Instant::now() < self.deadline, "no answer"),
+                }
+            };
+            assert_eq!(reply.status, 200, "{reply:?}");
+            next += count;
+            self.answered.lock().unwrap().sent[producer] = next;
+        }
+    }
+
+    /// Acks what comes and rejects some of it.
+    fn consume(&self, mut random: fastrand::Rng) {
+        let _ending = Ending(&self.over);
+        let headers = ["Content-Type: application/json"];
+        let group = "/v1/topics/orders/groups/g";
+        let ask = |path: &str, body: Value| {
+            let path = format!("{group}/{path}");
+            try_call(self.server.address, "POST", &path, &headers, body.to_string().as_bytes())
+        };
+        while !self.over.load(Ordering::Acquire) {
+            let Some(fetched) = ask("fetch", json!({ "max": 20, "wait_ms": 200 })) else { continue };
+            for delivery in fetched.expect(200).json()["deliveries"].as_array().unwrap() {
+                let name = delivery["record"]["payload"].as_str().unwrap().to_owned();
+                let handle = &delivery["delivery"];
+                let (verdict, verdicts) = match random.u8(..10) {
+                    0 => ("reject", json!({ "reject": [{ "delivery": handle }] })),
+                    _ => ("ack", json!({ "ack": [handle] })),
+                };
+                // Without an answer nothing is known of it.
+                let Some(report) = ask("settle", verdicts) else { continue };
+                if report.expect(200).json()["settled"] == 1 {
+                    self.answered.lock().unwrap().settled.insert(name, json!(verdict));
+                }
+            }
+        }
+    }
+}
+
+/// Takes a backup of a server under load and kills it; answers what was answered before.
+fn under_load(dir: &Path, to: &Path, seed: u64) -> Answered {
+    const PRODUCERS: usize = 3;
+    let mut random = fastrand::Rng::with_seed(seed);
+    let server = Server::on(dir);
+    server.topic("orders", &[]);
+    server.put("/v1/topics/orders/groups/g", &json!({})).success();
+    let answered = Mutex::new(Answered { sent: vec![0; PRODUCERS], ..Answered::default() });
+    let deadline = Instant::now() + PATIENCE;
+    let load = Load { server, over: AtomicBool::new(false), answered, deadline };
+    let before = std::thread::scope(|scope| {
+        let load = &load;
+        let _ending = Ending(&load.over);
+        for producer in 0..PRODUCERS {
+            let random = random.fork();
+            scope.spawn(move || load.produce(producer, random));
+        }
+        let forked = random.fork();
+        scope.spawn(move || load.consume(forked));
+        let wanted = random.u64(10..60);
+        let before = loop {
+            assert!(!load.over.load(Ordering::Acquire), "a thread failed");
+            let answered = load.answered.lock().unwrap().clone();
+            if answered.sent.iter().all(|sent| *sent > wanted) && !answered.settled.is_empty() {
+                break answered;
+            }
+            assert!(Instant::now() < load.deadline, "nothing moves");
+            std::thread::sleep(Duration::from_millis(1));
+        };
+        let written = backup(&load.server, to);
+        assert!(written["records"].as_u64().unwrap() >= before.sent.iter().sum(), "{written}");
+        before
+    });
+    load.server.kill();
+    before
+}
+
+/// All that the group still gets, per key in the order in which it comes.
+fn drained(server: &Server) -> BTreeMap<String, Vec<u64>> {
+    let mut seen: BTreeMap<String, Vec<u64>> = BTreeMap::new();
+    let deadline = Instant::now() + PATIENCE;
+    while server.lag("orders", "g") > 0 {
+        assert!(Instant::now() < deadline, "it never ends: {seen:?}");
+        let how = json!({ "max": 50, "wait_ms": 500 });
+        let fetched = server.post("/v1/topics/orders/groups/g/fetch", &how).expect(200).json();
+        let deliveries = fetched["deliveries"].as_array().unwrap();
+        for delivery in deliveries {
+            let (producer, n) = delivery["record"]["payload"].as_str().unwrap().split_once(' ').unwrap();
+            seen.entry(producer.to_owned()).or_default().push(n.parse().unwrap());
+        }
+        let acks: Vec<_> = deliveries.iter().map(|delivery| &delivery["delivery"]).collect();
+        server.settle("orders", "g", &json!({ "ack": acks }));
+    }
+    seen
+}
+
+#[test]
+fn a_backup_under_load_restored_after_a_kill_has_everything_answered_before_it() {
+    for seed in 0..seeds() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("firth.backup");
+        let before = under_load(&dir.path().join("old"), &file, seed);
+        let server = restored(&file, &dir.path().join("new"));
+        let seen = drained(&server);
+        let letters = server.get("/v1/topics/orders/dead/count?group=g").expect(200).json();
+        let rejected = before.settled.values().filter(|verdict| *verdict == "reject").count() as u64;
+        assert!(letters["count"].as_u64().unwrap() >= rejected, "seed {seed}: {letters}");
+        for (producer, sent) in before.sent.iter().enumerate() {
+            let numbers = seen.get(&producer.to_string()).cloned().unwrap_or_default();
+            assert!(numbers.is_sorted(), "seed {seed}: out of order: {numbers:?}");
+            let again: Vec<_> =
+                numbers.iter().filter(|n| before.settled.contains_key(&format!("{producer} {n}"))).collect();
+            assert!(again.is_empty(), "seed {seed}: settled ones come again: {again:?}");
+            let first = numbers.first().copied().unwrap_or(*sent);
+            // What does not come was settled before the moment that the backup shows.
+            let holes = (first..*sent).filter(|n| !numbers.contains(n)).count();
+            assert!(first <= *sent && holes <= before.settled.len() + 200, "seed {seed}: {holes} holes");
+        }
+        let records = server.get("/v1/topics/orders").expect(200).json()["records"].as_u64().unwrap();
+        assert!(records >= before.sent.iter().sum(), "seed {seed}: {records} of {:?}", before.sent);
+        assert!(server.terminate());
+        stdout(&run(&["check", path(&dir.path().join("new/data"))]));
+    }
 }
 
 #[test]
