@@ -8,7 +8,7 @@ use std::net::TcpStream;
 
 /// What a call asks for: nothing, any token, or one of these scopes (`admin` always does). `any` is
 /// a token that covers the topic, with any scopes.
-const TABLE: [(&str, &str, &str); 90] = [
+const TABLE: [(&str, &str, &str); 92] = [
     ("GET", "/health", "nothing"),
     ("GET", "/health/live", "nothing"),
     ("GET", "/health/ready", "nothing"),
@@ -29,6 +29,8 @@ const TABLE: [(&str, &str, &str); 90] = [
     ("POST", "/v1/sources/{source}/restart", "admin"),
     ("POST", "/v1/sources/{source}/snapshot", "admin"),
     ("GET", "/v1/stats", "observe"),
+    ("GET", "/v1/backup", "admin"),
+    ("GET", "/v1/check", "admin"),
     ("GET", "/v1/channels/{channel}", "consume"),
     ("POST", "/v1/channels/{channel}", "produce"),
     ("GET", "/v1/claims", "any"),
