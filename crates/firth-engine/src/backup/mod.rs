@@ -34,11 +34,11 @@ mod reader;
 mod writer;
 
 pub use crate::embedded::backup::{
-    CheckReport, Damage, Restored, SetAside, check_dir, check_file, restore, set_aside,
+    CheckReport, DamagedPartition, Restored, SetAside, check_dir, check_file, restore, set_aside,
 };
 pub use crate::name::Partition as PartitionName;
-pub use reader::{BackupReader, Block, Plan, Progress};
-pub(crate) use writer::{BlockWriter, Head, body_of};
+pub use reader::{BackupPlan, BackupReader, Block, Progress};
+pub(crate) use writer::{BlockWriter, StreamHead, body_of};
 
 use crate::error::{Error, ErrorKind, Result};
 use bytes::Bytes;
@@ -55,8 +55,8 @@ const MAX_BODY: usize = 64 << 20;
 
 /// A backup that is being taken. Dropping it ends it.
 ///
-/// While it runs, the store goes on taking writes. It keeps the files of records that are trimmed
-/// meanwhile, and notes changes of the state in a file without a name until they are read.
+/// The store goes on taking writes. Until the backup ends, it keeps the files of records that are
+/// trimmed, and notes changes of the state in a file without a name.
 pub struct Backup {
     source: Option<Box<dyn BlockSource>>,
     last_words: Option<Bytes>,

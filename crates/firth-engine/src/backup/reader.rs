@@ -1,6 +1,6 @@
 //! Reads and verifies the stream, fed in pieces of any size.
 
-use super::writer::Head;
+use super::writer::StreamHead;
 use super::{BLOCK_HEAD, HEAD, MAGIC, MAX_BODY, Totals, VERSION};
 use crate::codec::Reader;
 use crate::error::{Error, ErrorKind, Result};
@@ -11,7 +11,7 @@ use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 /// What a backup says that it will hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Plan {
+pub struct BackupPlan {
     /// Partitions with records.
     pub partitions: u64,
     /// Records of all partitions.
@@ -29,7 +29,7 @@ pub struct Progress {
     /// Records seen so far.
     pub records: u64,
     /// What is still to come, once the stream said so.
-    pub plan: Option<Plan>,
+    pub plan: Option<BackupPlan>,
 }
 
 /// One verified block.
@@ -41,7 +41,7 @@ pub enum Block {
     /// Changes of the state; nothing for a removed key.
     Changes(Vec<(Bytes, Option<Bytes>)>),
     /// What is still to come.
-    Plan(Plan),
+    Plan(BackupPlan),
     /// Records of one log: numbers with stored values.
     Records {
         /// The number of the log.
@@ -61,10 +61,10 @@ pub struct BackupReader {
     buffer: BytesMut,
     /// Where the buffer starts in the stream.
     offset: u64,
-    head: Option<Head>,
+    head: Option<StreamHead>,
     chain: u64,
     seen: Totals,
-    plan: Option<Plan>,
+    plan: Option<BackupPlan>,
     end: Option<Totals>,
 }
 
@@ -114,7 +114,7 @@ impl BackupReader {
         self.head.map(|head| UNIX_EPOCH + Duration::from_millis(head.wall_ms))
     }
 
-    pub(crate) fn head(&self) -> Option<Head> {
+    pub(crate) fn head(&self) -> Option<StreamHead> {
         self.head
     }
 
@@ -146,7 +146,7 @@ impl BackupReader {
         }
         self.offset = HEAD as u64;
         self.chain = chain;
-        self.head = Some(Head { layout, engine_us, wall_ms });
+        self.head = Some(StreamHead { layout, engine_us, wall_ms });
         Ok(true)
     }
 
@@ -227,7 +227,7 @@ fn parse(kind: u8, body: Bytes) -> Option<Block> {
         }
         b'P' => {
             let [partitions, records, bytes] = [rest.number()?, rest.number()?, rest.number()?];
-            Some(Block::Plan(Plan { partitions, records, bytes }))
+            Some(Block::Plan(BackupPlan { partitions, records, bytes }))
         }
         b'L' => {
             let log = rest.number()?;
@@ -258,7 +258,7 @@ mod tests {
     /// A stream with every kind of block, and where its parts end.
     fn stream() -> (Vec<u8>, Vec<usize>) {
         let (mut writer, mut out) = {
-            let (writer, head) = BlockWriter::begin(Head { layout: 3, engine_us: 5, wall_ms: 7 });
+            let (writer, head) = BlockWriter::begin(StreamHead { layout: 3, engine_us: 5, wall_ms: 7 });
             (writer, head.to_vec())
         };
         let mut ends = vec![out.len()];
@@ -353,7 +353,7 @@ mod tests {
 
     #[test]
     fn a_backup_that_failed_says_why() {
-        let (mut writer, head) = BlockWriter::begin(Head { layout: 3, engine_us: 5, wall_ms: 7 });
+        let (mut writer, head) = BlockWriter::begin(StreamHead { layout: 3, engine_us: 5, wall_ms: 7 });
         let error = read(&[&head[..], &writer.failed("the disk is gone")].concat(), 64).unwrap_err();
         assert!(error.context().contains("the disk is gone"), "{error}");
     }

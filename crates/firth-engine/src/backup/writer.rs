@@ -7,7 +7,7 @@ use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 /// What stands at the start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Head {
+pub(crate) struct StreamHead {
     /// The layout of the store.
     pub(crate) layout: u32,
     /// The engine's time, in µs, and the wall clock's, in ms, at the same moment.
@@ -23,7 +23,7 @@ pub(crate) struct BlockWriter {
 
 impl BlockWriter {
     /// A writer, and the head of its stream.
-    pub(crate) fn begin(head: Head) -> (Self, Bytes) {
+    pub(crate) fn begin(head: StreamHead) -> (Self, Bytes) {
         let mut out = Vec::with_capacity(HEAD);
         out.extend_from_slice(MAGIC);
         out.extend_from_slice(&VERSION.to_be_bytes());

@@ -81,7 +81,7 @@ pub(super) struct FileStore {
     broken: Mutex<Option<String>>,
     /// Partitions that could not be read.
     damaged: Mutex<BTreeSet<String>>,
-    /// A backup needs the files of records that are trimmed meanwhile.
+    /// A running backup needs the files of records that are trimmed.
     keeps_files: AtomicBool,
     /// Held until the store is closed for good.
     lock: Mutex<Option<DirLock>>,

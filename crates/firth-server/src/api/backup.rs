@@ -1,7 +1,7 @@
 //! `/v1/backup`: everything that is stored, at one moment, as one stream.
 //!
-//! A backup keeps files and notes changes while it runs, so a client that does not read ends it. Two
-//! pieces wait for the client at most, and the engine reads on when it has taken them.
+//! A backup keeps files and notes changes while it runs, so a client that does not read ends it.
+//! Two pieces wait for the client at most, and the engine reads on when it has taken them.
 
 use crate::app::{App, StreamPermit};
 use crate::problem::{Answer, Problem};

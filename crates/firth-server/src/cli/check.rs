@@ -7,7 +7,9 @@ use super::{progress, units};
 use crate::client::Client;
 use crate::wire::{CheckedPartition, invalid};
 use clap::Args;
-use firth::backup::{CheckReport, Damage, PartitionName, SetAside, check_dir, check_file, set_aside};
+use firth::backup::{
+    CheckReport, DamagedPartition, PartitionName, SetAside, check_dir, check_file, set_aside,
+};
 use firth::{Error, ErrorKind, Result};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -126,7 +128,7 @@ fn of_file(file: &Path, as_json: bool) -> Result<()> {
     told(&report?, as_json, &|_| "use another backup".to_owned())
 }
 
-fn lost(report: &CheckReport) -> impl Iterator<Item = &Damage> {
+fn lost(report: &CheckReport) -> impl Iterator<Item = &DamagedPartition> {
     report.damaged.iter().filter(|damage| damage.unreadable > 0)
 }
 
@@ -154,8 +156,8 @@ fn told(report: &CheckReport, as_json: bool, advice: &dyn Fn(&CheckReport) -> St
     Err(damaged(report.damaged.len(), &advice(report)))
 }
 
-fn describe(damage: &Damage) -> String {
-    let Damage { at, readable, unreadable, last_unreadable, behind, findings, .. } = damage;
+fn describe(damage: &DamagedPartition) -> String {
+    let DamagedPartition { at, readable, unreadable, last_unreadable, behind, findings, .. } = damage;
     let mut text = format!("{at}  {} records can be read", units::count(*readable));
     if *unreadable > 0 {
         text.push_str(&format!(
@@ -168,8 +170,8 @@ fn describe(damage: &Damage) -> String {
     text
 }
 
-fn of_damage(damage: &Damage) -> Value {
-    let Damage { at, readable, unreadable, last_unreadable, behind, findings, .. } = damage;
+fn of_damage(damage: &DamagedPartition) -> Value {
+    let DamagedPartition { at, readable, unreadable, last_unreadable, behind, findings, .. } = damage;
     json!({
         "topic": at.topic.as_str(), "partition": at.index, "readable": readable, "unreadable": unreadable,
         "last_unreadable": last_unreadable, "behind": behind, "findings": findings,

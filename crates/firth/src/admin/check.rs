@@ -25,8 +25,8 @@ pub struct PartitionCheck {
 
 impl Admin {
     /// Reads every record of a partition, its delayed messages, and the retries and dead letters of
-    /// its groups. Damage becomes a finding; an engine that is away is an error. A partition that is
-    /// deleted meanwhile is sound.
+    /// its groups. Damage becomes a finding; an engine that is away is an error. A partition that
+    /// is deleted before it was read is sound.
     pub async fn check_partition(&self, topic: &str, partition: u32) -> Result<PartitionCheck> {
         let at = Partition::new(TopicName::new(topic)?, partition);
         let mut check = PartitionCheck::default();

@@ -32,7 +32,7 @@ pub struct CheckReport {
     /// Entries of the state.
     pub entries: u64,
     /// Partitions with damage; at most 1000 are named.
-    pub damaged: Vec<Damage>,
+    pub damaged: Vec<DamagedPartition>,
     /// Damage that belongs to no partition.
     pub other: Vec<String>,
 }
@@ -47,7 +47,7 @@ impl CheckReport {
 /// A damaged partition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Damage {
+pub struct DamagedPartition {
     /// Which.
     pub at: Partition,
     /// Records that can be read.
@@ -65,8 +65,8 @@ pub struct Damage {
 /// Reads everything in a data directory that no process has open. `progress` hears how many records
 /// of how many were read.
 ///
-/// Journals are brought into order first, as every start does; nothing else is changed. A store that
-/// cannot even be opened is an error, which says what to do.
+/// Journals are brought into order first, as every start does; nothing else is changed. A store
+/// that cannot even be opened is an error, which says what to do.
 pub fn check_dir(dir: &Path, progress: &mut dyn FnMut(u64, u64)) -> Result<CheckReport> {
     let (_lock, opened) = open(dir)?;
     let state = State::read(&opened).map_err(unreadable_state)?;
@@ -123,7 +123,14 @@ pub(super) fn report(
             let (readable, unreadable) = (log.readable, log.unreadable);
             let at = at.clone();
             let last_unreadable = log.last_unreadable;
-            report.damaged.push(Damage { at, readable, unreadable, last_unreadable, behind, findings });
+            report.damaged.push(DamagedPartition {
+                at,
+                readable,
+                unreadable,
+                last_unreadable,
+                behind,
+                findings,
+            });
         }
         progress(read, total);
     }

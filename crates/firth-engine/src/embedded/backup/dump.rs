@@ -6,7 +6,7 @@
 
 use super::changes::Changes;
 use super::{BLOCK, ChangeLog, is_kept};
-use crate::backup::{BlockSource, BlockWriter, Head, body_of};
+use crate::backup::{BlockSource, BlockWriter, StreamHead, body_of};
 use crate::codec::{Reader, put_number, put_run};
 use crate::embedded::file::{FileStore, KeptFiles, Opened};
 use crate::embedded::keys::{self, FORMAT, Key, Space};
@@ -27,7 +27,7 @@ pub(in crate::embedded) struct Dump {
     store: Arc<FileStore>,
     opened: Weak<Opened>,
     writer: BlockWriter,
-    stage: Stage,
+    stage: DumpStage,
     /// Partitions by key, as far as they were read.
     partitions: BTreeMap<Key, PartitionMeta>,
     /// Whether the disk had little room when it began.
@@ -35,7 +35,7 @@ pub(in crate::embedded) struct Dump {
     _files: KeptFiles,
 }
 
-enum Stage {
+enum DumpStage {
     Head(Bytes),
     /// Entries behind this key.
     Entries(Key),
@@ -62,14 +62,14 @@ impl Dump {
             .map_err(|error| crate::embedded::file::io_error(store.dir(), "cannot note changes", error))?;
         let wall_ms = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
         let wall_ms = u64::try_from(wall_ms).unwrap_or(u64::MAX);
-        let (writer, head) = BlockWriter::begin(Head { layout: FORMAT, engine_us, wall_ms });
+        let (writer, head) = BlockWriter::begin(StreamHead { layout: FORMAT, engine_us, wall_ms });
         let written = opened.note_changes(Some(changes)).1;
         let dump = Self {
             began_low: store.is_low(),
             opened: Arc::downgrade(&opened),
             store,
             writer,
-            stage: Stage::Head(head),
+            stage: DumpStage::Head(head),
             partitions: BTreeMap::new(),
             _files: files,
         };
@@ -216,47 +216,47 @@ impl Dump {
 
 impl BlockSource for Dump {
     fn next_block(&mut self) -> Result<Option<Bytes>> {
-        if matches!(self.stage, Stage::Ended) {
+        if matches!(self.stage, DumpStage::Ended) {
             return Ok(None);
         }
         let opened = self.opened()?;
         loop {
-            match std::mem::replace(&mut self.stage, Stage::Ended) {
-                Stage::Head(head) => {
-                    self.stage = Stage::Entries(Vec::new());
+            match std::mem::replace(&mut self.stage, DumpStage::Ended) {
+                DumpStage::Head(head) => {
+                    self.stage = DumpStage::Entries(Vec::new());
                     return Ok(Some(head));
                 }
-                Stage::Entries(mut after) => {
+                DumpStage::Entries(mut after) => {
                     if let Some(block) = self.entries(&mut after)? {
-                        self.stage = Stage::Entries(after);
+                        self.stage = DumpStage::Entries(after);
                         return Ok(Some(block));
                     }
-                    self.stage = Stage::Changes(self.end_changes()?);
+                    self.stage = DumpStage::Changes(self.end_changes()?);
                 }
-                Stage::Changes(mut changes) => {
+                DumpStage::Changes(mut changes) => {
                     if let Some(block) = self.changes(&mut changes)? {
-                        self.stage = Stage::Changes(changes);
+                        self.stage = DumpStage::Changes(changes);
                         return Ok(Some(block));
                     }
-                    self.stage = Stage::Plan;
+                    self.stage = DumpStage::Plan;
                 }
-                Stage::Plan => {
+                DumpStage::Plan => {
                     let logs = self.logs();
                     let records = logs.iter().map(|log| log.last + 1 - log.next).sum();
                     let plan = self.writer.plan(logs.len() as u64, records, opened.logs().disk_bytes());
-                    self.stage = Stage::Records(logs);
+                    self.stage = DumpStage::Records(logs);
                     return Ok(Some(plan));
                 }
-                Stage::Records(mut logs) => {
+                DumpStage::Records(mut logs) => {
                     let Some(log) = logs.front_mut() else { return Ok(Some(self.writer.end())) };
                     let block = self.records(log)?;
                     if log.next > log.last {
                         logs.pop_front();
                     }
-                    self.stage = Stage::Records(logs);
+                    self.stage = DumpStage::Records(logs);
                     return Ok(Some(block));
                 }
-                Stage::Ended => return Ok(None),
+                DumpStage::Ended => return Ok(None),
             }
         }
     }

@@ -184,7 +184,7 @@ pub(super) fn read_log(
             log.lose_until(last + 1);
             break;
         }
-        // The scan may fail on what comes later, so records are asked for by themselves for a while.
+        // The scan may fail on what comes later, so the next records are read one by one.
         let end = (log.next + ONE_BY_ONE).min(last + 1);
         for seq in log.next..end {
             match unpanicked(|| view.get(Space::Log(meta.no), &keys::record(seq))) {

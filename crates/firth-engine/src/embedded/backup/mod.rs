@@ -9,7 +9,7 @@ mod restore;
 mod set_aside;
 
 pub(super) use changes::ChangeLog;
-pub use check::{CheckReport, Damage, check_dir, check_file};
+pub use check::{CheckReport, DamagedPartition, check_dir, check_file};
 pub(super) use dump::Dump;
 pub use restore::{Restored, restore};
 pub use set_aside::{SetAside, set_aside};

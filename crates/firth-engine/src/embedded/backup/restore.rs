@@ -8,7 +8,7 @@
 //! | owners of partitions | have left: the backup is no crash, so no record counts one |
 //! | leases | are over when the store is opened, as after every restart |
 
-use crate::backup::{BackupReader, Block, Head, Progress};
+use crate::backup::{BackupReader, Block, Progress, StreamHead};
 use crate::embedded::directory::{self, RESTORING, STORE};
 use crate::embedded::file::{FileOptions, Opened, io_error};
 use crate::embedded::format;
@@ -119,7 +119,7 @@ fn fill(input: &mut impl Read, aside: &Path, progress: &mut dyn FnMut(&Progress)
         }
     }
     let totals = reader.finish()?;
-    let head = reader.head().unwrap_or(Head { layout: FORMAT, engine_us: 0, wall_ms: 0 });
+    let head = reader.head().unwrap_or(StreamHead { layout: FORMAT, engine_us: 0, wall_ms: 0 });
     let store = store.ok_or_else(|| Error::corrupt("the backup has no content"))?;
     store.end(aside, head)?;
     let restored = Restored {
@@ -199,7 +199,7 @@ impl Filling {
     }
 
     /// Brings the state into order for its new life, and makes everything durable.
-    pub(super) fn end(mut self, aside: &Path, head: Head) -> Result<()> {
+    pub(super) fn end(mut self, aside: &Path, head: StreamHead) -> Result<()> {
         self.flush()?;
         self.raise_epochs(head)?;
         self.let_owners_leave()?;
@@ -215,7 +215,7 @@ impl Filling {
     }
 
     /// Epochs follow the engine's time, so none that was given out since the backup is above it.
-    fn raise_epochs(&mut self, head: Head) -> Result<()> {
+    fn raise_epochs(&mut self, head: StreamHead) -> Result<()> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros();
         let passed = u64::try_from(now).unwrap_or(u64::MAX).saturating_sub(head.wall_ms.saturating_mul(1000));
         let floor = head.engine_us.saturating_add(passed);
@@ -258,7 +258,8 @@ mod tests {
     /// A backup of a store with this layout: one partition with two records, and a dead letter that
     /// is not kept by time, as before layout 3.
     fn older(layout: u32, at: &Partition, group: &GroupName) -> Vec<u8> {
-        let (mut writer, head) = BlockWriter::begin(Head { layout, engine_us: 2_000_000, wall_ms: 2000 });
+        let (mut writer, head) =
+            BlockWriter::begin(StreamHead { layout, engine_us: 2_000_000, wall_ms: 2000 });
         let last = RecordId::new(1000, 2);
         let meta = PartitionMeta { no: 1, last, ..PartitionMeta::default() };
         let of_group = GroupMeta { no: 7, dead: 1, frontier: last, ..GroupMeta::default() };

@@ -12,11 +12,11 @@
 //! | retries of records that went | count as lost when they come due |
 //! | the old store | stays as `store.damaged-TIME` until it is removed by hand |
 
-use super::check::{self, CheckReport, Damage};
+use super::check::{self, CheckReport, DamagedPartition};
 use super::inspect::{self, State};
 use super::is_kept;
 use super::restore::Filling;
-use crate::backup::{BlockWriter, Head, body_of};
+use crate::backup::{BlockWriter, StreamHead, body_of};
 use crate::codec::{put_number, put_run};
 use crate::embedded::directory::{self, RESTORING, STORE};
 use crate::embedded::file::{Opened, io_error};
@@ -43,7 +43,7 @@ const EXCHANGED: &str = "store.exchanged";
 #[non_exhaustive]
 pub struct SetAside {
     /// The partitions, as they were.
-    pub partitions: Vec<Damage>,
+    pub partitions: Vec<DamagedPartition>,
     /// Readable records that went into `file`.
     pub moved: u64,
     /// A backup that holds these and nothing else; `firth restore` makes a directory of it.
@@ -76,13 +76,13 @@ pub fn set_aside(dir: &Path, named: &[Partition], progress: &mut dyn FnMut(u64, 
 }
 
 /// The damage of the named partitions; refuses if others are damaged, or these are not.
-fn judge(report: &CheckReport, named: &[Partition]) -> Result<Vec<Damage>> {
+fn judge(report: &CheckReport, named: &[Partition]) -> Result<Vec<DamagedPartition>> {
     if let Some(what) = report.other.first() {
         let context =
             format!("the state of the store is damaged ({what}): restore a backup with `firth restore`");
         return Err(Error::corrupt(context));
     }
-    let has_lost = |damage: &&Damage| damage.unreadable > 0;
+    let has_lost = |damage: &&DamagedPartition| damage.unreadable > 0;
     for at in named {
         if !report.damaged.iter().filter(has_lost).any(|damage| damage.at == *at) {
             let context = format!("all records of partition {at} can be read: there is nothing to set aside");
@@ -126,17 +126,18 @@ fn clear(dir: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-fn loss<'a>(damaged: &'a [Damage], at: &Partition) -> Option<&'a Damage> {
+fn loss<'a>(damaged: &'a [DamagedPartition], at: &Partition) -> Option<&'a DamagedPartition> {
     damaged.iter().find(|damage| damage.at == *at)
 }
 
 /// Writes the readable records that go into a backup of their own, numbered anew without holes.
-fn write_remainder(file: &Path, opened: &Opened, state: &State, damaged: &[Damage]) -> Result<u64> {
+fn write_remainder(file: &Path, opened: &Opened, state: &State, damaged: &[DamagedPartition]) -> Result<u64> {
     let failed = |error| io_error(file, "cannot be written", error);
     let out = OpenOptions::new().write(true).create_new(true).mode(0o600).open(file).map_err(failed)?;
     let engine_us = state.partitions.values().map(|meta| meta.last.ms).max().unwrap_or(0) * 1000;
-    let (writer, head) = BlockWriter::begin(Head { layout: FORMAT, engine_us, wall_ms: engine_us / 1000 });
-    let mut remainder = Remainder { out: BufWriter::new(out), writer };
+    let (writer, head) =
+        BlockWriter::begin(StreamHead { layout: FORMAT, engine_us, wall_ms: engine_us / 1000 });
+    let mut remainder = MovedRecords { out: BufWriter::new(out), writer };
     remainder.put(&head)?;
     let logs: Vec<_> =
         state.partitions.iter().filter_map(|(at, meta)| Some((meta, loss(damaged, at)?))).collect();
@@ -160,7 +161,7 @@ fn write_remainder(file: &Path, opened: &Opened, state: &State, damaged: &[Damag
 }
 
 /// How many readable records go, and when the last one of them was stored.
-fn count(opened: &Opened, meta: &PartitionMeta, damage: &Damage) -> Result<(u64, u64)> {
+fn count(opened: &Opened, meta: &PartitionMeta, damage: &DamagedPartition) -> Result<(u64, u64)> {
     let (mut count, mut ms) = (0, meta.trimmed.ms);
     each_that_goes(opened, meta, damage, &mut |id, _| {
         (count, ms) = (count + 1, id.ms);
@@ -172,19 +173,19 @@ fn count(opened: &Opened, meta: &PartitionMeta, damage: &Damage) -> Result<(u64,
 fn each_that_goes(
     opened: &Opened,
     meta: &PartitionMeta,
-    damage: &Damage,
+    damage: &DamagedPartition,
     each: &mut dyn FnMut(RecordId, Bytes) -> Result<()>,
 ) -> Result<()> {
     let last = RecordId::new(meta.last.ms, damage.last_unreadable);
     inspect::read_log(opened, &PartitionMeta { last, ..meta.clone() }, each).map(drop)
 }
 
-struct Remainder {
+struct MovedRecords {
     out: BufWriter<File>,
     writer: BlockWriter,
 }
 
-impl Remainder {
+impl MovedRecords {
     fn put(&mut self, block: &[u8]) -> Result<()> {
         self.out.write_all(block).map_err(|error| {
             Error::new(ErrorKind::Unavailable, format!("the readable records cannot be written ({error})"))
@@ -196,7 +197,7 @@ impl Remainder {
         &mut self,
         opened: &Opened,
         state: &State,
-        damaged: &[Damage],
+        damaged: &[DamagedPartition],
         counts: &[(u64, (u64, u64))],
     ) -> Result<()> {
         let mut body = Vec::new();
@@ -223,7 +224,7 @@ impl Remainder {
         self.put(&block)
     }
 
-    fn log(&mut self, opened: &Opened, meta: &PartitionMeta, damage: &Damage) -> Result<()> {
+    fn log(&mut self, opened: &Opened, meta: &PartitionMeta, damage: &DamagedPartition) -> Result<()> {
         let mut body = Vec::new();
         let mut count = 0;
         let mut next = meta.trimmed.seq;
@@ -249,7 +250,7 @@ impl Remainder {
 }
 
 /// Writes the new store aside.
-fn rebuild(dir: &Path, opened: &Opened, state: &State, damaged: &[Damage]) -> Result<()> {
+fn rebuild(dir: &Path, opened: &Opened, state: &State, damaged: &[DamagedPartition]) -> Result<()> {
     let aside = dir.join(RESTORING);
     let mut store = Filling::begin(&aside)?;
     let range = Range { from: Vec::new(), to: vec![u8::MAX; 32] };
