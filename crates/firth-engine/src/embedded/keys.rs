@@ -41,7 +41,7 @@ use crate::facet::{ClaimShard, EntryKey};
 use crate::hold::LeaseName;
 use crate::id::RecordId;
 use crate::name::{
-    GroupName, MemberName, OfferName, Partition, PoolName, ProducerName, SourceName, SpaceName, TopicName,
+    GroupName, MemberName, OfferName, Partition, PoolName, ProducerName, SourceName, SpaceName,
 };
 
 /// The version of this layout, kept in the data directory.
@@ -84,7 +84,7 @@ pub(super) fn partition(at: &Partition) -> Key {
 #[cfg(feature = "embedded")]
 pub(super) fn partition_name(key: &[u8]) -> Option<Partition> {
     let (topic, index) = key.get(1..)?.split_at_checked(key.len().checked_sub(6)?)?;
-    let topic = TopicName::new(std::str::from_utf8(topic).ok()?).ok()?;
+    let topic = crate::name::TopicName::new(std::str::from_utf8(topic).ok()?).ok()?;
     Some(Partition::new(topic, u32::from_be_bytes(index.get(1..)?.try_into().ok()?)))
 }
 
