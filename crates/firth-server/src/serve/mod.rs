@@ -200,19 +200,22 @@ impl Served {
     }
 }
 
-enum HeardSignal {
+/// What a signal asks of a server.
+pub(crate) enum HeardSignal {
     Stop,
     Reload,
 }
 
-struct StopSignals {
+/// The signals that a server obeys.
+pub(crate) struct StopSignals {
     interrupt: Signal,
     terminate: Signal,
     hangup: Signal,
 }
 
 impl StopSignals {
-    fn listen() -> Result<Self> {
+    /// Listens from now on: the signals end the process no more. A server that answers must listen.
+    pub(crate) fn listen() -> Result<Self> {
         let listen = |kind| {
             signal(kind).map_err(|error| {
                 Error::new(ErrorKind::Internal, "cannot listen for signals").with_source(error)
@@ -225,7 +228,8 @@ impl StopSignals {
         })
     }
 
-    async fn next(&mut self) -> HeardSignal {
+    /// The next signal. Dropping the future loses none.
+    pub(crate) async fn next(&mut self) -> HeardSignal {
         tokio::select! {
             _ = self.interrupt.recv() => HeardSignal::Stop,
             _ = self.terminate.recv() => HeardSignal::Stop,

@@ -9,6 +9,7 @@ mod upstream;
 
 use crate::config::CertificateFiles;
 use crate::serve::tls::Tls;
+use crate::serve::{HeardSignal, StopSignals};
 use crate::wire::invalid;
 use clap::{Args, ValueEnum};
 use firth::{Error, ErrorKind, Result};
@@ -20,7 +21,6 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::net::TcpListener;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 pub(super) const EXAMPLES: &str = "Examples:
@@ -120,6 +120,7 @@ pub(super) async fn run(args: GatewayArgs) -> Result<()> {
     let keys = args.keys()?;
     let tls = args.tls_files().as_ref().map(Tls::load).transpose()?;
     let internal_tls = args.internal_files().as_ref().map(Tls::load).transpose()?;
+    let mut signals = StopSignals::listen()?;
     let hub = Hub::start(args.config()).map_err(refused)?;
     let edge = Edge::new(hub.clone(), keys, Origins::of(&args.origin).with_hosts(&args.host));
     let listener = bind(args.listen).await?;
@@ -135,7 +136,7 @@ pub(super) async fn run(args: GatewayArgs) -> Result<()> {
     let serving = tokio::spawn(serve(edge.clone(), listener, tls.clone(), stop.clone()));
     let ended = tokio::select! {
         ended = source.ended() => ended,
-        told = until_told_to_stop(&args, &edge, [tls.as_ref(), internal_tls.as_ref()]) => told,
+        () = until_told_to_stop(&mut signals, &args, &edge, [tls.as_ref(), internal_tls.as_ref()]) => Ok(()),
     };
     stop.cancel();
     if let Some(reporting) = reporting {
@@ -233,15 +234,14 @@ async fn serve(edge: Edge, listener: TcpListener, tls: Option<Tls>, stop: Cancel
     }
 }
 
-async fn until_told_to_stop(args: &GatewayArgs, edge: &Edge, tls: [Option<&Tls>; 2]) -> Result<()> {
-    let (mut interrupt, mut terminate, mut hangup) =
-        (listen(SignalKind::interrupt())?, listen(SignalKind::terminate())?, listen(SignalKind::hangup())?);
-    loop {
-        tokio::select! {
-            _ = interrupt.recv() => return Ok(()),
-            _ = terminate.recv() => return Ok(()),
-            _ = hangup.recv() => args.reload(edge, tls),
-        }
+async fn until_told_to_stop(
+    signals: &mut StopSignals,
+    args: &GatewayArgs,
+    edge: &Edge,
+    tls: [Option<&Tls>; 2],
+) {
+    while let HeardSignal::Reload = signals.next().await {
+        args.reload(edge, tls);
     }
 }
 
@@ -257,11 +257,6 @@ async fn bind(address: SocketAddr) -> Result<TcpListener> {
         let context = format!("cannot listen on {address}: choose another address");
         Error::new(ErrorKind::Unavailable, context).with_source(error)
     })
-}
-
-fn listen(kind: SignalKind) -> Result<Signal> {
-    signal(kind)
-        .map_err(|error| Error::new(ErrorKind::Internal, "cannot listen for signals").with_source(error))
 }
 
 fn refused(refusal: EdgeError) -> Error {
