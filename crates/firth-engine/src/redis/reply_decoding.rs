@@ -123,7 +123,7 @@ impl<'a> StepSubject<'a> {
             "fenced" => {
                 let epoch = self.hold.map(|hold| hold.epoch).unwrap_or_default();
                 let context = format!(
-                    "epoch {epoch} of group {group} on {at} is over: somebody else took it or it was revoked"
+                    "epoch {epoch} of group {group} on {at} is over: a newer owner took it or it was revoked"
                 );
                 Error::new(ErrorKind::Fenced, context)
             }

@@ -62,7 +62,7 @@ pub(crate) async fn read_data(
 #[utoipa::path(post, path = "/v1/claims/{service}/workers/{worker}/data/{topic}/settle", tag = "work",
     params(("service" = String, Path), ("worker" = String, Path), ("topic" = String, Path)), request_body = SettleUnitData,
     responses((status = 200, body = UnitDataSettled),
-        (status = 409, body = Problem, description = "The claim is over, or somebody newer owns the unit: nothing is stored")))]
+        (status = 409, body = Problem, description = "The claim is over, or a newer owner has the unit: nothing is stored")))]
 pub(crate) async fn settle_data(
     State(app): State<App>,
     Path((service, worker, topic)): Place,

@@ -31,7 +31,7 @@ const TABLE: [(ErrorKind, u8, &str); 13] = [
     (ErrorKind::Closed, 6, "it is shutting down: try again in a moment"),
     (ErrorKind::Timeout, 7, "try again; `firth top` shows the load of the server"),
     (ErrorKind::Overloaded, 8, "slow down and try again; `firth top` shows the load of the server"),
-    (ErrorKind::Fenced, 9, "somebody newer owns it: what was not settled comes again"),
+    (ErrorKind::Fenced, 9, "a newer owner has it: what was not settled comes again"),
     (
         ErrorKind::Unsupported,
         10,
@@ -43,7 +43,7 @@ const TABLE: [(ErrorKind, u8, &str); 13] = [
 pub(crate) const EXIT_CODES: &str = "\
 Exit codes:
   0  done            4  already exists   8  overloaded, try later
-  1  internal error  5  unauthorized     9  fenced: somebody newer owns it
+  1  internal error  5  unauthorized     9  fenced: a newer owner has it
   2  invalid         6  unavailable     10  unsupported
   3  not found       7  timeout";
 

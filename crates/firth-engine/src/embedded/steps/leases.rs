@@ -81,7 +81,7 @@ pub(super) fn fence(step: &Step<'_>, hold: &Hold, name: &LeaseName) -> Result<()
         Some(_) => Ok(()),
         None => Err(Error::new(
             ErrorKind::Fenced,
-            format!("epoch {} of {name} is over: somebody else took it or it was revoked", hold.epoch),
+            format!("epoch {} of {name} is over: a newer owner took it or it was revoked", hold.epoch),
         )),
     }
 }
